@@ -66,14 +66,14 @@ class LiveDev:
         return code
 
     def attempts(self, job: str) -> dict[str, list[tuple[str, str | None]]]:
-        """Give status and error of the attempts of a job, in order, by partition."""
+        """Return status and error of the attempts of a job, in order, by partition."""
         return {
             partition: [(row[1], row[2]) for row in rows]
             for partition, rows in groupby(self.rows(ATTEMPTS, job), key=lambda row: row[0])
         }
 
     def generations(self, job: str) -> dict[str, list[int]]:
-        """Give the generations of a job's batches, in order of their attempts, by partition."""
+        """Return the generations of a job's batches, in order of their attempts, by partition."""
         return {
             partition: [row[3] for row in rows if row[3] is not None]
             for partition, rows in groupby(self.rows(ATTEMPTS, job), key=lambda row: row[0])
@@ -91,7 +91,7 @@ class LiveDev:
         return found
 
     def working(self, job: str) -> dict[str, int]:
-        """Give the processes of the runs that have an attempt on a job's batches, by partition."""
+        """Return the processes of runs with an attempt on a job's batches, by partition."""
         pids = {
             run["runId"]: int(message.split("pid: ")[1].split(")")[0])
             for run in self.runs()
@@ -102,7 +102,7 @@ class LiveDev:
         return {row[0]: pids[row[4]] for row in rows if row[1] == "running" and row[4] in pids}
 
     def partitions(self, stream: str, *, asset: str = "batches") -> dict[str, set[str]]:
-        """Give the partitions of a stream's asset by what Dagster shows of them."""
+        """Return the partitions of a stream's asset by what Dagster shows of them."""
         key = {"path": [stream, asset]}
         found = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
         statuses = found["assetPartitionStatuses"]
@@ -139,11 +139,11 @@ class LiveDev:
         return status()
 
     def answers(self) -> bool:
-        """Tell whether the webserver is up."""
+        """Return whether the webserver is up."""
         return answers(self.port)
 
     def database_answers(self) -> bool:
-        """Tell whether the database is up."""
+        """Return whether the database is up."""
         with suppress(psycopg.OperationalError, OSError, IndexError):
             return self.rows("SELECT 1") == [(1,)]
         return False

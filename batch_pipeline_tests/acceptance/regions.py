@@ -42,5 +42,5 @@ def write_streams(
 
 
 def by_stream(printed: dict[str, Any]) -> dict[str, Any]:
-    """Give what `run --json` told, by stream."""
+    """Return what `run --json` told, by stream."""
     return {one["stream"]: one for one in printed["streams"]}

@@ -69,7 +69,7 @@ class Workplace:
         return {name: text for name, text in merged.items() if text is not None}
 
     def given(self, **variables: str | None) -> "Workplace":
-        """Give the same place with more variables."""
+        """Return the same place with more variables."""
         return replace(self, variables={**self.variables, **variables})
 
     def run(self, *arguments: str, **options: Any) -> Ended:
@@ -170,7 +170,7 @@ class Workplace:
 
 @contextmanager
 def new_workplace() -> Iterator[Workplace]:
-    """Give an empty workplace; in the end nothing runs there any more and the folder is gone."""
+    """Return an empty workplace; in the end nothing runs there any more and the folder is gone."""
     # Not below pytest's own folder, which every other session of pytest closes to other users: as
     # root, the embedded server runs as one.
     place = Workplace(folder=Path(tempfile.mkdtemp(prefix="bp-")).resolve())
@@ -182,7 +182,7 @@ def new_workplace() -> Iterator[Workplace]:
 
 
 def command(*arguments: str) -> list[str]:
-    """Give the command line."""
+    """Return the command line."""
     return [*PROGRAM, *arguments]
 
 
@@ -213,7 +213,7 @@ def manifests(storage: Path) -> list[dict[str, Any]]:
 
 
 def part_files(storage: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Give every part file that a manifest names, with its entry there."""
+    """Return every part file that a manifest names, with its entry there."""
     for manifest in manifests(storage):
         for part in manifest["part_files"]:
             yield part, Path(to_path(part["uri"]))
@@ -228,12 +228,12 @@ def json_records(storage: Path) -> Iterator[dict[str, Any]]:
 
 
 def sha256(path: Path) -> str:
-    """Give the digest of a file's bytes."""
+    """Return the digest of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
-    """Give all files below folders with modification time and size."""
+    """Return all files below folders with modification time and size."""
     return {
         str(path): (path.stat().st_mtime_ns, path.stat().st_size)
         for folder in folders
@@ -243,7 +243,7 @@ def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
 
 
 def unaccounted_files(storage: Path) -> list[str]:
-    """Give the files of a storage root that are neither manifest files nor named by one."""
+    """Return the files of a storage root that are neither manifest files nor named by one."""
     if not storage.is_dir():
         return []
     named = {path for _, path in part_files(storage)}

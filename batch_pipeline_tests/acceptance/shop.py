@@ -60,7 +60,7 @@ class Shop:
             assert code == 0, said
 
     def at_revision(self, revision: str, url: str) -> "Shop":
-        """Give the same project with another inventory, in an empty database."""
+        """Return the same project with another inventory, in an empty database."""
         database = open_database(url, migrated=None)
         with closing(database), database.engine.begin() as connection:
             upgrade(connection, revision)

@@ -64,7 +64,6 @@ def place(workplace: Workplace, warm_spark: str) -> Workplace:
 
 
 def test_run_encodes_what_backfills_have_planned(place: Workplace) -> None:
-    """Expect the batches of a backfill beside those of the stream, and every command to show it."""
     place.done("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
     waiting = backfill(place, "orders.2023")
     assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
@@ -98,7 +97,7 @@ def test_run_encodes_what_backfills_have_planned(place: Workplace) -> None:
 
 
 def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> None:
-    """Expect 75 for what is paused, 3 for a bad file, and the neighbours of both published."""
+    """75 stands for paused work, 3 for a bad file; their neighbours are published."""
     place.done("plan", "orders", "--backfill", "held", "--item", "1")
     place.done("jobs", "pause", "orders.held", "--reason", "wait for Ann")
     held = place.run("run")
@@ -195,8 +194,7 @@ def live(place: Workplace) -> Iterator[Live]:
 
 
 def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
-    """Expect a dry run to store nothing, the plan to be launched by itself, a cancelled run's
-    batches to wait for a person, and `retry` to let them go on."""
+    """Batches of a cancelled run wait until they are retried."""
     dry = live.ended(live.start(name="ui", max_count=2))
     assert dry["status"] == "SUCCESS"
     assert any("batches: 3, items: 6" in one.get("message", "") for one in _events(dry))

@@ -96,21 +96,18 @@ def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
 
 @pytest.mark.long
 def test_run_with_errors_of_operators_exits_with_one(mixed: Mixed) -> None:
-    """Expect exit code 1, because something has to be set up right, and no traceback."""
     assert mixed.first.returncode == 1
     assert "Traceback" not in mixed.first.stderr
     assert json.loads(mixed.first.stdout)["streams"]
 
 
 def test_run_with_bad_batches_only_exits_with_three(mixed: Mixed) -> None:
-    """Expect exit code 3 when some batches failed and the rest went on."""
     assert mixed.second.returncode == 3
     assert [one["attempts"] for one in mixed.result("touched", of_second=True)["failed"]] == [2]
 
 
 @pytest.mark.parametrize(("number", "kind"), [*enumerate(BAD_FILES, start=1)])
 def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, kind: str) -> None:
-    """Expect a failed batch, and its message once, with file, reason and what to do."""
     failed = {one["batch_id"]: one["error"] for one in mixed.result("bad")["failed"]}
     error = failed[_key(2 * number)]
     for words in (str(mixed.place.landing("bad") / f"{2 * number:02}-{kind}.csv"), "of this batch"):
@@ -122,7 +119,6 @@ def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, ki
 
 
 def test_bad_files_do_not_touch_their_neighbours(mixed: Mixed) -> None:
-    """Expect every other batch to be published and every bad one to have failed."""
     result = mixed.result("bad")
     last = 2 * len(BAD_FILES) + 1
     assert result["error"] is None
@@ -134,13 +130,11 @@ def test_bad_files_do_not_touch_their_neighbours(mixed: Mixed) -> None:
 
 @pytest.mark.parametrize("stream", ["bad", "set_aside", "touched", "fine"])
 def test_bad_input_leaves_nothing_half_written(mixed: Mixed, stream: str) -> None:
-    """Expect no file in storage that is not named by a manifest, no unfinished one either."""
     assert manifests(mixed.place.storage(stream))
     assert unaccounted_files(mixed.place.storage(stream)) == []
 
 
 def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> None:
-    """Expect the records of the other files, and the bad file with its reason in quarantine."""
     result = mixed.result("set_aside")
     [published] = result["published"]
     [quarantine] = published["quarantine_files"]
@@ -154,7 +148,6 @@ def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> Non
 
 
 def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
-    """Expect the message to say that it is not there, and the neighbours published."""
     result = mixed.result("touched")
     errors = {one["batch_id"]: one["error"] for one in result["failed"]}
     assert "touched/removed.csv: is not there" in errors[_key(3)]
@@ -162,7 +155,6 @@ def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
 
 
 def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
-    """Expect its batch to fail with old and new size, and to be published once accepted."""
     first, second = mixed.result("touched"), mixed.result("touched", of_second=True)
     errors = {one["batch_id"]: one["error"] for one in first["failed"]}
     [published] = second["published"]
@@ -175,7 +167,6 @@ def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
 
 
 def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
-    """Expect an error that names stream, folder and next step, and the other streams drained."""
     error = mixed.result("no_landing")["error"]
     assert f"no_landing: landing folder {to_uri(mixed.place.landing('no_landing'))}" in error
     assert "no such file or directory" in error
@@ -185,7 +176,6 @@ def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
 
 
 def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
-    """Expect an error that names the root, and the file left alone."""
     result, root = mixed.result("root_is_a_file"), mixed.place.storage("root_is_a_file")
     assert f"Storage {to_uri(root)} cannot be written" in result["error"]
     assert result["error"] in mixed.first.stderr
@@ -194,7 +184,6 @@ def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
 
 
 def test_dangling_link_in_the_landing_is_no_file(mixed: Mixed) -> None:
-    """Expect it to be left out like a file that is not there yet."""
     assert mixed.result("fine")["files_found"] == 1
 
 
@@ -202,7 +191,7 @@ if _may_mount():
 
     @pytest.mark.guarantee("G3")
     def test_full_disk_ends_its_stream_with_nothing_visible(mixed: Mixed, figures: Figures) -> None:
-        """Expect an error that says that there is no space, and no file at all in storage."""
+        """The error names the full disk, and no file remains in the storage."""
         result = mixed.result("full_disk")
         assert "no space left on device" in result["error"].lower()
         assert "partial files were removed" in result["error"]
@@ -215,7 +204,6 @@ if _may_mount():
     def test_read_only_disk_ends_its_stream_before_an_attempt(
         mixed: Mixed, figures: Figures
     ) -> None:
-        """Expect an error that names the root and the reason, and every other stream drained."""
         result, root = mixed.result("read_only"), mixed.place.storage("read_only")
         assert f"Storage {to_uri(root)} cannot be written" in result["error"]
         assert "read-only file system" in result["error"].lower()
@@ -228,7 +216,6 @@ if _may_mount():
 def test_file_size_limit_leaves_nothing_visible(
     workplace: Workplace, database_url: str, figures: Figures
 ) -> None:
-    """Expect a write that the system cuts off to end the run with one message and no file."""
     _land_noise(workplace, "limited")
 
     def limit() -> None:

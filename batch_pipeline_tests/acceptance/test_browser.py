@@ -21,7 +21,7 @@ BAD = KEYS[2]
 
 
 def orders(number: int) -> bytes:
-    """Give a file of five orders."""
+    """Return a file of five orders."""
     rows = [f"{number * 100 + row},{row}\n" for row in range(5)]
     return "".join(["id,quantity\n", *rows]).encode()
 
@@ -53,7 +53,6 @@ def pages(place: Workplace, request: pytest.FixtureRequest) -> Iterator[DagsterP
 
 
 def test_dropped_file_turns_green(place: Workplace, pages: DagsterPages) -> None:
-    """Expect the partitions of nine files, and that of a tenth dropped while one looks."""
     pages.open("assets/orders/batches?view=partitions")
     pages.see("Materialized (9)", picture="1-nine-files")
     place.land("orders", {"10.csv": orders(10)})
@@ -64,7 +63,6 @@ def test_dropped_file_turns_green(place: Workplace, pages: DagsterPages) -> None
 def test_backfill_of_ten_shows_attempt_two_and_the_bad_one_red(
     place: Workplace, pages: DagsterPages
 ) -> None:
-    """Expect nine of ten again, by a second attempt; one file was changed, and it alone is red."""
     whole = place.landing("orders") / "03.csv"
     whole.write_bytes(b"id,quantity\n1,1\n")
     pages.open("assets/orders/batches?view=partitions")
@@ -86,7 +84,6 @@ def test_backfill_of_ten_shows_attempt_two_and_the_bad_one_red(
 
 
 def test_failed_partition_alone_is_run_again(place: Workplace, pages: DagsterPages) -> None:
-    """Expect the one red partition green after its file is whole again, the others as they were."""
     place.land("orders", {"03.csv": orders(3)})
     pages.open(f"assets/orders/batches?view=partitions&partition={BAD}")
     pages.click("Materialize…")
@@ -101,7 +98,6 @@ def test_failed_partition_alone_is_run_again(place: Workplace, pages: DagsterPag
 
 
 def test_cancelled_run_closes_its_attempt(place: Workplace, pages: DagsterPages) -> None:
-    """Expect a run that is terminated in the middle to leave no attempt open and no file."""
     ids = "".join(f"{number}\n" for number in range(2_000_000))
     place.land("slow", {"many.csv": f"id\n{ids}".encode()})
 

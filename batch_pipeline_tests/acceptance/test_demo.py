@@ -84,7 +84,6 @@ def sent(demo: Demo) -> list[dict[str, Any]]:
 
 
 def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
-    """Expect the stations with their numbers, a BATCH message, and what to type next."""
     for text in (
         "files: 60, in",
         "new items: 60",
@@ -99,14 +98,13 @@ def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
 
 
 def test_demo_again_finds_nothing_to_do_and_changes_no_file(demo: Demo) -> None:
-    """Expect it to say so, and every file to stay as it was."""
     assert "there was nothing to do" in demo.second
     assert "new items: 0" in demo.second
     assert demo.files_after_second == demo.files_after_first
 
 
 def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
-    """Expect the same numbers, and part files that are byte for byte what they were."""
+    """Part files are equal byte for byte."""
     assert "new items: 60" in demo.started_over
     assert "records: 6134 read = 6133 written + 1 quarantined" in demo.started_over
     assert len(demo.first_digests) == 10
@@ -115,7 +113,6 @@ def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
 
 
 def test_demo_records_are_the_ones_of_its_files(demo: Demo, expected: DemoFiles) -> None:
-    """Expect all well-formed orders in order, with values typed and text kept to the letter."""
     records = list(json_records(demo.storage))
     late = [record for record in records if record.get("discount_code") is not None]
     assert len(records) == expected.records == 6_133
@@ -129,14 +126,12 @@ def test_demo_records_are_the_ones_of_its_files(demo: Demo, expected: DemoFiles)
 
 
 def test_demo_part_files_match_their_manifests(demo: Demo) -> None:
-    """Expect every digest to be true, and no file in storage that no manifest names."""
     for part, path in part_files(demo.storage):
         assert sha256(path) == part["sha256"]
     assert unaccounted_files(demo.storage) == []
 
 
 def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> None:
-    """Expect the quarantine file to name item, file, line, reason and raw text."""
     [quarantine] = [
         Path(to_path(part["uri"]))
         for manifest in manifests(demo.storage)
@@ -154,7 +149,6 @@ def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> 
 
 
 def test_demo_leaves_no_process(demo: Demo) -> None:
-    """Expect nothing to run any more after the command."""
     wait_until(lambda: not demo.place.processes(), "all processes end")
     assert names(demo.place.processes()) == []
 
@@ -162,7 +156,6 @@ def test_demo_leaves_no_process(demo: Demo) -> None:
 def test_messages_of_the_demo_are_schema_batches_and_states(
     demo: Demo, sent: list[dict[str, Any]]
 ) -> None:
-    """Expect SCHEMA first, a STATE after each BATCH, files that are there, counts that add up."""
     types = [message["type"] for message in sent]
     batches = [message for message in sent if message["type"] == "BATCH"]
     assert types[0] == "SCHEMA"
@@ -176,7 +169,6 @@ def test_messages_of_the_demo_are_schema_batches_and_states(
 
 
 def test_messages_announce_the_late_column_before_its_records(sent: list[dict[str, Any]]) -> None:
-    """Expect a second SCHEMA with the late column between the batches without and with it."""
     schemas = [
         (place, message["schema"]["properties"])
         for place, message in enumerate(sent)
@@ -190,7 +182,6 @@ def test_messages_announce_the_late_column_before_its_records(sent: list[dict[st
 
 
 def test_messages_with_a_state_go_on_after_it(demo: Demo, sent: list[dict[str, Any]]) -> None:
-    """Expect exactly the batches after the bookmark; after the last one, nothing."""
     states = [message for message in sent if message["type"] == "STATE"]
     batch_ids = [message["batch_id"] for message in sent if message["type"] == "BATCH"]
     state = demo.place.folder / "state.json"
@@ -205,7 +196,6 @@ def test_messages_with_a_state_go_on_after_it(demo: Demo, sent: list[dict[str, A
 
 @pytest.mark.parametrize("way", ["name", "path", "id"])
 def test_explain_tells_the_stations_of_a_file(demo: Demo, expected: DemoFiles, way: str) -> None:
-    """Expect one story, whichever way the file with the malformed line is named."""
     path = demo.folder / "landing" / expected.malformed_file.name
     asked = {"name": path.name, "path": str(path), "id": "24"}[way]
     [story] = demo.place.told("explain", asked)["items"]
@@ -219,7 +209,6 @@ def test_explain_tells_the_stations_of_a_file(demo: Demo, expected: DemoFiles, w
 
 
 def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
-    """Expect exit code 1 and, for each stream, the reason why the file is not registered."""
     ended = demo.place.run("explain", "orders-1999-01-01.csv")
     assert ended.returncode == 1
     assert "orders-1999-01-01.csv is no registered item" in ended.stdout
@@ -228,7 +217,6 @@ def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
 
 
 def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
-    """Expect the stations in their order, down to the files that hold the records."""
     text = demo.place.done("explain", "orders-2026-01-24.csv")
     stations = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
     places = [text.index(station) for station in stations]
@@ -237,7 +225,6 @@ def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
 
 
 def test_status_counts_the_demo(demo: Demo) -> None:
-    """Expect ten published batches and nothing that waits."""
     [status] = demo.place.told("status")["streams"]
     assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
     assert {state: count for state, count in status["batches"].items() if count} == {

@@ -103,7 +103,6 @@ def story(shared_workplace: Workplace) -> Story:
 
 
 def test_dev_prints_its_url(story: Story) -> None:
-    """Expect the address of Dagster's UI, and a word at the end."""
     assert f"http://127.0.0.1:{story.port}" in story.output
     assert "Everything is stopped." in story.output
     assert "Traceback" not in story.output
@@ -111,8 +110,7 @@ def test_dev_prints_its_url(story: Story) -> None:
 
 @pytest.mark.guarantee("S3")
 def test_dev_listens_on_the_loopback_interface_only(story: Story, figures: Figures) -> None:
-    """Expect no socket of webserver, Spark, workers, code server and database to be reachable from
-    another machine, and those of the file system to be this user's."""
+    """No TCP socket can be reached from another machine; unix sockets belong to this user."""
     assert story.seen.beyond == []
     assert story.seen.open_to_others == []
     assert {port for _, _, port in story.seen.tcp} > {story.port}
@@ -123,14 +121,12 @@ def test_dev_listens_on_the_loopback_interface_only(story: Story, figures: Figur
 
 @pytest.mark.guarantee("S3")
 def test_dev_takes_no_orders_from_pages_of_others(story: Story, figures: Figures) -> None:
-    """Expect a link, a form and JSON that another page caused, and a name that leads here, to be
-    refused."""
+    """Cross-site links, forms and JSON, and a foreign Host header, are refused."""
     assert story.foreign == [403] * len(FOREIGN)
     figures(foreign_requests_refused=len(story.foreign))
 
 
 def test_dev_publishes_what_lands_by_itself(story: Story) -> None:
-    """Expect the files that lay there, and the one dropped later, in batches nobody launched."""
     records = {
         manifest["batch_id"]: manifest["records"]["written"]
         for manifest in story.manifests
@@ -142,7 +138,6 @@ def test_dev_publishes_what_lands_by_itself(story: Story) -> None:
 
 
 def test_dev_takes_over_the_batches_of_a_crashed_run(story: Story) -> None:
-    """Expect the batch that the crash left claimed to be published by its second attempt."""
     attempts = {
         manifest["batch_id"]: manifest["attempt"]
         for manifest in story.manifests
@@ -154,7 +149,6 @@ def test_dev_takes_over_the_batches_of_a_crashed_run(story: Story) -> None:
 
 
 def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
-    """Expect a second generation of the chosen batches only, with the same records and bytes."""
     first, second = (
         {m["batch_id"]: m for m in story.manifests if m["generation"] == generation}
         for generation in (1, 2)
@@ -171,7 +165,6 @@ def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
 
 @pytest.mark.parametrize("which", ["second_dev", "second_run"])
 def test_second_command_on_the_same_home_is_refused(story: Story, which: str) -> None:
-    """Expect exit code 75 and a message that names who holds the home."""
     ended: Ended = getattr(story, which)
     assert ended.returncode == 75
     assert "is in use by `batch-pipeline dev` (process " in ended.stderr
@@ -179,13 +172,12 @@ def test_second_command_on_the_same_home_is_refused(story: Story, which: str) ->
 
 
 def test_dev_ends_with_everything_it_started(story: Story) -> None:
-    """Expect exit code 0 after Ctrl-C, and no process that worked for this home."""
     assert story.exit_code == 0
     assert story.left == []
 
 
 def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_spark: str) -> None:
-    """Expect Dagster's servers and the database to end by themselves when `dev` cannot end them."""
+    """The servers end by themselves when `dev` cannot end them."""
     workplace.write_stream("orders")
     workplace.landing("orders").mkdir(parents=True)
     place = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
@@ -197,7 +189,6 @@ def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_sp
 
 
 def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
-    """Expect exit code 1 before anything was started, and another port in the message."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -211,7 +202,6 @@ def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
 
 
 def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> None:
-    """Expect the workspace without errors, its storage in the embedded Postgres, a clean end."""
     write_demo(workplace.home / "demo")
     port = free_port()
     dagster = [sys.executable, "-m", "dagster", "dev", "--port", str(port)]
@@ -269,12 +259,12 @@ def _ended_backfill(port: int, backfill_id: str) -> str:
 
 
 def _runs(port: int) -> set[str]:
-    """Give the statuses that runs are in."""
+    """Return the statuses that runs are in."""
     return {run["status"] for run in ask(port, RUNS, {})["runsOrError"]["results"]}
 
 
 def _status(port: int, request: tuple[str, bytes | None, dict[str, str]]) -> int:
-    """Give the status of an answer."""
+    """Return the status of an answer."""
     path, body, headers = request
     asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
     try:

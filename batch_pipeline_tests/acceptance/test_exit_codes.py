@@ -38,7 +38,6 @@ NOBODY = "postgresql://ann@127.0.0.1:1/inventory"
 def test_command_leaves_the_code_of_what_happened(
     workplace: Workplace, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    """Expect done, yours to fix, wrong usage and try again later to be told apart."""
     workplace.write_stream("orders")
     ended = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=NOBODY).run(*words)
     assert ended.returncode == code, ended.stderr
@@ -47,7 +46,7 @@ def test_command_leaves_the_code_of_what_happened(
 
 
 def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: Path) -> None:
-    """A module in the place of `click` sends the signal in the middle of the imports."""
+    """A module in place of `click` sends the signal in the middle of the imports."""
     (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     ended = subprocess.run(
         command("status"),
@@ -61,7 +60,6 @@ def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: 
 
 
 def test_interrupted_command_leaves_130(workplace: Workplace) -> None:
-    """Expect the code of Ctrl-C, and one message, from a command that waits for its state file."""
     workplace.write_stream("orders")
     state = workplace.folder / "state.json"
     os.mkfifo(state)
@@ -73,7 +71,7 @@ def test_interrupted_command_leaves_130(workplace: Workplace) -> None:
 
 
 def test_command_whose_reader_is_gone_ends_as_a_filter_does(workplace: Workplace) -> None:
-    """Expect 128 and the number of SIGPIPE, and not a word, as in `… | head`."""
+    """As in `… | head`: the exit code is 128 + SIGPIPE, without a message."""
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
@@ -94,7 +92,7 @@ def test_command_whose_reader_is_gone_ends_as_a_filter_does(workplace: Workplace
 def test_interrupted_run_prints_one_message_and_no_traceback(
     workplace: Workplace, database: Database, database_url: str, moment: str
 ) -> None:
-    """A terminal sends Ctrl-C to the whole process group, so to what Dagster has started, too."""
+    """A terminal sends Ctrl-C to the whole process group, which includes Dagster's processes."""
     workplace.write_stream("orders")
     workplace.land("orders", {"1.csv": b"id\n1\n"})
     # The installed script: `python -m` may end by the signal itself, whatever exit code is wanted.

@@ -99,7 +99,6 @@ def fresh(workplace: Workplace, tmp_path: Path) -> Workplace:
 
 
 def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
-    """Expect streams, migrations, SQL and templates in it, and nothing of an operator's own."""
     folder = Path(batch_pipeline.__file__).parent
     here = {
         path.relative_to(folder.parent).as_posix()
@@ -114,7 +113,6 @@ def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None
 def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(
     fresh: Workplace, installed: Path
 ) -> None:
-    """Expect the demo's numbers from the bundled runtime, and nothing left running."""
     fresh = replace(fresh, program=(str(installed),))
     assert shutil.which("java", path=fresh.environment["PATH"]) is None
     assert shutil.which("psql", path=fresh.environment["PATH"]) is None
@@ -132,14 +130,12 @@ def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(
 
 
 def test_command_without_a_terminal_prints_no_colours(fresh: Workplace) -> None:
-    """Expect plain text, in ASCII where the locale knows no more."""
     ended = fresh.run("--help")
     assert ended.returncode == 0
     assert re.search(r"\x1b\[", ended.stdout) is None
 
 
 def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
-    """Expect all modules and definitions to load without process, connection, thread or file."""
     workplace.write_stream("orders")
     found = pkgutil.walk_packages(batch_pipeline.__path__, "batch_pipeline.")
     modules = sorted({module.name for module in found} - SCRIPTS)
@@ -166,7 +162,6 @@ def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
 if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("setpriv"):
 
     def test_commands_work_for_a_user_without_rights(workplace: Workplace) -> None:
-        """Expect help, the embedded Postgres and a whole run for a user that is not root."""
         place = _of_nobody(workplace)
         place.write_stream("orders")
         place.landing("orders").mkdir(parents=True)
@@ -191,7 +186,7 @@ def _storage(place: Workplace) -> Path:
 
 
 def _of_nobody(workplace: Workplace) -> Workplace:
-    """Give the workplace's user a home and a folder for temporary files."""
+    """Return the workplace's user a home and a folder for temporary files."""
     for name in ("user", "tmp"):
         (workplace.folder / name).mkdir()
     return workplace.given(

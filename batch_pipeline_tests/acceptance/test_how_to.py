@@ -37,7 +37,7 @@ def landed(stream: str, *contents: str) -> dict[str, bytes]:
 
 
 def some(count: int) -> list[str]:
-    """Give the contents of files of two records each."""
+    """Return the contents of files of two records each."""
     return [f"id,amount\n{n},{n}.50\n{n + 1},1.25\n" for n in range(1, 2 * count, 2)]
 
 
@@ -131,7 +131,6 @@ RUN_BY_OTHERS = {
 
 
 def test_every_page_has_a_situation_and_is_short() -> None:
-    """Expect no page that no test runs, and none of more than seventy lines."""
     assert [*PAGES] == sorted({*SITUATIONS, *RUN_BY_OTHERS})
     assert {name: n for name, text in PAGES.items() if (n := text.count("\n")) > MOST_LINES} == {}
 
@@ -143,7 +142,6 @@ def test_every_page_has_a_situation_and_is_short() -> None:
 def test_how_to_commands_print_what_the_page_shows(
     shop: Shop, page: str, request: pytest.FixtureRequest
 ) -> None:
-    """Expect each command to end as shown, with an error or without, and to print those lines."""
     situation = SITUATIONS[page]
     if situation.revision is not None:
         url = request.getfixturevalue("empty_database_url")
@@ -159,7 +157,7 @@ def test_how_to_commands_print_what_the_page_shows(
 
 
 def test_line_that_a_command_does_not_print_is_noticed() -> None:
-    """Expect a page to fit with what varies left out, and not with a line too much or too few."""
+    """The comparison of pages with output must be able to fail."""
     [step] = steps("```console\n$ ls\none … three\n…\nlast\n```\n")
     assert isinstance(step, Typed)
     assert step.fits("one two three\nlast\n")

@@ -35,7 +35,7 @@ def stock() -> bytes:
 
 
 def exports() -> Mapping[str, bytes]:
-    """Give the files of the page."""
+    """Return the files of the page."""
     days = [(HEADER + "".join(ORDERS[at : at + 2])).encode() for at in (0, 2, 4)]
     return {
         "orders-2026-01-01.csv": days[0],
@@ -58,7 +58,6 @@ def land(folder: Path, files: Mapping[str, bytes]) -> None:
 def test_page_makes_a_project_of_a_folder_that_runs_as_it_stands(
     workplace: Workplace, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the output that the page shows, and all records of csv, jsonl and parquet files."""
     land(workplace.folder / "exports", exports())
     place = workplace.given(
         BATCH_PIPELINE_INVENTORY_CONN=database_url, BATCH_PIPELINE_SPARK_REMOTE=warm_spark

@@ -38,7 +38,6 @@ def _states(place: Workplace) -> dict[str, int]:
 def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
     place: Workplace, warm_spark: str, database: Database
 ) -> None:
-    """Expect 75 and a note while paused, then all but the cancelled batch, which waits again."""
     place.write_stream("refunds")
     place.land("refunds", {"a.csv": b"id\n1\n"})
     warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
@@ -72,7 +71,6 @@ def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
 def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect files to be registered still, and launches to come back after `resume`."""
     for name, text in place.environment.items():
         monkeypatch.setenv(name, text)
     pipeline = Pipeline.from_environment(place.environment)
@@ -97,7 +95,6 @@ def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
 def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
     place: Workplace, monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> None:
-    """Expect no attempt on a cancelled batch, nor on any while the job is paused."""
     for name, text in place.environment.items():
         monkeypatch.setenv(name, text)
     one = Pipeline.from_environment(place.environment).stream("orders")
@@ -115,7 +112,6 @@ def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
 def test_bisect_leaves_the_bad_file_alone(
     workplace: Workplace, database_url: str, database: Database, warm_spark: str
 ) -> None:
-    """Expect three of four files published, and the message to name the fourth."""
     workplace.write_stream("orders")
     files = {f"{number}.csv": b"id\n1\n" for number in range(1, 5)}
     workplace.land("orders", files | {"3.csv": b'id\n"1\n'})
@@ -155,7 +151,6 @@ def test_bisect_leaves_the_bad_file_alone(
 def test_names_that_are_not_there_are_one_message(
     refusing_place: Workplace, arguments: list[str], words: list[str]
 ) -> None:
-    """Expect exit code 1, what there is instead, and no traceback."""
     ended = refusing_place.run(*arguments)
     assert ended.returncode == 1
     assert ended.stderr.count("error: ") == 1
@@ -177,7 +172,7 @@ def refusing_place(workplace: Workplace, database_url: str, database: Database) 
 def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
     refusing_place: Workplace, database: Database, tmp_path: Path
 ) -> None:
-    """Expect columns and filter that the batch was cut with to be used again."""
+    """The halves have the columns and the filter of the batch."""
     with database.engine.begin() as connection:
         for statement in (
             "CREATE SCHEMA ops",
@@ -205,7 +200,7 @@ def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
 def test_jobs_of_the_library_show_weights_as_plain_numbers(
     refusing_place: Workplace, database: Database
 ) -> None:
-    """Nobody knows the unit of a user's column; weights of streams are bytes."""
+    """The unit of a user's column is unknown; weights of streams are bytes."""
     execute(
         database,
         """INSERT INTO batch_pipeline.job (name, meta_table, stream)

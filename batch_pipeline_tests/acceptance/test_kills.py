@@ -83,7 +83,6 @@ def check_published_once(dev: LiveDev, mine: list[str], *, generations: int = 1)
 
 
 def test_killed_run_is_followed_by_another_one(dev: LiveDev, figures: Figures) -> None:
-    """Expect the killed run to have failed, its attempt closed, and a second one published."""
     mine = landed(dev, 2)
     [(hit, pid)] = at_work(dev, 1).items()
     kill(pid)
@@ -139,7 +138,6 @@ def test_killed_python_workers_of_spark_are_replaced_and_the_run_goes_on(
 def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(
     dev: LiveDev, figures: Figures
 ) -> None:
-    """Expect a second generation of each batch, and no third of what the run had published."""
     mine = landed(dev, 2)
     check_published_once(dev, mine)
     backfill = dev.launch("orders", mine)
@@ -151,6 +149,5 @@ def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(
 
 
 def test_no_run_is_left_unfinished(dev: LiveDev) -> None:
-    """Expect every run of all these tests to have an end."""
     dev.settled()
     assert {run["status"] for run in dev.runs()} <= FINISHED

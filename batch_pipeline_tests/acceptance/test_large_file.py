@@ -93,7 +93,6 @@ def resumed() -> Iterator[Resumed]:
 
 
 def test_every_record_of_the_file_is_there_once_and_in_order(resumed: Resumed) -> None:
-    """Expect the records of all batches together to be those of the file."""
     note = NOTE.replace('""', '"')
     number = -1
     for number, record in enumerate(json_records(resumed.storage)):
@@ -102,7 +101,6 @@ def test_every_record_of_the_file_is_there_once_and_in_order(resumed: Resumed) -
 
 
 def test_finished_batches_are_not_done_again(resumed: Resumed) -> None:
-    """Expect a first attempt of every batch but of those that the kill interrupted."""
     attempts = [one["attempt"] for one in manifests(resumed.storage)]
     assert 3 <= resumed.published_before < len(attempts) == resumed.batches
     assert attempts[: resumed.published_before] == [1] * resumed.published_before
@@ -112,7 +110,6 @@ def test_finished_batches_are_not_done_again(resumed: Resumed) -> None:
 
 
 def test_explain_tells_which_bytes_of_the_file_an_item_is(resumed: Resumed) -> None:
-    """Expect the file to be found by its name, with all stations of each of its items."""
     items = resumed.place.told("explain", "big.csv")["items"]
     assert len(items) == resumed.batches
     assert items[0]["range"]["first"] == 0

@@ -87,19 +87,16 @@ def _shown(dev: LiveDev) -> dict[str, set[str]]:
 
 
 def test_files_that_land_are_loaded_by_themselves(story: Story) -> None:
-    """Expect each record once, and the partitions of `loaded` green."""
     assert story.landed == [(1, "n1"), (2, "n2"), (3, "n3")]
     assert story.green == {*KEYS}
 
 
 def test_batch_that_is_made_anew_replaces_its_rows(story: Story) -> None:
-    """Expect the new value in the place of the old one, and no other batch loaded again."""
     assert story.made_anew == [(1, "n1"), (2, "new"), (3, "n3")]
     assert story.books == [(KEYS[0], 1), (KEYS[1], 2), (KEYS[2], 1)]
 
 
 def test_partition_that_is_launched_from_the_backfill_page_is_loaded_again(story: Story) -> None:
-    """Expect the deleted row back, by one load more."""
     assert story.statuses == ["COMPLETED_SUCCESS"] * 2
     assert story.mended == [(1, "n1"), (2, "new"), (3, "n3")]
     assert story.loads == [(5,)]

@@ -52,7 +52,7 @@ class Project:
             connection.execute(SALES, (first, last))
 
     def ask(self, statement: str) -> tuple[Any, ...] | None:
-        """Give the first row of an answer."""
+        """Return the first row of an answer."""
         with psycopg.connect(self.url) as connection:
             return connection.execute(statement.encode()).fetchone()
 
@@ -105,7 +105,7 @@ def project(
 
 
 def _plugins(cache: Path, meltano: Path, described: str) -> Path:
-    """Give the folder of what `meltano install` installs."""
+    """Return the folder of what `meltano install` installs."""
 
     def install(folder: Path) -> None:
         folder.mkdir()
@@ -134,7 +134,6 @@ TOTAL = "SELECT count(*), count(DISTINCT id), sum(price), min(id), max(id) FROM 
 
 
 def test_project_of_the_page_brings_each_sale_once_and_only_what_is_new(project: Project) -> None:
-    """Expect 250 sales from shop to warehouse, nothing on a second run, then just the next 50."""
     project.sell(1, 250)
     project.run("sales")
     assert project.ask(TOTAL) == (250, 250, Decimal("31437.50"), 1, 250)

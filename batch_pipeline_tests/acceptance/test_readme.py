@@ -44,7 +44,6 @@ def _start(line: str) -> str:
 
 
 def test_readme_names_the_two_main_commands() -> None:
-    """Expect the main job and the tests to be one command each."""
     assert "$ uv run batch-pipeline demo" in README
     assert "$ uv run pytest" in README
 

@@ -109,7 +109,7 @@ def rows(warehouse: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def has(warehouse: str, count: int) -> Callable[[], bool]:
-    """Tell whether the table of the schema `sales` has at least so many rows."""
+    """Return whether the table of the schema `sales` has at least so many rows."""
 
     def ask() -> bool:
         there = "SELECT to_regclass('sales.orders') IS NOT NULL"
@@ -139,7 +139,6 @@ def target_of(pid: int) -> psutil.Process:
 def test_target_csv_gets_every_record(
     place: Workplace, database: Database, targets: Path, mode: str
 ) -> None:
-    """Expect 20 orders as written, by BATCH where the target reads it and by RECORD if asked."""
     out = place.folder / "out"
     out.mkdir()
     config = {"output_path": str(out), "file_naming_scheme": "{stream_name}.csv"}
@@ -164,7 +163,6 @@ def test_target_csv_gets_every_record(
 def test_target_postgres_gets_every_record(
     place: Workplace, database: Database, warehouse: str, targets: Path, mode: str
 ) -> None:
-    """Expect 200 rows with exact amounts, and the verdict on the target to be remembered."""
     describe(place, warehouse=postgres(targets, "sales", messages=mode))
     publish(database, place.folder, batches=2, records=100)
     said = place.done("load", "orders")
@@ -181,7 +179,7 @@ def test_target_postgres_gets_every_record(
 def test_target_postgres_reads_files_in_s3(
     place: Workplace, database: Database, warehouse: str, targets: Path, bucket: str, mode: str
 ) -> None:
-    """Expect all rows by BATCH messages with `s3://` URIs, which the target opens itself."""
+    """The target opens the `s3://` URIs of the BATCH messages itself."""
     describe(place, warehouse=postgres(targets, "sales", messages=mode))
     publish(database, place.folder, batches=2, records=100, root=f"{bucket}/batches")
     said = place.done("load", "orders")
@@ -193,7 +191,6 @@ def test_target_postgres_reads_files_in_s3(
 def test_batch_that_is_loaded_again_changes_no_row(
     place: Workplace, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect --batch to send one batch of two, whose rows replace themselves by key."""
     describe(place, warehouse=postgres(targets, "sales"))
     publish(database, place.folder, batches=2, records=100)
     place.done("load", "orders")
@@ -210,7 +207,7 @@ def test_batch_that_is_loaded_again_changes_no_row(
 def test_target_killed_half_way_ends_with_the_right_rows(
     place: Workplace, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect 60,000 rows, each once, after a kill -9 of the target behind the first batch."""
+    """The target is killed after the first batch, within one load."""
     describe(place, warehouse=postgres(targets, "sales"))
     publish(database, place.folder, batches=3, records=20_000)
     load = place.start("load", "orders")
@@ -228,7 +225,6 @@ def test_target_killed_half_way_ends_with_the_right_rows(
 def test_load_killed_half_way_is_resumed_with_the_right_rows(
     place: Workplace, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect the next load to bring what was not acknowledged, and each row once."""
     describe(place, warehouse=postgres(targets, "sales"))
     publish(database, place.folder, batches=3, records=20_000)
     load = place.start("load", "orders")

@@ -16,7 +16,6 @@ SECRET = "correct-horse-battery"  # noqa: S105 - a word to look for, it opens no
 
 
 def test_spark_that_is_not_there_is_told_soon(workplace: Workplace, database_url: str) -> None:
-    """Expect exit code 75 without a long wait, the address without its token, and no file."""
     _land_orders(workplace)
     place = workplace.given(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
@@ -30,7 +29,6 @@ def test_spark_that_is_not_there_is_told_soon(workplace: Workplace, database_url
 
 
 def test_database_that_refuses_is_told_soon(workplace: Workplace) -> None:
-    """Expect exit code 75, where it was looked for, and the password nowhere."""
     _land_orders(workplace)
     connection = f"postgresql://ann:{SECRET}@127.0.0.1:1/inventory"
     place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=connection)
@@ -41,7 +39,7 @@ def test_database_that_refuses_is_told_soon(workplace: Workplace) -> None:
 
 
 def test_database_that_says_nothing_is_told_soon(workplace: Workplace) -> None:
-    """Expect exit code 75 also when the port accepts and then nobody speaks."""
+    """The port accepts connections and never answers."""
     _land_orders(workplace)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -55,7 +53,6 @@ def test_database_that_says_nothing_is_told_soon(workplace: Workplace) -> None:
 
 
 def test_database_without_inventory_asks_for_migrate(workplace: Workplace, server_url: str) -> None:
-    """Expect exit code 1 and an untouched database; after `migrate` the inventory can be used."""
     _land_orders(workplace)
     with _plain_database(server_url) as url:
         place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=url)
@@ -70,7 +67,7 @@ def test_database_without_inventory_asks_for_migrate(workplace: Workplace, serve
 
 
 def test_stream_file_with_a_typo_names_file_line_and_key(workplace: Workplace) -> None:
-    """Expect exit code 1, the place of the key, and the key that was meant."""
+    """The message suggests the key that was meant."""
     path = workplace.write_stream("orders")
     text = path.read_text().replace("max_count", "max_cuont")
     path.write_text(text)
@@ -79,7 +76,6 @@ def test_stream_file_with_a_typo_names_file_line_and_key(workplace: Workplace) -
 
 
 def test_two_stream_files_with_one_name_name_each_other(workplace: Workplace) -> None:
-    """Expect exit code 1 and both files in the message."""
     one = workplace.write_stream("orders")
     other = workplace.streams / "other" / "defs.yaml"
     other.parent.mkdir()
@@ -88,7 +84,6 @@ def test_two_stream_files_with_one_name_name_each_other(workplace: Workplace) ->
 
 
 def test_no_streams_folder_says_what_to_write(workplace: Workplace) -> None:
-    """Expect exit code 1, the folder that was looked into, and the next steps."""
     missing = workplace.folder / "none"
     ended = workplace.given(BATCH_PIPELINE_STREAMS=str(missing)).run("run")
     _check_refusal(ended, 1, str(missing), "BATCH_PIPELINE_STREAMS", "batch-pipeline demo")
@@ -96,7 +91,6 @@ def test_no_streams_folder_says_what_to_write(workplace: Workplace) -> None:
 
 @pytest.mark.parametrize("command", ["run", "plan", "status", "messages"])
 def test_unknown_stream_lists_the_known_ones(workplace: Workplace, command: str) -> None:
-    """Expect exit code 1 and the streams that there are."""
     workplace.write_stream("orders")
     workplace.write_stream("refunds")
     ended = workplace.run(command, "order")
@@ -104,7 +98,6 @@ def test_unknown_stream_lists_the_known_ones(workplace: Workplace, command: str)
 
 
 def test_home_that_is_a_file_is_refused(workplace: Workplace) -> None:
-    """Expect exit code 1, the path, and the variable to set."""
     workplace.write_stream("orders")
     workplace.home.write_text("not a folder")
     _check_refusal(workplace.run("status"), 1, str(workplace.home), "BATCH_PIPELINE_HOME")

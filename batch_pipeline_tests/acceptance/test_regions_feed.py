@@ -73,7 +73,6 @@ def feed(shared_workplace: Workplace, landing: Path, warm_spark: str) -> Feed:
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
 def test_run_on_the_feed_writes_every_record(feed: Feed, stream: str) -> None:
-    """Expect all files found, all records written and none quarantined."""
     done = feed.all_but_last[stream]
     records = [manifest["records"] for manifest in done["published"]]
     assert (done["files_found"], done["items_registered"]) == (FILES - 1, FILES - 1)
@@ -85,7 +84,6 @@ def test_run_on_the_feed_writes_every_record(feed: Feed, stream: str) -> None:
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
 def test_run_after_one_more_file_takes_that_file_alone(feed: Feed, stream: str) -> None:
-    """Expect one new batch of one item with the records of one day."""
     done = feed.last_day[stream]
     [published] = done["published"]
     assert (done["items_registered"], done["batches_planned"]) == (1, 1)
@@ -95,7 +93,6 @@ def test_run_after_one_more_file_takes_that_file_alone(feed: Feed, stream: str) 
 
 
 def test_run_with_nothing_new_changes_nothing(feed: Feed) -> None:
-    """Expect no item, no batch, and all files in storage as they were."""
     for done in feed.nothing_new.values():
         assert (done["files_found"], done["items_registered"]) == (FILES, 0)
         assert (done["batches_planned"], done["published"]) == (0, [])
@@ -104,7 +101,6 @@ def test_run_with_nothing_new_changes_nothing(feed: Feed) -> None:
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
 def test_part_files_are_the_ones_that_the_manifests_describe(feed: Feed, stream: str) -> None:
-    """Expect size and SHA-256 of every part file to be those of its manifest."""
     parts = list(part_files(feed.place.storage(stream)))
     assert sum(part["records"] for part, _ in parts) == RECORDS
     for part, path in parts:
@@ -112,13 +108,11 @@ def test_part_files_are_the_ones_that_the_manifests_describe(feed: Feed, stream:
 
 
 def test_records_read_back_from_jsonl_add_up(feed: Feed) -> None:
-    """Expect the known number of records and the known sum, counted from the files themselves."""
     values = [record["totale_positivi"] for record in json_records(feed.place.storage("regions"))]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
 def test_records_read_back_from_parquet_add_up(feed: Feed) -> None:
-    """Expect the same number and sum as in jsonl."""
     files = [path for _, path in part_files(feed.place.storage("regions_parquet"))]
     columns = [pq.read_table(path, columns=["totale_positivi"])[0].to_pylist() for path in files]
     values = [value for column in columns for value in column]
@@ -126,7 +120,6 @@ def test_records_read_back_from_parquet_add_up(feed: Feed) -> None:
 
 
 def test_records_from_before_the_layout_change_have_null_in_the_late_columns(feed: Feed) -> None:
-    """Expect the six late columns empty in every older record, and in use later."""
     seen_later = set()
     older = 0
     for record in json_records(feed.place.storage("regions")):
@@ -140,7 +133,7 @@ def test_records_from_before_the_layout_change_have_null_in_the_late_columns(fee
 
 
 def test_cells_with_line_breaks_stay_one_record(feed: Feed) -> None:
-    """Expect the two cells of the feed that hold a line break to hold it still."""
+    """Two cells of the feed contain a line break."""
     broken = [
         value
         for record in json_records(feed.place.storage("regions"))

@@ -98,7 +98,6 @@ def in_bucket(
 def test_feed_in_a_bucket_gives_the_bytes_of_the_feed_on_a_disk(
     on_disk: Published, in_bucket: Published
 ) -> None:
-    """Expect every file found, every record written, and the same part files byte for byte."""
     assert (in_bucket.told["files_found"], in_bucket.told["items_registered"]) == (FILES, FILES)
     assert (in_bucket.told["failed"], in_bucket.told["error"]) == ([], None)
     assert sum(batch["record_count"] for batch in in_bucket.batches) == RECORDS
@@ -109,7 +108,6 @@ def test_feed_in_a_bucket_gives_the_bytes_of_the_feed_on_a_disk(
 def test_records_read_back_from_the_bucket_add_up(
     in_bucket: Published, object_store: ObjectStore
 ) -> None:
-    """Expect the known number of records and the known sum, counted from the objects themselves."""
     values = []
     for uri in in_bucket.uris:
         bucket, key = split_object(uri)

@@ -83,7 +83,6 @@ def _survivor(place: Workplace, landing: Path, warm_spark: str) -> Survivor:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_says_how_to_go_on(survivor: Survivor, number: signal.Signals) -> None:
-    """Expect exit code 130 and one message, whether it was Ctrl-C or the end of a service."""
     exit_code, output = survivor.interrupted[number]
     assert exit_code == 130
     assert "error: Interrupted. Open attempts were closed" in output
@@ -91,18 +90,15 @@ def test_interrupted_run_says_how_to_go_on(survivor: Survivor, number: signal.Si
 
 
 def test_interrupted_run_leaves_no_process(survivor: Survivor) -> None:
-    """Expect database, JVM and workers to end with the command."""
     assert survivor.left_by_interrupts == []
 
 
 def test_killed_run_ends_in_the_same_result(survivor: Survivor) -> None:
-    """Expect the records of an undisturbed run, each once."""
     values = [record["totale_positivi"] for record in json_records(survivor.storage)]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
 def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> None:
-    """Expect 12 batches in one generation each, in the manifest files and in the messages."""
     pointers = manifests(survivor.storage)
     [status] = survivor.place.told("status")["streams"]
     lines = [json.loads(line) for line in survivor.place.done("messages", "regions").splitlines()]
@@ -116,7 +112,6 @@ def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> No
 
 
 def test_killed_run_leaves_no_process(survivor: Survivor) -> None:
-    """Expect nothing to run any more once the last run has ended: no JVM, worker or Postgres."""
     wait_until(lambda: not survivor.place.processes(), "all processes end")
     assert names(survivor.place.processes()) == []
 
@@ -124,7 +119,6 @@ def test_killed_run_leaves_no_process(survivor: Survivor) -> None:
 def test_killed_run_shows_every_partition_in_dagster(
     survivor: Survivor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect all partitions materialized and no run that claims to be going on."""
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(survivor.place.home))
     stream = read_stream_file(survivor.place.streams / "regions" / "defs.yaml")
     keys = {manifest["batch_id"] for manifest in manifests(survivor.storage)}

@@ -44,7 +44,6 @@ def _batches(ended: Ended) -> list[tuple[Any, ...]]:
 def test_batch_that_fails_keeps_its_generation_and_its_neighbours_get_the_next(
     ended: Ended,
 ) -> None:
-    """Expect exit code 3, and the reason to name the file."""
     assert ended.returncode == 3, ended.stderr
     assert _batches(ended) == [(KEYS[0], 2, True), (KEYS[1], 1, False), (KEYS[2], 2, True)]
     assert "2.csv: changed since it was registered" in ended.stderr
@@ -52,7 +51,6 @@ def test_batch_that_fails_keeps_its_generation_and_its_neighbours_get_the_next(
 
 @pytest.mark.usefixtures("ended")
 def test_chosen_batch_alone_is_made_once_more(place: Workplace) -> None:
-    """Expect the repaired one to get its second generation, and the others no third."""
     place.land("orders", FILES)
     done = place.run("reprocess", "orders", "--batch", KEYS[1], "--json")
     assert done.returncode == 0, done.stderr
@@ -68,7 +66,6 @@ def test_chosen_batch_alone_is_made_once_more(place: Workplace) -> None:
 
 @pytest.mark.long
 def test_interrupted_call_says_how_to_go_on_with_the_rest(place: Workplace) -> None:
-    """Expect the command that it names to make what is left, and nothing a third time."""
     place.write_stream("visits", batch={"max_count": 1})
     place.land("visits", FILES)
     place.done("run", "visits")
@@ -90,7 +87,6 @@ def test_interrupted_call_says_how_to_go_on_with_the_rest(place: Workplace) -> N
 
 @pytest.mark.parametrize("words", [(), ("--all", "--batch", KEYS[0])])
 def test_what_is_to_be_made_has_to_be_said(place: Workplace, words: tuple[str, ...]) -> None:
-    """Expect wrong usage where nothing is chosen, or two things that contradict each other."""
     refused = place.run("reprocess", "orders", *words)
     assert refused.returncode == 2
     assert "--batch BATCHES, --all, --since TIME or --until TIME" in refused.stderr

@@ -107,7 +107,7 @@ def _told(dev: LiveDev, place: Workplace) -> Story:
 
 
 def _messages(dev: LiveDev) -> str:
-    """Give what the failed runs say."""
+    """Return what the failed runs say."""
     failed = [run["runId"] for run in dev.runs() if run["status"] == "FAILURE"]
     return str([ask(dev.port, RUN, {"id": run_id}) for run_id in failed])
 
@@ -117,13 +117,11 @@ def _records(place: Workplace, name: str) -> list[dict[str, Any]]:
 
 
 def test_bad_batch_fails_alone(story: Story) -> None:
-    """Expect a failed backfill whose only red partition is the one of the bad file."""
     assert story.statuses["whole"] == "COMPLETED_FAILED"
     assert story.failed == {BAD}
 
 
 def test_retry_of_what_failed_takes_nothing_else(story: Story) -> None:
-    """Expect one more attempt on the repaired batch, none on its neighbours, and all green."""
     assert story.statuses["what failed"] == "COMPLETED_SUCCESS"
     assert story.generations["whole"] == {key: [1, 2] for key in KEYS}
     tries = {key: len(attempts) for key, attempts in story.attempts["whole"].items()}
@@ -133,14 +131,12 @@ def test_retry_of_what_failed_takes_nothing_else(story: Story) -> None:
 
 
 def test_selection_takes_nothing_else(story: Story) -> None:
-    """Expect a second generation of the selected batches only."""
     again = {key for key, made in story.generations["some"].items() if made == [1, 2]}
     once = {key for key, made in story.generations["some"].items() if made == [1]}
     assert (again, once) == ({*KEYS[:2]}, {*KEYS[2:]})
 
 
 def test_key_typed_by_hand_fails_alone(story: Story) -> None:
-    """Expect the failure to quote the key that names no batch, and its neighbours green."""
     assert story.statuses["some"] == "COMPLETED_FAILED"
     assert f"'{NONSENSE}' is not a planned batch" in story.messages
     assert story.shown["some"]["materialized"] == {*KEYS}
@@ -148,8 +144,7 @@ def test_key_typed_by_hand_fails_alone(story: Story) -> None:
 
 
 def test_two_backfills_at_the_same_time_do_no_damage(story: Story) -> None:
-    """Expect each batch to be made again by the one or the other or both, one after the other, a
-    refusal to name the attempt in its way, and every partition green."""
+    """Each batch is encoded by one or both; a refusal names the attempt in its way."""
     for key, generations in story.generations["twice"].items():
         assert generations in ([1, 2], [1, 2, 3]), key
     statuses = {story.statuses["twice"], story.statuses["at the same time"]}

@@ -24,7 +24,6 @@ RED = "\x1b[31m"
 def test_error_is_red_where_colours_are_wanted(
     workplace: Workplace, variables: dict[str, str | None], has_colour: bool
 ) -> None:
-    """Expect the same words on each of them."""
     workplace.write_stream("orders")
     ours, theirs = pty.openpty()
     ended = subprocess.run(

@@ -118,7 +118,6 @@ def feed(request: pytest.FixtureRequest) -> Feed:
 
 @pytest.mark.long
 def test_page_commands_work_as_written(feed: Feed) -> None:
-    """Expect every command of the section to end with 0, and the row that came late to be there."""
     feed.add(1, 2, 4, 5)
     feed.add(6, kind="invoice")
     [commands] = re.findall(r"```\n(batch-pipeline .+?)```", SECTION, re.DOTALL)
@@ -134,7 +133,7 @@ def test_page_commands_work_as_written(feed: Feed) -> None:
 
 
 def test_user_table_is_followed_and_a_bad_row_fails_its_batch_only(feed: Feed) -> None:
-    """Expect new rows to be taken as they come, and a batch with a bad row once it is corrected."""
+    """The batch is published after its row is corrected."""
     feed.add(1, 2, 3)
     told = feed.place.told("run")["streams"][0]
     assert (told["files_found"], told["items_registered"], told["batches_planned"]) == (0, 0, 2)
@@ -161,7 +160,7 @@ def test_user_table_is_followed_and_a_bad_row_fails_its_batch_only(feed: Feed) -
 
 @pytest.mark.long
 def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_feed: Feed) -> None:
-    """Expect 1 while the variable is not set, 75 while nothing answers, and nothing lost."""
+    """The exit code is 1 while the variable is not set and 75 while nothing answers."""
     sqlite_feed.add(1)
     unset = sqlite_feed.place.given(OPS_DB=None)
     ended = unset.run("run")
@@ -182,7 +181,6 @@ def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_f
 def test_sensors_launch_new_rows_and_late_ones(
     sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a run over the new batches, and one of its own for what an audit has planned."""
     for name, text in sqlite_feed.place.environment.items():
         monkeypatch.setenv(name, text)
     pipeline = Pipeline.from_environment(sqlite_feed.place.environment)

@@ -71,7 +71,6 @@ def story(warehouse: str, long_form: bool) -> Iterator[Story]:
 
 
 def test_load_that_ends_is_drained(story: Story, figures: Figures) -> None:
-    """Expect every file registered and published, every run, load and backfill ended."""
     figures(**figures_of(story))
     assert story.left == []
     assert story.counts.loads > 0
@@ -79,12 +78,11 @@ def test_load_that_ends_is_drained(story: Story, figures: Figures) -> None:
 
 
 def test_dagster_under_load_shows_what_the_inventory_has(story: Story) -> None:
-    """Expect partitions, newest generations and loads to be the same in both."""
+    """Partitions, newest generations and loads are the same in both."""
     assert story.drift == []
 
 
 def test_records_under_load_are_delivered_once(story: Story) -> None:
-    """Expect each good record once in the live generations, and each bad one in quarantine."""
     assert story.verdict.faults == (), str(story.verdict)
     good = sum(len(landed.good_ids) for landed in story.landed.values())
     assert (story.verdict.items, story.verdict.records) == (story.files, good)
@@ -92,17 +90,13 @@ def test_records_under_load_are_delivered_once(story: Story) -> None:
 
 
 def test_records_under_load_are_in_the_target_once(story: Story, warehouse: str) -> None:
-    """Expect the table to hold each good record of the loaded stream once."""
     with psycopg.connect(warehouse) as connection:
         ids = [one for (one,) in connection.execute(ROWS)]
     assert sorted(ids) == [*story.landed[LOADED].good_ids]
 
 
 def test_parts_under_load_gather_neither_files_nor_threads(story: Story, long_form: bool) -> None:
-    """Expect open files, threads, connections and processes of the last quarter as in the first.
-
-    Memory, too, within what caches take; seconds say nothing of it.
-    """
+    """The last quarter is compared with the first; a run of seconds is too short for that."""
     samples = story.samples
     assert max(count for _, count in samples.told(lambda told: told.connections)) < 100
     if not long_form:
@@ -118,9 +112,7 @@ def test_parts_under_load_gather_neither_files_nor_threads(story: Story, long_fo
 
 
 def test_backlog_under_load_stays_bounded(story: Story, long_form: bool) -> None:
-    """Expect the last quarter not to wait for much more than the first one did, and nothing to
-    wait in the end.
-    """
+    """The last quarter waits for little more than the first, and nothing waits in the end."""
     waits = story.samples.of_database(lambda told: told.unpublished)
     at_rest = story.rest.backlog
     assert at_rest is not None

@@ -160,7 +160,7 @@ class Scene:
         return check(self.url, self.storages, tables=[LISTED], warehouses=WAREHOUSES)
 
     def queue(self) -> list[tuple[str, str]]:
-        """Give the runs that wait, oldest first, with their jobs."""
+        """Return the runs that wait, oldest first, with their jobs."""
         query = "SELECT run_id, pipeline_name FROM runs WHERE status = 'NOT_STARTED' ORDER BY id"
         return [(row[0], row[1]) for row in self.rows(query)]
 

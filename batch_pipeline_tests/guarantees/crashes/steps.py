@@ -172,5 +172,5 @@ def _command(*words: str, point: str = "") -> Step:
 
 
 def _later(cursor: str | None) -> str | None:
-    """Give a cursor as it is long after it was written: every pause it remembers is over."""
+    """Return a cursor as it is long after it was written: every pause it remembers is over."""
     return None if cursor is None else json.dumps({"runs": json.loads(cursor).get("runs", 0)})

@@ -73,7 +73,7 @@ def look_at_dev(scene: Scene) -> None:
 
 
 def _is_settled(dev: LiveDev, url: str) -> bool:
-    """Tell whether the new files were taken, tried, and every run has ended."""
+    """Return whether the new files were taken, tried, and every run has ended."""
     with psycopg.connect(url) as connection:
         row = connection.execute(LEFT).fetchone()
     return row == (2, 0) and {run["status"] for run in dev.runs()} <= FINISHED

@@ -109,7 +109,7 @@ def open_scene(url: str) -> Iterator[Scene]:
 
 
 def as_login(url: str, password: str) -> str:
-    """Give the URL with a password, for which this server does not ask."""
+    """Return the URL with a password, for which this server does not ask."""
     return url.replace("//postgres@", f"//postgres:{password}@")
 
 

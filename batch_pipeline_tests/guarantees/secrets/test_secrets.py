@@ -123,7 +123,6 @@ def _targets(*names: str) -> list[str]:
 
 @pytest.mark.guarantee("S2")
 def test_secrets_of_all_settings_are_found_nowhere(scene: Scene, figures: Figures) -> None:
-    """Expect no canary in what was written, said, stored or started, whatever failed."""
     search = scene.search
     assert search.hits == []
     assert search.places > 300
@@ -138,7 +137,7 @@ def test_secrets_of_all_settings_are_found_nowhere(scene: Scene, figures: Figure
 
 @pytest.mark.guarantee("S2")
 def test_file_with_a_secret_is_its_owners_alone(scene: Scene, figures: Figures) -> None:
-    """Expect a target's configuration, written while nothing is masked, to be closed to others."""
+    """The umask is 0: files with secrets are closed by the product."""
     modes = scene.place.folder / "targets" / "talking" / "read.modes"
     assert modes.read_text() == "600 700 "
     assert [one for one in scene.seen.secret_files.values() if one != OWNER] == []
@@ -150,7 +149,6 @@ def test_file_with_a_secret_is_its_owners_alone(scene: Scene, figures: Figures) 
 
 @pytest.mark.guarantee("S3")
 def test_run_listens_on_the_loopback_interface_only(scene: Scene, figures: Figures) -> None:
-    """Expect each socket of a run, its Spark and its workers to be out of others' reach."""
     assert {name for name, _, _ in scene.seen.tcp} >= {"java"}
     assert scene.seen.beyond == []
     assert scene.seen.open_to_others == []

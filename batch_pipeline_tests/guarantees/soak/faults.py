@@ -66,7 +66,7 @@ class Due:
 def schedule(
     seconds: float, *, every_seconds: float, parts_until_seconds: float, seed: int
 ) -> Iterator[Due]:
-    """Give faults at about even distances; every second one hits a part, until then, in turns.
+    """Return faults at about even distances; every second one hits a part, until then, in turns.
 
     None is due in the last tenth.
     """

@@ -236,6 +236,6 @@ def _at_rest(load: _Load) -> Story:
 
 
 def _url(dev: LiveDev) -> str:
-    """Give the address of the embedded server, which is up by now."""
+    """Return the address of the embedded server, which is up by now."""
     socket = (dev.place.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
     return f"host={socket} user=postgres dbname=postgres"
