@@ -17,11 +17,11 @@ from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, RUNS, WORK
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Ended,
-    Workplace,
+    CompletedCommand,
+    Sandbox,
     kill_group,
     manifests,
-    names,
+    process_names,
     wait_until,
 )
 from batch_pipeline_tests.guarantees.secrets.watcher import Seen, look_at_sockets
@@ -52,26 +52,26 @@ class Story:
     seen: Seen
     foreign: list[int]
     backfill: str
-    second_dev: Ended
-    second_run: Ended
+    second_dev: CompletedCommand
+    second_run: CompletedCommand
     runs: set[str]
     manifests: list[dict[str, Any]]
     left: list[str]
 
 
 @pytest.fixture(scope="module")
-def story(shared_workplace: Workplace) -> Story:
+def story(shared_sandbox: Sandbox) -> Story:
     """Start `dev` after a crash, let it work, drop a file, backfill two partitions, stop it."""
-    place, port = shared_workplace, free_port()
-    folder = place.home / "demo"
+    sandbox, port = shared_sandbox, free_port()
+    folder = sandbox.home / "demo"
     write_demo(folder)
     storage = folder / "batches"
-    crashed = place.given(BATCH_PIPELINE_FAILPOINTS="claim.after_commit=kill").run("run")
+    crashed = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="claim.after_commit=kill").run("run")
     assert crashed.returncode == -signal.SIGKILL, crashed.stderr
-    process = place.start("dev", "--port", str(port))
-    wait_for_url(place, process)
-    second_dev = place.run("dev", "--port", str(free_port()))
-    second_run = place.run("run")
+    process = sandbox.start("dev", "--port", str(port))
+    wait_for_url(sandbox, process)
+    second_dev = sandbox.run("dev", "--port", str(free_port()))
+    second_run = sandbox.run("run")
     wait_until(lambda: len(manifests(storage)) == 10, "the demo's batches are published")
     backfill_id = _launched_backfill(port)
     unfinished = folder / "landing" / ".orders-2026-03-02.csv"
@@ -81,7 +81,7 @@ def story(shared_workplace: Workplace) -> Story:
     one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
     wait_until(one_more.exists, "the dropped file is published")
     seen = Seen()
-    look_at_sockets(seen, place.processes())
+    look_at_sockets(seen, sandbox.processes())
     foreign = [_status(port, request) for request in FOREIGN]
     wait_until(lambda: _runs(port) <= {"SUCCESS", "FAILURE"}, "the last run has ended")
     runs = _runs(port)
@@ -89,7 +89,7 @@ def story(shared_workplace: Workplace) -> Story:
     exit_code = process.wait(LONGEST_SECONDS)
     return Story(
         port=port,
-        output=place.output.read_text(),
+        output=sandbox.output.read_text(),
         exit_code=exit_code,
         seen=seen,
         foreign=foreign,
@@ -98,7 +98,7 @@ def story(shared_workplace: Workplace) -> Story:
         second_run=second_run,
         runs=runs,
         manifests=manifests(storage),
-        left=names(place.processes()),
+        left=process_names(sandbox.processes()),
     )
 
 
@@ -165,7 +165,7 @@ def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
 
 @pytest.mark.parametrize("which", ["second_dev", "second_run"])
 def test_second_command_on_the_same_home_is_refused(story: Story, which: str) -> None:
-    ended: Ended = getattr(story, which)
+    ended: CompletedCommand = getattr(story, which)
     assert ended.returncode == 75
     assert "is in use by `batch-pipeline dev` (process " in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -176,36 +176,36 @@ def test_dev_ends_with_everything_it_started(story: Story) -> None:
     assert story.left == []
 
 
-def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_spark: str) -> None:
+def test_dev_that_is_killed_takes_everything_along(sandbox: Sandbox, warm_spark: str) -> None:
     """The servers end by themselves when `dev` cannot end them."""
-    workplace.write_stream("orders")
-    workplace.landing("orders").mkdir(parents=True)
-    place = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    process = place.start("dev", "--port", str(free_port()))
-    wait_for_url(place, process)
-    assert len(place.processes()) > 4
+    sandbox.write_stream("orders")
+    sandbox.landing("orders").mkdir(parents=True)
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    process = sandbox.start("dev", "--port", str(free_port()))
+    wait_for_url(sandbox, process)
+    assert len(sandbox.processes()) > 4
     kill_group(process)
-    wait_until(lambda: not place.processes(), "all processes end")
+    wait_until(lambda: not sandbox.processes(), "all processes end")
 
 
-def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
+def test_dev_on_a_taken_port_names_the_next_step(sandbox: Sandbox) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ended = workplace.run("dev", "--port", str(port))
+        ended = sandbox.run("dev", "--port", str(port))
     assert ended.returncode == 1
     assert f"Port {port} on 127.0.0.1 is taken" in ended.stderr
     assert f"dev --port {port + 1}" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert workplace.processes() == []
+    assert sandbox.processes() == []
 
 
-def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> None:
-    write_demo(workplace.home / "demo")
+def test_plain_dagster_dev_loads_the_project_and_stops(sandbox: Sandbox) -> None:
+    write_demo(sandbox.home / "demo")
     port = free_port()
     dagster = [sys.executable, "-m", "dagster", "dev", "--port", str(port)]
-    process = workplace.start_program(dagster, PROJECT)
+    process = sandbox.start_program(dagster, PROJECT)
     wait_until(lambda: answers(port) or process.poll() is not None, "the webserver answers")
     [entry] = ask(port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
     location = entry["locationOrLoadError"]
@@ -214,26 +214,26 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     keys = {tuple(node["assetKey"]["path"]) for node in repository["assetNodes"]}
     assets = {"files", "batches"}
     assert keys == {(STREAM, asset) for asset in assets}
-    assert any("postgres" in line for line in names(workplace.processes()))
-    assert (workplace.home / "postgres" / "PG_VERSION").exists()
+    assert any("postgres" in line for line in process_names(sandbox.processes()))
+    assert (sandbox.home / "postgres" / "PG_VERSION").exists()
     assert not list(PROJECT.glob("history")), "the instance stores into files of the project"
     process.send_signal(signal.SIGINT)
-    assert process.wait(LONGEST_SECONDS) == 0, workplace.output.read_text()
-    wait_until(lambda: not workplace.processes(), "all processes end")
+    assert process.wait(LONGEST_SECONDS) == 0, sandbox.output.read_text()
+    wait_until(lambda: not sandbox.processes(), "all processes end")
 
 
 def _digests(manifest: dict[str, Any]) -> list[str]:
     return [part["sha256"] for part in manifest["part_files"]]
 
 
-def wait_for_url(place: Workplace, process: "subprocess.Popen[str]") -> None:
+def wait_for_url(sandbox: Sandbox, process: "subprocess.Popen[str]") -> None:
     """Wait until `dev` has said where Dagster is."""
 
     def printed() -> bool:
-        return "Dagster is at http" in place.output.read_text() or process.poll() is not None
+        return "Dagster is at http" in sandbox.output.read_text() or process.poll() is not None
 
     wait_until(printed, "dev prints its URL")
-    assert process.poll() is None, place.output.read_text()
+    assert process.poll() is None, sandbox.output.read_text()
 
 
 def _launched_backfill(port: int) -> str:

@@ -14,7 +14,7 @@ from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.acceptance.shop import Shop, Situation
 from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
@@ -95,7 +95,7 @@ SITUATIONS = {
 
 @pytest.fixture(scope="module")
 def shop(
-    shared_workplace: Workplace,
+    shared_sandbox: Sandbox,
     server_url: str,
     template: str,
     object_store: ObjectStore,
@@ -111,16 +111,16 @@ def shop(
         s3_client.forget()
         stack.callback(s3_client.forget)
         url = stack.enter_context(copied(server_url, template))
-        spark = stack.enter_context(SparkConnectServer(shared_workplace.home))
-        place = shared_workplace.given(
+        spark = stack.enter_context(SparkConnectServer(shared_sandbox.home))
+        sandbox = shared_sandbox.with_variables(
             BATCH_PIPELINE_INVENTORY_CONN=url,
             BATCH_PIPELINE_SPARK_REMOTE=spark.remote,
             PATH=os.pathsep.join([os.environ["PATH"], str(targets)]),
         )
-        place.streams.mkdir()
-        patch.chdir(place.folder)
-        there = {**buckets, PROJECT: str(place.folder), HOME: f"$PWD/{place.home.name}"}
-        yield Shop(place, there, object_store.client())
+        sandbox.streams.mkdir()
+        patch.chdir(sandbox.folder)
+        there = {**buckets, PROJECT: str(sandbox.folder), HOME: f"$PWD/{sandbox.home.name}"}
+        yield Shop(sandbox, there, object_store.client())
 
 
 # Pages whose code is run by the tests of its package.

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed, made_once
-from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Workplace, json_records
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, json_records
 
 pytestmark = pytest.mark.long
 
@@ -73,13 +73,13 @@ def described() -> str:
 
 @pytest.fixture
 def project(
-    workplace: Workplace, empty_database_url: str, described: str, request: pytest.FixtureRequest
+    sandbox: Sandbox, empty_database_url: str, described: str, request: pytest.FixtureRequest
 ) -> Project:
     """The project with everything installed, a shop without sales, and no warehouse yet."""
     cache = request.config.cache.mkdir("meltano")
     meltano = installed(cache, MELTANO) / "meltano"
-    # Below the home of a workplace: whatever still runs there is ended with it.
-    folder = workplace.home / "project"
+    # Below the home of a sandbox: whatever still runs there is ended with it.
+    folder = sandbox.home / "project"
     for name in ("streams", ".meltano"):
         (folder / name).mkdir(parents=True)
     (folder / "meltano.yml").write_text(described, encoding="utf-8")
@@ -98,7 +98,9 @@ def project(
         )
         for name, driver in {"SHOP": "psycopg2", "WAREHOUSE": "psycopg"}.items()
     }
-    clean = workplace.given(BATCH_PIPELINE_HOME=None, BATCH_PIPELINE_STREAMS=None).environment
+    clean = sandbox.with_variables(
+        BATCH_PIPELINE_HOME=None, BATCH_PIPELINE_STREAMS=None
+    ).environment
     path = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
     environment = {**clean, **_QUIET, **given, "PATH": path}
     return Project(folder=folder, environment=environment, meltano=meltano, url=empty_database_url)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import yaml
 
-from batch_pipeline_tests.acceptance.sandbox import new_workplace
+from batch_pipeline_tests.acceptance.sandbox import new_sandbox
 from batch_pipeline_tests.guarantees.soak.feeds import LOADED, WAREHOUSE
 from batch_pipeline_tests.guarantees.soak.report import WHAT, figures_of, report
 from batch_pipeline_tests.guarantees.soak.soak_run import Pace, Story, soaked, write_streams
@@ -53,16 +53,16 @@ def warehouse(server_url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def story(warehouse: str, long_form: bool) -> Iterator[Story]:
     """Soak a `dev`; once all have looked, Ctrl-C must stop it with nothing left behind."""
-    with new_workplace() as plain:
+    with new_sandbox() as plain:
         temporary = plain.folder / "tmp"
         temporary.mkdir()
         temporary.chmod(0o777)
-        place = plain.given(TMPDIR=str(temporary), **{WAREHOUSE: warehouse})
-        write_streams(place)
+        sandbox = plain.with_variables(TMPDIR=str(temporary), **{WAREHOUSE: warehouse})
+        write_streams(sandbox)
         if not long_form:
-            place.home.mkdir()
-            (place.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
-        with soaked(place, pace_of(long_form=long_form)) as found:
+            sandbox.home.mkdir()
+            (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
+        with soaked(sandbox, pace_of(long_form=long_form)) as found:
             text = "\n".join(report(found))
             sys.stderr.write(f"\n{text}\n")  # seen with -s, and when a test fails
             if REPORT in os.environ:

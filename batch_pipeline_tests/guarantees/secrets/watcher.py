@@ -80,12 +80,12 @@ def look_at_sockets(seen: Seen, processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error, OSError):
             for one in process.net_connections("all"):
-                place: Any = one.laddr
+                address: Any = one.laddr
                 if one.family == socket.AF_UNIX:
-                    if place.startswith("/"):
-                        seen.unix[place] = _who_connects(Path(place))
+                    if address.startswith("/"):
+                        seen.unix[address] = _who_connects(Path(address))
                 elif one.status == psutil.CONN_LISTEN or _receives(one):
-                    seen.tcp.add((process.name(), str(place.ip), int(place.port)))
+                    seen.tcp.add((process.name(), str(address.ip), int(address.port)))
 
 
 def _receives(one: Any) -> bool:
