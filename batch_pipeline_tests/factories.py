@@ -16,7 +16,7 @@ from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-CONTEXT = LineageContext(batch_key="000000000001-000000000002", attempt=1, started_at=NOON)
+CONTEXT = LineageContext(batch_key="00000001-00000002", attempt=1, started_at=NOON)
 
 
 def found_file(number: int = 1, **overrides: Any) -> LandedFile:

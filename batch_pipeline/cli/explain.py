@@ -308,7 +308,7 @@ def _backfill(
     attempts = pipeline.database.history.of_item(one.batch, item.id)
     return {
         "job": one.batch.job,
-        "partition": backfill_key(name, one.batch.id_range),
+        "partition": backfill_key(name, one.batch.key),
         "state": one.state.value,
         "generation": one.generation,
         "attempts": [asdict(each) for each in attempts],

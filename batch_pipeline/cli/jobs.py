@@ -160,7 +160,7 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
 
     \b
     Example:
-      batch-pipeline jobs cancel orders --batch 000000000031-000000000040
+      batch-pipeline jobs cancel orders --batch 00000031-00000040
     """
     with _opened() as pipeline:
         control, table = pipeline.database.jobs, pipeline.job(job, meta_table).meta_table
@@ -221,7 +221,7 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      batch-pipeline jobs split orders --batch 000000000031-000000000040
+      batch-pipeline jobs split orders --batch 00000031-00000040
     """
     with _opened() as pipeline:
         control = pipeline.database.jobs

@@ -62,7 +62,7 @@ def backfills_of(stream: Stream) -> PartitionedAsset:
         partitions=names.backfill_partitions_of(stream.name),
         job=names.encode_backfill_job(stream),
         tags_of=lambda key: {names.BACKFILL_TAG: parse_backfill_key(key)[0]},
-        key_of=lambda batch: backfill_key(backfill_name(stream.name, batch.job), batch.id_range),
+        key_of=lambda batch: backfill_key(backfill_name(stream.name, batch.job), batch.key),
         find=lambda database, key: database.backfills.batch(stream.name, key),
         statuses=lambda database: database.backfills.of_all(stream.name),
     )

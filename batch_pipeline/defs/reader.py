@@ -24,7 +24,7 @@ from batch_pipeline.pipeline.read import (
     StoredBatches,
 )
 
-_EXAMPLE = 'batches.load("sales", "000000000001-000000000007")'
+_EXAMPLE = 'batches.load("sales", "00000001-00000007")'
 
 
 class BatchReader(InventoryResource):

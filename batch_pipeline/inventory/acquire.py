@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib import resources
 from itertools import zip_longest
@@ -68,15 +68,21 @@ _PARAMETER_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "run_id": sa.Text(),
     "lease": sa.Interval(),
 }
+_RETURNED = (
+    "attempt_id",
+    "batch_id",
+    "first_id",
+    "last_id",
+    "weight",
+    "item_count",
+    "key_digits",
+)
 _ACQUIRE = sa.select(
     sa.func.pg_temp.batch_pipeline_acquire(
         *(sa.bindparam(name, type_=kind) for name, kind in _PARAMETER_TYPES.items())
     ).table_valued(
         sa.column("token", pg.UUID(as_uuid=True)),
-        *(
-            sa.column(name, sa.BigInteger)
-            for name in ("attempt_id", "batch_id", "first_id", "last_id", "weight", "item_count")
-        ),
+        *(sa.column(name, sa.BigInteger) for name in _RETURNED),
     )
 )
 
@@ -174,6 +180,7 @@ def _attempt(row: sa.Row[Any], request: ServerSideRequest) -> Attempt:
         weight=row.weight,
         count=row.item_count,
         oversized=row.weight > request.weight_allowed,
+        key_digits=row.key_digits,
     )
     return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
 
@@ -395,6 +402,7 @@ class Acquirer:
             weight=cut.weight,
             count=cut.count,
             oversized=oversized,
+            key_digits=job_record.key_digits,
         )
         return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
 
@@ -412,7 +420,10 @@ def _take(
     row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None, None
-    job_record = job_from_row(row, values["of_job"], row.job_name)
+    # `key_digits` is the batch's, which may be of the job for late arrivals, or there is no batch.
+    job_record = replace(
+        job_from_row(row, values["of_job"], row.job_name), key_digits=row.job_key_digits
+    )
     if row.attempt_id is None:
         return job_record, None
     taken, token = batch_from_row(row), values["token"]

@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION pg_temp.batch_pipeline_acquire(
     cut text, runs text, batch_config jsonb, tokens uuid[], its_liveness_key bigint, its_run_id text,
     its_lease interval
 ) RETURNS TABLE (token uuid, attempt_id bigint, batch_id bigint, first_id bigint, last_id bigint,
-                 weight bigint, item_count bigint)
+                 weight bigint, item_count bigint, key_digits bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -25,7 +25,7 @@ DECLARE
     id_runs bigint[];
     next_id bigint;
 BEGIN
-    SELECT j.kind, j.max_attempts, j.bisect, j.paused_at INTO one
+    SELECT j.kind, j.max_attempts, j.bisect, j.paused_at, j.key_digits INTO one
       FROM batch_pipeline.job j WHERE j.id = of_job;
     IF NOT FOUND OR one.kind = 'backfill' OR one.paused_at IS NOT NULL
        OR one.max_attempts <> attempts_allowed OR one.bisect <> is_bisected THEN
@@ -49,6 +49,7 @@ BEGIN
         RETURN;
     END IF;
     next_id := run.last_id + 1;
+    key_digits := one.key_digits;
     FOREACH token IN ARRAY tokens LOOP
         EXECUTE cut INTO final USING next_id, highest_id, weight_allowed, count_allowed;
         EXIT WHEN final IS NULL OR final.weight IS NULL OR final.next_uid IS NULL

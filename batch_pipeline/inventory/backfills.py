@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
-from functools import partial
 from heapq import merge
 from itertools import chain, groupby
 from operator import itemgetter
@@ -425,9 +424,15 @@ class Backfills:
         except InvalidValueError as error:
             raise UnknownBatchError.of_partition(stream, key) from error
         is_its = sa.and_(_is_backfill_of(stream), job.c.name == backfill_job(stream, name))
-        format_key = partial(backfill_key, name)
         with transaction(self.engine) as connection:
-            return find_partition(connection, is_its, ids, format_key, stream=stream)
+            return find_partition(
+                connection,
+                is_its,
+                ids,
+                stream=stream,
+                key=key,
+                format_key=lambda part: backfill_key(name, part.key),
+            )
 
     def progress(self, name: str, meta_table: str) -> Progress:
         """Return the progress of a backfill.

@@ -209,6 +209,7 @@ def repair_locked_states(connection: sa.Connection, batch_ids: list[int]) -> int
 BATCH_ROW: tuple[sa.Column[Any], ...] = (
     *(column for column in batch.c if column.name not in {"config", "id_runs", "planned_at"}),
     job.c.name,
+    job.c.key_digits,
 )
 _FIRST_ID = re.compile(r"(-?[0-9]{1,19})(?:-|\.\.)")
 
@@ -223,6 +224,7 @@ def batch_from_row(row: sa.Row[Any]) -> Batch:
         count=row.item_count,
         oversized=row.oversized,
         item_ids=None if row.item_ids is None else tuple(row.item_ids),
+        key_digits=row.key_digits,
     )
 
 
@@ -283,11 +285,14 @@ def find_partition(
     connection: sa.Connection,
     condition: sa.ColumnElement[bool],
     ids: IdRange,
-    format_key: Callable[[IdRange], str],
     *,
     stream: str,
+    key: str,
+    format_key: Callable[[Batch], str],
 ) -> Batch:
     """Find the newest live batch of a range, of the jobs that a condition selects.
+
+    `key` names the range in errors, and `format_key` the batches that replaced it.
 
     Raises:
         UnknownBatchError: there is no such batch.
@@ -308,9 +313,8 @@ def find_partition(
         return batch_from_row(max(rows, key=lambda row: int(row.id)))
     parts = live_parts(connection, condition, ids)
     if parts:
-        keys = tuple(format_key(part.id_range) for part in parts)
-        raise BatchSupersededError(stream, format_key(ids), keys)
-    raise UnknownBatchError.of_partition(stream, format_key(ids))
+        raise BatchSupersededError(stream, key, tuple(map(format_key, parts)))
+    raise UnknownBatchError.of_partition(stream, key)
 
 
 def late_items(planned_batch: Batch) -> sa.Select[int]:
@@ -351,7 +355,7 @@ def label_from_row(row: sa.Row[Any]) -> str:
     if kind is JobKind.INCREMENTAL:
         return row_batch.label
     if kind is JobKind.BACKFILL:
-        return backfill_key(backfill_name(row.stream, row.name), row_batch.id_range)
+        return backfill_key(backfill_name(row.stream, row.name), row_batch.key)
     return late_key(row_batch.id)
 
 

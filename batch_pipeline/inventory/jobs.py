@@ -235,6 +235,7 @@ def job_from_row(row: sa.Row[Any], job_id: int, name: str) -> Job:
         max_attempts=row.max_attempts,
         bisect=row.bisect,
         paused=None if row.paused_at is None else row.paused_reason or "",
+        key_digits=row.key_digits,
     )
 
 

@@ -29,7 +29,7 @@ from batch_pipeline.inventory.planning import JobPlan, insert_batches
 from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
 from batch_pipeline.model.audit import Audit, Comparison
 from batch_pipeline.model.backfill import cut_lists
-from batch_pipeline.model.batch import Batch, BatchState
+from batch_pipeline.model.batch import KEY_DIGITS, Batch, BatchState
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import parse_filter
@@ -58,7 +58,7 @@ class AuditedRange:
     `batch_id` is None for the ids below a job's first batch. `seen` is None if it was not stored or
     the batch is being reprocessed; it has no runs of ids. `window`
     is the id window that the batch was requested with, None for no bound. `planned` are the planned
-    ids of an unpublished batch; no attempt will read other ones.
+    ids of an unpublished batch; no attempt will read other ones. `key_digits` is that of its job.
     """
 
     ids: IdRange
@@ -68,6 +68,7 @@ class AuditedRange:
     seen: ItemIdSet | None = NO_ITEMS
     window: Window = (None, None)
     planned: IdRuns | None = None
+    key_digits: int = KEY_DIGITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,6 +312,7 @@ def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
             batch.c.id,
             batch.c.first_id,
             batch.c.last_id,
+            job.c.key_digits,
             *_WINDOW,
             batch_state.c.state,
             batch_state.c.generation,
@@ -318,6 +320,7 @@ def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
             attempt.c.seen.op("-", return_type=pg.JSONB())(sa.literal("runs")).label("seen"),
         )
         .select_from(batch)
+        .join(job, job.c.id == batch.c.job_id)
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
         .join(
             attempt,
@@ -348,12 +351,20 @@ def _audited(row: sa.Row[Any]) -> AuditedRange:
         attempt_id=row.attempt_id,
         seen=ItemIdSet.from_json({**row.seen, "runs": []}) if is_comparable else None,
         window=(row.window_first_id, row.window_last_id),
+        key_digits=row.key_digits,
     )
 
 
 def _label(audited: AuditedRange) -> str:
     """Return the label of a batch for messages."""
-    return Batch(id=audited.batch_id or 0, job="", id_range=audited.ids, weight=0, count=0).label
+    return Batch(
+        id=audited.batch_id or 0,
+        job="",
+        id_range=audited.ids,
+        weight=0,
+        count=0,
+        key_digits=audited.key_digits,
+    ).label
 
 
 def _table_differences(

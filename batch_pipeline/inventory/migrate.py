@@ -100,7 +100,7 @@ def _lock_timeout_error(connection: sa.Connection, holders: list[str]) -> Retrya
     return lock_timeout(location(connection.engine), reason)
 
 
-REVISION = "0008"
+REVISION = "0009"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK_TIMEOUT = timedelta(seconds=5)
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -56,7 +57,6 @@ from batch_pipeline.model.batch import (
     late_key,
     parse_late_key,
     parse_partition_key,
-    partition_key,
 )
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -154,7 +154,9 @@ class PlannedBatches:
             raise UnknownBatchError.of_partition(stream, key) from error
         is_range = sa.and_(of_stream(stream), batch.c.item_ids.is_(None))
         with transaction(self.engine) as connection:
-            return find_partition(connection, is_range, id_range, partition_key, stream=stream)
+            return find_partition(
+                connection, is_range, id_range, stream=stream, key=key, format_key=attrgetter("key")
+            )
 
     def _late_batch(self, stream: str, key: str, batch_id: int) -> Batch:
         condition = sa.and_(_is_late(stream), batch.c.id >= batch_id)
@@ -475,6 +477,7 @@ def _insert_half(connection: sa.Connection, parent: Batch, half: SplitRange) -> 
         weight=half.weight,
         count=half.count,
         item_ids=half.item_ids,
+        key_digits=parent.key_digits,
     )
 
 

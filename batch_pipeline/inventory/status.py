@@ -217,7 +217,9 @@ class StreamStatuses:
             not_published_for=None if oldest is None else oldest.age,
             oldest_batch=None
             if oldest is None
-            else partition_key(IdRange(first_id=oldest.first_id, last_id=oldest.last_id)),
+            else partition_key(
+                IdRange(first_id=oldest.first_id, last_id=oldest.last_id), oldest.key_digits
+            ),
             bookmark=planned,
             ceiling=table.high_watermark(),
         )
@@ -301,7 +303,7 @@ def _is_own_job_of(stream: str) -> sa.ColumnElement[bool]:
 def _oldest_unfinished(stream: str) -> sa.Select[Any]:
     age = sa.func.clock_timestamp() - batch.c.planned_at
     return (
-        sa.select(batch.c.first_id, batch.c.last_id, age.label("age"))
+        sa.select(batch.c.first_id, batch.c.last_id, job.c.key_digits, age.label("age"))
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
         .join(job, job.c.id == batch_state.c.job_id)
         .where(_is_own_job_of(stream), batch_state.c.state.in_(sorted(UNFINISHED)))

@@ -64,6 +64,7 @@ job = sa.Table(
     sa.Column("bisect", sa.Boolean, nullable=False, server_default=sa.false()),
     _time("paused_at"),
     sa.Column("paused_reason", sa.Text),
+    sa.Column("key_digits", sa.SmallInteger, nullable=False, server_default=sa.text("8")),
     sa.UniqueConstraint("name", "meta_table", name="job_name_meta_table_key"),
     sa.CheckConstraint("kind IN ('incremental', 'backfill', 'late')", name="kind_known"),
     sa.CheckConstraint("max_attempts > 0", name="max_attempts_positive"),

@@ -9,7 +9,7 @@ WITH waiting AS (
       -- One index probe per job and state, however many batches are waiting.
       JOIN LATERAL (
            SELECT batch.id, batch.first_id, batch.last_id, batch.weight, batch.item_count,
-                  batch.oversized, batch.item_ids, job.name
+                  batch.oversized, batch.item_ids, job.name, job.key_digits
              FROM batch_pipeline.batch_state
              JOIN batch_pipeline.batch ON batch.id = batch_state.batch_id
              JOIN batch_pipeline.job ON job.id = batch.job_id
@@ -42,7 +42,7 @@ WITH waiting AS (
 )
 -- Losing an acquisition in a server crash is harmless: its token is then unknown and cannot publish.
 SELECT one.name AS job_name, one.meta_table, one.kind, one.stream, one.max_attempts, one.bisect,
-       one.paused_at, one.paused_reason, set_config('synchronous_commit', 'off', true) AS flush,
+       one.paused_at, one.paused_reason, one.key_digits AS job_key_digits, set_config('synchronous_commit', 'off', true) AS flush,
        waiting.*, tried.attempt_id, tried.number
   FROM batch_pipeline.job AS one
   LEFT JOIN tried ON true

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from batch_pipeline.model.batch import BatchState, parse_partition_key, partition_key
+from batch_pipeline.model.batch import BatchState, parse_partition_key
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
@@ -274,17 +274,17 @@ def _short(ids: tuple[int, ...]) -> str:
     return f"{shown}, …" if len(ids) > 5 else shown
 
 
-_EXPECTED = "the name of a backfill and the range of a batch, as in 2023:000000000020-000000000029"
+_EXPECTED = "the name of a backfill and the range of a batch, as in 2023:00000020-00000029"
 
 
-def backfill_key(name: str, id_range: IdRange) -> str:
-    """Format the name of a backfill and a range of non-negative ids as a key.
+def backfill_key(name: str, key: str) -> str:
+    """Return the partition key of a batch of a backfill, from that of its range.
 
     Raises:
-        InvalidValueError: the name is not valid, or an id is negative.
+        InvalidValueError: the name is not valid.
     """
     check_backfill_name(name)
-    return f"{name}:{partition_key(id_range)}"
+    return f"{name}:{key}"
 
 
 def parse_backfill_key(key: str) -> tuple[str, IdRange]:

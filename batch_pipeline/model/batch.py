@@ -1,9 +1,9 @@
 """Batches: a fixed set of items of a job, their attempts, partition keys and splits.
 
 `Batch` is the planned set, `Attempt` one try at it, `BatchState` is derived from the attempts.
-A partition key is `<first>-<last>`, zero-padded so that text order is id order. Dagster accepts any
-text as a dynamic partition key, so `parse_partition_key` is the only validation. `halve` splits a
-batch whose attempts keep failing.
+A partition key is `<first>-<last>`, zero-padded so that text order is id order up to that width.
+Dagster accepts any text as a dynamic partition key, so `parse_partition_key` is the only
+validation. `halve` splits a batch whose attempts keep failing.
 """
 
 import re
@@ -16,12 +16,16 @@ from uuid import UUID
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.id_range import IdRange, IdRuns, unless_full
 
+KEY_DIGITS = 8
+EARLIER_KEY_DIGITS = 12  # jobs that release 0.1 created keep this width
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Planned id range of a job, which never changes. Weight in bytes, count in items.
 
     With `item_ids` only these ids of the range belong to it: late arrivals, or a requested list.
+    `key_digits` is the width of ids in the keys of its job.
     """
 
     id: int
@@ -31,11 +35,12 @@ class Batch:
     count: int
     oversized: bool = False
     item_ids: tuple[int, ...] | None = None
+    key_digits: int = KEY_DIGITS
 
     @property
     def key(self) -> str:
         """Return the partition key."""
-        return partition_key(self.id_range)
+        return partition_key(self.id_range, self.key_digits)
 
     @property
     def label(self) -> str:
@@ -111,34 +116,54 @@ class AttemptStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-WIDTH = 12
-_EXPECTED = f"two ids of {WIDTH} digits joined by '-', as in 000000000001-000000000060"
-_KEY = re.compile(
-    rf"([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})-([0-9]{{{WIDTH}}}|[1-9][0-9]{{{WIDTH},18}})"
+_EXPECTED = (
+    f"two ids of {KEY_DIGITS} digits joined by '-', as in 00000001-00000060, or of "
+    f"{EARLIER_KEY_DIGITS} digits for jobs of release 0.1"
 )
 
 
-def partition_key(id_range: IdRange) -> str:
-    """Format a range of non-negative ids as a key; ids above 12 digits keep all their digits.
+def _key_pattern(digits: int) -> re.Pattern[str]:
+    number = rf"([0-9]{{{digits}}}|[1-9][0-9]{{{digits},18}})"
+    return re.compile(f"{number}-{number}")
+
+
+_KEYS = {digits: _key_pattern(digits) for digits in (KEY_DIGITS, EARLIER_KEY_DIGITS)}
+
+
+def partition_key(id_range: IdRange, digits: int = KEY_DIGITS) -> str:
+    """Format a range of non-negative ids as a key; longer ids keep all their digits.
 
     Raises:
         InvalidValueError: an id is negative.
     """
     if id_range.first_id < 0:
         raise InvalidValueError("id range", str(id_range), "non-negative ids")
-    return f"{id_range.first_id:0{WIDTH}d}-{id_range.last_id:0{WIDTH}d}"
+    return f"{id_range.first_id:0{digits}d}-{id_range.last_id:0{digits}d}"
 
 
 def parse_partition_key(key: str) -> IdRange:
-    """Parse a key that `partition_key` wrote; any other text is rejected.
+    """Parse a key that `partition_key` wrote, of either width; any other text is rejected.
 
     Raises:
         InvalidValueError: the text is not such a key.
     """
-    match = _KEY.fullmatch(key)
-    if match is None:
-        raise InvalidValueError("partition key", key, _EXPECTED)
-    return IdRange(first_id=int(match[1]), last_id=int(match[2]))
+    return _parse(key)[0]
+
+
+def key_digits(key: str) -> int:
+    """Return the width of the ids in a partition key.
+
+    Raises:
+        InvalidValueError: the text is not such a key.
+    """
+    return _parse(key)[1]
+
+
+def _parse(key: str) -> tuple[IdRange, int]:
+    for digits, pattern in _KEYS.items():
+        if match := pattern.fullmatch(key):
+            return IdRange(first_id=int(match[1]), last_id=int(match[2])), digits
+    raise InvalidValueError("partition key", key, _EXPECTED)
 
 
 _LATE_KEY = re.compile(r"late-([0-9]{8}|[1-9][0-9]{8,17})")

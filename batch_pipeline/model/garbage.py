@@ -18,7 +18,7 @@ from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Storage, Stream
 
-_BATCH = r"(?P<head>[A-Za-z0-9_][A-Za-z0-9_.-]*)-(?P<key>[0-9]{12,19}-[0-9]{12,19})"
+_BATCH = r"(?P<head>[A-Za-z0-9_][A-Za-z0-9_.-]*)-(?P<key>[0-9]{8,19}-[0-9]{8,19})"
 _STEM = rf"{_BATCH}-a(?P<number>[1-9][0-9]{{0,17}})-(?P<token>[0-9a-f]{{8}})"
 _PART = rf"{_STEM}-[0-9]{{8,}}-[0-9a-f]{{8}}\.(?:{'|'.join(map(re.escape, sorted(SUFFIXES)))})"
 _FINISHED = re.compile(_PART)

@@ -71,7 +71,10 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Job as stored in the inventory; `paused` is the reason of a pause, None if not paused."""
+    """Job as stored in the inventory; `paused` is the reason of a pause, None if not paused.
+
+    `key_digits` is the width of ids in its partition keys.
+    """
 
     id: int
     name: str
@@ -81,6 +84,7 @@ class Job:
     max_attempts: int
     bisect: bool
     paused: str | None
+    key_digits: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

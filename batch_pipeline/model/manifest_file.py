@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from uuid import UUID
 
-from batch_pipeline.model.batch import Batch, parse_partition_key
+from batch_pipeline.model.batch import Batch, key_digits, parse_partition_key
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import (
     ConfigurationError,
@@ -223,6 +223,7 @@ def read_manifest(text: bytes, name: str, root: str) -> StoredManifest:
             weight=planned.number("weight"),
             count=planned.number("count"),
             item_ids=tuple(planned.items("item_ids")) if "item_ids" in planned.values else None,
+            key_digits=key_digits(fields.text("batch_id")),
         )
         manifest = Manifest(
             job=batch.job,

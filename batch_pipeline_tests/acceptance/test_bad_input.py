@@ -269,4 +269,4 @@ def _disk(sandbox: Sandbox, name: str, options: str) -> Iterator[None]:
 
 
 def _key(number: int) -> str:
-    return f"{number:012}-{number:012}"
+    return f"{number:08}-{number:08}"

@@ -16,7 +16,7 @@ from batch_pipeline_tests.acceptance.test_dev import wait_for_url
 
 pytestmark = pytest.mark.long
 
-KEYS = [f"{number:012}-{number:012}" for number in range(1, 11)]
+KEYS = [f"{number:08}-{number:08}" for number in range(1, 11)]
 BAD = KEYS[2]
 
 

@@ -13,7 +13,7 @@ from batch_pipeline_tests.docs.pages import blocks
 
 pytestmark = pytest.mark.long
 
-FIRST = "000000000001-000000000002"
+FIRST = "00000001-00000002"
 # Evaluates the automation condition and materializes what a person would, in a process of its own:
 # the project's Spark session is the process's.
 STEPS = dedent("""

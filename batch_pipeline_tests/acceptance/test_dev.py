@@ -38,8 +38,8 @@ FOREIGN: list[tuple[str, bytes | None, dict[str, str]]] = [
 ]
 PROJECT = Path(__file__).parents[2]
 STREAM = "demo_orders"
-CHOSEN = ["000000000001-000000000007", "000000000040-000000000046"]
-ONE_MORE = "000000000061-000000000061"
+CHOSEN = ["00000001-00000007", "00000040-00000046"]
+ONE_MORE = "00000061-00000061"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,7 +207,7 @@ def test_lineage_says_where_each_record_came_from(sandbox: Sandbox) -> None:
     assert record["_item_id"] == 1
     assert record["_source_file"].endswith("/landing/mapped/people.csv")
     assert record["_record_number"] == 1
-    assert record["_batch_id"] == "000000000001-000000000001"
+    assert record["_batch_id"] == "00000001-00000001"
     assert record["_attempt"] == 1
 
 

@@ -60,7 +60,7 @@ def landed(dev: LiveDev, count: int) -> list[str]:
     dev.sandbox.land(
         "orders", {f"{number:03}.csv": f"id\n{number}\n".encode() for number in numbers}
     )
-    return [f"{number:012}-{number:012}" for number in numbers]
+    return [f"{number:08}-{number:08}" for number in numbers]
 
 
 def at_work(dev: LiveDev, runs: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from batch_pipeline_tests.acceptance.sandbox import new_sandbox, wait_until
 
 pytestmark = pytest.mark.long
 
-KEYS = [f"{number:012}-{number:012}" for number in range(1, 4)]
+KEYS = [f"{number:08}-{number:08}" for number in range(1, 4)]
 FILES = {f"{number}.csv": f"id,name\n{number},n{number}\n".encode() for number in range(1, 4)}
 BOOKS = "SELECT batch, generation FROM batch_pipeline_load ORDER BY batch"
 ROWS = "SELECT id, name FROM orders ORDER BY id"

@@ -194,14 +194,12 @@ def test_batch_that_is_loaded_again_changes_no_row(
     describe(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=2, records=100)
     sandbox.output_of("load", "orders")
-    again = sandbox.json_of("load", "orders", "--batch", "000000000002-000000000002")
-    assert [one["batch_id"] for one in again["targets"][0]["batches"]] == [
-        "000000000002-000000000002"
-    ]
+    again = sandbox.json_of("load", "orders", "--batch", "00000002-00000002")
+    assert [one["batch_id"] for one in again["targets"][0]["batches"]] == ["00000002-00000002"]
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
-    refused = sandbox.run("load", "orders", "--batch", "000000000009-000000000009")
+    refused = sandbox.run("load", "orders", "--batch", "00000009-00000009")
     assert refused.returncode == 1
-    assert "no published batch '000000000009-000000000009'" in refused.stderr
+    assert "no published batch '00000009-00000009'" in refused.stderr
 
 
 def test_target_killed_half_way_ends_with_the_right_rows(

@@ -89,7 +89,7 @@ def test_run_after_one_more_file_takes_that_file_alone(feed: Feed, stream: str) 
     done = feed.last_day[stream]
     [published] = done["published"]
     assert (done["items_registered"], done["batches_planned"]) == (1, 1)
-    assert published["batch_id"] == f"{FILES:012}-{FILES:012}"
+    assert published["batch_id"] == f"{FILES:08}-{FILES:08}"
     assert published["items"] == 1
     assert published["records"]["written"] == RECORDS_OF_LAST_DAY
 

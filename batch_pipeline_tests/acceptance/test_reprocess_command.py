@@ -15,7 +15,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     wait_until,
 )
 
-KEYS = [f"{number:012}-{number:012}" for number in (1, 2, 3)]
+KEYS = [f"{number:08}-{number:08}" for number in (1, 2, 3)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in (1, 2, 3)}
 
 

@@ -17,10 +17,10 @@ from batch_pipeline_tests.acceptance.sandbox import (
 
 pytestmark = pytest.mark.long
 
-KEYS = [f"{number:012}-{number:012}" for number in range(1, 6)]
+KEYS = [f"{number:08}-{number:08}" for number in range(1, 6)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 6)}
 BAD = KEYS[1]
-NONSENSE = "000000000007"
+NONSENSE = "00000007"
 RETRY = """
 mutation Retry($id: String!) {
   reexecutePartitionBackfill(reexecutionParams: {parentRunId: $id, strategy: FROM_FAILURE}) {

@@ -28,7 +28,7 @@ def loading_of(schema: RecordSchema, encoding: Encoding, parts: Sequence[PartFil
     return Loading(
         stream="wide",
         publish_number=1,
-        label="000000000001-000000000010",
+        label="00000001-00000010",
         manifest=manifest,
         message_name=TABLE,
     )

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-FIRST, SECOND = "000000000001-000000000003", "000000000004-000000000006"
+FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 
 
 @pytest.fixture

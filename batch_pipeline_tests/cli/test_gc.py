@@ -16,7 +16,7 @@ from batch_pipeline.model.errors import SettingError
 from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageScene, open_garbage_scene
 
 Run = Callable[..., Result]
-UNKNOWN = "orders-000000000001-000000000003-a9-0badf00d-00000000-abcdef01.jsonl.gz"
+UNKNOWN = "orders-00000001-00000003-a9-0badf00d-00000000-abcdef01.jsonl.gz"
 
 
 @pytest.fixture

@@ -126,9 +126,9 @@ def test_lines_that_a_command_prints_meanwhile_stand_above_its_bar(
     shown = on_terminal(monkeypatch, "load", "orders", both=True)
     *lines, end = shown.split(f"{SHOWN}\r{ERASED}")
     assert end == ""
-    assert [line.partition("\r\n")[0][:13] for line in lines[1:]] == [
-        "orders into g",
-        *(f"  {first:011}" for first in (0, 0, 0, 1)),
+    assert [line.partition("\r\n")[0][:10] for line in lines[1:]] == [
+        "orders int",
+        *(f"  {first:08}" for first in (1, 4, 7, 10)),
     ]
 
 

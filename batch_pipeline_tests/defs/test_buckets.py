@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 
-KEY = "000000000001-000000000002"
+KEY = "00000001-00000002"
 
 
 @pytest.fixture

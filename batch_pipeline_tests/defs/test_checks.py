@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
-FIRST, SECOND = "000000000001-000000000003", "000000000004-000000000006"
+FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 
 
 CHECKSUMS = {"resources": {"batch_pipeline_checks": {"config": {"checksums": True}}}}

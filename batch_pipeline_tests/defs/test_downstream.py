@@ -35,12 +35,12 @@ pytestmark = [
 
 SENSOR = "orders_new_files"
 KEYS = [
-    "000000000001-000000000003",
-    "000000000004-000000000006",
-    "000000000007-000000000009",
-    "000000000010-000000000012",
+    "00000001-00000003",
+    "00000004-00000006",
+    "00000007-00000009",
+    "00000010-00000012",
 ]
-UNKNOWN = "000000000013-000000000015"
+UNKNOWN = "00000013-00000015"
 NEW = {LAUNCH_TAG: "new"}  # a published batch is reported without encoding it again
 ALONE, RANGE = [KEYS[0]], KEYS
 BACKFILL = {"dagster/backfill": "abcdefgh"}

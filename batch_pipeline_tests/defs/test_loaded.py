@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-FOURTH = "000000000010-000000000012"
+FOURTH = "00000010-00000012"
 VOIDS = "CREATE SEQUENCE batch_pipeline.voids"
 CUT = """
 CREATE FUNCTION batch_pipeline.cut() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -53,7 +53,7 @@ def files_key_of_orders() -> dg.AssetKey:
 def test_sensor_observes_where_the_stream_stands(scene: DefsScene) -> None:
     """Expect numbers of items, bytes and batches, and the age of the oldest."""
     register(scene.database, 1, first=13)
-    publish(scene, scene.database.batches.batch("orders", "000000000001-000000000003"))
+    publish(scene, scene.database.batches.batch("orders", "00000001-00000003"))
     [told] = observed(scene)
     assert (told["items"], told["weight_bytes"]) == (13, 130)
     assert (told["items_waiting"], told["bytes_waiting"]) == (0, 0)
@@ -125,14 +125,14 @@ def test_batch_in_s3_shows_uris() -> None:
 def test_partition_lists_its_source_files_also_when_it_is_reported_later(
     scene: DefsScene,
 ) -> None:
-    publish(scene, scene.database.batches.batch("orders", "000000000001-000000000003"))
+    publish(scene, scene.database.batches.batch("orders", "00000001-00000003"))
     events = scene.tick("orders_new_files").asset_events
     [event] = [one for one in events if isinstance(one, dg.AssetMaterialization)]
     found = event.metadata["source_files"]
     assert isinstance(found, dg.TableMetadataValue)
     rows = [record.data for record in found.records]
     items = scene.database.meta_table("orders").items(
-        scene.database.batches.batch("orders", "000000000001-000000000003")
+        scene.database.batches.batch("orders", "00000001-00000003")
     )
     assert rows == [
         {

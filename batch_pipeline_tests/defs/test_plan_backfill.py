@@ -79,8 +79,8 @@ def test_plan_adds_partitions_that_the_sensor_launches(scene: DefsScene) -> None
     assert (told["batches"], told["batches_planned"], told["partitions_added"]) == (2, 2, 2)
     assert jobs(scene.database) == ["orders", "orders.2023"]
     assert scene.instance.get_dynamic_partitions("orders.backfill") == [
-        "2023:000000000002-000000000003",
-        "2023:000000000011-000000000011",
+        "2023:00000002-00000003",
+        "2023:00000011-00000011",
     ]
     assert len(scene.tick("orders_backfill").run_requests or []) == 1
 

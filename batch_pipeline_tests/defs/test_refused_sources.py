@@ -33,10 +33,10 @@ pytestmark = [
 ]
 
 KEYS = [
-    "000000000001-000000000003",
-    "000000000004-000000000006",
-    "000000000007-000000000009",
-    "000000000010-000000000012",
+    "00000001-00000003",
+    "00000004-00000006",
+    "00000007-00000009",
+    "00000010-00000012",
 ]
 REFUSED = SourceRefusedError("s3://in/a", "the store refuses s3:GetObject (AccessDenied)")
 AWAY = SourceUnavailableError("s3://in/a", "it does not answer")

@@ -42,7 +42,7 @@ pytestmark = [
 REPOSITORY = RemoteRepositoryOrigin(
     GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock"), "__repository__"
 )
-KEYS = [f"{number:012}-{number:012}" for number in range(1, 6)]
+KEYS = [f"{number:08}-{number:08}" for number in range(1, 6)]
 RULES = DagsterRules(partitions_per_run=1, backfills=True)
 A, B, C = (stream(name=name, dagster=RULES) for name in "abc")
 

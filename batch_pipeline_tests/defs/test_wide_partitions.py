@@ -26,8 +26,8 @@ pytestmark = [
 
 SET = "orders.batches"
 SENSOR = "orders_new_files"
-KEYS = [f"{first:012}-{first + 2:012}" for first in (1, 4, 7, 10)]
-WIDE = "000000000001-000000000006"
+KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
+WIDE = "00000001-00000006"
 REFUSED = f"'{WIDE}' is not a planned batch. Nothing was claimed."
 STANDS_FOR = "A wide partition of an earlier release stands for several: pick those."
 

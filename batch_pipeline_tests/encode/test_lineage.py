@@ -27,7 +27,7 @@ ITEM = Item(
     ),
 )
 CONTEXT = LineageContext(
-    batch_key="000000000001-000000000009",
+    batch_key="00000001-00000009",
     attempt=2,
     started_at=datetime(1970, 1, 1, 0, 1, 40, 123_999, tzinfo=UTC),
 )
@@ -35,7 +35,7 @@ EXPECTED: dict[str, Any] = {
     "_item_id": 5,
     "_source_file": 'file:///landing/"ö".csv',
     "_record_number": None,
-    "_batch_id": "000000000001-000000000009",
+    "_batch_id": "00000001-00000009",
     "_attempt": 2,
     "_sdc_extracted_at": "2026-01-31T12:00:00.000007Z",
     "_sdc_received_at": "1970-01-01T00:01:40.123999Z",

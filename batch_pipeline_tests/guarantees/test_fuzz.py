@@ -146,7 +146,7 @@ def test_target_with_the_same_seed_has_the_same_inputs() -> None:
 
 def test_kept_input_can_be_run_again(tmp_path: Path) -> None:
     file = tmp_path / "kept"
-    file.write_bytes(b"000000000001-000000000060")
+    file.write_bytes(b"00000001-00000060")
     command = [sys.executable, "-m", CHILD, "keys", str(file)]
 
     assert subprocess.check_output(command, text=True) == "read\n"

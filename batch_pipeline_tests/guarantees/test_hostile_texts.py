@@ -69,7 +69,7 @@ def test_names_of_taps_become_safe_names_of_their_own(figures: Figures) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_partition_key, parse_backfill_key], ids=["own", "past"])
-@pytest.mark.parametrize("form", ["{}", "000000000001-000000000003{}", "past:000000000001-{}"])
+@pytest.mark.parametrize("form", ["{}", "00000001-00000003{}", "past:00000001-{}"])
 def test_partition_keys_are_keys_or_refused(
     parse: Callable[[str], Any], form: str, figures: Figures
 ) -> None:

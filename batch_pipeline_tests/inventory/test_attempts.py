@@ -60,7 +60,7 @@ def test_claim_of_a_planned_batch_starts_attempt_one(database: Database, one: Ba
     with claimed(database, one) as attempt:
         assert (attempt.number, attempt.batch) == (1, one)
         token = attempt.token.hex[:8]
-        assert attempt.stem == f"orders-000000000001-000000000003-a1-{token}"
+        assert attempt.stem == f"orders-00000001-00000003-a1-{token}"
         lease = query(database, "SELECT lease_until - started_at FROM batch_pipeline.attempt")
         assert timedelta(minutes=5) <= lease[0][0] < timedelta(minutes=10)
         assert database.batches.statuses("orders")[0].state is BatchState.RUNNING

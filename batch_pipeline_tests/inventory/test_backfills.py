@@ -455,8 +455,8 @@ def test_encode_of_a_backfill_writes_files_of_its_own(scene: Scene) -> None:
     manifest = scene.encode()
     assert [one.id for one in scene.encoder.requests[-1].items] == [2]
     assert scene.pointers() == [
-        "orders-000000000001-000000000002.g1.json",
-        "orders.2023-000000000002-000000000002.g1.json",
+        "orders-00000001-00000002.g1.json",
+        "orders.2023-00000002-00000002.g1.json",
     ]
     assert (manifest.schema_version, manifest.job) == (published.schema_version, "orders.2023")
     assert list(database.manifests.published_after("orders", {})) == [

@@ -108,7 +108,7 @@ def test_changed_weights_are_reported_by_batch(either: Feed) -> None:
         connection.execute(heavier.where(table.uid.in_([2, 14])))
     insert(table, {3: 10, 9: 99})
     audit = either.audit()
-    assert audit.changed.first == ("000000000002-000000000007", "000000000014-000000000018")
+    assert audit.changed.first == ("00000002-00000007", "00000014-00000018")
     assert (audit.late.first, audit.missing.count) == ((3, 9), 0)
 
 

@@ -49,7 +49,7 @@ def test_sentences_name_everything_that_was_found() -> None:
         left_out=1,
         refused=CountedNames(count=1, first=(9,)),
         missing=CountedNames(count=2, first=(4, 5)),
-        changed=CountedNames(count=1, first=("000000000007-000000000009",)),
+        changed=CountedNames(count=1, first=("00000007-00000009",)),
     ).with_late([17, 18], batches=1, known=5)
     assert not audit.is_clean
     assert audit.sentence() == (
@@ -61,6 +61,6 @@ def test_sentences_name_everything_that_was_found() -> None:
         "Correct it, and the next audit plans them. "
         "Items gone since they were published: 2 (ids: 4, 5). What was published of them stays. "
         "Batches that weigh something else than when they were published: 1 "
-        "(000000000007-000000000009). What was published of them stays. "
+        "(00000007-00000009). What was published of them stays. "
         "Published batches left out: 1. What they saw was not kept, or they run again just now."
     )

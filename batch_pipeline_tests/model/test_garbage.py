@@ -27,9 +27,9 @@ from batch_pipeline.model.stream import Storage
 from batch_pipeline_tests.factories import NOON, stream
 
 TOKEN = UUID("12345678-1234-4234-8234-123456789012")
-NAME = "orders-000000000001-000000000003-a1-12345678-00000000-abcdef01.jsonl.gz"
-STOP_MARK = ".orders-000000000001-000000000003-a1-12345678-abcdef01.stop"
-POINTER = "orders-000000000001-000000000003.g1.json"
+NAME = "orders-00000001-00000003-a1-12345678-00000000-abcdef01.jsonl.gz"
+STOP_MARK = ".orders-00000001-00000003-a1-12345678-abcdef01.stop"
+POINTER = "orders-00000001-00000003.g1.json"
 HEX = "0123456789abcdef0123456789abcdef"
 IDS = IdRange(first_id=1, last_id=3)
 LONG_AGO = NOON - timedelta(days=30)

@@ -17,8 +17,8 @@ from batch_pipeline.model.stream import STREAM_NAME, Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import batch, manifest
 
-STEM = "orders-000000000001-000000000003-a2-12345678"
-POINTER = "orders-000000000001-000000000003.g1.json"
+STEM = "orders-00000001-00000003-a2-12345678"
+POINTER = "orders-00000001-00000003.g1.json"
 IDS = IdRange(first_id=1, last_id=3)
 MINE = AttemptFile(head="orders", ids=IDS, number=2, token="12345678")  # noqa: S106 - no secret
 ROOT = "file:///batches"
@@ -64,7 +64,7 @@ def test_name_of_a_probe_is_known_in_the_root_only() -> None:
         (Folder.ROOT, f"{STEM}-0001-abcdef01.jsonl.gz"),
         (Folder.ROOT, f"{STEM}-00010000-ABCDEF01.jsonl.gz"),
         (Folder.ROOT, f"copy of {STEM}-00010000-abcdef01.jsonl.gz.bak"),
-        (Folder.ROOT, "orders-000000000003-000000000001-a2-12345678-00010000-abcdef01.jsonl.gz"),
+        (Folder.ROOT, "orders-00000003-00000001-a2-12345678-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, "orders-1-3-a2-12345678-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, f"-{STEM.removeprefix('orders-')}-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, POINTER),

@@ -20,7 +20,7 @@ def test_totals_of_a_manifest_are_sums_over_its_part_files() -> None:
 def test_manifest_as_json_says_everything_a_reader_needs() -> None:
     assert manifest(quarantine_files=(part_file("bad", records=1),)).to_json() == {
         "stream": "orders",
-        "batch_id": "000000000001-000000000003",
+        "batch_id": "00000001-00000003",
         "attempt": 1,
         "token": "12345678-1234-4234-8234-123456789012",
         "generation": 1,

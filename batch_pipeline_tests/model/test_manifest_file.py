@@ -19,9 +19,9 @@ from batch_pipeline.model.manifest_file import (
 from batch_pipeline.storage.manifest_files import manifest_file_text
 from batch_pipeline_tests.factories import NOON, batch, manifest, part_file, record_schema
 
-NAME = "orders-000000000001-000000000003.g1.json"
+NAME = "orders-00000001-00000003.g1.json"
 TOKEN = UUID("12345678-1234-4234-8234-123456789012")
-PART = "orders-000000000001-000000000003-a1-12345678-00000000-abcdef01.jsonl.gz"
+PART = "orders-00000001-00000003-a1-12345678-00000000-abcdef01.jsonl.gz"
 
 
 def item(item_id: int, **overrides: Any) -> OriginItem:

@@ -18,9 +18,9 @@ from batch_pipeline_tests.seeds import planned, publish, query
 
 LEASE = timedelta(minutes=5)
 FIRST, SECOND, THIRD = (
-    "000000000001-000000000003",
-    "000000000004-000000000006",
-    "000000000007-000000000009",
+    "00000001-00000003",
+    "00000004-00000006",
+    "00000007-00000009",
 )
 
 

@@ -107,7 +107,7 @@ def test_pointer_of_a_generation_that_is_gone_is_not_written_again(scene: Garbag
     attempts, manifests = scene.database.attempts, scene.database.manifests
     assert reconcile("orders", attempts, manifests, scene.storage).pointers == 1
     assert [name for name in scene.there() if "manifests" in name] == [
-        "manifests/orders-000000000001-000000000003.g2.json"
+        "manifests/orders-00000001-00000003.g2.json"
     ]
 
 
@@ -145,10 +145,10 @@ def test_storage_that_moved_still_knows_its_live_files(disk: GarbageScene, tmp_p
 
 def test_files_of_unknown_attempts_are_told_and_deleted_on_request(scene: GarbageScene) -> None:
     """Expect files of another inventory's attempts to be left alone unless one insists."""
-    stem = "orders-000000000001-000000000003-a1-0badf00d"
+    stem = "orders-00000001-00000003-a1-0badf00d"
     mine = [
         f"{stem}-00000000-abcdef01.jsonl.gz",
-        "manifests/orders-000000000001-000000000003.g9.json",
+        "manifests/orders-00000001-00000003.g9.json",
     ]
     other = f"clicks{stem.removeprefix('orders')}-00000000-abcdef01.jsonl.gz"
     for name in (*mine, other):
@@ -165,10 +165,10 @@ def test_files_of_unknown_attempts_are_told_and_deleted_on_request(scene: Garbag
 
 def test_temporary_files_of_processes_that_are_gone_go_after_a_day(scene: GarbageScene) -> None:
     """Expect probes and unfinished manifest files to be judged by their age."""
-    pointer = "manifests/.orders-000000000001-000000000003.g1.json-"
+    pointer = "manifests/.orders-00000001-00000003.g1.json-"
     scene.put(f".probe-{HEX}", b"")
     scene.put(f"{pointer}{HEX}.tmp")
-    scene.put(f"manifests/.clicks-000000000001-000000000003.g1.json-{HEX}.tmp")
+    scene.put(f"manifests/.clicks-00000001-00000003.g1.json-{HEX}.tmp")
     scene.age(timedelta(hours=23))
     assert scene.collect().garbage == ()
     scene.age(timedelta(hours=2))

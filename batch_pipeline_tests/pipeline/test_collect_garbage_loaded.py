@@ -28,7 +28,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
 )
 from batch_pipeline_tests.seeds import LEASE, execute, query
 
-FIRST = "000000000001-000000000003"
+FIRST = "00000001-00000003"
 MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
 COLLECT = """
 import sys

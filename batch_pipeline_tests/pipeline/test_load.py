@@ -188,7 +188,7 @@ def test_batches_that_no_target_takes_do_not_keep_what_is_behind_them(
     first = loaded(dock(database, tmp_path, body, attempts=1))
     assert first == [(FIRST, "failed"), (SECOND, "failed"), (THIRD, "failed")]
     second = loaded(dock(database, tmp_path, body, attempts=1))
-    assert second == [*first, ("000000000010-000000000012", "loaded")]
+    assert second == [*first, ("00000010-00000012", "loaded")]
 
 
 @pytest.mark.parametrize("body", [scripts.SILENT, scripts.NO_JSON, scripts.WRONG_STATE])

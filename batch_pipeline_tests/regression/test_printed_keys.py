@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-FIRST = "000000000001-000000000002"
+FIRST = "00000001-00000002"
 BEFORE_WORK = (
     *("migrate", "doctor", "status", "explain 3", "explain invoice-4.jsonl", "explain absent.csv"),
     *("jobs list", "jobs list orders", "verify --all", "reconcile --all", "reconcile --no-audit"),
@@ -29,7 +29,7 @@ BEFORE_WORK = (
 AFTER_LANDING = (
     *("plan orders", "plan orders --backfill again --item 1", "run", "status"),
     *("explain orders-9.csv", "explain orders-1.csv", "jobs list orders", "jobs cancel orders"),
-    *("jobs retry orders", "jobs split orders --batch 000000000008-000000000009", "load orders"),
+    *("jobs retry orders", "jobs split orders --batch 00000008-00000009", "load orders"),
     *(
         "jobs pause orders",
         "status",

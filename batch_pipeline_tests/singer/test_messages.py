@@ -111,7 +111,7 @@ def test_batch_message_holds_nothing_extra_in_its_encoding() -> None:
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "manifest": ["file:///batches/b", "file:///batches/a"],
         "job": "orders",
-        "batch_id": "000000000001-000000000003",
+        "batch_id": "00000001-00000003",
         "generation": 3,
         "schema_version": 1,
         "record_count": 5,
@@ -144,7 +144,7 @@ def test_messages_of_several_jobs_keep_a_number_of_each() -> None:
     published = [(7, manifest()), (1, manifest(batch=late)), (4, manifest(batch=past))]
     sent = list(messages(published, stream="orders", bookmark=Bookmark(numbers={"orders.x": 9})))
     states = [one["value"]["bookmarks"]["orders"] for one in sent if one["type"] == "STATE"]
-    first = {"job": "orders", "batch_id": "000000000001-000000000003", "generation": 1}
+    first = {"job": "orders", "batch_id": "00000001-00000003", "generation": 1}
     assert states[0] == {**first, "publish_number": 7, "other_jobs": {"orders.x": 9}}
     assert states[2] == {
         **first,
@@ -206,7 +206,7 @@ def test_state_message_says_what_was_sent_last() -> None:
             "bookmarks": {
                 "orders": {
                     "job": "orders",
-                    "batch_id": "000000000001-000000000003",
+                    "batch_id": "00000001-00000003",
                     "generation": 1,
                     "publish_number": 7,
                 }

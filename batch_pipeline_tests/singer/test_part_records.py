@@ -170,7 +170,7 @@ def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BatchDataError, match="is gone") as caught:
         next(record_lines(one, "sales"))
     assert str(caught.value) == (
-        "orders: a part file of batch 000000000001-000000000003, generation 1, cannot be sent: "
+        "orders: a part file of batch 00000001-00000003, generation 1, cannot be sent: "
         f"{part_paths(one)[1]}: is gone. No STATE was written for this batch, so it comes again. "
         "Put the file back, or materialize the partition again: its next generation takes the "
         "place of this one. `batch-pipeline verify` looks at all files."

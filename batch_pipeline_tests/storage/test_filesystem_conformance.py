@@ -35,7 +35,7 @@ from batch_pipeline_tests.storage.memory_store import SCHEME, MemoryFileSystem
 
 HELLO = b"hello, world"
 SMALL, LARGE = b"a part of a request", bytes(range(256)) * (PART_BYTES // 256) + b"and more"
-STEM = "orders-000000000001-000000000003-a1-12345678"
+STEM = "orders-00000001-00000003-a1-12345678"
 
 
 @dataclass(frozen=True)

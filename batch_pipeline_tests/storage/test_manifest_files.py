@@ -12,7 +12,7 @@ from batch_pipeline.storage.manifest_files import ManifestFiles
 from batch_pipeline_tests.storage_roots import Root, content
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
-NAME = "orders-000000000001-000000000002.g1.json"
+NAME = "orders-00000001-00000002.g1.json"
 HERE, ASIDE = f"manifests/{NAME}", f"discarded/mark/manifests/{NAME}"
 
 

@@ -15,7 +15,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_scene, pat
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
-STEM = "orders-000000000001-000000000003-a1-12345678"
+STEM = "orders-00000001-00000003-a1-12345678"
 PART = f"{STEM}-00000000-abcdef01.jsonl.gz"
 LARGE = bytes(range(251)) * (2 * PART_BYTES // 251 + 1)
 

@@ -19,7 +19,7 @@ from batch_pipeline.config.units import (
     parse_time,
 )
 from batch_pipeline.model.backfill import backfill_key, parse_backfill_key
-from batch_pipeline.model.batch import parse_partition_key, partition_key
+from batch_pipeline.model.batch import key_digits, parse_partition_key, partition_key
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -42,9 +42,9 @@ from batch_pipeline_tests.factories import NOON, manifest, part_file, record_sch
 from batch_pipeline_tests.guarantees.fuzz.damage import Batch, damaged_bytes, damaged_json
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 
-_KEYS = [b"000000000001-000000000060", b"000000000000-9223372036854775807"]
-_KEYS += [b"1000000000000-1000000000001", b"2023:000000000020-000000000029"]
-_KEYS += [b"a_b.c-d:000000000020-000000000029", b"late:000000000001-000000000001"]
+_KEYS = [b"00000001-00000060", b"00000000-9223372036854775807"]
+_KEYS += [b"1000000000000-1000000000001", b"2023:00000020-00000029"]
+_KEYS += [b"a_b.c-d:00000020-00000029", b"late:00000001-00000001"]
 _LOCATIONS = [b"/data/orders 2026.csv", b"file:///data/%C3%A9%25.csv", b"s3://bucket/orders/1.csv"]
 _LOCATIONS += [b"file:///data/a.csv#bytes=0-99,size=250", b"s3a://bucket/a%20b#bytes=100-199"]
 _LOCATIONS += [
@@ -52,10 +52,10 @@ _LOCATIONS += [
     b"abfs://box@account.dfs.core.windows.net/a.csv",
     b"FILE:///x",
 ]
-_NAMES = [b"orders-000000000001-000000000060-a2-0123abcd-00000000-4567cdef.jsonl.gz"]
-_NAMES += [b".orders-000000000001-000000000060-a1-0123abcd-00000000-4567cdef.parquet.tmp"]
-_NAMES += [b"orders-000000000001-000000000060.g3.json", b".probe-" + b"0123abcd" * 4]
-_NAMES += [b".orders-000000000001-000000000060-a2-0123abcd-4567cdef.stop"]
+_NAMES = [b"orders-00000001-00000060-a2-0123abcd-00000000-4567cdef.jsonl.gz"]
+_NAMES += [b".orders-00000001-00000060-a1-0123abcd-00000000-4567cdef.parquet.tmp"]
+_NAMES += [b"orders-00000001-00000060.g3.json", b".probe-" + b"0123abcd" * 4]
+_NAMES += [b".orders-00000001-00000060-a2-0123abcd-4567cdef.stop"]
 _SIZES = [b"64MiB", b"1.5 GB", b"1000", b"250ms", b"1.5h", b"30", b"5m", b"36500d", b"7.9EiB"]
 _SIZES += [b"2026-03-01", b"2026-03-01T12:00:00+01:00", b"2026-03-01 12:00:00Z", b"12:00"]
 _CONDITION = {"column": "size", "operator": ">=", "value": 5}
@@ -143,10 +143,13 @@ def open_keys(_folder: Path) -> Check:
 
     def check(data: bytes) -> None:
         written = text(data)
-        if ":" in written:
-            again = backfill_key(*parse_backfill_key(written))
+        name, colon, key = written.rpartition(":")
+        if colon:
+            name, id_range = parse_backfill_key(written)
         else:
-            again = partition_key(parse_partition_key(written))
+            id_range = parse_partition_key(key)
+        key = partition_key(id_range, key_digits(key))
+        again = backfill_key(name, key) if colon else key
         expect(again == written, written, "became", again)
 
     return refusing(check, InvalidValueError)
@@ -287,9 +290,9 @@ def _of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
 
 # Manifest files with all that a restored inventory reads from them
 
-_MANIFEST_FILE = "orders-000000000001-000000000003.g1.json"
+_MANIFEST_FILE = "orders-00000001-00000003.g1.json"
 _TOKEN = UUID("12345678-1234-4234-8234-123456789012")
-_PART = "orders-000000000001-000000000003-a1-12345678-00000000-0123abcd.jsonl.gz"
+_PART = "orders-00000001-00000003-a1-12345678-00000000-0123abcd.jsonl.gz"
 _ITEMS = (
     OriginItem(
         id=1,
