@@ -31,7 +31,6 @@ from batch_pipeline.model.location import as_s3, shown, to_uri
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
     from batch_pipeline.model.batch import Batch, BatchStatus
-    from batch_pipeline.model.garbage import Removal
     from batch_pipeline.model.item import Item
     from batch_pipeline.model.manifest import Manifest
     from batch_pipeline.model.stream import Stream
@@ -291,8 +290,8 @@ def _explain_now(stream: "Stream", item: "Item") -> str:
     return f"it {within.advice}" if within.refuse(item.file.location) else compare(item.file)
 
 
-def _json(removal: "Removal | None") -> dict[str, Any] | None:
-    return None if removal is None else asdict(removal)
+def _json(removed_at: datetime | None) -> dict[str, Any] | None:
+    return None if removed_at is None else {"at": removed_at}
 
 
 def _uris(manifest: "Manifest | None", files: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The files of a place by what their names tell; of most only size and order are kept."""
 
+import glob
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +20,67 @@ from batch_pipeline.encode.sample import FileStart, read_sample, read_start
 from batch_pipeline.model.errors import BadFileError, ConfigurationError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import shown
-from batch_pipeline.model.stream import (
-    CsvOptions,
-    FileKind,
-    SourceFormat,
-    Stream,
-    common_word,
-    kind_of,
-    pattern,
-)
+from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
+
+_PACKED = ("", ".gz", ".gzip", ".bz2", ".xz", ".zst", ".zstd")
+_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,15}$")
+_RANDOM = re.compile(r"[0-9a-fA-F]{8,}(?![A-Za-z])")  # a hash, or the start of a UUID
+_BREAKS = "-_. "
+_NUMBER = re.compile(r"(?:^|(?<=[-_. ]))[0-9]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileKind:
+    """Files with the same extension and first word in their names.
+
+    `ending` is the extension in lower case, without that of a compression.
+    """
+
+    ending: str
+    word: str
+
+
+def kind_of(name: str) -> tuple[FileKind, str]:
+    """Return the kind of a file and its full extension as written: `orders-`, `.csv.GZ`."""
+    stem, packed = name, ""
+    match = _ENDING.search(stem)
+    if match and match[0].lower() in _PACKED:
+        stem, packed = stem[: match.start()], match[0]
+        match = _ENDING.search(stem)
+    ending = match[0] if match and match.start() else ""
+    kind = FileKind(ending=ending.lower(), word=_word(stem.removesuffix(ending)))
+    return kind, ending + packed
+
+
+def name_pattern(word: str, ending: str) -> str:
+    """Return the pattern of file names with this beginning and ending."""
+    return f"{glob.escape(word)}*{glob.escape(ending)}"
+
+
+def common_word(prefix: str) -> str:
+    """Return the word at the start of a common prefix of file names, up to the first number.
+
+    A number inside a word, as in `covid19-regions-`, is part of it.
+    """
+    number = _NUMBER.search(prefix)
+    start = prefix if number is None else prefix[: number.start()]
+    return _up_to_break(start.rstrip("0123456789"), start)
+
+
+def _word(stem: str) -> str:
+    """Return the part before dates, numbers and random names."""
+    if _RANDOM.match(stem) or not stem.isprintable():
+        return ""
+    word = re.split(r"[0-9]", stem, maxsplit=1)[0]
+    return word if word == stem else _up_to_break(word, stem)
+
+
+def _up_to_break(word: str, stem: str) -> str:
+    """Remove one or two letters after the last separator, as in `sales_Q1`."""
+    if word == stem and word[-1:] in _BREAKS:
+        return word
+    end = max(word.rfind(separator) for separator in _BREAKS) + 1
+    return word[:end] if end and len(word) - end <= 2 else word
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +129,7 @@ class Group:
     @property
     def patterns(self) -> list[str]:
         """Name patterns of these files and of those that will land beside them."""
-        return [pattern(self.word, ending) for ending in sorted(self.endings)]
+        return [name_pattern(self.word, ending) for ending in sorted(self.endings)]
 
 
 def grouped(files: Iterable[LandedFile]) -> list[Group]:

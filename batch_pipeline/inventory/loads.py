@@ -504,7 +504,7 @@ def _ensure_files_kept(
     for row in connection.execute(query):
         removal = removal_of(row.facts)
         if removal is not None:
-            raise FilesRemovedError(stream, label, row.generation, removal.at)
+            raise FilesRemovedError(stream, label, row.generation, removal)
 
 
 def _lost_claim_error(done: Load, label: str) -> ConflictError:

@@ -24,7 +24,7 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.batch import AttemptStatus, Batch
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, Removal
+from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT
 from batch_pipeline.model.job import JobKind, portable
 from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob, PartFile
 from batch_pipeline.model.published import PublishedBatch, RecentBatch, RecordCounts
@@ -39,20 +39,20 @@ IS_REPLACED = sa.exists().where(
 ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
 
 
-def removal_of(facts: Mapping[str, Any]) -> Removal | None:
-    """Return the removal of an attempt's files from its facts, None if they are kept."""
+def removal_of(facts: Mapping[str, Any]) -> datetime | None:
+    """Return when an attempt's files were marked to be removed, None if they are kept."""
     return _read_removal(facts, FILES_REMOVED_AT)
 
 
-def quarantine_removal_of(facts: Mapping[str, Any]) -> Removal | None:
-    """Return the removal of quarantine files, which are removed with the others or before."""
+def quarantine_removal_of(facts: Mapping[str, Any]) -> datetime | None:
+    """Return when quarantine files were, which are removed with the others or before."""
     return _read_removal(facts, QUARANTINE_REMOVED_AT) or removal_of(facts)
 
 
-def _read_removal(facts: Mapping[str, Any], removed_at: str) -> Removal | None:
+def _read_removal(facts: Mapping[str, Any], removed_at: str) -> datetime | None:
     if removed_at not in facts:
         return None
-    return Removal(at=datetime.fromisoformat(facts[removed_at]).astimezone(UTC))
+    return datetime.fromisoformat(facts[removed_at]).astimezone(UTC)
 
 
 def files_of_attempts(
@@ -192,11 +192,11 @@ class Manifests:
         query = sa.select(attempt.c.run_id).where(attempt.c.token == manifest.token)
         return fetch_value(self.engine, query)
 
-    def removal(self, manifest: Manifest) -> Removal | None:
+    def removal(self, manifest: Manifest) -> datetime | None:
         """Return when the files of a manifest were marked as removed; None if they are kept."""
         return removal_of(self._facts(manifest))
 
-    def quarantine_removal(self, manifest: Manifest) -> Removal | None:
+    def quarantine_removal(self, manifest: Manifest) -> datetime | None:
         """Return when the quarantine files of a manifest were marked as removed; None if kept."""
         return quarantine_removal_of(self._facts(manifest))
 

@@ -21,11 +21,6 @@ class CountedNames:
         more = ", …" if self.count > len(self.first) else ""
         return f"{', '.join(map(str, self.first))}{more}"
 
-    @property
-    def ids(self) -> str:
-        """Return the names labelled as ids: `ids: 17, 18`."""
-        return f"ids: {self}"
-
     def extended(self, names: Iterable[int | str]) -> "CountedNames":
         """Return the count with more names added; memory is constant."""
         first, count = list(self.first), self.count
@@ -92,14 +87,14 @@ class Audit:
         lines = [f"Published batches compared with the meta table: {self.batches}."]
         if count := self.late.count:
             lines.append(
-                f"Items that arrived late: {count} ({self.late.ids}). Batches of job "
+                f"Items that arrived late: {count} (ids: {self.late}). Batches of job "
                 f"{self.late_job!r} planned for them: {self.late_batches}."
             )
         if count := self.known:
             lines.append(f"Late items planned by earlier audits: {count}.")
         if count := self.refused.count:
             lines.append(
-                f"Late items with a weight that cannot be counted: {count} ({self.refused.ids}). "
+                f"Late items with a weight that cannot be counted: {count} (ids: {self.refused}). "
                 f"Correct it, and the next audit plans them."
             )
         lines += self._gone_or_changed()
@@ -115,7 +110,7 @@ class Audit:
     def _gone_or_changed(self) -> Iterator[str]:
         if count := self.missing.count:
             yield (
-                f"Items gone since they were published: {count} ({self.missing.ids}). What was "
+                f"Items gone since they were published: {count} (ids: {self.missing}). What was "
                 f"published of them stays."
             )
         if count := self.changed.count:

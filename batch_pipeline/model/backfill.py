@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from batch_pipeline.model.batch import BatchState, parse_partition_key
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
@@ -49,26 +49,22 @@ class Selection:
 
     def __post_init__(self) -> None:
         check_times(self.since, self.until)
-        if self.item_ids is None:
-            if self.failed_only and self.has_times:
-                raise InvalidValueError("times", "since, until", "none beside failed batches")
-            return
-        if self.failed_only or self.has_times or not self.takes_all_ids:
-            raise InvalidValueError("item ids", _short(self.item_ids), "nothing else beside them")
-        if not self.item_ids:
-            raise InvalidValueError("item ids", (), "at least one")
-        if min(self.item_ids) < MIN_ID or max(self.item_ids) > MAX_ID:
-            raise InvalidValueError("item ids", _short(self.item_ids), "64-bit integers")
+        fits = not (self.failed_only and self.has_times)
+        require(fits, "times", "since, until", "none beside failed batches")
+        if self.item_ids is not None:
+            name, shown = "item ids", ", ".join(map(str, self.item_ids[:5]))
+            shown += ", …" if len(self.item_ids) > 5 else ""
+            whole = IdRange(first_id=MIN_ID, last_id=MAX_ID)
+            alone = not (self.failed_only or self.has_times) and self.ids == whole
+            require(alone, name, shown, "nothing else beside them")
+            require(self.item_ids, name, (), "at least one")
+            fits = min(self.item_ids) >= MIN_ID and max(self.item_ids) <= MAX_ID
+            require(fits, name, shown, "64-bit integers")
 
     @property
     def has_times(self) -> bool:
         """Return whether items are selected by time."""
         return self.since is not None or self.until is not None
-
-    @property
-    def takes_all_ids(self) -> bool:
-        """Return whether the id range has no bounds."""
-        return self.ids == IdRange(first_id=MIN_ID, last_id=MAX_ID)
 
     @property
     def is_window(self) -> bool:
@@ -136,8 +132,8 @@ class Backfill:
             InvalidValueError: the name cannot be a part of file names, or an id is below 1.
         """
         check_backfill_name(name)
-        if MIN_ID < selection.ids.first_id < 1:
-            raise InvalidValueError("first_id", selection.ids.first_id, "at least 1")
+        first_id = selection.ids.first_id
+        require(first_id == MIN_ID or first_id >= 1, "first_id", first_id, "at least 1")
         job = backfill_job(stream, name)
         return cls(name=job, limits=limits, selection=selection, parent=stream, stream=stream)
 
@@ -228,8 +224,7 @@ def check_backfill_name(name: str) -> None:
         InvalidValueError: the name is not safe in file names and partition keys.
     """
     fits = STREAM_NAME.fullmatch(name) and len(name) <= MAX_NAME
-    if not fits or name == "late" or "..." in name:
-        raise InvalidValueError("backfill", name, _EXPECTED_NAME)
+    require(fits and name != "late" and "..." not in name, "backfill", name, _EXPECTED_NAME)
 
 
 def check_times(since: datetime | None, until: datetime | None) -> None:
@@ -239,10 +234,10 @@ def check_times(since: datetime | None, until: datetime | None) -> None:
         InvalidValueError: a time has no zone, or the range is empty.
     """
     for name, time in (("since", since), ("until", until)):
-        if time is not None and time.tzinfo is None:
-            raise InvalidValueError(name, time.isoformat(), "a time with a zone")
-    if since is not None and until is not None and until <= since:
-        raise InvalidValueError("until", until.isoformat(), "a time after `since`")
+        fits = time is None or time.tzinfo is not None
+        require(fits, name, time and time.isoformat(), "a time with a zone")
+    fits = since is None or until is None or until > since
+    require(fits, "until", until and until.isoformat(), "a time after `since`")
 
 
 def backfill_job(stream: str, name: str) -> str:
@@ -267,11 +262,6 @@ def cut_lists(
         whole = range(found.id_range.first_id, found.id_range.last_id + 1)
         ids = tuple(whole if found.runs is None else found.runs)
         yield replace(found, id_range=IdRange(first_id=ids[0], last_id=ids[-1]), runs=None), ids
-
-
-def _short(ids: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ids[:5]))
-    return f"{shown}, …" if len(ids) > 5 else shown
 
 
 _EXPECTED = "the name of a backfill and the range of a batch, as in 2023:00000020-00000029"

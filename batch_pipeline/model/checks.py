@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import BatchState
@@ -123,21 +124,16 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
     }
     if not recent:
         return _nothing(Check.QUARANTINE, numbers)
-    shares = (
-        f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}), last batches: "
-        f"{len(recent)}"
-    )
-    if ratio <= limit:
-        return _passed(Check.QUARANTINE, f"Yes: {shares}; {limit:.2%} are allowed.", numbers)
     worst = max(recent, key=lambda batch: batch.quarantined_ratio)
-    return CheckResult(
-        check=Check.QUARANTINE,
-        passed=False,
-        summary=f"No: {shares}; {limit:.2%} are allowed.",
+    return _judged(
+        Check.QUARANTINE,
+        numbers,
+        passed=ratio <= limit,
+        text=f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}), last batches: "
+        f"{len(recent)}; {limit:.2%} are allowed.",
         worst=f"batch {worst.label} with {worst.quarantined:,} of {worst.read:,}",
         next_step="Look at its quarantine file, which has each record with its reason; correct the "
         "source, or set `dagster.max_quarantined_ratio` to what is normal.",
-        numbers=numbers,
     )
 
 
@@ -146,21 +142,22 @@ def evaluate_schema(step: SchemaStep | None) -> CheckResult:
     if step is None:
         return _nothing(Check.SCHEMA_DRIFT, {"schema_version": 0, "schema_changes": 0})
     numbers = {"schema_version": step.version, "schema_changes": len(step.changes)}
-    if step.version_before is None or step.version == step.version_before:
-        alone = "" if step.before else ", and there is none before"
-        summary = f"Yes: batch {step.newest} has schema version {step.version}{alone}."
-        return _passed(Check.SCHEMA_DRIFT, summary, numbers)
-    listed = "; ".join(change.sentence for change in step.changes[:10])
-    more = "; …" if len(step.changes) > 10 else ""
-    return CheckResult(
-        check=Check.SCHEMA_DRIFT,
-        passed=False,
-        summary=f"No: batch {step.newest} has schema version {step.version}, batch {step.before} "
-        f"version {step.version_before}: {listed or 'no column differs'}{more}.",
-        worst=None if not step.changes else step.changes[0].sentence,
+    passed = step.version_before in {None, step.version}
+    text = f"batch {step.newest} has schema version {step.version}"
+    if not passed:
+        changes = "; ".join(change.sentence for change in step.changes[:10]) or "no column differs"
+        more = "; …" if len(step.changes) > 10 else ""
+        text += f", batch {step.before} version {step.version_before}: {changes}{more}"
+    elif not step.before:
+        text += ", and there is none before"
+    return _judged(
+        Check.SCHEMA_DRIFT,
+        numbers,
+        passed=passed,
+        text=f"{text}.",
+        worst=step.changes[0].sentence if step.changes else None,
         next_step="Earlier files stay valid, since schemas only widen. Notify their readers, or "
         "declare the schema with `evolution: fail` to stop such files.",
-        numbers=numbers,
     )
 
 
@@ -177,24 +174,16 @@ def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> Ch
         "oldest_unpublished_seconds": 0.0 if oldest is None else round(oldest.total_seconds(), 1),
     }
     too_old = oldest is not None and oldest > limit
-    answer = "No" if too_old or stuck.batches else "Yes"
-    summary = f"{answer}: {_describe_backlog(status)}"
+    text = _describe_backlog(status)
     if waiting.items:
         since = "" if oldest is None else f", the oldest for {format_age(oldest)}"
-        summary += f"{since}; allowed: {format_age(limit)}"
-    summary += "."
+        text += f"{since}; allowed: {format_age(limit)}"
+    text += "."
     if stuck.batches:
-        summary += f" Batches failed or dead for longer than that: {stuck.batches:,}."
-    if not (too_old or stuck.batches):
-        return _passed(Check.BACKLOG, summary, numbers)
-    return CheckResult(
-        check=Check.BACKLOG,
-        passed=False,
-        summary=summary,
-        worst=_oldest_offender(status, stuck),
-        next_step=_backlog_step(stuck),
-        numbers=numbers,
-    )
+        text += f" Batches failed or dead for longer than that: {stuck.batches:,}."
+    passed = not (too_old or stuck.batches)
+    worst, step = _oldest_offender(status, stuck), _backlog_step(stuck)
+    return _judged(Check.BACKLOG, numbers, passed=passed, text=text, worst=worst, next_step=step)
 
 
 def _describe_backlog(status: StreamStatus) -> str:
@@ -244,16 +233,16 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
         "items_late": late,
         "items_gone": audit.missing.count,
     }
-    scope = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
-    if not (audit.other_table or late or broken or tiling.doubled_items):
-        return _passed(Check.COVERAGE, f"Yes: {scope}.", numbers)
-    summary = (
-        f"No: overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
-        f"{tiling.doubled_items}, items that no batch saw: {late} ({scope})."
-    )
+    passed = not (audit.other_table or late or broken or tiling.doubled_items)
+    text = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
+    if not passed:
+        text = (
+            f"overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
+            f"{tiling.doubled_items}, items that no batch saw: {late} ({text})"
+        )
+    worst: str | None
     if audit.other_table:
-        summary = f"No: {audit.other_table[0]}."
-        worst: str | None = "the ids of the batches mean rows of another table"
+        text, worst = audit.other_table[0], "the ids of the batches mean rows of another table"
         step = "`batch-pipeline reconcile` shows what to do."
     elif broken or tiling.doubled_items:
         worst, step = tiling.worst, "This must not happen: please report it."
@@ -261,24 +250,34 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
         unseen = audit.late if audit.late.count else audit.refused
         worst = f"items {unseen}, which appeared after their ids had been planned"
         step = "`batch-pipeline reconcile` plans them as late batches."
-    return CheckResult(
-        check=Check.COVERAGE,
-        passed=False,
-        summary=summary,
-        worst=worst,
-        next_step=step,
-        numbers=numbers,
+    return _judged(
+        Check.COVERAGE, numbers, passed=passed, text=f"{text}.", worst=worst, next_step=step
     )
 
 
 def _nothing(check: Check, numbers: Mapping[str, int | float]) -> CheckResult:
-    return _passed(
-        check, "There is nothing to judge yet: nothing is published or planned.", numbers
-    )
-
-
-def _passed(check: Check, summary: str, numbers: Mapping[str, int | float]) -> CheckResult:
+    summary = "There is nothing to judge yet: nothing is published or planned."
     return CheckResult(check=check, passed=True, summary=summary, numbers=numbers)
+
+
+def _judged(
+    check: Check,
+    numbers: Mapping[str, int | float],
+    *,
+    passed: bool,
+    text: str,
+    worst: str | None,
+    next_step: str,
+) -> CheckResult:
+    """Return a result, with the worst offender and the next step unless the check passed."""
+    return CheckResult(
+        check=check,
+        passed=passed,
+        summary=f"{'Yes' if passed else 'No'}: {text}",
+        worst=None if passed else worst,
+        next_step=None if passed else next_step,
+        numbers=numbers,
+    )
 
 
 class Level(StrEnum):
@@ -298,19 +297,13 @@ class Finding:
     text: str
 
 
-def fine(subject: str, text: str) -> Finding:
+def fine(subject: str, text: str, level: Level = Level.OK) -> Finding:
     """Return a finding that the subject works."""
-    return Finding(subject=subject, level=Level.OK, text=text)
+    return Finding(subject=subject, level=level, text=text)
 
 
-def warning(subject: str, text: str) -> Finding:
-    """Return a finding that the subject works but needs attention."""
-    return Finding(subject=subject, level=Level.WARN, text=text)
-
-
-def failure(subject: str, text: str) -> Finding:
-    """Return a finding that the subject does not work."""
-    return Finding(subject=subject, level=Level.FAIL, text=text)
+warning = partial(fine, level=Level.WARN)
+failure = partial(fine, level=Level.FAIL)
 
 
 def attempted(subject: str, diagnose: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

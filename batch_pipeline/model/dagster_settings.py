@@ -11,14 +11,18 @@ from datetime import timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import InvalidValueError, require
 
 _ADDRESS = r"[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}"
 _OWNER = re.compile(rf"team:[A-Za-z0-9_.-]+|{_ADDRESS}")
 _TAG = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 _GROUP = re.compile(r"[A-Za-z0-9_]+")
-_POOL = re.compile(r"\S+")
+_NAMES = (
+    ("group", _GROUP, "letters, digits and '_'"),
+    ("pool", re.compile(r"\S+"), "a name without spaces"),
+    ("spark_resource", _GROUP, "the key of a resource: letters, digits and '_'"),
+)
 
 
 class Automation(StrEnum):
@@ -60,28 +64,20 @@ class DagsterRules:
     max_quarantined_ratio: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("partitions_per_run", "runs_at_once"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(f"dagster.{name}", getattr(self, name), "at least 1")
-        if self.group is not None and not _GROUP.fullmatch(self.group):
-            raise InvalidValueError("dagster.group", self.group, "letters, digits and '_'")
-        if self.pool is not None and not _POOL.fullmatch(self.pool):
-            raise InvalidValueError("dagster.pool", self.pool, "a name without spaces")
-        if self.spark_resource is not None and not _GROUP.fullmatch(self.spark_resource):
-            expected = "the key of a resource: letters, digits and '_'"
-            raise InvalidValueError("dagster.spark_resource", self.spark_resource, expected)
+        for name, pattern, expected in _NAMES:
+            value = getattr(self, name)
+            require(value is None or pattern.fullmatch(value), f"dagster.{name}", value, expected)
+        ratio = self.max_quarantined_ratio
+        require(0 <= ratio <= 1, "dagster.max_quarantined_ratio", ratio, "0 to 1")
         for owner in self.owners:
-            if not _OWNER.fullmatch(owner):
-                raise InvalidValueError("dagster.owners", owner, "an e-mail address or team:name")
+            expected = "an e-mail address or team:name"
+            require(_OWNER.fullmatch(owner), "dagster.owners", owner, expected)
         for tag, value in self.tags.items():
-            if not (_TAG.fullmatch(tag) and _TAG_VALUE.fullmatch(value)):
-                expected = "letters, digits, '_', '.' and '-', at most 63 in the name and the value"
-                raise InvalidValueError("dagster.tags", f"{tag}: {value}", expected)
+            fits = _TAG.fullmatch(tag) and _TAG_VALUE.fullmatch(value)
+            expected = "letters, digits, '_', '.' and '-', at most 63 in the name and the value"
+            require(fits, "dagster.tags", f"{tag}: {value}", expected)
         if self.schedule is not None:
             check_cron(self.schedule, name="dagster.schedule")
-        if not 0 <= self.max_quarantined_ratio <= 1:
-            ratio = self.max_quarantined_ratio
-            raise InvalidValueError("dagster.max_quarantined_ratio", ratio, "0 to 1")
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError) as error:
@@ -109,19 +105,17 @@ def check_cron(line: str, *, name: str) -> None:
         InvalidValueError: the line is not valid or never fires; the message names the field.
     """
     texts = line.lower().split()
-    if len(texts) != len(_FIELDS):
-        expected = "a cron line of five fields, for example 0 6 * * *"
-        raise InvalidValueError(name, line, expected)
+    expected = "a cron line of five fields, for example 0 6 * * *"
+    require(len(texts) == len(_FIELDS), name, line, expected)
     values = []
     for (cron_field, lowest, highest, names), text in zip(_FIELDS, texts, strict=True):
         parts = [_values(part, lowest, highest, names) for part in text.split(",")]
-        if not all(parts):
-            expected = f"a cron line whose {cron_field}, {text!r}, is within {lowest} to {highest}"
-            raise InvalidValueError(name, line, expected)
+        expected = f"a cron line whose {cron_field}, {text!r}, is within {lowest} to {highest}"
+        require(all(parts), name, line, expected)
         values.append(set().union(*parts))
     _, _, days, months, _ = values
-    if texts[4] == "*" and all(min(days) > _DAYS[month - 1] for month in months):
-        raise InvalidValueError(name, line, "a cron line with a day that its months have")
+    fires = texts[4] != "*" or any(min(days) <= _DAYS[month - 1] for month in months)
+    require(fires, name, line, "a cron line with a day that its months have")
 
 
 def _values(part: str, lowest: int, highest: int, names: dict[str, int]) -> set[int]:

@@ -64,6 +64,12 @@ class InvalidValueError(ConfigurationError):
         return f"{self.name} is {shown}; expected {self.expected}."
 
 
+def require(fits: object, name: str, value: object, expected: str) -> None:
+    """Raise an `InvalidValueError` unless a value fits."""
+    if not fits:
+        raise InvalidValueError(name, value, expected)
+
+
 @dataclass(eq=False)
 class SettingError(ConfigurationError):
     """Setting cannot be used; `source` is where it was set. The value is never repeated."""
@@ -174,18 +180,13 @@ class JobPausedError(RetryableError):
         )
 
 
-@dataclass(eq=False)
 class StreamStoppedError(InvariantError):
     """Unexpected exception ended the work on a stream; `log` has its traceback."""
 
-    stream: str
-    problem: str
-    log: str | None
-
-    def sentence(self) -> str:
-        log = "" if self.log is None else f" with the traceback in {self.log}"
-        return (
-            f"{self.stream}: an unexpected error stopped this stream: {self.problem}. Published "
+    def __init__(self, stream: str, problem: str, log: str | None) -> None:
+        log = "" if log is None else f" with the traceback in {log}"
+        super().__init__(
+            f"{stream}: an unexpected error stopped this stream: {problem}. Published "
             f"batches stay. Run the command again; if it fails again, please report this{log}."
         )
 
@@ -292,16 +293,12 @@ class DatabaseUnreachableError(RetryableError):
         )
 
 
-@dataclass(eq=False)
 class PermissionDeniedError(ConfigurationError):
     """The database role lacks a right."""
 
-    location: str
-    reason: str
-
-    def sentence(self) -> str:
-        return (
-            f"The database role used at {self.location} lacks a right ({self.reason}). Nothing was "
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"The database role used at {location} lacks a right ({reason}). Nothing was "
             f"changed. Grant it, or name a role that has it in BATCH_PIPELINE_INVENTORY_CONN."
         )
 
@@ -411,16 +408,12 @@ class UnknownMetaTableError(MetaTableError):
         )
 
 
-@dataclass(eq=False)
 class MetaTableChangedError(MetaTableError):
     """The meta table or one of its columns went away after it had been opened."""
 
-    location: str
-    reason: str
-
-    def sentence(self) -> str:
-        return (
-            f"The meta table at {self.location} has changed since it was opened ({self.reason}). "
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"The meta table at {location} has changed since it was opened ({reason}). "
             f"Nothing was planned. Restore it, or restart to use its new columns."
         )
 
@@ -624,43 +617,29 @@ class TargetFailedError(BatchDataError):
         return self.text
 
 
-@dataclass(eq=False)
 class PartFileChangedError(BatchDataError):
     """A file of a published batch is gone, or is not what was published."""
 
-    unloaded: Unloaded
-    problem: str
-
-    def sentence(self) -> str:
+    def __init__(self, unloaded: Unloaded, problem: str) -> None:
         step = "Materialize its partition again, then run `batch-pipeline load` again."
-        return self.unloaded.text(self.problem, NOTHING_SENT, step)
+        super().__init__(unloaded.text(problem, NOTHING_SENT, step))
 
 
-@dataclass(eq=False)
 class LoadRunningError(ConflictError):
     """Another process is loading batches of the stream into the target."""
 
-    unloaded: Unloaded
-    run_id: str
-
-    def sentence(self) -> str:
-        problem = f"run {self.run_id} is loading this stream into the target"
+    def __init__(self, unloaded: Unloaded, run_id: str) -> None:
+        problem = f"run {run_id} is loading this stream into the target"
         step = "Wait until it has ended; the next run loads the rest."
-        return self.unloaded.text(problem, "Nothing was changed.", step)
+        super().__init__(unloaded.text(problem, "Nothing was changed.", step))
 
 
-@dataclass(eq=False)
 class FilesRemovedError(ConfigurationError):
     """Files of the batch to load were deleted after an earlier load."""
 
-    stream: str
-    batch: str
-    generation: int
-    removed_at: datetime
-
-    def sentence(self) -> str:
-        return (
-            f"{self.stream}: the files of batch {self.batch}, generation {self.generation}, were "
-            f"deleted on {self.removed_at:%Y-%m-%d} as configured in `storage`. Nothing was loaded "
+    def __init__(self, stream: str, batch: str, generation: int, removed_at: datetime) -> None:
+        super().__init__(
+            f"{stream}: the files of batch {batch}, generation {generation}, were "
+            f"deleted on {removed_at:%Y-%m-%d} as configured in `storage`. Nothing was loaded "
             f"or changed. Materialize its partition again: every target loads the next generation."
         )

@@ -145,13 +145,6 @@ OF_GENERATIONS = frozenset(  # marked first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """Time at which the files of a generation were marked, right before their deletion."""
-
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
     """Attempt as recorded in the inventory; times are of the database clock.
 
@@ -185,6 +178,20 @@ class KnownAttempt:
         if not targets or not self.acknowledged.keys() >= set(targets):
             return None
         return max(self.acknowledged[target] for target in targets)
+
+    def is_over(self, now: datetime) -> bool:
+        """Return whether it ended so long ago that its process cannot still be writing."""
+        if self.status is AttemptStatus.RUNNING or self.ended_at is None:
+            return False
+        return now - self.ended_at > self._grace
+
+    def is_past(self, since: datetime | None, keep: timedelta | None, now: datetime) -> bool:
+        """Return whether a retention period that began at `since` is over."""
+        return since is not None and keep is not None and now - since > max(keep, self._grace)
+
+    @property
+    def _grace(self) -> timedelta:
+        return max(LEASES_OF_GRACE * self.lease, SHORTEST_GRACE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,39 +246,41 @@ def classify(
 
     `known` are the attempts of any stream that the name can mean; `now` is the database clock.
     """
-    if now - file.modified_at <= SHORTEST_GRACE:
+    age = now - file.modified_at
+    if age <= SHORTEST_GRACE:
         return None  # it may still be being written
-    if isinstance(named, AttemptFile):
-        return _of_attempt(file, named, known, owner, now)
-    if isinstance(named, ManifestFile):
-        return _of_manifest_file(file, named, known, owner, now)
-    is_probe = owner.takes_probes and not file.size_bytes
-    return Garbage(file=file, reason=Reason.TEMPORARY) if is_probe else None
+    reason: Reason | None
+    if isinstance(named, Probe):
+        reason = Reason.TEMPORARY if owner.takes_probes and not file.size_bytes else None
+    elif isinstance(named, ManifestFile) and named.head not in owner.jobs:
+        reason = None
+    elif isinstance(named, ManifestFile) and not named.finished:
+        reason = Reason.TEMPORARY
+    elif not known:
+        reason = Reason.UNKNOWN if named.head in owner.jobs and age > UNKNOWN_FOR else None
+    elif isinstance(named, ManifestFile):
+        reasons = {_of_generation(one, owner, now) for one in known}
+        reason = Reason.LOADED if Reason.LOADED in reasons else Reason.SUPERSEDED
+        reason = None if None in reasons else reason
+    else:
+        known = [one for one in known if (one.ids, one.number) == (named.ids, named.number)]
+        reason = _of_attempt(file, named, known, owner, now)
+    if reason is None:
+        return None
+    marked = tuple(one.id for one in known) if reason in OF_GENERATIONS else ()
+    return Garbage(file=file, reason=reason, attempt_ids=marked)
 
 
 def _of_attempt(
-    file: StoredFile,
-    named: AttemptFile,
-    known: Sequence[KnownAttempt],
-    owner: Owner,
-    now: datetime,
-) -> Garbage | None:
-    if not known:
-        return _unknown(file, named.head, owner, now)
-    matching = [one for one in known if (one.ids, one.number) == (named.ids, named.number)]
-    if len(matching) != 1:  # tokens with the same prefix
-        return None
-    (one,) = matching
-    is_mine = one.stream == owner.stream and named.head == owner.storage.prefix + one.job
-    reason = _reason(file, one, owner, now) if is_mine and _is_over(one, now) else None
-    if reason is None:
-        return None
-    ids = (one.id,) if reason in OF_GENERATIONS else ()
-    return Garbage(file=file, reason=reason, attempt_ids=ids)
-
-
-def _reason(file: StoredFile, one: KnownAttempt, owner: Owner, now: datetime) -> Reason | None:
+    file: StoredFile, named: AttemptFile, known: Sequence[KnownAttempt], owner: Owner, now: datetime
+) -> Reason | None:
     """Return why a file of a finished attempt is garbage, None if it is not."""
+    if len(known) != 1:  # tokens with the same prefix
+        return None
+    (one,) = known
+    is_mine = one.stream == owner.stream and named.head == owner.storage.prefix + one.job
+    if not is_mine or not one.is_over(now):
+        return None
     if one.status is not AttemptStatus.SUCCEEDED:
         return Reason.UNPUBLISHED
     if file.name not in one.file_names:
@@ -279,69 +288,22 @@ def _reason(file: StoredFile, one: KnownAttempt, owner: Owner, now: datetime) ->
     reason = _of_generation(one, owner, now)
     if reason is None and file.folder is Folder.QUARANTINE:
         keep = owner.storage.keep_quarantine
-        is_due = one.quarantine_marked or _is_past(one.ended_at, keep, one, now)
+        is_due = one.quarantine_marked or one.is_past(one.ended_at, keep, now)
         return Reason.QUARANTINED if is_due else None
     return reason
 
 
 def _of_generation(one: KnownAttempt, owner: Owner, now: datetime) -> Reason | None:
     """Return why the files of a published generation may be deleted, None if they may not."""
-    is_replaced = one.replaced_at is not None
+    storage = owner.storage
     if one.marked:  # an earlier deletion was interrupted
-        return Reason.SUPERSEDED if is_replaced else Reason.LOADED
-    if one.unread or not _is_over(one, now):
+        return Reason.LOADED if one.replaced_at is None else Reason.SUPERSEDED
+    if one.unread or not one.is_over(now):
         return None
-    if _is_past(one.replaced_at, owner.storage.keep_superseded, one, now):
+    if one.is_past(one.replaced_at, storage.keep_superseded, now):
         return Reason.SUPERSEDED
-    if one.held or not _is_past(one.loaded_at(owner.targets), owner.storage.keep_loaded, one, now):
-        return None
-    return Reason.LOADED
-
-
-def _of_manifest_file(
-    file: StoredFile,
-    named: ManifestFile,
-    known: Sequence[KnownAttempt],
-    owner: Owner,
-    now: datetime,
-) -> Garbage | None:
-    if named.head not in owner.jobs:
-        return None
-    if not named.finished:
-        return Garbage(file=file, reason=Reason.TEMPORARY)
-    if not known:
-        return _unknown(file, named.head, owner, now)
-    reasons = {_of_generation(one, owner, now) for one in known}
-    if None in reasons:
-        return None
-    reason = Reason.LOADED if Reason.LOADED in reasons else Reason.SUPERSEDED
-    return Garbage(file=file, reason=reason, attempt_ids=tuple(one.id for one in known))
-
-
-def _unknown(file: StoredFile, head: str, owner: Owner, now: datetime) -> Garbage | None:
-    if head not in owner.jobs or now - file.modified_at <= UNKNOWN_FOR:
-        return None
-    return Garbage(file=file, reason=Reason.UNKNOWN)
-
-
-def _grace(one: KnownAttempt) -> timedelta:
-    return max(LEASES_OF_GRACE * one.lease, SHORTEST_GRACE)
-
-
-def _is_over(one: KnownAttempt, now: datetime) -> bool:
-    """Return whether an attempt ended so long ago that its process cannot still be writing."""
-    if one.status is AttemptStatus.RUNNING or one.ended_at is None:
-        return False
-    return now - one.ended_at > _grace(one)
-
-
-def _is_past(
-    since: datetime | None, keep: timedelta | None, one: KnownAttempt, now: datetime
-) -> bool:
-    """Return whether a retention period that began at `since` is over."""
-    if since is None or keep is None:
-        return False
-    return now - since > max(keep, _grace(one))
+    is_due = one.is_past(one.loaded_at(owner.targets), storage.keep_loaded, now)
+    return Reason.LOADED if is_due and not one.held else None
 
 
 def _heads(stream: Stream, jobs: Mapping[str, Iterable[str]]) -> dict[str, str]:

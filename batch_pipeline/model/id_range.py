@@ -36,10 +36,6 @@ class IdRange:
     def __contains__(self, item_id: int) -> bool:
         return self.first_id <= item_id <= self.last_id
 
-    def overlaps(self, other: "IdRange") -> bool:
-        """Return whether the ranges have an id in common."""
-        return self.first_id <= other.last_id and other.first_id <= self.last_id
-
 
 @dataclass(frozen=True, slots=True)
 class IdRuns:
@@ -51,15 +47,6 @@ class IdRuns:
 
     firsts: Sequence[int]
     lasts: Sequence[int]
-
-    @classmethod
-    def of(cls, ids: Iterable[int]) -> "IdRuns":
-        """Build the set from ids in ascending order."""
-        firsts: list[int] = []
-        lasts: list[int] = []
-        for item_id in ids:
-            extend(firsts, lasts, item_id)
-        return cls(firsts, lasts)
 
     @classmethod
     def joined(cls, parts: "Iterable[IdRuns]") -> "IdRuns":
@@ -81,10 +68,6 @@ class IdRuns:
     def __contains__(self, item_id: int) -> bool:
         run = bisect_right(self.firsts, item_id) - 1
         return run >= 0 and item_id <= self.lasts[run]
-
-    def fill(self, ids: IdRange) -> bool:
-        """Return whether the set is exactly the ids of a range."""
-        return list(self.firsts) == [ids.first_id] and list(self.lasts) == [ids.last_id]
 
     def within(self, ids: IdRange) -> "IdRuns":
         """Return the ids of the set that are in a range."""
@@ -108,4 +91,5 @@ def extend(firsts: list[int], lasts: list[int], item_id: int) -> None:
 
 def unless_full(runs: IdRuns, ids: IdRange) -> IdRuns | None:
     """Return the set, or None if it covers the whole range and need not be stored."""
-    return None if runs.fill(ids) else runs
+    is_full = list(runs.firsts) == [ids.first_id] and list(runs.lasts) == [ids.last_id]
+    return None if is_full else runs

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from batch_pipeline.model.batch import BatchState, BatchStatus
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import require
 from batch_pipeline.model.filter import Filter, is_storable
 
 COLUMNS, DATABASE = "columns", "database"
@@ -22,7 +22,6 @@ _MOVED = (
     "docs/library.md."
 )
 MAX_NAME = 200
-_STORABLE = "text without NUL characters and unpaired surrogates"
 _ENDED = frozenset(
     {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED, BatchState.SUPERSEDED}
 )
@@ -58,10 +57,9 @@ class JobTerms:
     bisect: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name.strip() or len(self.name) > MAX_NAME or not self.name.isprintable():
-            raise InvalidValueError("job", self.name, f"1 to {MAX_NAME} printable characters")
-        if self.max_attempts < 1:
-            raise InvalidValueError("max_attempts", self.max_attempts, "at least 1")
+        fits = self.name.strip() and len(self.name) <= MAX_NAME and self.name.isprintable()
+        require(fits, "job", self.name, f"1 to {MAX_NAME} printable characters")
+        require(self.max_attempts >= 1, "max_attempts", self.max_attempts, "at least 1")
 
     def config(self) -> dict[str, Any]:
         """Return the immutable configuration of the job as JSON."""
@@ -223,6 +221,5 @@ def check_storable(name: str, text: str) -> str:
     Raises:
         InvalidValueError: it contains NUL or is not valid UTF-8; `name` is the argument's name.
     """
-    if not is_storable(text):
-        raise InvalidValueError(name, text, _STORABLE)
+    require(is_storable(text), name, text, "text without NUL characters and unpaired surrogates")
     return text

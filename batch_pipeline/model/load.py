@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import require
 from batch_pipeline.model.manifest import Manifest
 
 
@@ -169,8 +169,8 @@ class Target:
     name: str
 
     def __post_init__(self) -> None:
-        if not TARGET_NAME.fullmatch(self.name):
-            raise InvalidValueError("targets", self.name, f"a name such as {TARGET_NAME.pattern}")
+        fits = TARGET_NAME.fullmatch(self.name)
+        require(fits, "targets", self.name, f"a name such as {TARGET_NAME.pattern}")
 
     @property
     def keeps_last(self) -> bool:
@@ -212,5 +212,4 @@ class SingerTarget(Target):
 
     def __post_init__(self) -> None:
         Target.__post_init__(self)
-        if not self.command:
-            raise InvalidValueError(f"targets.{self.name}.command", "", "a command line")
+        require(self.command, f"targets.{self.name}.command", "", "a command line")

@@ -169,7 +169,7 @@ class Origin:
         """Return all fields, with the version of this format."""
         return {
             "version": VERSION,
-            "job": self.job.to_json(),
+            "job": asdict(self.job),
             "publish_number": self.publish_number,
             "run_id": self.run_id,
             "started_at": self.started_at.isoformat(),
@@ -193,10 +193,6 @@ class OriginJob:
     max_attempts: int
     bisect: bool
     parent: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

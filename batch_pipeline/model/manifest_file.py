@@ -70,15 +70,11 @@ class InventoryOlderError(StorageUnavailableError):
         )
 
 
-@dataclass(eq=False)
 class ManifestUnfitError(ConfigurationError):
     """Manifest file is not in the form that this product writes."""
 
-    name: str
-    problem: str
-
-    def sentence(self) -> str:
-        return f"The manifest {self.name} cannot be read: {self.problem}."
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"The manifest {name} cannot be read: {problem}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,19 +182,10 @@ def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
     return ManifestCounts(records=records, number=number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredManifest:
-    """Manifest read from its file, with the stream and the kind of job that published it."""
+def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Manifest]:
+    """Read the manifest of a batch, with its stream and kind of job, from its file.
 
-    stream: str
-    kind: JobKind
-    manifest: Manifest
-
-
-def read_manifest(text: bytes, name: str, root: str) -> StoredManifest:
-    """Read the manifest of a stream's batch from its file in the storage root `root`.
-
-    Part files are those of this root, so that a copied or moved root can be read.
+    Part files are those of the storage root `root`, so that a copied or moved root can be read.
 
     Raises:
         ManifestUnfitError: it is not a manifest file, or one of another release.
@@ -248,7 +235,7 @@ def read_manifest(text: bytes, name: str, root: str) -> StoredManifest:
         kind = JobKind(job.text("kind"))
     except (InvalidValueError, TypeError, ValueError) as error:
         raise ManifestUnfitError(name, str(error)) from error
-    return StoredManifest(stream=job.text("stream"), kind=kind, manifest=manifest)
+    return job.text("stream"), kind, manifest
 
 
 def _part_files(entries: "list[Fields]", root: str) -> tuple[PartFile, ...]:

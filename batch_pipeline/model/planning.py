@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import require
 from batch_pipeline.model.id_range import IdRange, IdRuns, extend, unless_full
 
 
@@ -26,12 +26,10 @@ class Limits:
     max_wait: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        if self.max_weight < 1:
-            raise InvalidValueError("batch.max_weight", self.max_weight, "at least 1 byte")
-        if self.max_count < 1:
-            raise InvalidValueError("batch.max_count", self.max_count, "at least 1 item")
-        if not 0 <= self.min_weight <= self.max_weight:
-            raise InvalidValueError("batch.min_weight", self.min_weight, "between 0 and max_weight")
+        require(self.max_weight >= 1, "batch.max_weight", self.max_weight, "at least 1 byte")
+        require(self.max_count >= 1, "batch.max_count", self.max_count, "at least 1 item")
+        fits = 0 <= self.min_weight <= self.max_weight
+        require(fits, "batch.min_weight", self.min_weight, "between 0 and max_weight")
 
     def config(self) -> dict[str, str]:
         """Return the form that is stored with each planned batch."""

@@ -43,25 +43,16 @@ def track(
     """
     if not is_enabled():
         return elements
-    return _tracked(elements, lambda done: _emit(doing, done, total), size, now)
 
+    def tracked() -> Iterator[_T]:
+        done, emitted_at = 0, now()
+        log.info("%s", doing, extra={"done": done, "total": total})
+        for element in elements:
+            yield element
+            done += size(element)
+            if now() - emitted_at >= _PAUSE_SECONDS:
+                log.info("%s", doing, extra={"done": done, "total": total})
+                emitted_at = now()
+        log.info("%s", doing, extra={"done": done, "total": total})
 
-def _emit(doing: str, done: int, total: int | None) -> None:
-    log.info("%s", doing, extra={"done": done, "total": total})
-
-
-def _tracked(
-    elements: Iterable[_T],
-    emit: Callable[[int], None],
-    size: Callable[[_T], int],
-    now: Callable[[], float],
-) -> Iterator[_T]:
-    done, emitted_at = 0, now()
-    emit(done)
-    for element in elements:
-        yield element
-        done += size(element)
-        if now() - emitted_at >= _PAUSE_SECONDS:
-            emit(done)
-            emitted_at = now()
-    emit(done)
+    return tracked()

@@ -6,7 +6,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 
 RESCUED = "_rescued_data"
@@ -58,13 +57,6 @@ class BadRecordRules:
 
     max_bad_records: int | None = None
     max_bad_ratio: float | None = None
-
-    def __post_init__(self) -> None:
-        records, ratio = self.max_bad_records, self.max_bad_ratio
-        if records is not None and records < 0:
-            raise InvalidValueError("on_bad_record.max_bad_records", records, "zero or more")
-        if ratio is not None and not 0 <= ratio <= 1:
-            raise InvalidValueError("on_bad_record.max_bad_ratio", ratio, "0 to 1")
 
     @property
     def most(self) -> int | None:

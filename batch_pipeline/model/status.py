@@ -45,19 +45,20 @@ class StreamStatus:
     @property
     def waiting(self) -> "BatchTotals":
         """Return the totals of unpublished items: without a batch, or in an unfinished one."""
-        total = BatchTotals(items=self.items_not_planned, size_bytes=self.bytes_not_planned)
-        for state, amount in self.states.items():
-            if state in UNFINISHED:
-                total = total.plus(amount)
-        return total
+        return self._totals(UNFINISHED)
 
     @property
     def total(self) -> "BatchTotals":
         """Return the totals of all items."""
-        total = BatchTotals(items=self.items_not_planned, size_bytes=self.bytes_not_planned)
-        for amount in self.states.values():
-            total = total.plus(amount)
-        return total
+        return self._totals(BatchState)
+
+    def _totals(self, states: Iterable[BatchState]) -> "BatchTotals":
+        totals = [self.states[state] for state in states if state in self.states]
+        return BatchTotals(
+            batches=sum(one.batches for one in totals),
+            items=self.items_not_planned + sum(one.items for one in totals),
+            size_bytes=self.bytes_not_planned + sum(one.size_bytes for one in totals),
+        )
 
     @property
     def oldest(self) -> timedelta | None:
@@ -73,14 +74,6 @@ class BatchTotals:
     batches: int = 0
     items: int = 0
     size_bytes: int = 0
-
-    def plus(self, other: "BatchTotals") -> "BatchTotals":
-        """Return the sum of both."""
-        return BatchTotals(
-            batches=self.batches + other.batches,
-            items=self.items + other.items,
-            size_bytes=self.size_bytes + other.size_bytes,
-        )
 
 
 UNFINISHED = frozenset(

@@ -1,12 +1,10 @@
 """Streams: source, limits, encoding, storage, rules and targets of one sequence of records.
 
 `Stream` is the validated content of a stream file. Its source is `Source` (files in a landing) or
-`TableSource` (a user's own meta table). `kind_of` and the functions after it derive a stream's name
-and patterns from file names, for the scaffold. Values that contradict each other are rejected when
-they are built.
+`TableSource` (a user's own meta table). Values that contradict each other are rejected when they
+are built.
 """
 
-import glob
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +12,7 @@ from enum import StrEnum
 
 from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.encoding import Encoding
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import require
 from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.load import PostgresTarget, Target, WriteMode
@@ -57,15 +55,13 @@ class Arrivals:
     relist: timedelta | None = None
 
     def __post_init__(self) -> None:
-        key = "source.listing.relist"
-        if self.relist is not None and self._lists_always:
-            expected = "none without `order: ascending` or `source.events`: every look lists all"
-            raise InvalidValueError(key, str(self.relist), expected)
-        if self.relist is not None and self.relist <= timedelta(0):
-            raise InvalidValueError(key, str(self.relist), "more than 0 s")
-        if self.queue is not None and self.order is KeyOrder.ASCENDING:
-            expected = "none beside `source.events`, which report new files"
-            raise InvalidValueError("source.listing.order", self.order, expected)
+        key, relist = "source.listing.relist", self.relist
+        expected = "none without `order: ascending` or `source.events`: every look lists all"
+        require(relist is None or not self._lists_always, key, str(relist), expected)
+        require(relist is None or relist > timedelta(0), key, str(relist), "more than 0 s")
+        expected = "none beside `source.events`, which report new files"
+        fits = self.queue is None or self.order is KeyOrder.ANY
+        require(fits, "source.listing.order", self.order, expected)
 
     @property
     def relist_every(self) -> timedelta | None:
@@ -117,20 +113,17 @@ class CsvOptions:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        characters = {"delimiter": self.delimiter, "quote": self.quote}
-        if self.escape is not None:
-            characters["escape"] = self.escape
-        for name, value in characters.items():
-            if len(value) != 1 or ord(value) > 127 or value in "\r\n\0":
-                raise InvalidValueError(f"source.options.{name}", value, "one ASCII character")
-        if self.delimiter == self.quote:
-            expected = "another than the delimiter"
-            raise InvalidValueError("source.options.quote", self.quote, expected)
-        if self.escape in {self.delimiter, self.quote}:
-            expected = "another than delimiter and quote"
-            raise InvalidValueError("source.options.escape", self.escape, expected)
-        if len(set(self.names)) < len(self.names) or "" in self.names:
-            raise InvalidValueError("source.options.names", list(self.names), "names, each once")
+        key = "source.options"
+        for name in ("delimiter", "quote", "escape"):
+            value = getattr(self, name)
+            fits = value is None or (len(value) == 1 and value.isascii() and value not in "\r\n\0")
+            require(fits, f"{key}.{name}", value, "one ASCII character")
+        fits = self.delimiter != self.quote
+        require(fits, f"{key}.quote", self.quote, "another than the delimiter")
+        fits = self.escape not in {self.delimiter, self.quote}
+        require(fits, f"{key}.escape", self.escape, "another than delimiter and quote")
+        fits = len(set(self.names)) == len(self.names) and "" not in self.names
+        require(fits, f"{key}.names", list(self.names), "names, each once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +161,6 @@ class Source(SourceFiles):
     max_item_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_item_bytes is not None and self.max_item_bytes < 1:
-            raise InvalidValueError("source.max_item_size", self.max_item_bytes, "1 byte or more")
         within = Roots(uris=(self.uri, *self.roots), key="source.roots", closed=False)
         object.__setattr__(self, "within", within)
 
@@ -207,17 +198,16 @@ class TableSource(SourceFiles):
     def __post_init__(self) -> None:
         key = "source.meta_table"
         object.__setattr__(self, "within", Roots(uris=self.roots, key=f"{key}.roots"))
-        if self.settle is not None and self.settle <= timedelta(0):
-            raise InvalidValueError(f"{key}.settle", str(self.settle), "more than 0 s")
-        if self.settle is not None and self.imported is None:
-            expected = f"none without `{key}.imported`, the column of insert times"
-            raise InvalidValueError(f"{key}.settle", str(self.settle), expected)
-        if self.ceiling is Strategy.SETTLE and self.imported is None:
-            expected = f"another one, or `{key}.imported`, the column of insert times"
-            raise InvalidValueError(f"{key}.ceiling", self.ceiling, expected)
-        if self.on_bad_weight is not None and not 0 <= self.on_bad_weight <= MAX_ID:
-            expected = "a whole number from 0 to 2^63 - 1"
-            raise InvalidValueError(f"{key}.on_bad_weight", self.on_bad_weight, expected)
+        settle, weight, has_times = self.settle, self.on_bad_weight, self.imported is not None
+        fits = settle is None or settle > timedelta(0)
+        require(fits, f"{key}.settle", str(settle), "more than 0 s")
+        expected = f"none without `{key}.imported`, the column of insert times"
+        require(settle is None or has_times, f"{key}.settle", str(settle), expected)
+        expected = f"another one, or `{key}.imported`, the column of insert times"
+        fits = self.ceiling is not Strategy.SETTLE or has_times
+        require(fits, f"{key}.ceiling", self.ceiling, expected)
+        fits = weight is None or 0 <= weight <= MAX_ID
+        require(fits, f"{key}.on_bad_weight", weight, "a whole number from 0 to 2^63 - 1")
 
     @property
     def place(self) -> str:
@@ -245,9 +235,8 @@ class Storage:
     keep_quarantine: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if self.prefix and not STREAM_NAME.fullmatch(self.prefix):
-            expected = f"to match {STREAM_NAME.pattern}"
-            raise InvalidValueError("storage.prefix", self.prefix, expected)
+        fits = not self.prefix or STREAM_NAME.fullmatch(self.prefix)
+        require(fits, "storage.prefix", self.prefix, f"to match {STREAM_NAME.pattern}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,26 +278,25 @@ class Stream:
     targets: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        if not STREAM_NAME.fullmatch(self.name):
-            raise InvalidValueError("stream", self.name, f"to match {STREAM_NAME.pattern}")
-        if len(set(self.lineage)) < len(self.lineage):
-            shown = [name.value for name in self.lineage]
-            raise InvalidValueError("lineage", shown, "names, each once")
-        if self.max_item_bytes is not None and LineageColumn.RECORD_NUMBER in self.lineage:
-            expected = "none beside `lineage: [_record_number]`, which counts from a file's start"
-            raise InvalidValueError("source.max_item_size", self.max_item_bytes, expected)
-        table = self.user_table
-        if table is not None and table.imported is None and self.limits.min_weight:
-            expected = "0 without `source.meta_table.imported`, the column of insert times"
-            raise InvalidValueError("batch.min_weight", self.limits.min_weight, expected)
-        if self.storage.keep_loaded is not None and not self.targets:
-            expected = "none without `targets`, which define when a batch is loaded"
-            raise InvalidValueError("storage.keep_loaded", str(self.storage.keep_loaded), expected)
+        fits: object = STREAM_NAME.fullmatch(self.name)
+        require(fits, "stream", self.name, f"to match {STREAM_NAME.pattern}")
+        shown = [name.value for name in self.lineage]
+        require(len({*shown}) == len(shown), "lineage", shown, "names, each once")
+        fits = self.max_item_bytes is None or LineageColumn.RECORD_NUMBER not in self.lineage
+        expected = "none beside `lineage: [_record_number]`, which counts from a file's start"
+        require(fits, "source.max_item_size", self.max_item_bytes, expected)
+        table, least = self.user_table, self.limits.min_weight
+        fits = table is None or table.imported is not None or not least
+        expected = "0 without `source.meta_table.imported`, the column of insert times"
+        require(fits, "batch.min_weight", least, expected)
+        keep = self.storage.keep_loaded
+        expected = "none without `targets`, which define when a batch is loaded"
+        require(keep is None or self.targets, "storage.keep_loaded", str(keep), expected)
         for target in self.targets:
             is_upsert = isinstance(target, PostgresTarget) and target.mode is WriteMode.UPSERT
-            if is_upsert and not self.message_keys:
-                expected = "append, or `key_properties`, which identify records"
-                raise InvalidValueError(f"targets.{target.name}.postgres.mode", "upsert", expected)
+            name = f"targets.{target.name}.postgres.mode"
+            expected = "append, or `key_properties`, which identify records"
+            require(self.message_keys or not is_upsert, name, "upsert", expected)
 
     @property
     def message_name(self) -> str:
@@ -331,70 +319,10 @@ class Stream:
         return self.source if isinstance(self.source, TableSource) else None
 
 
-_PACKED = ("", ".gz", ".gzip", ".bz2", ".xz", ".zst", ".zstd")
-_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,15}$")
-_RANDOM = re.compile(r"[0-9a-fA-F]{8,}(?![A-Za-z])")  # a hash, or the start of a UUID
-_BREAKS = "-_. "
-_NUMBER = re.compile(r"(?:^|(?<=[-_. ]))[0-9]")
-_DIGIT = re.compile(r"[0-9]")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileKind:
-    """Files with the same extension and first word in their names.
-
-    `ending` is the extension in lower case, without that of a compression.
-    """
-
-    ending: str
-    word: str
-
-
-def kind_of(name: str) -> tuple[FileKind, str]:
-    """Return the kind of a file and its full extension as written: `orders-`, `.csv.GZ`."""
-    stem, packed = name, ""
-    match = _ENDING.search(stem)
-    if match and match[0].lower() in _PACKED:
-        stem, packed = stem[: match.start()], match[0]
-        match = _ENDING.search(stem)
-    ending = match[0] if match and match.start() else ""
-    stem = stem.removesuffix(ending) if ending else stem
-    return FileKind(ending=ending.lower(), word=_word(stem)), ending + packed
-
-
-def pattern(word: str, ending: str) -> str:
-    """Return the pattern of file names with this beginning and ending."""
-    return f"{glob.escape(word)}*{glob.escape(ending)}"
 
 
 def stream_name_of(text: str) -> str | None:
     """Return a stream name made from a text, None if it has no usable character."""
     name = _NOT_IN_NAMES.sub("_", text).strip(".-").rstrip("_.-")[:100]
     return name if STREAM_NAME.fullmatch(name) else None
-
-
-def common_word(prefix: str) -> str:
-    """Return the word at the start of a common prefix of file names, up to the first number.
-
-    A number inside a word, as in `covid19-regions-`, is part of it.
-    """
-    number = _NUMBER.search(prefix)
-    start = prefix if number is None else prefix[: number.start()]
-    return _up_to_break(start.rstrip("0123456789"), start)
-
-
-def _word(stem: str) -> str:
-    """Return the part before dates, numbers and random names."""
-    if _RANDOM.match(stem) or not stem.isprintable():
-        return ""
-    word = _DIGIT.split(stem, maxsplit=1)[0]
-    return word if word == stem else _up_to_break(word, stem)
-
-
-def _up_to_break(word: str, stem: str) -> str:
-    """Remove one or two letters after the last separator, as in `sales_Q1`."""
-    if word == stem and word[-1:] in _BREAKS:
-        return word
-    end = max(word.rfind(separator) for separator in _BREAKS) + 1
-    return word[:end] if end and len(word) - end <= 2 else word

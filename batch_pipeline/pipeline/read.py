@@ -21,7 +21,7 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.manifest_file import MAX_BYTES, read_manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.manifest_files import ManifestFiles
+from batch_pipeline.storage.part_storage import PartFileStorage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,7 +175,7 @@ class InventoryBatches:
             if manifest is None:
                 raise BatchNotPublishedError(stream, key, database.batches.status(batch).state)
             if (removal := database.manifests.removal(manifest)) is not None:
-                raise _removed(stream, f"the files of batch {key}", f" on {removal.at:%Y-%m-%d}")
+                raise _removed(stream, f"the files of batch {key}", f" on {removal:%Y-%m-%d}")
             manifests.append(manifest)
         return PublishedBatches(stream, tuple(manifests))
 
@@ -223,17 +223,17 @@ class StoredBatches:
 
     def _manifests(self, stream: str) -> list[tuple[JobKind, Manifest]]:
         """Read the newest generation of each batch, in the order of jobs and ids."""
-        files, known = ManifestFiles(Storage(root=self.root)), set()
+        files, known = PartFileStorage(Storage(root=self.root)), set()
         newest: dict[tuple[str, str], tuple[JobKind, Manifest]] = {}
-        for name in files.names(""):
-            stored = read_manifest(files.read(name, MAX_BYTES), name, self.root)
-            known.add(stored.stream)
-            manifest = stored.manifest
+        for name in files.manifest_names(""):
+            text = files.read_manifest(name, MAX_BYTES)
+            its_stream, kind, manifest = read_manifest(text, name, self.root)
+            known.add(its_stream)
             key = (manifest.job, manifest.batch.key)
-            if stored.stream != stream or stored.kind is JobKind.BACKFILL:
+            if its_stream != stream or kind is JobKind.BACKFILL:
                 continue
             if key not in newest or newest[key][1].generation < manifest.generation:
-                newest[key] = stored.kind, manifest
+                newest[key] = kind, manifest
         if stream not in known:
             raise _unknown_stream(stream, f"The storage root {shown(self.root)}", sorted(known))
         return [newest[key] for key in sorted(newest)]

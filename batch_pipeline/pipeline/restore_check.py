@@ -36,7 +36,7 @@ from batch_pipeline.model.manifest_file import (
     stream_of,
 )
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.manifest_files import ManifestFiles, check_manifest_file
+from batch_pipeline.storage.manifest_files import check_manifest_file
 from batch_pipeline.storage.part_storage import PartFileStorage
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def unknown_manifests_of(database: "Database", stream: Stream) -> UnknownManifes
     Raises:
         StorageUnavailableError: the storage cannot be listed.
     """
-    return find_unknown_manifests(stream, database.restore_check, ManifestFiles(stream.storage))
+    return find_unknown_manifests(stream, database.restore_check, PartFileStorage(stream.storage))
 
 
 def find_unknown_manifests(
-    stream: Stream, inventory: "RestoreCheck", files: ManifestFiles
+    stream: Stream, inventory: "RestoreCheck", files: PartFileStorage
 ) -> UnknownManifests:
     """Find the manifest files of a stream that its inventory does not know, by their names.
 
@@ -134,7 +134,7 @@ def find_unknown_manifests(
     known, taken = {stream.name, *mine}, set(others)
     unknown: dict[str, str] = {}
     of_unknown_jobs: dict[str, list[str]] = defaultdict(list)
-    listed = _parsed_names(files.names(f"{prefix}{stream.name}"))
+    listed = _parsed_names(files.manifest_names(f"{prefix}{stream.name}"))
     while some := list(islice(listed, _CHUNK)):
         candidates: dict[_Generation, str] = {}
         for name, parsed in some:
@@ -165,7 +165,7 @@ def discard_unknown_manifests(
     Raises:
         StorageUnavailableError: a file cannot be listed, read or moved; those before it are moved.
     """
-    files = ManifestFiles(stream.storage)
+    files = PartFileStorage(stream.storage)
     jobs = {**unknown_manifests_of(database, stream).jobs, **_taken_names(database, stream, files)}
     mark = f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
     inventory = database.restore_check
@@ -174,7 +174,7 @@ def discard_unknown_manifests(
     records = unread = 0
     for name, job in jobs.items():
         try:
-            published = parse_manifest_file(files.read(name, MAX_BYTES), name)
+            published = parse_manifest_file(files.read_manifest(name, MAX_BYTES), name)
         except ManifestUnfitError:
             unread += 1
             without_number[job] += 1
@@ -210,24 +210,24 @@ def _parsed_names(names: Iterable[str]) -> Iterator[tuple[str, ManifestFile]]:
             yield name, parsed
 
 
-def _is_of(stream: Stream, name: str, files: ManifestFiles) -> bool:
+def _is_of(stream: Stream, name: str, files: PartFileStorage) -> bool:
     """Return whether a job that the inventory does not know belongs to the stream.
 
     Its name alone does not tell: another inventory may have streams whose names begin alike.
     """
     with suppress(ManifestUnfitError):
-        return stream_of(files.read(name, MAX_BYTES), name) == stream.name
+        return stream_of(files.read_manifest(name, MAX_BYTES), name) == stream.name
     return False
 
 
-def _taken_names(database: "Database", stream: Stream, files: ManifestFiles) -> dict[str, str]:
+def _taken_names(database: "Database", stream: Stream, files: PartFileStorage) -> dict[str, str]:
     """Find manifest files whose names are those of other manifests, which the inventory knows."""
-    storage, jobs = PartFileStorage(stream.storage), {}
+    jobs = {}
     for manifest in database.manifests.without_pointer(stream.name):
-        uri = storage.pointer_uri(manifest)
+        uri = files.pointer_uri(manifest)
         name = uri.rpartition("/")[2]
         try:
-            check_manifest_file(files.read(name, MAX_BYTES), manifest, uri)
+            check_manifest_file(files.read_manifest(name, MAX_BYTES), manifest, uri)
         except ManifestFileTakenError:
             jobs[name] = manifest.job
         except ManifestUnfitError:

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.storage.gzip_codec import HAS_ISAL
+from batch_pipeline.storage.part_formats.jsonl import HAS_ISAL
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,7 +4,6 @@ What may pass when it is repeated, and what is wrong with the access as a whole,
 `UnreachableError`: it says nothing about a file.
 """
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,15 +28,6 @@ def reason_of(error: OSError) -> str:
     text = error.strerror or str(error) or type(error).__name__
     is_plain = error.errno is not None and text == os.strerror(error.errno)
     return text.lower() if is_plain else text
-
-
-def concerns_file(error: OSError) -> bool:
-    """Return whether a failure of a store says something about the requested file.
-
-    It does not if the store is unreachable or refuses access, or if a disk has no room for a copy.
-    """
-    is_refused = isinstance(error, UnreachableError | PermissionError)
-    return not is_refused and error.errno not in {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ S3. Callers get it from `filesystem_of` and never look at a URI's scheme themsel
 are `OSError`; that a file is missing is a `FileNotFoundError`.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from batch_pipeline.model.location import Roots, as_s3, join_uri, scheme_of, split_location, to_path
-from batch_pipeline.storage.errors import concerns_file
+from batch_pipeline.storage.errors import UnreachableError
 
 _CHUNK = 2**20
 _MAX_NAME_BYTES = 255
@@ -80,11 +81,9 @@ class FileWriter(Protocol):
     @property
     def uri(self) -> str:
         """The URI that the file has once it is committed."""
-        ...
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
-        ...
 
     def finish(self) -> None:
         """Send the rest; nothing is written afterwards.
@@ -92,15 +91,12 @@ class FileWriter(Protocol):
         A file that is not larger than one request is visible from here on, so that a task with
         many small files needs one request for each. Larger ones become visible by `commit`.
         """
-        ...
 
     def commit(self) -> None:
         """Make a finished file visible as a whole. Repeating it is harmless."""
-        ...
 
     def abort(self) -> bool:
         """Remove what was written, also after `commit`; return whether nothing is left."""
-        ...
 
 
 class StagedFile(Protocol):
@@ -114,11 +110,9 @@ class StagedFile(Protocol):
         Raises:
             OSError: it is not visible, unless `abort` returns False.
         """
-        ...
 
     def abort(self) -> bool:
         """Discard the file unless it was committed; return whether nothing is left."""
-        ...
 
 
 class PinnedFile(Protocol):
@@ -127,12 +121,10 @@ class PinnedFile(Protocol):
     @property
     def facts(self) -> FileFacts:
         """The facts of this version."""
-        ...
 
     @property
     def error(self) -> OSError | None:
         """The first failure of the store that a read met; a reader may take it for damage."""
-        ...
 
     def open(self) -> "BufferedReader[Any]":
         """Open this version at its start, with `seek`.
@@ -140,7 +132,6 @@ class PinnedFile(Protocol):
         Raises:
             OSError: it cannot be opened.
         """
-        ...
 
     def check_unchanged(self) -> None:
         """Check, after reading, that all that was read belongs to this version.
@@ -149,11 +140,9 @@ class PinnedFile(Protocol):
             FileExistsError: another version is there now.
             OSError: it could not be read, or is gone.
         """
-        ...
 
     def close(self) -> None:
         """Release the connection of a version that was not opened."""
-        ...
 
 
 class FileSystem(Protocol):
@@ -197,11 +186,9 @@ class FileSystem(Protocol):
             FileNotFoundError: the folder or the bucket is not there.
             OSError: it cannot be listed.
         """
-        ...
 
     def head(self, uri: str, *, checksum: bool = False) -> FileFacts:
         """Return the facts of a file; nothing of it is read, also for the checksum."""
-        ...
 
     def open(self, uri: str, etag: str | None = None) -> "BufferedReader[Any]":
         """Open a file for reading with `seek`; in a store the version with this ETag.
@@ -209,7 +196,6 @@ class FileSystem(Protocol):
         Raises:
             FileExistsError: another version is there.
         """
-        ...
 
     def pin(self, uri: str, *, etag: str | None = None, roots: Roots | None = None) -> PinnedFile:
         """Choose the version of a file that is there now, or the one with this ETag.
@@ -219,11 +205,9 @@ class FileSystem(Protocol):
         Raises:
             FileExistsError: another version is there.
         """
-        ...
 
     def create(self, uri: str) -> FileWriter:
         """Start writing a file that becomes visible as a whole."""
-        ...
 
     def stage(self, uri: str) -> StagedFile:
         """Start a file that may stay open for long.
@@ -239,7 +223,6 @@ class FileSystem(Protocol):
 
     def put(self, uri: str, data: bytes) -> None:
         """Write a small file, replacing one of its name; it need not survive a power cut."""
-        ...
 
     def create_if_absent(self, uri: str, data: bytes) -> bool:
         """Write a small file unless there is one of its name; return whether it is there now.
@@ -247,19 +230,15 @@ class FileSystem(Protocol):
         Of concurrent writers one wins. A file with the same bytes counts as written: it may be our
         own, whose confirmation was lost.
         """
-        ...
 
     def delete(self, *uris: str) -> None:
         """Delete files; one that is missing is no error."""
-        ...
 
     def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
         """List files below a prefix that writers have left unfinished, in no order."""
-        ...
 
     def abort_unfinished(self, file: UnfinishedFile) -> bool:
         """Remove an unfinished file; return whether it was there."""
-        ...
 
     def make_folder(self, uri: str, *, parents: bool = False) -> None:
         """Make a folder, where there are folders."""
@@ -365,8 +344,13 @@ def no_facts(_name: str) -> bool:
 
 
 def is_about_file(uri: str, error: OSError) -> bool:
-    """Return whether an error says something about this file, and not about its whole store."""
-    return filesystem_of(uri).is_local or concerns_file(error)
+    """Return whether an error says something about this file, and not about its whole store.
+
+    It does not if the store is unreachable or refuses access, or if a disk has no room for a copy.
+    """
+    is_refused = isinstance(error, UnreachableError | PermissionError)
+    no_space = error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return filesystem_of(uri).is_local or not (is_refused or no_space)
 
 
 def _copy_name(uri: str) -> str:

@@ -22,7 +22,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import shown, split_location
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.storage.errors import UnreachableError, reason_of
+from batch_pipeline.storage.errors import UnreachableError, raise_as, reason_of
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     FileSystem,
@@ -33,7 +33,6 @@ from batch_pipeline.storage.filesystem import (
 
 UNFINISHED = (".*", "*.tmp", "*.part", "*~")
 _HIDDEN_FOLDER = r"(?s:.*/)?\.[^/]*/"
-NOT_YET = "there and not registered yet: `batch-pipeline run` takes it"
 _PARALLEL_HEADS = 8
 Examined = FileFacts | PipelineError | None  # None: left out by a rule; an error: reported later
 
@@ -136,21 +135,22 @@ class SourceLanding:
         Raises:
             LandingUnavailableError: it cannot be looked at.
         """
-        seconds = self.files.settle_seconds
-        facts = facts or self._head(name)
-        while facts is not None:
-            age = self.now() - facts.modified_at.timestamp()
-            if not 0 <= age < seconds:
-                return facts
-            if not self.wait:
-                return None
-            self.sleep(seconds - age + 0.01)
-            facts = self._head(name)
+        seconds, place = self.files.settle_seconds, shown(self.uri_of(name))
+        with raise_as(lambda reason: self._unavailable(f"{place}: {reason}")):
+            facts = facts or self._facts(name)
+            while facts is not None:
+                age = self.now() - facts.modified_at.timestamp()
+                if not 0 <= age < seconds:
+                    return facts
+                if not self.wait:
+                    return None
+                self.sleep(seconds - age + 0.01)
+                facts = self._facts(name)
         return None
 
     def unavailable(self, error: OSError, uri: str | None = None) -> LandingUnavailableError:
         """Return the error that says why the landing, or its queue, cannot be reached."""
-        return LandingUnavailableError(self.stream.name, uri or self.source.uri, reason_of(error))
+        return self._unavailable(reason_of(error), uri)
 
     def why_not(self, file: str) -> str:
         """Describe why a file is not, or not yet, one that this landing lists."""
@@ -159,24 +159,29 @@ class SourceLanding:
             return "the file lies outside of the landing"
         if misfit := _misfit(self.uri_of(name)):
             return f"its key {misfit}; copy the object to another key"
-        return self._absence(name) or exclusion_reason(self.source, name) or NOT_YET
+        if absence := self._absence(name):
+            return absence
+        if re.match(f"{_HIDDEN_FOLDER}|{_expression(UNFINISHED)}", name):
+            return f"names like {', '.join(UNFINISHED)} are unfinished files"
+        if not wanted_names(self.source).match(name):
+            return "left out by `source.include` and `source.exclude`"
+        return "there and not registered yet: `batch-pipeline run` takes it"
 
     def _absence(self, name: str) -> str | None:
         """Describe why there is no file of this name that can be registered."""
-        uri = self.uri_of(name)
         try:
-            facts = self.files.head(uri)
-        except (FileNotFoundError, NotADirectoryError, InvalidValueError):
-            return "no such file in the landing"
+            facts = self._facts(name)
         except OSError as error:
             return f"it cannot be looked at ({reason_of(error)})"
-        if not facts.is_regular:
+        if facts is None or not facts.is_regular:
             return "no such file in the landing"
-        if self.files.leads_outside(uri, self.source.within):
+        if self.files.leads_outside(self.uri_of(name), self.source.within):
             return "a link that leads out of this folder, and not into one of `source.roots`"
-        if _is_folder_marker(name, facts):
-            return "empty objects that stand for folders are left out"
-        return None
+        is_marker = _is_folder_marker(name, facts)
+        return "empty objects that stand for folders are left out" if is_marker else None
+
+    def _unavailable(self, reason: str, uri: str | None = None) -> LandingUnavailableError:
+        return LandingUnavailableError(self.stream.name, uri or self.source.uri, reason)
 
     def _examine(self, one: ListedFile, facts: FileFacts, files: FileSystem) -> Examined:
         if refused := self._refusal(one):
@@ -191,41 +196,37 @@ class SourceLanding:
             return None  # no other name can be unfit
         uri = self.uri_of(one.name)
         if one.is_link and self.files.leads_outside(uri, self.source.within):
-            why = "it is a link that leads out of the landing"
-            step = "Put the file itself there, add the folder that it lies in to `source.roots`"
-            step += ", or leave the link out"
-            return _not_registered(self.stream.name, shown(uri), why, step)
-        misfit = _misfit(uri)
-        if misfit is None:
+            place, why = shown(uri), "it is a link that leads out of the landing"
+            step = "Put the file itself there, add the folder that it lies in to `source.roots`,"
+        elif misfit := _misfit(uri):
+            place, why = uri, f"its key {misfit}"
+            step = "Copy the object to another key and delete this one,"
+        else:
             return None
-        step = "Copy the object to another key and delete this one, or leave it out"
-        return _not_registered(self.stream.name, uri, f"its key {misfit}", step)
+        return ConfigurationError(
+            f"{self.stream.name}: {place!r} was not registered, for {why}; what else has landed "
+            f"is. {step} or leave it out by `source.exclude`."
+        )
 
     def _present(self, name: str) -> Examined:
         if not wanted_names(self.source).match(name):
             return None
         if refused := self._refusal(ListedFile(name)):
             return refused
-        uri = self.uri_of(name)
         try:
-            facts = self.files.head(uri)
-        except (FileNotFoundError, InvalidValueError):  # gone, or no object can have the key
-            return None
+            facts = self._facts(name)
         except UnreachableError:
             raise
         except OSError as error:  # about this object alone
-            return self.unavailable(error, uri)
-        return None if _is_folder_marker(name, facts) else facts
+            return self.unavailable(error, self.uri_of(name))
+        return None if facts is None or _is_folder_marker(name, facts) else facts
 
-    def _head(self, name: str) -> FileFacts | None:
-        uri = self.uri_of(name)
+    def _facts(self, name: str) -> FileFacts | None:
+        """Return the facts of a file; None if it is gone, or if no file can have the name."""
         try:
-            return self.files.head(uri)
-        except (FileNotFoundError, NotADirectoryError):  # its folder may be a file by now
-            return None
-        except OSError as error:
-            reason = f"{shown(uri)}: {reason_of(error)}"
-            raise LandingUnavailableError(self.stream.name, self.source.uri, reason) from error
+            return self.files.head(self.uri_of(name))
+        except (FileNotFoundError, NotADirectoryError, InvalidValueError):
+            return None  # its folder may be a file by now
 
 
 def compare(file: LandedFile) -> str:
@@ -244,25 +245,12 @@ def compare(file: LandedFile) -> str:
     return "unchanged since" if same else f"changed since: now {now.size_bytes} B"
 
 
-def exclusion_reason(source: Source, name: str) -> str | None:
-    """Describe why a name below the landing is left out; None where it is taken."""
-    if re.match(f"{_HIDDEN_FOLDER}|{_expression(UNFINISHED)}", name):
-        return f"names like {', '.join(UNFINISHED)} are unfinished files"
-    if not wanted_names(source).match(name):
-        return "left out by `source.include` and `source.exclude`"
-    return None
-
-
-def wanted_names(source: Source) -> re.Pattern[str]:
-    """Return the expression for names below the landing that are final and taken."""
-    return _wanted_names(source.include, source.exclude)
-
-
 # A listing matches every name: one expression takes a tenth of the time of `fnmatch`.
 @lru_cache(maxsize=256)
-def _wanted_names(include: tuple[str, ...], exclude: tuple[str, ...]) -> re.Pattern[str]:
-    unwanted = f"{_HIDDEN_FOLDER}|{_expression((*UNFINISHED, *exclude))}"
-    return re.compile(rf"(?s:(?=.))(?!{unwanted})(?:{_expression(include)})")
+def wanted_names(source: Source) -> re.Pattern[str]:
+    """Return the expression for names below the landing that are final and taken."""
+    unwanted = f"{_HIDDEN_FOLDER}|{_expression((*UNFINISHED, *source.exclude))}"
+    return re.compile(rf"(?s:(?=.))(?!{unwanted})(?:{_expression(source.include)})")
 
 
 def _expression(patterns: tuple[str, ...]) -> str:
@@ -285,10 +273,3 @@ def _misfit(uri: str) -> str | None:
     if is_range:
         return "ends as locations of ranges of bytes do"
     return "holds a NUL, which no database takes" if "\0" in uri else None
-
-
-def _not_registered(stream: str, place: str, why: str, step: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{stream}: {place!r} was not registered, for {why}; what else has landed is. {step} "
-        f"by `source.exclude`."
-    )

@@ -20,7 +20,7 @@ from batch_pipeline.model.item import LandedFile, Registered
 from batch_pipeline.model.stream import KeyOrder
 from batch_pipeline.storage.filesystem import FileFacts, IsKnown, State
 from batch_pipeline.storage.landing import SourceLanding
-from batch_pipeline.storage.s3_events import Queue, S3EventListing
+from batch_pipeline.storage.s3_events import S3EventListing
 
 _SHARDS = 256
 
@@ -63,7 +63,7 @@ class _Pass:
     began: float
     position: str = ""
     files: int = 0
-    returned: int = 0
+    is_new: bool = False  # it has seen files that were not known
     fingerprints: "array[int]" = field(default_factory=lambda: array("q"))
     trouble: PipelineError | None = None
 
@@ -101,7 +101,7 @@ class PolledLanding:
         self._relist_every = arrivals.relist_every
         self._is_ascending = arrivals.order is KeyOrder.ASCENDING
         queue = arrivals.queue
-        self._events = None if queue is None else S3EventListing(landing, Queue(queue))
+        self._events = None if queue is None else S3EventListing(landing, queue)
         self._seen = SeenFiles()
         self._pass: _Pass | None = None
         self._last_began: float | None = None
@@ -181,8 +181,9 @@ class PolledLanding:
             if self._is_forgetting:
                 self._seen, self._is_forgetting = SeenFiles(), False
         poll.position = self._pass.position
-        is_known = self._is_known(poll) if self._limit is None else None
-        with closing(self._landing.examined(poll.position, is_known)) as names:
+        is_known = None if self._relist_every is not None else self._recognizer(poll)
+        spared = is_known if self._limit is None else None  # names that are left out do not count
+        with closing(self._landing.examined(poll.position, spared)) as names:
             for number, (name, examined) in enumerate(names):
                 if number == self._limit:
                     return
@@ -190,21 +191,23 @@ class PolledLanding:
                 if not isinstance(examined, FileFacts):
                     poll.trouble = poll.trouble or examined
                     continue
-                poll.files += 1
                 poll.highest = max(poll.highest, name)
-                found = self._unless_seen(name, examined, poll)
-                if found is not None:
-                    yield found
+                if is_known is not None and is_known(name, examined.size_bytes, examined.state):
+                    continue
+                poll.files += 1
+                found = self._landing.found(name, examined)
+                if is_known is not None:
+                    stamp = fingerprint(name, examined.size_bytes, examined.state)
+                    poll.returned[found.location] = stamp
+                yield found
         poll.is_at_end = True
 
-    def _is_known(self, poll: _Poll) -> IsKnown | None:
+    def _recognizer(self, poll: _Poll) -> IsKnown:
         """Return a function that recognizes, and counts, files that this pass need not return.
 
-        It spares the listing most of its work. A poll that lists some names only cannot use it:
-        names that are left out would not count.
+        It spares a listing most of its work. A pass that comes now and then has none: it is there
+        to compare everything.
         """
-        if self._relist_every is not None:
-            return None
         seen, record = self._seen, poll.known.append
 
         def is_known(name: str, size_bytes: int, state: State) -> bool:
@@ -217,31 +220,19 @@ class PolledLanding:
 
         return is_known
 
-    def _unless_seen(self, name: str, facts: FileFacts, poll: _Poll) -> LandedFile | None:
-        if self._relist_every is not None:  # such a pass is there to compare everything
-            return self._landing.found(name, facts)
-        one = fingerprint(name, facts.size_bytes, facts.state)
-        if one in self._seen:
-            poll.known.append(one)
-            return None
-        found = self._landing.found(name, facts)
-        poll.returned[found.location] = one
-        return found
-
     def _advance(self, poll: _Poll, changed: set[str]) -> None:
         """Record a part of the pass, and its end."""
         begun = self._pass
         if begun is None:
             return
         begun.position, begun.files = poll.position, begun.files + poll.files
-        begun.returned += len(poll.returned)
         begun.trouble = begun.trouble or poll.trouble
+        new = [one for location, one in poll.returned.items() if location not in changed]
+        begun.is_new = begun.is_new or bool(new)
         begun.fingerprints.extend(poll.known)
-        begun.fingerprints.extend(
-            one for location, one in poll.returned.items() if location not in changed
-        )
+        begun.fingerprints.extend(new)
         if poll.is_at_end:
-            if begun.returned or len(begun.fingerprints) != len(self._seen):
+            if begun.is_new or len(begun.fingerprints) != len(self._seen):
                 self._seen = SeenFiles(begun.fingerprints)
             self._files, self._trouble = begun.files, begun.trouble
             self._pass, self._last_began = None, begun.began

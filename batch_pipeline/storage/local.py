@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import BufferedReader
@@ -169,7 +169,7 @@ class LocalFileSystem(FileSystem):
         sync_folder(Path(to_path(uri)))
 
     def leads_outside(self, uri: str, roots: Roots) -> bool:
-        return leads_out(to_path(uri), roots)
+        return not _lies_below(os.path.realpath(to_path(uri)), roots)
 
     def ping(self, uri: str) -> datetime | None:
         with os.scandir(to_path(uri)):
@@ -420,38 +420,29 @@ def open_within(location: str, roots: Roots) -> "BufferedReader[Any]":
         raise OutsideError(path)
     descriptor = os.open(path, _FLAGS)
     try:
-        _check(descriptor, path, location, roots)
+        _check_place(descriptor, path, location, roots)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def leads_out(path: str, roots: Roots) -> bool:
-    """Return whether a link below one of the roots leads to a place below none of them."""
-    return not _lies_below(os.path.realpath(path), roots)
-
-
-def _check(descriptor: int, path: str, location: str, roots: Roots) -> None:
+def _check_place(descriptor: int, path: str, location: str, roots: Roots) -> None:
     real = _real_path(descriptor, path)
     # What is below none of the roots was registered where it lies, when no link was on the way.
-    if _lies_below(real, roots) if roots.hold(location) else real == path:
-        return
-    if os.fstat(descriptor).st_nlink == 0:  # deleted within this moment
-        raise FileNotFoundError(path)
-    raise OutsideError(path)
+    if not (_lies_below(real, roots) if roots.hold(location) else real == path):
+        is_deleted = os.fstat(descriptor).st_nlink == 0  # within this moment
+        raise FileNotFoundError(path) if is_deleted else OutsideError(path)
 
 
 def _lies_below(real: str, roots: Roots) -> bool:
     folders = [to_path(one) for one in roots.uris if one.startswith("file:")]
     # No real path has a link in it: where it begins with the folder as it is written, that is real.
-    return any(_is_below(real, one) for one in folders) or any(
-        _is_below(real, os.path.realpath(one)) for one in folders
-    )
+    return _begins(real, folders) or _begins(real, map(os.path.realpath, folders))
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(f"{folder.rstrip('/')}/")
+def _begins(path: str, folders: Iterable[str]) -> bool:
+    return path.startswith(tuple(f"{folder.rstrip('/')}/" for folder in folders))
 
 
 def _real_path(descriptor: int, path: str) -> str:

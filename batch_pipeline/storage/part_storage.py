@@ -4,8 +4,9 @@ Part files lie flat in the root, manifests and quarantined records one folder be
 writer has left unfinished counts as a hidden file. Which files may be deleted is decided elsewhere.
 """
 
+import errno
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
@@ -17,16 +18,20 @@ from batch_pipeline.model.errors import (
     ManifestFileUnavailableError,
     StorageUnavailableError,
 )
+from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.manifest_file import (
+    InventoryOlderError,
+    ManifestUnfitError,
+    UnknownManifests,
+)
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.errors import is_missing_bucket, raise_as
+from batch_pipeline.storage.errors import OTHER_VERSION, is_missing_bucket, raise_as
 from batch_pipeline.storage.filesystem import FileFacts, FileSystem, filesystem_of, no_facts
 from batch_pipeline.storage.manifest_files import (
-    already_there,
     check_manifest_file,
-    manifest_file_name,
     manifest_file_text,
 )
 
@@ -59,12 +64,13 @@ class PartFileStorage:
         """
         if attempt.generation is None:
             return
-        batch = attempt.batch
-        name = manifest_file_name(self.storage, batch.job, batch.key, attempt.generation)
+        uri = self._manifest_uri(attempt.batch.job, attempt.batch.key, attempt.generation)
         with self._unavailable():
-            facts = self._facts(self._uri(Folder.MANIFESTS, name))
+            facts = self._facts(uri)
         if facts is not None:
-            raise already_there(attempt, name, self.storage.root)
+            job, name = attempt.batch.job, uri.rpartition("/")[2]
+            unknown = UnknownManifests(stream=job, jobs={name: job})
+            raise InventoryOlderError.of(unknown, self.storage.root)
 
     def check_written(self, parts: Iterable[PartFile]) -> None:
         """Check that part files are there: executors of a cluster may have disks of their own.
@@ -81,7 +87,14 @@ class PartFileStorage:
             with self._unavailable():
                 facts = self._facts(part.uri)
             if facts is None or facts.size_bytes != part.size_bytes:
-                raise _part_file_elsewhere(self.storage.root, part, facts)
+                there = "is not there" if facts is None else f"has {facts.size_bytes} B"
+                raise ConfigurationError(
+                    f"Storage {self.storage.root}: an executor wrote {part.uri} with "
+                    f"{part.size_bytes} B, and seen from here it {there}. Executors write to "
+                    f"another disk. Nothing was published; what they wrote is left on their "
+                    f"disks. Share the folder with all machines of the cluster at the same path, "
+                    f"or let `storage.root` be in S3, then run again."
+                )
 
     def remove_attempt(self, stem: str) -> int:
         """Delete every file of one attempt, finished or not, and return their number.
@@ -105,10 +118,24 @@ class PartFileStorage:
         Raises:
             GarbageLeftError: they cannot be listed.
         """
-        with self._garbage_left():
-            for folder in Folder:
-                with _missing_is_empty():
-                    yield from self._files_of(folder)
+        for folder in Folder:
+            with self._garbage_left(), _missing_is_empty():
+                for one in self._files.list(self._prefix(folder), recursive=False):
+                    facts = one.facts
+                    if facts is not None and facts.is_regular and not one.is_link:
+                        yield StoredFile(
+                            folder=folder,
+                            name=one.name,
+                            size_bytes=facts.size_bytes,
+                            modified_at=facts.modified_at,
+                        )
+                for unfinished in self._files.unfinished(self._prefix(folder), recursive=False):
+                    yield StoredFile(
+                        folder=folder,
+                        name=hidden_name(unfinished.name),
+                        size_bytes=unfinished.size_bytes,
+                        modified_at=unfinished.started_at,
+                    )
 
     def remove(self, file: StoredFile) -> bool:
         """Delete a file as `files` lists it; return whether it was there.
@@ -116,10 +143,17 @@ class PartFileStorage:
         Raises:
             GarbageLeftError: it cannot be deleted.
         """
-        uri, hidden = self._uri(file.folder, file.name), shown_name(file.name)
+        uri, final = self._uri(file.folder, file.name), shown_name(file.name)
         with self._garbage_left():
-            if hidden is not None and self._abort(file.folder, hidden):
-                return True
+            if final is not None:
+                prefix = self._prefix(file.folder, final)
+                same = [
+                    self._files.abort_unfinished(one)
+                    for one in self._files.unfinished(prefix, recursive=False)
+                    if one.name == final
+                ]
+                if any(same):
+                    return True
             if self._facts(uri) is None:
                 return False
             self._files.delete(uri)
@@ -127,9 +161,7 @@ class PartFileStorage:
 
     def pointer_uri(self, manifest: Manifest) -> str:
         """Return where the manifest file of a manifest is, or was."""
-        key, generation = manifest.batch.key, manifest.generation
-        name = manifest_file_name(self.storage, manifest.job, key, generation)
-        return self._uri(Folder.MANIFESTS, name)
+        return self._manifest_uri(manifest.job, manifest.batch.key, manifest.generation)
 
     def point_to(self, manifest: Manifest) -> str:
         """Write the manifest file unless it is there; of several writers one wins.
@@ -149,12 +181,85 @@ class PartFileStorage:
         check_manifest_file(there, manifest, uri)
         return uri
 
+    def manifest_names(self, start: str) -> Iterator[str]:
+        """List the names that begin so; a root that is gone has none.
+
+        Nothing is opened. Links and folders are left out.
+
+        Raises:
+            StorageUnavailableError: they cannot be listed.
+        """
+        # Writing to a root that is gone reports it.
+        with self._unlisted(), suppress(FileNotFoundError, NotADirectoryError):
+            for one in self._files.list(
+                self._prefix(Folder.MANIFESTS, start), recursive=False, facts_for=no_facts
+            ):
+                if not one.is_link:
+                    yield one.name
+
+    def read_manifest(self, name: str, most: int) -> bytes:
+        """Read a manifest file.
+
+        Raises:
+            ManifestUnfitError: it is not there, or has more bytes than `most`.
+            StorageUnavailableError: it cannot be read.
+        """
+        with self._unlisted():
+            try:
+                with self._files.open(self._uri(Folder.MANIFESTS, name)) as file:
+                    text = file.read(most + 1)
+            except FileNotFoundError as error:
+                raise ManifestUnfitError(name, "it is not there any more") from error
+        if len(text) > most:
+            raise ManifestUnfitError(name, f"it has more than {most} bytes")
+        return text
+
+    def set_aside(self, name: str, mark: str) -> bool:
+        """Move a manifest file to `discarded/<mark>/manifests`; return whether it was there.
+
+        Nothing is overwritten. The file is copied first, so that after a crash it may be in both
+        places.
+
+        Raises:
+            StorageUnavailableError: it cannot be moved, or was written again, and stays.
+        """
+        source = self._uri(Folder.MANIFESTS, name)
+        folder = join_uri(self.discarded(mark), Folder.MANIFESTS)
+        with self._unlisted():
+            try:
+                pinned = self._files.pin(source)
+                with pinned.open() as file:
+                    text = file.read()
+            except FileNotFoundError:
+                return False
+            self._files.make_folder(folder, parents=True)
+            if not self._files.create_if_absent(join_uri(folder, name), text):
+                raise FileExistsError(errno.EEXIST, "another file has its name there", source)
+            self._files.sync_folder(folder)
+            failpoint("discard.copied")
+            try:
+                if self._files.head(source) != pinned.facts:
+                    raise FileExistsError(errno.EEXIST, OTHER_VERSION, source)
+            except FileNotFoundError:
+                return False  # another process moved it
+            self._files.delete(source)
+            self._files.sync_folder(self._prefix(Folder.MANIFESTS))
+        return True
+
+    def discarded(self, mark: str) -> str:
+        """Return the URI of the folder that a mark stands for."""
+        return join_uri(self.storage.root, f"discarded/{mark}")
+
     @property
     def _files(self) -> FileSystem:
         return filesystem_of(self.storage.root)
 
     def _uri(self, folder: Folder, name: str) -> str:
         return self._files.join(join_uri(self.storage.root, folder), name)
+
+    def _manifest_uri(self, job: str, key: str, generation: int) -> str:
+        name = f"{self.storage.prefix}{job}-{key}.g{generation}.json"
+        return self._uri(Folder.MANIFESTS, name)
 
     def _prefix(self, folder: Folder, start: str = "") -> str:
         return f"{join_uri(self.storage.root, folder)}/{start}"
@@ -177,32 +282,21 @@ class PartFileStorage:
             removed += len(uris)
         return removed
 
-    def _files_of(self, folder: Folder) -> Iterator[StoredFile]:
-        for one in self._files.list(self._prefix(folder), recursive=False):
-            facts = one.facts
-            if facts is not None and facts.is_regular and not one.is_link:
-                yield StoredFile(
-                    folder=folder,
-                    name=one.name,
-                    size_bytes=facts.size_bytes,
-                    modified_at=facts.modified_at,
-                )
-        for unfinished in self._files.unfinished(self._prefix(folder), recursive=False):
-            yield StoredFile(
-                folder=folder,
-                name=hidden_name(unfinished.name),
-                size_bytes=unfinished.size_bytes,
-                modified_at=unfinished.started_at,
-            )
-
-    def _abort(self, folder: Folder, name: str) -> int:
-        """Remove the unfinished files of a name; return how many were there."""
-        unfinished = self._files.unfinished(self._prefix(folder, name), recursive=False)
-        same = [one for one in unfinished if one.name == name]
-        return sum(self._files.abort_unfinished(one) for one in same)
-
     def _unavailable(self) -> AbstractContextManager[None]:
         return raise_as(partial(StorageUnavailableError, self.storage.root))
+
+    def _unlisted(self) -> AbstractContextManager[None]:
+        uri = self._prefix(Folder.MANIFESTS)
+
+        def build(reason: str) -> StorageUnavailableError:
+            text = (
+                f"The manifests in {uri} cannot be looked at ({reason}), so nobody knows whether "
+                f"the inventory is as new as they are. Nothing was planned. Make it readable, then "
+                f"try again."
+            )
+            return StorageUnavailableError(uri, reason, text)
+
+        return raise_as(build)
 
     def _garbage_left(self) -> AbstractContextManager[None]:
         return raise_as(partial(GarbageLeftError, self.storage.root))
@@ -216,14 +310,3 @@ def _missing_is_empty() -> Iterator[None]:
     except FileNotFoundError as error:
         if is_missing_bucket(error):
             raise
-
-
-def _part_file_elsewhere(root: str, part: PartFile, facts: FileFacts | None) -> ConfigurationError:
-    found = "is not there" if facts is None else f"has {facts.size_bytes} B"
-    return ConfigurationError(
-        f"Storage {root}: an executor wrote {part.uri} with "
-        f"{part.size_bytes} B, and seen from here it {found}. Executors write "
-        f"to another disk. Nothing was published; what they wrote is left on their disks. "
-        f"Share the folder with all machines of the cluster at the same path, or let "
-        f"`storage.root` be in S3, then run again."
-    )

@@ -25,7 +25,7 @@ from typing_extensions import Buffer
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.location import Roots, split_object, to_object_uri
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError
+from batch_pipeline.storage.errors import UnreachableError, is_missing_bucket
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     FileSystem,
@@ -77,15 +77,13 @@ class S3FileSystem(FileSystem):
             request["Delimiter"] = "/"
         for page in _pages(prefix, request, self.client):
             for one in page.get("Contents", ()):
-                name, facts = one["Key"][len(folder) :], _listed_facts(one)
+                name, facts = one["Key"][len(folder) :], _facts(one, prefix)
                 if is_known is None or not is_known(name, facts.size_bytes, facts.state):
                     yield ListedFile(name, facts if facts_for is None or facts_for(name) else None)
 
     def head(self, uri: str, *, checksum: bool = False) -> FileFacts:
-        bucket, key = split_object(uri)
         more = {"ChecksumMode": "ENABLED"} if checksum else {}
-        with translate_store_errors(uri):
-            response = self.client().head_object(Bucket=bucket, Key=key, **more)
+        response = _request(self.client, "head_object", uri, **more)
         return _facts(response, uri, sha256=_checksum(response) if checksum else None)
 
     def open(self, uri: str, etag: str | None = None) -> "io.BufferedReader[Any]":
@@ -120,9 +118,7 @@ class S3FileSystem(FileSystem):
 
     def delete(self, *uris: str) -> None:
         if len(uris) == 1:
-            bucket, key = split_object(uris[0])
-            with translate_store_errors(uris[0]):
-                self.client().delete_object(Bucket=bucket, Key=key)
+            _request(self.client, "delete_object", uris[0])
             return
         for first in range(0, len(uris), _MAX_DELETED):
             some = uris[first : first + _MAX_DELETED]
@@ -154,14 +150,12 @@ class S3FileSystem(FileSystem):
                     )
 
     def abort_unfinished(self, file: UnfinishedFile) -> bool:
-        bucket, key = split_object(file.uri)
-        with translate_store_errors(file.uri):
-            try:
-                self.client().abort_multipart_upload(
-                    Bucket=bucket, Key=key, UploadId=file.upload_id
-                )
-            except self.client().exceptions.NoSuchUpload:
-                return False
+        try:
+            _request(self.client, "abort_multipart_upload", file.uri, UploadId=file.upload_id)
+        except FileNotFoundError as error:
+            if is_missing_bucket(error):
+                raise
+            return False
         return True
 
     def ping(self, uri: str) -> datetime | None:
@@ -194,26 +188,14 @@ class ObjectReader(io.RawIOBase):
         """Open an object; with known `facts`, no request is made before it is read."""
         super().__init__()
         self.uri = uri
-        self._client = client
-        self._position = 0
-        self._bucket, self._key = split_object(uri)
-        self._body_position = 0
+        self.client = client
+        self.errors: list[OSError] = []
+        self._position = self._body_position = 0
         self._body: Any = None
         if facts is None:
-            self._condition = _only(etag)
-            with translate_store_errors(uri):
-                response = self._get()
-            self._body = response["Body"]
-            facts = _facts(response, uri)
+            response = self._get(etag)
+            self._body, facts = response["Body"], _facts(response, uri)
         self.facts = facts
-        self._condition = _only(facts.etag)
-        self.errors: list[OSError] = []
-
-    def again(self) -> "ObjectReader":
-        """Return another reader of the same version, at its start; no request is made yet."""
-        reader = ObjectReader(self.uri, facts=self.facts, client=self._client)
-        reader.errors = self.errors
-        return reader
 
     def readable(self) -> bool:
         """Return True."""
@@ -279,8 +261,7 @@ class ObjectReader(io.RawIOBase):
         if self._body is not None and self._body_position == self._position:
             return
         self._drop_body()
-        with translate_store_errors(self.uri):
-            self._body = self._get(Range=f"bytes={self._position}-")["Body"]
+        self._body = self._get(self.facts.etag, Range=f"bytes={self._position}-")["Body"]
         self._body_position = self._position
 
     def _read_body(self, wanted: int) -> bytes:
@@ -292,10 +273,10 @@ class ObjectReader(io.RawIOBase):
             self._drop_body()
         return data
 
-    def _get(self, **more: str) -> Mapping[str, Any]:
-        request = {"Bucket": self._bucket, "Key": self._key, **self._condition, **more}
-        response: Mapping[str, Any] = self._client().get_object(**request)
-        return response
+    def _get(self, etag: str | None, **more: str) -> Any:
+        """Request one version; without an ETag, the one that is there."""
+        only = {} if etag is None else {"IfMatch": f'"{etag}"'}
+        return _request(self.client, "get_object", self.uri, **only, **more)
 
     def _drop_body(self) -> None:
         if self._body is not None:
@@ -313,7 +294,8 @@ class PinnedObject:
         self._whole: bytes | None = None
         if self.facts.size_bytes <= WHOLE_BYTES:
             with reader:
-                self._whole = _read_all(reader, self.facts.size_bytes)
+                whole = io.BufferedReader(reader, BUFFER_BYTES)
+                self._whole = whole.read(self.facts.size_bytes)
 
     @property
     def error(self) -> OSError | None:
@@ -324,7 +306,10 @@ class PinnedObject:
         """Open this version at its start; the first time without a request of its own."""
         if self._whole is not None:
             return io.BufferedReader(io.BytesIO(self._whole))
-        reader = self._reader.again() if self._is_opened else self._reader
+        first, reader = self._reader, self._reader
+        if self._is_opened:
+            reader = ObjectReader(first.uri, facts=first.facts, client=first.client)
+            reader.errors = first.errors
         self._is_opened = True
         return io.BufferedReader(reader, BUFFER_BYTES)
 
@@ -338,26 +323,12 @@ class PinnedObject:
         self._reader.close()
 
 
-def _read_all(reader: ObjectReader, size_bytes: int) -> bytes:
-    data = bytearray(size_bytes)
-    view, filled = memoryview(data), 0
-    while filled < size_bytes:
-        filled += reader.readinto(view[filled:])
-    return bytes(data)
-
-
-def _only(etag: str | None) -> dict[str, str]:
-    """Return the condition that requests one version; without an ETag there is none."""
-    return {} if etag is None else {"IfMatch": f'"{etag}"'}
-
-
 class ObjectUpload:
     """An object that is being written; not for two threads at once."""
 
     def __init__(self, uri: str, client: Callable[[], Any] = s3_client.client) -> None:
         self.uri = uri
         self._client = client
-        self._bucket, self._key = split_object(uri)
         self._mark = uuid4().hex
         self._buffer = bytearray()
         self._upload_id: str | None = None
@@ -411,7 +382,7 @@ class ObjectUpload:
         self._may_be_visible = True
         try:
             self._request(
-                self._client().complete_multipart_upload,
+                "complete_multipart_upload",
                 UploadId=self._upload_id,
                 MultipartUpload={"Parts": self._parts},
             )
@@ -431,10 +402,10 @@ class ObjectUpload:
         self._buffer.clear()
         with suppress(OSError):
             if self._upload_id is not None:
-                self._request(self._client().abort_multipart_upload, UploadId=self._upload_id)
+                self._request("abort_multipart_upload", UploadId=self._upload_id)
         try:
             if self._may_be_visible and self._is_there():
-                self._request(self._client().delete_object)
+                self._request("delete_object")
         except OSError:
             return False
         return True
@@ -442,7 +413,7 @@ class ObjectUpload:
     def _send(self, data: bytes) -> None:
         if self._upload_id is None:
             response = self._request(
-                self._client().create_multipart_upload,
+                "create_multipart_upload",
                 ChecksumAlgorithm="SHA256",
                 Metadata={_MARK: self._mark},
             )
@@ -457,7 +428,7 @@ class ObjectUpload:
     def _upload_part(self, number: int, data: bytes) -> dict[str, Any]:
         checksum = _sha256(data)
         response = self._request(
-            self._client().upload_part,
+            "upload_part",
             UploadId=self._upload_id,
             PartNumber=number,
             Body=data,
@@ -477,27 +448,32 @@ class ObjectUpload:
     def _is_there(self) -> bool:
         """Return whether the object is there and was written by this upload."""
         try:
-            response = self._request(self._client().head_object)
+            response = self._request("head_object")
         except FileNotFoundError:
             return False
         return bool(response["Metadata"].get(_MARK) == self._mark)
 
-    def _request(self, request: Callable[..., Any], **more: Any) -> Any:
-        with translate_store_errors(self.uri):
-            return request(Bucket=self._bucket, Key=self._key, **more)
+    def _request(self, operation: str, **more: Any) -> Any:
+        return _request(self._client, operation, self.uri, **more)
+
+
+def _request(client: Callable[[], Any], operation: str, uri: str, **more: Any) -> Any:
+    """Request an operation on one object."""
+    bucket, key = split_object(uri)
+    with translate_store_errors(uri):
+        return getattr(client(), operation)(Bucket=bucket, Key=key, **more)
 
 
 def _put(client: Callable[[], Any], uri: str, data: bytes, **more: Any) -> None:
-    bucket, key = split_object(uri)
-    with translate_store_errors(uri):
-        response = client().put_object(
-            Bucket=bucket,
-            Key=key,
-            Body=data,
-            ChecksumAlgorithm="SHA256",  # without it some stores compare the sum and forget it
-            ChecksumSHA256=_sha256(data),
-            **more,
-        )
+    response = _request(
+        client,
+        "put_object",
+        uri,
+        Body=data,
+        ChecksumAlgorithm="SHA256",  # without it some stores compare the sum and forget it
+        ChecksumSHA256=_sha256(data),
+        **more,
+    )
     if "ETag" not in response:
         raise unreachable(uri)
 
@@ -530,17 +506,19 @@ def _pages(
 
 
 def _facts(response: Mapping[str, Any], uri: str, sha256: str | None = None) -> FileFacts:
-    """Return the facts of an object from the response to a HEAD, or to a GET of all of it.
+    """Return the facts of an object as a listing, a HEAD, or a GET of all of it has them.
 
     Raises:
         UnreachableError: it is no response of S3.
     """
     if "LastModified" not in response:
         raise unreachable(uri)
+    etag = response.get("ETag")
     return FileFacts(
-        size_bytes=response["ContentLength"],
-        modified_at=_whole_seconds(response["LastModified"]),
-        etag=_plain_etag(response.get("ETag")),
+        size_bytes=response["Size"] if "Size" in response else response["ContentLength"],
+        # Some stores return fractions in listings, but never for a single object.
+        modified_at=response["LastModified"].astimezone(UTC).replace(microsecond=0),
+        etag=None if etag is None else etag.strip('"'),
         version=response.get("VersionId"),
         sha256=sha256,
     )
@@ -553,27 +531,10 @@ def _checksum(response: Mapping[str, Any]) -> str | None:
     nothing here. Those end with the number of parts; not all stores write that.
     """
     written = response.get("ChecksumSHA256")
-    etag = _plain_etag(response.get("ETag"))
-    is_of_parts = response.get("ChecksumType") == "COMPOSITE" or "-" in f"{written}{etag}"
-    return None if written is None or is_of_parts else base64.b64decode(written).hex()
-
-
-def _whole_seconds(time: datetime) -> datetime:
-    """Drop fractions, which some stores return in listings but never for a single object."""
-    return time.astimezone(UTC).replace(microsecond=0)
-
-
-def _listed_facts(one: Mapping[str, Any]) -> FileFacts:
-    return FileFacts(
-        size_bytes=one["Size"],
-        modified_at=_whole_seconds(one["LastModified"]),
-        etag=_plain_etag(one.get("ETag")),
-    )
-
-
-def _plain_etag(etag: str | None) -> str | None:
-    """Remove the quotes that S3 puts around an ETag."""
-    return None if etag is None else etag.strip('"')
+    is_of_parts = "-" in f"{written}{response.get('ETag')}"
+    if written is None or is_of_parts or response.get("ChecksumType") == "COMPOSITE":
+        return None
+    return base64.b64decode(written).hex()
 
 
 S3 = S3FileSystem()

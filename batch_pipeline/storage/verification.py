@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 from typing_extensions import Buffer
 
-from batch_pipeline.model.encoding import PART_FORMATS, Compression, Format, format_of_file
+from batch_pipeline.model.encoding import PART_FORMATS, Format, format_of_file
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.storage.errors import part_file_unreachable, reason_of
-from batch_pipeline.storage.filesystem import digest, filesystem_of, is_about_file
+from batch_pipeline.storage.filesystem import FileFacts, digest, filesystem_of, is_about_file
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, count_lines
 
@@ -42,48 +42,21 @@ def read_contents(uri: str) -> Contents:
         OSError: it is not there or cannot be read.
     """
     stated = format_of_file(uri)
+    is_columnar = stated is not None and PART_FORMATS[stated[0]].is_columnar
+    records, damage = None, None
     with filesystem_of(uri).open(uri) as file:
         hashing = _HashingReader(file)
-        buffered = io.BufferedReader(hashing, _BLOCK)
-        records, damage = None, None
-        if stated is not None and not PART_FORMATS[stated[0]].is_columnar:
-            records, damage = _count_lines(buffered, stated[1])
+        if stated is not None and not is_columnar:
+            try:
+                records = count_lines(io.BufferedReader(hashing, _BLOCK), stated[1])
+            except DECOMPRESSION_ERRORS as error:
+                damage = str(error)
         while hashing.read(_BLOCK):
             pass  # what the reader of lines left
-        if stated is not None and PART_FORMATS[stated[0]].is_columnar:
+        if stated is not None and is_columnar:
             file.seek(0)
             records, damage = _count_rows(file, stated[0])
-        return Contents(sha256=hashing.sha256, records=records, damage=damage)
-
-
-class _HashingReader(io.RawIOBase):
-    """A file that hashes what is read of it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
-        self._file = file
-        self._sum = hashlib.sha256()
-
-    @property
-    def sha256(self) -> str:
-        return self._sum.hexdigest()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._file.read(len(view))
-        view[: len(data)] = data
-        self._sum.update(data)
-        return len(data)
-
-
-def _count_lines(file: BinaryIO, compression: Compression) -> tuple[int | None, str | None]:
-    try:
-        return count_lines(file, compression), None
-    except DECOMPRESSION_ERRORS as error:
-        return None, str(error)
+    return Contents(sha256=hashing.sum.hexdigest(), records=records, damage=damage)
 
 
 def _count_rows(file: BinaryIO, file_format: Format) -> tuple[int | None, str | None]:
@@ -97,6 +70,25 @@ def _count_rows(file: BinaryIO, file_format: Format) -> tuple[int | None, str | 
         return None, str(error).strip()
 
 
+class _HashingReader(io.RawIOBase):
+    """A file that hashes what is read of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.sum = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._file.read(len(view))
+        view[: len(data)] = data
+        self.sum.update(data)
+        return len(data)
+
+
 def size_problem(part: PartFile) -> str | None:
     """Return what is wrong with a file by its size alone; nothing is opened.
 
@@ -105,16 +97,38 @@ def size_problem(part: PartFile) -> str | None:
     Raises:
         RetryableError: its store is unreachable now, or refuses.
     """
-    return _unopened_problem(part)[0]
+    facts = _facts(part)
+    return facts if isinstance(facts, str) else None
 
 
-def checksum_problem(part: PartFile) -> str | None:
-    """Return what is wrong with a file by all of its bytes; memory is constant.
+def content_problem(part: PartFile) -> str | None:
+    """Return what is wrong with a file by all of its bytes, unless the store vouches for them.
+
+    Memory is constant.
 
     Raises:
         RetryableError: its store is unreachable now, or refuses.
     """
-    return size_problem(part) or _read_problem(part)
+    facts = _facts(part)
+    if isinstance(facts, str):
+        return facts
+    if facts.sha256 is not None:
+        return None
+    try:
+        return _sum_problem(part, digest(part.uri))
+    except OSError as error:
+        return store_problem(part.uri, error, "read")
+
+
+def problem_before_reading(part: PartFile) -> str | None:
+    """Return what is wrong with a file whose reader will compare its SHA-256 again.
+
+    Nothing is fetched from a store for that.
+
+    Raises:
+        RetryableError: its store is unreachable now, or refuses.
+    """
+    return content_problem(part) if filesystem_of(part.uri).is_local else size_problem(part)
 
 
 def verify_contents(part: PartFile) -> str | None:
@@ -127,84 +141,46 @@ def verify_contents(part: PartFile) -> str | None:
     if problem is not None:
         return problem
     try:
-        found = read_contents(part.uri)
+        contents = read_contents(part.uri)
     except OSError as error:
-        return _unreadable(part, error)
-    inside = None
-    if found.damage is not None:
-        inside = f"cannot be read to its end ({found.damage})"
-    elif found.records is not None and found.records != part.records:
-        inside = f"has other records: {found.records:,}, published: {part.records:,}"
-    other = _sum_problem(part, found.sha256)
-    if other is None:
-        return None if inside is None else f"{shown(part.uri)} {inside}"
-    return other if inside is None else f"{other}, and {inside}"
+        return store_problem(part.uri, error, "read")
+    other, inside = _sum_problem(part, contents.sha256), None
+    if contents.damage is not None:
+        inside = f"cannot be read to its end ({contents.damage})"
+    elif contents.records is not None and contents.records != part.records:
+        inside = f"has other records: {contents.records:,}, published: {part.records:,}"
+    if inside is None:
+        return other
+    return f"{shown(part.uri)} {inside}" if other is None else f"{other}, and {inside}"
 
 
-def content_problem(part: PartFile) -> str | None:
-    """Return what is wrong with a file by all of its bytes, unless the store vouches for them.
+def store_problem(uri: str, error: OSError, verb: str) -> str:
+    """Return what is wrong with a file that cannot be read, or only `looked at`.
 
     Raises:
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: the error is not about the file: its store is unreachable now, or refuses.
     """
-    problem, is_compared = _unopened_problem(part)
-    return problem if problem is not None or is_compared else _read_problem(part)
-
-
-def problem_before_reading(part: PartFile) -> str | None:
-    """Return what is wrong with a file whose reader will compare its SHA-256 again.
-
-    Nothing is fetched from a store for that.
-
-    Raises:
-        RetryableError: its store is unreachable now, or refuses.
-    """
-    return checksum_problem(part) if filesystem_of(part.uri).is_local else size_problem(part)
-
-
-def _unopened_problem(part: PartFile) -> tuple[str | None, bool]:
-    """Return what is wrong without opening it, and whether the SHA-256 was compared."""
-    place = shown(part.uri)
-    try:
-        facts = filesystem_of(part.uri).head(part.uri, checksum=True)
-    except FileNotFoundError:
-        return f"{place} is missing", False
-    except OSError as error:
-        ensure_store_answered(part.uri, error)
-        return f"{place} cannot be looked at ({reason_of(error)})", False
-    if facts.size_bytes != part.size_bytes:
-        problem = f"{place} has {facts.size_bytes:,} B, published: {part.size_bytes:,} B"
-        return problem, False
-    if facts.sha256 is None:
-        return None, False
-    return _sum_problem(part, facts.sha256), True
-
-
-def _read_problem(part: PartFile) -> str | None:
-    try:
-        found = digest(part.uri)
-    except OSError as error:
-        return _unreadable(part, error)
-    return _sum_problem(part, found)
-
-
-def _unreadable(part: PartFile, error: OSError) -> str:
-    ensure_store_answered(part.uri, error)
-    return f"{shown(part.uri)} cannot be read ({reason_of(error)})"
-
-
-def ensure_store_answered(uri: str, error: OSError) -> None:
-    """Check that an error is about a file, and not about its whole store.
-
-    Raises:
-        RetryableError: its store is unreachable now, or refuses.
-    """
+    if isinstance(error, FileNotFoundError):
+        return f"{shown(uri)} is missing"
     if not is_about_file(uri, error):
         raise part_file_unreachable(uri, reason_of(error)) from error
+    return f"{shown(uri)} cannot be {verb} ({reason_of(error)})"
 
 
-def _sum_problem(part: PartFile, found: str) -> str | None:
-    if found == part.sha256:
+def _facts(part: PartFile) -> FileFacts | str:
+    """Return the facts of a file, or what is wrong with it without opening it."""
+    try:
+        facts = filesystem_of(part.uri).head(part.uri, checksum=True)
+    except OSError as error:
+        return store_problem(part.uri, error, "looked at")
+    if facts.size_bytes != part.size_bytes:
+        size = f"{facts.size_bytes:,} B, published: {part.size_bytes:,} B"
+        return f"{shown(part.uri)} has {size}"
+    return (facts.sha256 and _sum_problem(part, facts.sha256)) or facts
+
+
+def _sum_problem(part: PartFile, sha256: str) -> str | None:
+    if sha256 == part.sha256:
         return None
-    place = shown(part.uri)
-    return f"{place} has the SHA-256 {found[:12]}…, {part.sha256[:12]}… was published"
+    sums = f"{sha256[:12]}…, {part.sha256[:12]}… was published"
+    return f"{shown(part.uri)} has the SHA-256 {sums}"

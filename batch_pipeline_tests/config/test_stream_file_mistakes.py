@@ -99,6 +99,8 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
         ("key_properties: [a, 1]", "`key_properties[2]` is 1; expected text"),
         ("storage: {prefix: a/b}", "`storage.prefix` is 'a/b'; expected to match"),
         ("on_bad_file: {missing: drop}", "`on_bad_file.missing` is 'drop'; expected 'fail',"),
+        ("dagster: {partitions_per_run: 0}", "is 0; expected at least 1"),
+        ("dagster: {runs_at_once: 0}", "is 0; expected at least 1"),
         ("on_bad_record: {max_bad_records: -1}", "is -1; expected at least 0"),
         ("part_files: {max_bytes: 0}", "`part_files.max_bytes` is 0; expected at least 1"),
         ("on_bad_record: {max_bad_ratio: 2}", "`on_bad_record.max_bad_ratio` is 2; expected at"),

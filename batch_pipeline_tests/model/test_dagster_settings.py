@@ -30,13 +30,6 @@ def test_label_that_dagster_refuses_is_refused_first(rules: dict[str, Any], name
     assert str(caught.value).startswith(named)
 
 
-@pytest.mark.parametrize("name", ["partitions_per_run", "runs_at_once"])
-def test_number_of_runs_or_partitions_below_one_is_refused(name: str) -> None:
-    rules: dict[str, Any] = {name: 0}
-    with pytest.raises(InvalidValueError, match=f"dagster.{name} is 0; expected at least 1"):
-        DagsterRules(**rules)
-
-
 @given(
     owner=st.one_of(
         st.emails(),

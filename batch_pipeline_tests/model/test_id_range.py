@@ -12,12 +12,6 @@ ranges = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(
 )
 
 
-@given(ranges, ranges)
-def test_overlaps_of_two_ranges_means_a_shared_id(left: IdRange, right: IdRange) -> None:
-    ids = [set(range(one.first_id, one.last_id + 1)) for one in (left, right)]
-    assert left.overlaps(right) == right.overlaps(left) == bool(ids[0] & ids[1])
-
-
 @given(ranges, st.integers(-25, 25))
 def test_contains_counts_both_ends_in(id_range: IdRange, item_id: int) -> None:
     assert (item_id in id_range) == (item_id in range(id_range.first_id, id_range.last_id + 1))

@@ -74,12 +74,6 @@ def test_item_of_a_range_weighs_its_bytes() -> None:
     assert Item(id=1, file=part, row_weight=7).weight == 7
 
 
-@pytest.mark.parametrize("size", [0, -1])
-def test_items_of_no_size_are_refused(size: int) -> None:
-    with pytest.raises(InvalidValueError, match=r"source\.max_item_size"):
-        Source(uri="file:///landing", max_item_bytes=size)
-
-
 def test_numbers_of_records_in_a_file_do_not_go_with_ranges() -> None:
     """Expect a refusal: nobody has counted the records in front of a range."""
     source = Source(uri="file:///landing", max_item_bytes=100)

@@ -11,7 +11,7 @@ from batch_pipeline.model.load import Loading
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Storage, Stream
 from batch_pipeline.pipeline.load import LoadContext, Outcome, load
-from batch_pipeline.storage.verification import checksum_problem
+from batch_pipeline.storage.verification import content_problem
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.load.target_scripts import loader, part_of
 from batch_pipeline_tests.seeds import planned, publish, query
@@ -59,7 +59,7 @@ def dock(database: Database, folder: Path, body: str, **overrides: Any) -> LoadC
         "target": "warehouse",
         "loads": database.loads,
         "loader": loader(folder, body),
-        "problem_of": checksum_problem,
+        "problem_of": content_problem,
         "run_id": "load-1",
         "in_order": False,
     }

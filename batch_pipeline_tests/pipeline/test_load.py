@@ -22,7 +22,7 @@ from batch_pipeline.model.load import Loaded
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.pipeline.load import load
-from batch_pipeline.storage.verification import checksum_problem
+from batch_pipeline.storage.verification import content_problem
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.load import target_scripts as scripts
@@ -138,7 +138,7 @@ def test_batch_that_fails_beside_one_that_somebody_has_loaded_is_tried_alone(
         with claim as got:
             if got is not None:
                 database.loads.succeed(got.load, done, None)
-        return checksum_problem(part)
+        return content_problem(part)
 
     body = FAILS_AT_FOUR.replace("4", "1")
     found = list(load(dock(database, tmp_path, body, problem_of=load_second_meanwhile)))

@@ -18,10 +18,10 @@ from batch_pipeline.pipeline.load import load
 from batch_pipeline.singer.part_records import record_blocks, records
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline.storage.verification import (
-    checksum_problem,
     content_problem,
     problem_before_reading,
     size_problem,
+    verify_contents,
 )
 from batch_pipeline_tests.encode.writers.part_factories import ALL_TYPES, schema, typed
 from batch_pipeline_tests.encode.writers.published_parts import (
@@ -68,7 +68,12 @@ def in_s3(manifest: Manifest, root: str) -> Manifest:
 def part_of(uri: str, octets: bytes) -> PartFile:
     """Write a part file of any bytes."""
     digest = hashlib.sha256(octets).hexdigest()
-    return part_file(uri=written(uri, octets), size_bytes=len(octets), sha256=digest)
+    return part_file(
+        uri=written(uri, octets),
+        records=len(octets.split(b"\n")),
+        size_bytes=len(octets),
+        sha256=digest,
+    )
 
 
 @pytest.fixture(params=["small", "large"])
@@ -77,7 +82,7 @@ def part(request: pytest.FixtureRequest, bucket: str) -> PartFile:
     return part_of(f"{bucket}/a.jsonl", LARGE if request.param == "large" else b"12345")
 
 
-LOOKS = [size_problem, checksum_problem, content_problem, problem_before_reading]
+LOOKS = [size_problem, verify_contents, content_problem, problem_before_reading]
 
 
 def test_object_as_it_was_published_has_no_problem(part: PartFile) -> None:
@@ -111,7 +116,7 @@ def test_look_fetches_only_what_the_store_does_not_vouch_for(
     assert (faults.count("HEAD"), faults.count("GET")) == (2, 0)
     assert content_problem(part) is None
     assert faults.count("GET") == (0 if part.size_bytes == 5 else 1)
-    assert checksum_problem(part) is None
+    assert verify_contents(part) is None
     assert faults.count("GET") == (1 if part.size_bytes == 5 else 2)
 
 
@@ -132,7 +137,7 @@ def test_check_of_files_is_not_answered_without_the_store(bucket: str, faults: F
     faults.refuse(403, "AccessDenied", method="GET")
     assert size_problem(part) is None
     with pytest.raises(RetryableError, match=r"refuses s3:GetObject \(AccessDenied\)"):
-        checksum_problem(part)
+        verify_contents(part)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)

@@ -8,7 +8,7 @@ import pytest
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.manifest_files import ManifestFiles
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.storage_roots import Root, content
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
@@ -28,7 +28,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
 
 
 def set_aside(root: Root) -> bool:
-    return ManifestFiles(Storage(root=root.uri)).set_aside(NAME, "mark")
+    return PartFileStorage(Storage(root=root.uri)).set_aside(NAME, "mark")
 
 
 def test_manifest_file_is_moved_whole_and_once(root: Root) -> None:
@@ -54,7 +54,7 @@ def test_move_that_was_interrupted_keeps_the_manifest_file(
         with pytest.raises(RuntimeError, match=r"discard\.copied"):
             set_aside(root)
     assert root.names() == sorted([ASIDE, HERE])
-    assert ManifestFiles(Storage(root=root.uri)).set_aside(NAME, "next")
+    assert PartFileStorage(Storage(root=root.uri)).set_aside(NAME, "next")
     assert root.names() == sorted([ASIDE, ASIDE.replace("mark", "next")])
 
 

@@ -15,8 +15,8 @@ from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.location import split_object
 from batch_pipeline.model.stream import Arrivals
+from batch_pipeline.storage import s3_events
 from batch_pipeline.storage.landing_poll import PolledLanding
-from batch_pipeline.storage.s3_events import Queue
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, looked
@@ -180,9 +180,16 @@ def test_message_of_another_bucket_or_prefix_is_left(
     assert "tells of s3://another-bucket/in/a.csv" in caplog.text
 
 
-def test_queue_gives_a_bounded_number_of_messages(queued: Queued) -> None:
+def test_listing_receives_a_bounded_number_of_messages(
+    queued: Queued,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(s3_events, "MAX_MESSAGES", 30)
     queued.send("hello")
-    assert [one.body for one in Queue(queued.queue).receive(30)] == ["hello"] * 3
+    looked(queued.polled(), database)
+    assert caplog.text.count("it is not an event notification of S3") == 3
 
 
 def test_events_after_many_objects_are_all_taken(queued: Queued, database: Database) -> None:

@@ -11,7 +11,7 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.published import PublishedBatch, RecordCounts
 from batch_pipeline.pipeline.verify import verify
-from batch_pipeline.storage.verification import checksum_problem, size_problem
+from batch_pipeline.storage.verification import content_problem, size_problem
 from batch_pipeline_tests.factories import part_file
 
 FIVE = RecordCounts(read=5, written=5)
@@ -124,21 +124,21 @@ def test_look_at_a_batch_is_asked_once_for_each_batch() -> None:
 
 
 def test_nothing_published_passes_and_says_so() -> None:
-    found = verify([], {Check.CHECKSUMS: checksum_problem})
+    found = verify([], {Check.CHECKSUMS: content_problem})
     assert [one.passed for one in found.values()] == [True, True]
     assert all("nothing to judge yet" in one.summary for one in found.values())
 
 
 def test_file_as_it_was_published_has_no_problem(tmp_path: Path) -> None:
     part = landed(tmp_path)
-    assert (size_problem(part), checksum_problem(part)) == (None, None)
+    assert (size_problem(part), content_problem(part)) == (None, None)
 
 
 def test_changed_byte_shows_only_to_who_reads(tmp_path: Path) -> None:
     part = landed(tmp_path)
     (tmp_path / "orders-0.jsonl").write_bytes(b"12945")
     assert size_problem(part) is None
-    assert "has the SHA-256" in str(checksum_problem(part))
+    assert "has the SHA-256" in str(content_problem(part))
 
 
 def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
     path = tmp_path / "orders-0.jsonl"
     path.write_bytes(b"123")
     assert size_problem(part) == f"{path} has 3 B, published: 5 B"
-    assert checksum_problem(part) == size_problem(part)
+    assert content_problem(part) == size_problem(part)
     path.unlink()
     assert size_problem(part) == f"{path} is missing"
 

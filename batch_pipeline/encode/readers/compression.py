@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Protocol, assert_never
 import pyarrow as pa
 
 from batch_pipeline.encode.errors import DecodeError
-from batch_pipeline.storage.gzip_codec import GZIP_CONTAINER, ZLIB
+from batch_pipeline.storage.part_formats.jsonl import GZIP_CONTAINER, ZLIB
 
 _READ_BYTES = 64 * 2**10
 # Below this size nothing is said of the ratio: a short file of blanks compresses very well.

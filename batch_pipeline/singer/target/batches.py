@@ -45,7 +45,7 @@ from batch_pipeline.singer import parser
 from batch_pipeline.singer.parser import BatchMessage, MessageError
 from batch_pipeline.storage.errors import reason_of
 from batch_pipeline.storage.filesystem import FileFacts, filesystem_of, is_about_file, local_file
-from batch_pipeline.storage.local import facts_of_status, leads_out, open_within
+from batch_pipeline.storage.local import facts_of_status, open_within
 
 _BLANKS = b" \t\r\n"  # JSON whitespace
 _CHUNK = 1 << 20
@@ -216,7 +216,8 @@ def _locate_entry(
         if ".." in path.parts or not within.hold(to_uri(path.absolute())):
             raise _outside_roots(path)
         if path.is_file():
-            if leads_out(str(path), within):
+            uri = to_uri(path.absolute())
+            if filesystem_of(uri).leads_outside(uri, within):
                 raise _outside_roots(path)
             there = Path(os.path.realpath(path))
             return ManifestEntry(location=to_uri(there), path=there)

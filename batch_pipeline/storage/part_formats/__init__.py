@@ -4,11 +4,11 @@
 `model.encoding.PART_FORMATS` describes the formats for everybody who does not touch the files.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from batch_pipeline.model.encoding import Encoding, Format
 
@@ -21,55 +21,32 @@ class TableWriter(Protocol):
 
     def write(self, table: "pa.Table") -> None:
         """Write rows as one group; each column of the table is a single chunk."""
-        ...
 
     def close(self) -> None:
         """Write the end of the file, which stays open."""
-        ...
 
 
-class TableCodec(ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCodec:
     """Reader and writer of one columnar format.
 
-    `json_metadata` is what the format adds to the metadata of fields that hold JSON text.
+    `open_writer` starts a file in an object with `write`; it is passed the first group of rows.
+    `read_batches` yields the rows of a file, with at most some columns and rows at a time, in the
+    types that were written. `count_rows` decodes no more than it needs. Both raise a
+    `pa.ArrowException` or an `OSError` if the file is damaged or has another format.
+
+    `unsupported_rows` returns the rows with values that the format cannot hold, and the reason for
+    each; the schema has the types of the columns in the file. `json_metadata` is what the format
+    adds to the metadata of fields that hold JSON text.
     """
 
-    json_metadata: ClassVar[dict[str, str]] = {}
-
-    @abstractmethod
-    def open_writer(self, file: Any, first: "pa.Table", encoding: Encoding) -> TableWriter:
-        """Start a file in an object with `write`; `first` is the first group of rows."""
-
-    @abstractmethod
-    def read_batches(
-        self, path: Path, columns: Collection[str] | None, max_rows: int
-    ) -> Iterator["pa.RecordBatch"]:
-        """Yield the rows of a file, with at most these columns, in the types that were written.
-
-        Raises:
-            pa.ArrowException: the file is damaged or has another format.
-            OSError: the file is damaged or cannot be read.
-        """
-
-    @abstractmethod
-    def count_rows(self, file: BinaryIO) -> int:
-        """Return the number of rows of a file, without decoding more than is needed.
-
-        Raises:
-            pa.ArrowException: the file is damaged or has another format.
-            OSError: the file is damaged or cannot be read.
-        """
-
-    def unsupported_rows(
-        self,
-        batch: "pa.RecordBatch",
-        schema: "pa.Schema",
-    ) -> Mapping[int, str]:
-        """Return the rows with values that the format cannot hold, and the reason for each.
-
-        `schema` has the types of the columns in the file.
-        """
-        return {}
+    open_writer: Callable[[Any, "pa.Table", Encoding], TableWriter]
+    read_batches: Callable[[Path, Collection[str] | None, int], "Iterator[pa.RecordBatch]"]
+    count_rows: Callable[[BinaryIO], int]
+    unsupported_rows: Callable[["pa.RecordBatch", "pa.Schema"], Mapping[int, str]] = (
+        lambda _batch, _schema: {}
+    )
+    json_metadata: dict[str, str] = field(default_factory=dict)
 
 
 def table_codec(file_format: Format) -> TableCodec:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,12 @@ from batch_pipeline.storage.part_formats import TableCodec
 
 
 class _Writer:
-    def __init__(self, file: Any, schema: pa.Schema, encoding: Encoding) -> None:
+    def __init__(self, file: Any, first: pa.Table, encoding: Encoding) -> None:
         codec = None
         if encoding.compression is Compression.ZSTD:
             codec = pa.Codec("zstd", encoding.level or FASTEST_LEVEL)
         self._writer = pa.ipc.new_file(
-            file, schema, options=pa.ipc.IpcWriteOptions(compression=codec)
+            file, first.schema, options=pa.ipc.IpcWriteOptions(compression=codec)
         )
 
     def write(self, table: pa.Table) -> None:
@@ -31,27 +31,21 @@ class _Writer:
         self._writer.close()
 
 
-class _ArrowCodec(TableCodec):
-    # Readers that know Arrow's JSON extension, among them the Singer SDK, decode such text.
-    json_metadata: ClassVar = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
+def _read_batches(
+    path: Path, columns: Collection[str] | None, max_rows: int
+) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+        names = [name for name in reader.schema.names if columns is None or name in columns]
+        for index in range(reader.num_record_batches):
+            batch = reader.get_batch(index).select(names)
+            for start in range(0, batch.num_rows, max_rows):
+                yield batch.slice(start, max_rows)
 
-    def open_writer(self, file: Any, first: pa.Table, encoding: Encoding) -> _Writer:
-        return _Writer(file, first.schema, encoding)
 
-    def read_batches(
-        self, path: Path, columns: Collection[str] | None, max_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
-            names = [name for name in reader.schema.names if columns is None or name in columns]
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index).select(names)
-                for start in range(0, batch.num_rows, max_rows):
-                    yield batch.slice(start, max_rows)
-
-    def count_rows(self, file: BinaryIO) -> int:
-        reader = pa.ipc.open_file(file)
-        batches = range(reader.num_record_batches)
-        return sum(int(reader.get_batch(index).num_rows) for index in batches)
+def _count_rows(file: BinaryIO) -> int:
+    reader = pa.ipc.open_file(file)
+    batches = range(reader.num_record_batches)
+    return sum(int(reader.get_batch(index).num_rows) for index in batches)
 
 
 def normalize_nulls(column: pa.Array) -> pa.Array:
@@ -102,4 +96,10 @@ def _mask(column: pa.BooleanArray) -> npt.NDArray[np.bool_]:
     return mask
 
 
-CODEC = _ArrowCodec()
+CODEC = TableCodec(
+    open_writer=_Writer,
+    read_batches=_read_batches,
+    count_rows=_count_rows,
+    # Readers that know Arrow's JSON extension, among them the Singer SDK, decode such text.
+    json_metadata={"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""},
+)

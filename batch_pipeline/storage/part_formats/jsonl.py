@@ -1,15 +1,27 @@
 """Part files of JSON lines, compressed as a whole: same input and level, same bytes."""
 
+import gzip
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol, assert_never, cast
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, BinaryIO, Protocol, cast
 
 import zstandard
 
 from batch_pipeline.model.encoding import FASTEST_LEVEL, Compression
-from batch_pipeline.storage.gzip_codec import GZIP, GZIP_CONTAINER, GZIP_ERRORS, HAS_ISAL, ZLIB
 
-DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (*GZIP_ERRORS, zstandard.ZstdError)
+HAS_ISAL = find_spec("isal") is not None  # some platforms have no wheel
+ZLIB: Any = import_module("isal.isal_zlib") if HAS_ISAL else zlib
+_GZIP: Any = import_module("isal.igzip") if HAS_ISAL else gzip
+GZIP_CONTAINER = 31  # zlib's window bits: 15, plus 16 for a gzip header without time or file name
+DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
+    gzip.BadGzipFile,
+    EOFError,
+    zlib.error,
+    ZLIB.error,
+    zstandard.ZstdError,
+)
 
 _BLOCK_BYTES = 2**20
 _ISAL_HARDEST = 3
@@ -21,11 +33,9 @@ class Compressor(Protocol):
 
     def compress(self, data: bytes | memoryview, /) -> bytes:
         """Accept more bytes and return the output that is ready."""
-        ...
 
     def flush(self) -> bytes:
         """Return the rest of the output; the stream is complete."""
-        ...
 
 
 def new_compressor(compression: Compression, level: int | None = None) -> Compressor | None:
@@ -42,22 +52,15 @@ def new_compressor(compression: Compression, level: int | None = None) -> Compre
         case Compression.NONE:
             return None
         case Compression.GZIP:
-            return _new_gzip(chosen)
+            if HAS_ISAL and chosen <= _ISAL_HARDEST:
+                return cast("Compressor", ZLIB.compressobj(chosen, wbits=GZIP_CONTAINER))
+            easiest = _ZLIB_EASIEST if HAS_ISAL else 0
+            return zlib.compressobj(max(chosen, easiest), wbits=GZIP_CONTAINER)
         case Compression.ZSTD:
             frame = zstandard.ZstdCompressor(level=chosen, write_checksum=True)
             return cast("Compressor", frame.compressobj())
         case Compression.SNAPPY:
             raise ValueError("no part file is compressed by snappy as a whole")
-        case _:
-            assert_never(compression)
-
-
-def _new_gzip(level: int) -> Compressor:
-    if HAS_ISAL and level <= _ISAL_HARDEST:
-        return cast("Compressor", ZLIB.compressobj(level, wbits=GZIP_CONTAINER))
-    if HAS_ISAL:
-        level = max(level, _ZLIB_EASIEST)
-    return zlib.compressobj(level, wbits=GZIP_CONTAINER)
 
 
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
@@ -66,7 +69,7 @@ def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
         case Compression.NONE:
             return file
         case Compression.GZIP:
-            opened: BinaryIO = GZIP.open(file, "rb")
+            opened: BinaryIO = _GZIP.open(file, "rb")
             return opened
         case Compression.ZSTD:
             # pyarrow's reader kept 16 MiB for each damaged file that it had read.
@@ -74,8 +77,6 @@ def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
             return frames.stream_reader(file, read_across_frames=True, closefd=False)
         case Compression.SNAPPY:
             raise ValueError("no part file is compressed by snappy as a whole")
-        case _:
-            assert_never(compression)
 
 
 def read_lines(

@@ -108,49 +108,52 @@ def _original(column: pa.Array, field: pa.Field) -> pa.Array:
     return column
 
 
-class _OrcCodec(TableCodec):
-    def open_writer(self, file: Any, first: pa.Table, encoding: Encoding) -> _Writer:
-        return _Writer(file, first, encoding)
+def _read_batches(
+    path: Path, columns: Collection[str] | None, max_rows: int
+) -> Iterator[pa.RecordBatch]:
+    with path.open("rb") as file:
+        reader = orc.ORCFile(file)
+        fields = [field for field in reader.schema if columns is None or field.name in columns]
+        names = [field.name for field in fields]
+        for index in range(reader.nstripes):
+            # Select afterwards: ORC takes names for paths, whose parts are separated by dots.
+            stripe = reader.read_stripe(index).select(names)
+            for start in range(0, stripe.num_rows, max_rows):
+                batch = stripe.slice(start, max_rows)
+                arrays = list(map(_original, batch.columns, fields))
+                yield pa.RecordBatch.from_arrays(arrays, names) if arrays else batch
 
-    def read_batches(
-        self, path: Path, columns: Collection[str] | None, max_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        with path.open("rb") as file:
-            reader = orc.ORCFile(file)
-            fields = [field for field in reader.schema if columns is None or field.name in columns]
-            names = [field.name for field in fields]
-            for index in range(reader.nstripes):
-                # Select afterwards: ORC takes names for paths, whose parts are separated by dots.
-                stripe = reader.read_stripe(index).select(names)
-                for start in range(0, stripe.num_rows, max_rows):
-                    batch = stripe.slice(start, max_rows)
-                    arrays = list(map(_original, batch.columns, fields))
-                    yield pa.RecordBatch.from_arrays(arrays, names) if arrays else batch
 
-    def count_rows(self, file: BinaryIO) -> int:
-        return int(orc.ORCFile(file).nrows)
+def _count_rows(file: BinaryIO) -> int:
+    return int(orc.ORCFile(file).nrows)
 
-    def unsupported_rows(self, batch: pa.RecordBatch, schema: pa.Schema) -> Mapping[int, str]:
-        reasons: dict[int, str] = {}
-        present = set(batch.schema.names)
-        for field in schema:
-            if not at.is_timestamp(field.type) or field.name not in present:
-                continue
-            microseconds = batch.column(field.name).cast(field.type).cast(pa.int64())
-            fits = pc.and_(
-                pc.greater_equal(microseconds, _MIN_MICROSECONDS),
-                pc.less_equal(microseconds, _MAX_MICROSECONDS),
-            )
-            fits = pc.fill_null(fits, fill_value=True).to_numpy(zero_copy_only=False)
-            for row in np.flatnonzero(~fits).tolist():
-                text = _shown(microseconds[row].as_py())
-                problem = f"column {field.name!r} holds {text}, which part files of ORC cannot hold"
-                reasons.setdefault(row, f"{problem}: they hold 1677-09-22 to 2262-04-11")
-        return reasons
+
+def _unsupported_rows(batch: pa.RecordBatch, schema: pa.Schema) -> Mapping[int, str]:
+    reasons: dict[int, str] = {}
+    present = set(batch.schema.names)
+    for field in schema:
+        if not at.is_timestamp(field.type) or field.name not in present:
+            continue
+        microseconds = batch.column(field.name).cast(field.type).cast(pa.int64())
+        fits = pc.and_(
+            pc.greater_equal(microseconds, _MIN_MICROSECONDS),
+            pc.less_equal(microseconds, _MAX_MICROSECONDS),
+        )
+        fits = pc.fill_null(fits, fill_value=True).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(~fits).tolist():
+            text = _shown(microseconds[row].as_py())
+            problem = f"column {field.name!r} holds {text}, which part files of ORC cannot hold"
+            reasons.setdefault(row, f"{problem}: they hold 1677-09-22 to 2262-04-11")
+    return reasons
 
 
 def _shown(microseconds: int) -> str:
     return str(pa.scalar(microseconds, pa.timestamp("us")).cast(pa.string()).as_py())
 
 
-CODEC = _OrcCodec()
+CODEC = TableCodec(
+    open_writer=_Writer,
+    read_batches=_read_batches,
+    count_rows=_count_rows,
+    unsupported_rows=_unsupported_rows,
+)

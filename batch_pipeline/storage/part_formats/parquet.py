@@ -43,24 +43,21 @@ def _repeats(column: pa.ChunkedArray) -> bool:
     return bool(present - distinct >= present * _REPEATS_IN_SAMPLE)
 
 
-class _ParquetCodec(TableCodec):
-    def open_writer(self, file: Any, first: pa.Table, encoding: Encoding) -> _Writer:
-        return _Writer(file, first, encoding)
-
-    def read_batches(
-        self, path: Path, columns: Collection[str] | None, max_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        # With read-ahead the C++ library can abort a process that is already exiting.
-        with (
-            path.open("rb") as file,
-            pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False) as parquet,
-        ):
-            names = parquet.schema_arrow.names
-            selected = [name for name in names if columns is None or name in columns]
-            yield from parquet.iter_batches(max_rows, columns=selected, use_threads=False)
-
-    def count_rows(self, file: BinaryIO) -> int:
-        return int(pq.ParquetFile(file, pre_buffer=False).metadata.num_rows)
+def _read_batches(
+    path: Path, columns: Collection[str] | None, max_rows: int
+) -> Iterator[pa.RecordBatch]:
+    # With read-ahead the C++ library can abort a process that is already exiting.
+    with (
+        path.open("rb") as file,
+        pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False) as parquet,
+    ):
+        names = parquet.schema_arrow.names
+        selected = [name for name in names if columns is None or name in columns]
+        yield from parquet.iter_batches(max_rows, columns=selected, use_threads=False)
 
 
-CODEC = _ParquetCodec()
+def _count_rows(file: BinaryIO) -> int:
+    return int(pq.ParquetFile(file, pre_buffer=False).metadata.num_rows)
+
+
+CODEC = TableCodec(open_writer=_Writer, read_batches=_read_batches, count_rows=_count_rows)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_pipeline.config.landed_files import kind_of
 from batch_pipeline.encode.readers.formats import detect_text_format, reader_for_extension
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline.model.stream import SourceFormat, kind_of
+from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import fault_of, in_memory, stream_of
 
 CSV, JSONL, JSON = SourceFormat.CSV, SourceFormat.JSONL, SourceFormat.JSON

@@ -6,13 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.stream import (
-    STREAM_NAME,
-    common_word,
-    kind_of,
-    pattern,
-    stream_name_of,
-)
+from batch_pipeline.config.landed_files import common_word, kind_of, name_pattern
+from batch_pipeline.model.stream import STREAM_NAME, stream_name_of
 
 
 @pytest.mark.parametrize(
@@ -55,7 +50,7 @@ def test_word_that_several_files_share_ends_before_a_number(prefix: str, word: s
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=40))
 def test_pattern_of_a_kind_takes_the_file_whatever_its_name(name: str) -> None:
     kind, ending = kind_of(name)
-    assert fnmatchcase(name, pattern(kind.word, ending))
+    assert fnmatchcase(name, name_pattern(kind.word, ending))
 
 
 @given(st.text(max_size=200))
