@@ -1,4 +1,4 @@
-"""Workplaces, and what many tests share: an archive to read, a warm Spark."""
+"""Sandboxes, and what many tests share: an archive to read, a warm Spark."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
-from batch_pipeline_tests.acceptance.sandbox import Workplace, new_workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 
 OF_THE_FEED = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
 # Not skip marks: where the archive is not beside the project there is nothing to test, and where
@@ -35,17 +35,17 @@ def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def workplace() -> Iterator[Workplace]:
-    """A workplace of the test's own."""
-    with new_workplace() as place:
-        yield place
+def sandbox() -> Iterator[Sandbox]:
+    """A sandbox of the test's own."""
+    with new_sandbox() as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
-def shared_workplace() -> Iterator[Workplace]:
-    """A workplace for all tests of a module."""
-    with new_workplace() as place:
-        yield place
+def shared_sandbox() -> Iterator[Sandbox]:
+    """A sandbox for all tests of a module."""
+    with new_sandbox() as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")

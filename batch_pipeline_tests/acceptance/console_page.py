@@ -23,11 +23,11 @@ class Typed:
 
     @property
     def fails(self) -> bool:
-        """Tell whether the page shows that the command ends with an error."""
+        """Return whether the page shows that the command ends with an error."""
         return any(line.startswith("error: ") for line in self.shown)
 
     def fits(self, printed: str) -> bool:
-        """Tell whether what was printed is what the page shows; without lines it is anything."""
+        """Return whether what was printed is what the page shows; without lines it is anything."""
         lines = [f"{line.rstrip()}\n" for line in printed.splitlines()]
         return not self.shown or re.fullmatch(_pattern(self.shown), "".join(lines)) is not None
 

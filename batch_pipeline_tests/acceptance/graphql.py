@@ -104,7 +104,7 @@ def ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def answers(port: int) -> bool:
-    """Tell whether a server is up on a port."""
+    """Return whether a server is up on a port."""
     with suppress(urllib.error.URLError, OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5).close()
         return True

@@ -16,8 +16,8 @@ from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, PARTITIONS
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
-    names,
+    Sandbox,
+    process_names,
     wait_until,
 )
 
@@ -43,45 +43,45 @@ query Runs {
 class LiveDev:
     """Everything up, seen through the database, GraphQL and the process table."""
 
-    place: Workplace
+    sandbox: Sandbox
     port: int
     process: "subprocess.Popen[str]" = field(init=False)
     may_be_down: bool = False
 
     def start(self) -> None:
         """Start `dev`, also after it has ended, and wait until it is up."""
-        self.process = self.place.start("dev", "--port", str(self.port))
+        self.process = self.sandbox.start("dev", "--port", str(self.port))
 
         def is_up() -> bool:
-            printed = "Dagster is at http" in self.place.output.read_text()
+            printed = "Dagster is at http" in self.sandbox.output.read_text()
             return printed or self.process.poll() is not None
 
         wait_until(is_up, "dev prints its URL")
-        assert self.process.poll() is None, self.place.output.read_text()
+        assert self.process.poll() is None, self.sandbox.output.read_text()
 
     def wait_for_exit(self) -> int:
         """Wait until `dev` and all that it started have ended; return its exit code."""
         code = self.process.wait(LONGEST_SECONDS)
-        wait_until(lambda: not self.place.processes(), "all processes end")
+        wait_until(lambda: not self.sandbox.processes(), "all processes end")
         return code
 
     def attempts(self, job: str) -> dict[str, list[tuple[str, str | None]]]:
-        """Give status and error of the attempts of a job, in order, by partition."""
+        """Return status and error of the attempts of a job, in order, by partition."""
         return {
             partition: [(row[1], row[2]) for row in rows]
-            for partition, rows in groupby(self.rows(ATTEMPTS, job), key=lambda row: row[0])
+            for partition, rows in groupby(self.query(ATTEMPTS, job), key=lambda row: row[0])
         }
 
     def generations(self, job: str) -> dict[str, list[int]]:
-        """Give the generations of a job's batches, in order of their attempts, by partition."""
+        """Return the generations of a job's batches, in order of their attempts, by partition."""
         return {
             partition: [row[3] for row in rows if row[3] is not None]
-            for partition, rows in groupby(self.rows(ATTEMPTS, job), key=lambda row: row[0])
+            for partition, rows in groupby(self.query(ATTEMPTS, job), key=lambda row: row[0])
         }
 
-    def rows(self, query: str, *values: object) -> list[Any]:
+    def query(self, query: str, *values: object) -> list[Any]:
         """Ask the embedded database; nothing while it is down."""
-        lines = (self.place.home / "postgres" / "postmaster.pid").read_text().splitlines()
+        lines = (self.sandbox.home / "postgres" / "postmaster.pid").read_text().splitlines()
         with psycopg.connect(host=lines[4], user="postgres", dbname="postgres") as connection:
             return connection.execute(query, values).fetchall()
 
@@ -90,29 +90,29 @@ class LiveDev:
         found: list[dict[str, Any]] = ask(self.port, RUNS, {})["runsOrError"]["results"]
         return found
 
-    def working(self, job: str) -> dict[str, int]:
-        """Give the processes of the runs that have an attempt on a job's batches, by partition."""
+    def run_processes(self, job: str) -> dict[str, int]:
+        """Return the processes of runs with an attempt on a job's batches, by partition."""
         pids = {
             run["runId"]: int(message.split("pid: ")[1].split(")")[0])
             for run in self.runs()
             for message in (event.get("message", "") for event in run["eventConnection"]["events"])
             if message.startswith("Started process for run")
         }
-        rows = self.rows(ATTEMPTS, job)
+        rows = self.query(ATTEMPTS, job)
         return {row[0]: pids[row[4]] for row in rows if row[1] == "running" and row[4] in pids}
 
     def partitions(self, stream: str, *, asset: str = "batches") -> dict[str, set[str]]:
-        """Give the partitions of a stream's asset by what Dagster shows of them."""
+        """Return the partitions of a stream's asset by what Dagster shows of them."""
         key = {"path": [stream, asset]}
         found = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
         statuses = found["assetPartitionStatuses"]
         states = ("materialized", "failed", "unmaterialized")
         return {state: {*statuses.get(f"{state}Partitions", ())} for state in states}
 
-    def parts(self, *words: str) -> list[psutil.Process]:
+    def find_processes(self, *words: str) -> list[psutil.Process]:
         """Find processes of this place by words of their command line."""
         found = []
-        for process in self.place.processes():
+        for process in self.sandbox.processes():
             with suppress(psutil.Error):
                 line = " ".join(process.cmdline())
                 if all(word in line for word in words) and "guardian.py" not in line:
@@ -127,7 +127,7 @@ class LiveDev:
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
         return str(launched["backfillId"])
 
-    def ended(self, backfill_id: str) -> str:
+    def status_of(self, backfill_id: str) -> str:
         """Wait for a backfill's end and give its status."""
 
         def status() -> str:
@@ -139,19 +139,19 @@ class LiveDev:
         return status()
 
     def answers(self) -> bool:
-        """Tell whether the webserver is up."""
+        """Return whether the webserver is up."""
         return answers(self.port)
 
     def database_answers(self) -> bool:
-        """Tell whether the database is up."""
+        """Return whether the database is up."""
         with suppress(psycopg.OperationalError, OSError, IndexError):
-            return self.rows("SELECT 1") == [(1,)]
+            return self.query("SELECT 1") == [(1,)]
         return False
 
-    def settled(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no run is on its way and no attempt open."""
         running = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
-        wait_until(lambda: self.rows(running) == [(0,)], "every attempt is closed")
+        wait_until(lambda: self.query(running) == [(0,)], "every attempt is closed")
         wait_until(
             lambda: {run["status"] for run in self.runs()} <= FINISHED,
             "every run has ended",
@@ -160,15 +160,15 @@ class LiveDev:
 
 
 @contextmanager
-def live_dev(place: Workplace) -> Iterator[LiveDev]:
+def live_dev(sandbox: Sandbox) -> Iterator[LiveDev]:
     """Start `dev`; in the end Ctrl-C must stop it, with nothing left behind."""
-    dev = LiveDev(place=place, port=free_port())
+    dev = LiveDev(sandbox=sandbox, port=free_port())
     dev.start()
     yield dev
     dev.process.send_signal(signal.SIGINT)
-    assert dev.process.wait(LONGEST_SECONDS) == 0, place.output.read_text()
-    assert "Traceback" not in place.output.read_text()
-    assert names(place.processes()) == []
+    assert dev.process.wait(LONGEST_SECONDS) == 0, sandbox.output.read_text()
+    assert "Traceback" not in sandbox.output.read_text()
+    assert process_names(sandbox.processes()) == []
 
 
 def kill(*processes: psutil.Process | int) -> None:

@@ -12,7 +12,7 @@ _TO_GUARD = 2_000
 
 
 def free_port() -> int:
-    """Give a port of 127.0.0.1 on which nobody listens; it is this process's until its end.
+    """Return a port of 127.0.0.1 on which nobody listens; it is this process's until its end.
 
     A process has a port for itself while it holds the guard of it, a port that nobody listens on.
     """

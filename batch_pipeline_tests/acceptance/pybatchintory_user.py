@@ -78,12 +78,12 @@ Orders = Sequence[Order | Sequence[Order] | str]
 
 
 def python_of(cache: Path) -> Path:
-    """Give the Python that has the package."""
+    """Return the Python that has the package."""
     return installed(cache, REQUIREMENTS) / "python"
 
 
 def asked(job: str, outcome: str = "succeeded", **limits: Any) -> Order:
-    """Give the order to acquire a batch of a job and to release it; `running` leaves it."""
+    """Return the order to acquire a batch of a job and to release it; `running` leaves it."""
     return {"job": job, "meta_table_name": "ops.files", "outcome": outcome, **limits}
 
 

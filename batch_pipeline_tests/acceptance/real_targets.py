@@ -16,7 +16,7 @@ REQUIREMENTS = (
 
 
 def installed(cache: Path, requirements: Sequence[str] = REQUIREMENTS) -> Path:
-    """Give the folder of an environment's commands; it is made once and stays for later sessions.
+    """Return the folder of an environment's commands; it is made once and stays for later sessions.
 
     Processes that ask at the same time wait for the one that makes it.
     """
@@ -30,7 +30,7 @@ def installed(cache: Path, requirements: Sequence[str] = REQUIREMENTS) -> Path:
 
 
 def made_once(cache: Path, what: str, make: Callable[[Path], None]) -> Path:
-    """Give the folder that `make` has filled for this Python, in this session or one before."""
+    """Return the folder that `make` has filled for this Python, in this session or one before."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(f"{python} {what}".encode()).hexdigest()[:12]
     folder = cache / name

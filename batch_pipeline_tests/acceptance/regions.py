@@ -4,7 +4,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
 FILES = 1_781
@@ -22,7 +22,7 @@ def unpack(folder: Path) -> None:
 
 
 def write_streams(
-    place: Workplace, landing: Path | str, *, only: str | None = None, root: str | None = None
+    sandbox: Sandbox, landing: Path | str, *, only: str | None = None, root: str | None = None
 ) -> None:
     """Describe the feed as `regions` (jsonl) and `regions_parquet`, 12 batches each."""
     encodings = {
@@ -31,16 +31,16 @@ def write_streams(
     }
     for name, encoding in encodings.items():
         if only in {None, name}:
-            place.write_stream(
+            sandbox.write_stream(
                 name,
                 source={"uri": str(landing), "include": ["dpc-*.csv"]},
                 batch={"max_count": 150},
                 encoding=encoding,
-                storage={"root": root or str(place.storage(name))},
+                storage={"root": root or str(sandbox.storage(name))},
                 key_properties=["data", "codice_regione"],
             )
 
 
 def by_stream(printed: dict[str, Any]) -> dict[str, Any]:
-    """Give what `run --json` told, by stream."""
+    """Return what `run --json` told, by stream."""
     return {one["stream"]: one for one in printed["streams"]}

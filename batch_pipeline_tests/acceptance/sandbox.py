@@ -32,11 +32,11 @@ _STREAM: dict[str, Any] = {
     "encoding": {"format": "jsonl", "compression": "gzip"},
 }
 
-Ended = subprocess.CompletedProcess[str]
+CompletedCommand = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class Sandbox:
     """A folder with a home and streams of its own, and the command that works there.
 
     `variables` are added to an environment in which nothing of the product is set; None removes.
@@ -68,11 +68,11 @@ class Workplace:
         merged = {**clean, **mine, **self.variables}
         return {name: text for name, text in merged.items() if text is not None}
 
-    def given(self, **variables: str | None) -> "Workplace":
-        """Give the same place with more variables."""
+    def with_variables(self, **variables: str | None) -> "Sandbox":
+        """Return the same place with more variables."""
         return replace(self, variables={**self.variables, **variables})
 
-    def run(self, *arguments: str, **options: Any) -> Ended:
+    def run(self, *arguments: str, **options: Any) -> CompletedCommand:
         """Run the command to its end; `options` go to `subprocess.run`."""
         settings: dict[str, Any] = {
             "cwd": self.folder,
@@ -84,15 +84,15 @@ class Workplace:
         }
         return subprocess.run([*self.program, *arguments], check=False, **(settings | options))
 
-    def done(self, *arguments: str) -> str:
+    def output_of(self, *arguments: str) -> str:
         """Run the command, expect exit code 0, and give what it printed."""
         ended = self.run(*arguments)
         assert ended.returncode == 0, f"{arguments}: {ended.returncode}\n{ended.stderr}"
         return ended.stdout
 
-    def told(self, *arguments: str) -> Any:
+    def json_of(self, *arguments: str) -> Any:
         """Run the command with `--json`, expect exit code 0, and give the value it printed."""
-        return json.loads(self.done(*arguments, "--json"))
+        return json.loads(self.output_of(*arguments, "--json"))
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         """Start the command as the leader of a process group; its output goes to `output`."""
@@ -169,20 +169,20 @@ class Workplace:
 
 
 @contextmanager
-def new_workplace() -> Iterator[Workplace]:
-    """Give an empty workplace; in the end nothing runs there any more and the folder is gone."""
+def new_sandbox() -> Iterator[Sandbox]:
+    """Return an empty sandbox; in the end nothing runs there any more and the folder is gone."""
     # Not below pytest's own folder, which every other session of pytest closes to other users: as
     # root, the embedded server runs as one.
-    place = Workplace(folder=Path(tempfile.mkdtemp(prefix="bp-")).resolve())
+    sandbox = Sandbox(folder=Path(tempfile.mkdtemp(prefix="bp-")).resolve())
     try:
-        yield place
+        yield sandbox
     finally:
-        place.end_processes()
-        shutil.rmtree(place.folder)
+        sandbox.end_processes()
+        shutil.rmtree(sandbox.folder)
 
 
 def command(*arguments: str) -> list[str]:
-    """Give the command line."""
+    """Return the command line."""
     return [*PROGRAM, *arguments]
 
 
@@ -213,7 +213,7 @@ def manifests(storage: Path) -> list[dict[str, Any]]:
 
 
 def part_files(storage: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Give every part file that a manifest names, with its entry there."""
+    """Return every part file that a manifest names, with its entry there."""
     for manifest in manifests(storage):
         for part in manifest["part_files"]:
             yield part, Path(to_path(part["uri"]))
@@ -228,12 +228,12 @@ def json_records(storage: Path) -> Iterator[dict[str, Any]]:
 
 
 def sha256(path: Path) -> str:
-    """Give the digest of a file's bytes."""
+    """Return the digest of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
-    """Give all files below folders with modification time and size."""
+    """Return all files below folders with modification time and size."""
     return {
         str(path): (path.stat().st_mtime_ns, path.stat().st_size)
         for folder in folders
@@ -243,7 +243,7 @@ def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
 
 
 def unaccounted_files(storage: Path) -> list[str]:
-    """Give the files of a storage root that are neither manifest files nor named by one."""
+    """Return the files of a storage root that are neither manifest files nor named by one."""
     if not storage.is_dir():
         return []
     named = {path for _, path in part_files(storage)}
@@ -253,7 +253,7 @@ def unaccounted_files(storage: Path) -> list[str]:
     return sorted(str(path) for path in storage.rglob("*") if path.is_file() and path not in named)
 
 
-def names(processes: Iterable[psutil.Process]) -> list[str]:
+def process_names(processes: Iterable[psutil.Process]) -> list[str]:
     """Name processes for a message, but those that end meanwhile: they have no command line."""
     told = []
     for process in processes:

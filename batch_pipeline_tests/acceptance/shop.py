@@ -18,7 +18,7 @@ from batch_pipeline.cli.exit_codes import exit_code
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.migrate import upgrade
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """The project of the pages: a workplace, and what stands there for names of the pages."""
+    """The project of the pages: a sandbox, and what stands there for names of the pages."""
 
-    place: Workplace
+    sandbox: Sandbox
     stands_for: Mapping[str, str]
     buckets: Any  # a client of their store
 
@@ -50,25 +50,25 @@ class Shop:
                 bucket, _, key = self._here(name).removeprefix("s3://").partition("/")
                 self.buckets.put_object(Bucket=bucket, Key=key, Body=content)
                 continue
-            path = self.place.folder / name
+            path = self.sandbox.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             os.utime(path, (1_750_000_000, 1_750_000_000))
-        self.place.write_stream(situation.stream, **situation.attributes)
+        self.sandbox.write_stream(situation.stream, **situation.attributes)
         if situation.published:
             code, said = self.enter(f"batch-pipeline run {situation.stream}")
             assert code == 0, said
 
     def at_revision(self, revision: str, url: str) -> "Shop":
-        """Give the same project with another inventory, in an empty database."""
+        """Return the same project with another inventory, in an empty database."""
         database = open_database(url, migrated=None)
         with closing(database), database.engine.begin() as connection:
             upgrade(connection, revision)
-        return replace(self, place=self.place.given(BATCH_PIPELINE_INVENTORY_CONN=url))
+        return replace(self, sandbox=self.sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=url))
 
     def change(self, stream: str, attributes: Mapping[str, Any]) -> None:
         """Set keys of a stream file as a page says; keys of a section are added to it."""
-        path = self.place.streams / stream / "defs.yaml"
+        path = self.sandbox.streams / stream / "defs.yaml"
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
         for key, value in yaml.safe_load(self._here(yaml.safe_dump(attributes))).items():
             known = document["attributes"].get(key)
@@ -95,11 +95,11 @@ class Shop:
 
     def _run_elsewhere(self, command: str) -> tuple[int, str]:
         bin_folder = str(Path(sys.executable).parent)
-        environment = self.place.environment
+        environment = self.sandbox.environment
         environment["PATH"] = os.pathsep.join([bin_folder, environment["PATH"]])
         ended = subprocess.run(
             ["/bin/bash", "-c", command],
-            cwd=self.place.folder,
+            cwd=self.sandbox.folder,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -110,8 +110,8 @@ class Shop:
 
     @property
     def _variables(self) -> dict[str, str | None]:
-        """The variables of a workplace; what else the product would read is taken away."""
-        environment = self.place.environment
+        """The variables of a sandbox; what else the product would read is taken away."""
+        environment = self.sandbox.environment
         return {name: None for name in os.environ if name not in environment} | environment
 
     def _here(self, text: str) -> str:

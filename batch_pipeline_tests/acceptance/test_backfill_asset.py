@@ -21,7 +21,7 @@ from batch_pipeline_tests.acceptance.graphql import (
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
+    Sandbox,
     json_records,
     manifests,
     unaccounted_files,
@@ -34,97 +34,96 @@ FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 7)}
 BACKFILL_JOB = "orders_encode_backfill"
 
 
-def published(place: Workplace, stream: str = "orders") -> dict[str, int]:
+def published(sandbox: Sandbox, stream: str = "orders") -> dict[str, int]:
     """Count the records of the manifests of a stream or of a backfill by batch."""
     return {
         manifest["batch_id"]: manifest["records"]["written"]
-        for manifest in manifests(place.storage("orders"))
+        for manifest in manifests(sandbox.storage("orders"))
         if manifest["stream"] == stream
     }
 
 
-def backfill(place: Workplace, job: str) -> dict[str, Any]:
+def backfill(sandbox: Sandbox, job: str) -> dict[str, Any]:
     """Read what `status` says of a backfill."""
-    [status] = place.told("status", "orders")["streams"]
+    [status] = sandbox.json_of("status", "orders")["streams"]
     [found] = [one for one in status["backfills"] if one["job"] == job]
     counts = {state: count for state, count in found["batches"].items() if count}
     return {**found, "batches": counts}
 
 
 @pytest.fixture
-def place(workplace: Workplace, warm_spark: str) -> Workplace:
+def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
     """A stream `orders` whose six files of one record are published in two batches."""
-    workplace.write_stream(
+    sandbox.write_stream(
         "orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3, "backfills": True}
     )
-    workplace.land("orders", FILES)
-    warm = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    warm.done("run")
+    sandbox.land("orders", FILES)
+    warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    warm.output_of("run")
     return warm
 
 
-def test_run_encodes_what_backfills_have_planned(place: Workplace) -> None:
-    """Expect the batches of a backfill beside those of the stream, and every command to show it."""
-    place.done("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
-    waiting = backfill(place, "orders.2023")
+def test_run_encodes_what_backfills_have_planned(sandbox: Sandbox) -> None:
+    sandbox.output_of("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
+    waiting = backfill(sandbox, "orders.2023")
     assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
-    told = place.done("run")
+    told = sandbox.output_of("run")
     assert "orders.2023" in told
-    assert published(place) == {
+    assert published(sandbox) == {
         "00000001-00000003": 3,
         "00000004-00000006": 3,
     }
-    assert published(place, "orders.2023") == {
+    assert published(sandbox, "orders.2023") == {
         "00000002-00000003": 2,
         "00000004-00000005": 2,
         "00000006-00000006": 1,
     }
-    assert unaccounted_files(place.storage("orders")) == []
-    done = backfill(place, "orders.2023")
+    assert unaccounted_files(sandbox.storage("orders")) == []
+    done = backfill(sandbox, "orders.2023")
     assert (done["batches"], done["finished"], done["items_done"]) == ({"published": 3}, True, 5)
-    assert "(finished)" in place.done("status", "orders")
-    [job] = place.told("jobs", "list", "orders.2023")["jobs"]
+    assert "(finished)" in sandbox.output_of("status", "orders")
+    [job] = sandbox.json_of("jobs", "list", "orders.2023")["jobs"]
     assert (job["finished"], job["batches"]["published"]) == (True, 3)
-    [story] = place.told("explain", "2.csv")["items"]
+    [story] = sandbox.json_of("explain", "2.csv")["items"]
     assert story["batch_id"] == "00000001-00000003"
     [again] = story["backfills"]
     assert again["partition"] == "2023:00000002-00000003"
     assert (again["state"], again["generation"], len(again["attempts"])) == ("published", 1, 1)
-    assert "2023:00000002-00000003 of orders/backfill" in place.done("explain", "2.csv")
-    assert [one["backfills"] for one in place.told("explain", "1.csv")["items"]] == [[]]
-    ids = Counter(str(record["id"]) for record in json_records(place.storage("orders")))
+    assert "2023:00000002-00000003 of orders/backfill" in sandbox.output_of("explain", "2.csv")
+    assert [one["backfills"] for one in sandbox.json_of("explain", "1.csv")["items"]] == [[]]
+    ids = Counter(str(record["id"]) for record in json_records(sandbox.storage("orders")))
     assert ids == {"1": 1, "2": 2, "3": 2, "4": 2, "5": 2, "6": 2}
-    assert "nothing left to encode" in place.done("run")
+    assert "nothing left to encode" in sandbox.output_of("run")
 
 
-def test_run_leaves_paused_backfills_and_tells_bad_batches(place: Workplace) -> None:
-    """Expect 75 for what is paused, 3 for a bad file, and the neighbours of both published."""
-    place.done("plan", "orders", "--backfill", "held", "--item", "1")
-    place.done("jobs", "pause", "orders.held", "--reason", "wait for Ann")
-    held = place.run("run")
+def test_run_leaves_paused_backfills_and_tells_bad_batches(sandbox: Sandbox) -> None:
+    """75 stands for paused work, 3 for a bad file; their neighbours are published."""
+    sandbox.output_of("plan", "orders", "--backfill", "held", "--item", "1")
+    sandbox.output_of("jobs", "pause", "orders.held", "--reason", "wait for Ann")
+    held = sandbox.run("run")
     assert held.returncode == 75, held.stderr
     assert "'orders.held' is paused (wait for Ann)" in held.stderr
-    assert backfill(place, "orders.held")["paused"] == "wait for Ann"
-    place.done("jobs", "cancel", "orders.held")
-    (place.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
-    place.done("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
-    bad = place.run("run")
+    assert backfill(sandbox, "orders.held")["paused"] == "wait for Ann"
+    sandbox.output_of("jobs", "cancel", "orders.held")
+    (sandbox.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
+    sandbox.output_of("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
+    bad = sandbox.run("run")
     assert bad.returncode == 3, bad.stderr
     assert "2.csv" in bad.stderr
-    assert len(published(place, "orders.again")) == 2
-    assert backfill(place, "orders.again")["batches"] == {"published": 2, "failed": 1}
-    assert backfill(place, "orders.held")["batches"] == {"cancelled": 1}
+    assert len(published(sandbox, "orders.again")) == 2
+    assert backfill(sandbox, "orders.again")["batches"] == {"published": 2, "failed": 1}
+    assert backfill(sandbox, "orders.held")["batches"] == {"cancelled": 1}
 
 
-def test_run_of_a_paused_stream_leaves_its_backfills(place: Workplace) -> None:
-    place.done("plan", "orders")
-    place.done("plan", "orders", "--backfill", "2023", "--item", "1")
-    place.done("jobs", "pause", "orders", "--reason", "schema change")
-    ended = place.run("run")
+def test_run_of_a_paused_stream_leaves_its_backfills(sandbox: Sandbox) -> None:
+    sandbox.output_of("plan", "orders")
+    sandbox.output_of("plan", "orders", "--backfill", "2023", "--item", "1")
+    sandbox.output_of("jobs", "pause", "orders", "--reason", "schema change")
+    ended = sandbox.run("run")
     assert ended.returncode == 75, ended.stderr
     assert "Job 'orders' is paused (schema change)" in ended.stderr
     assert "resume orders.2023" not in ended.stderr
-    held = backfill(place, "orders.2023")
+    held = backfill(sandbox, "orders.2023")
     assert (held["batches"], held["paused"]) == ({"planned": 1}, "schema change")
 
 
@@ -132,7 +131,7 @@ def test_run_of_a_paused_stream_leaves_its_backfills(place: Workplace) -> None:
 class Live:
     """A `dev` whose batches take three seconds more, so that a run can be cancelled half-way."""
 
-    place: Workplace
+    sandbox: Sandbox
     port: int
     process: "subprocess.Popen[str]"
 
@@ -154,7 +153,7 @@ class Live:
         assert launched["__typename"] == "LaunchRunSuccess", launched
         return str(launched["run"]["runId"])
 
-    def ended(self, run_id: str) -> dict[str, Any]:
+    def status_of(self, run_id: str) -> dict[str, Any]:
         """Wait for a run's end and give the run."""
         ends = {"SUCCESS", "FAILURE", "CANCELED"}
         wait_until(lambda: self.run(run_id)["status"] in ends, "the run ends", pause_seconds=0.5)
@@ -179,9 +178,9 @@ class Live:
 
 
 @pytest.fixture
-def live(place: Workplace) -> Iterator[Live]:
+def live(sandbox: Sandbox) -> Iterator[Live]:
     """The place with everything up."""
-    slow = place.given(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
+    slow = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
     port = free_port()
     process = slow.start("dev", "--port", str(port))
 
@@ -189,53 +188,54 @@ def live(place: Workplace) -> Iterator[Live]:
         return "Dagster is at http" in slow.output.read_text() or process.poll() is not None
 
     wait_until(is_up, "dev prints its URL")
-    yield Live(place=place, port=port, process=process)
+    yield Live(sandbox=sandbox, port=port, process=process)
     process.send_signal(signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 0, slow.output.read_text()
 
 
 def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
-    """Expect a dry run to store nothing, the plan to be launched by itself, a cancelled run's
-    batches to wait for a person, and `retry` to let them go on."""
-    dry = live.ended(live.start(name="ui", max_count=2))
+    """Batches of a cancelled run wait until they are retried."""
+    dry = live.status_of(live.start(name="ui", max_count=2))
     assert dry["status"] == "SUCCESS"
     assert any("batches: 3, items: 6" in one.get("message", "") for one in _events(dry))
     assert live.asset()["assetPartitionStatuses"].get("unmaterializedPartitions", []) == []
-    refused = live.ended(live.start(name="ui", first_id=1, since="2026-03-01"))
+    refused = live.status_of(live.start(name="ui", first_id=1, since="2026-03-01"))
     assert refused["status"] == "FAILURE"
     assert "expected one of them" in str(_events(refused))
 
-    assert live.ended(live.start(name="ui", max_count=2, dry_run=False))["status"] == "SUCCESS"
-    wait_until(lambda: len(published(live.place, "orders.ui")) == 3, "the backfill is published")
+    assert live.status_of(live.start(name="ui", max_count=2, dry_run=False))["status"] == "SUCCESS"
+    wait_until(lambda: len(published(live.sandbox, "orders.ui")) == 3, "the backfill is published")
     [run] = live.runs("ui")
-    assert live.ended(run["runId"])["status"] == "SUCCESS"
+    assert live.status_of(run["runId"])["status"] == "SUCCESS"
     assert sorted(live.asset()["assetPartitionStatuses"]["materializedPartitions"]) == [
         "ui:00000001-00000002",
         "ui:00000003-00000004",
         "ui:00000005-00000006",
     ]
 
-    assert live.ended(live.start(name="off", max_count=1, dry_run=False))["status"] == "SUCCESS"
-    wait_until(lambda: len(published(live.place, "orders.off")) > 0, "its first batch is published")
+    assert live.status_of(live.start(name="off", max_count=1, dry_run=False))["status"] == "SUCCESS"
+    wait_until(
+        lambda: len(published(live.sandbox, "orders.off")) > 0, "its first batch is published"
+    )
     for run in live.runs("off"):
         ask(live.port, TERMINATE, {"id": run["runId"]})
-    ends = [live.ended(run["runId"])["status"] for run in live.runs("off")]
+    ends = [live.status_of(run["runId"])["status"] for run in live.runs("off")]
     assert set(ends) == {"CANCELED"}
     wait_until(
-        lambda: bool(backfill(live.place, "orders.off")["finished"]),
+        lambda: bool(backfill(live.sandbox, "orders.off")["finished"]),
         "what is left is called off",
         pause_seconds=1,
     )
-    done = len(published(live.place, "orders.off"))
+    done = len(published(live.sandbox, "orders.off"))
     called_off = {"published": done, "cancelled": 6 - done}
-    assert backfill(live.place, "orders.off")["batches"] == called_off
+    assert backfill(live.sandbox, "orders.off")["batches"] == called_off
 
-    live.place.done("plan", "orders", "--backfill", "after", "--item", "1")
-    wait_until(lambda: len(published(live.place, "orders.after")) == 1, "the sensor goes on")
+    live.sandbox.output_of("plan", "orders", "--backfill", "after", "--item", "1")
+    wait_until(lambda: len(published(live.sandbox, "orders.after")) == 1, "the sensor goes on")
     assert len(live.runs("off")) == len(ends)
-    assert backfill(live.place, "orders.off")["batches"] == called_off
-    live.place.done("jobs", "retry", "orders.off")
-    wait_until(lambda: len(published(live.place, "orders.off")) == 6, "the retry is published")
+    assert backfill(live.sandbox, "orders.off")["batches"] == called_off
+    live.sandbox.output_of("jobs", "retry", "orders.off")
+    wait_until(lambda: len(published(live.sandbox, "orders.off")) == 6, "the retry is published")
 
 
 def _events(run: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ import pytest
 
 from batch_pipeline.model.location import to_uri
 from batch_pipeline_tests.acceptance.sandbox import (
-    Ended,
-    Workplace,
+    CompletedCommand,
+    Sandbox,
     json_records,
     manifests,
     unaccounted_files,
@@ -52,10 +52,10 @@ BAD_FILES = {
 class Mixed:
     """One run over many streams with something wrong in most of them, and one after repairs."""
 
-    place: Workplace
-    first: Ended
+    sandbox: Sandbox
+    first: CompletedCommand
     accepted: dict[str, Any]
-    second: Ended
+    second: CompletedCommand
 
     def result(self, stream: str, *, of_second: bool = False) -> dict[str, Any]:
         """What a run told of a stream."""
@@ -65,55 +65,55 @@ class Mixed:
 
 
 @pytest.fixture(scope="module")
-def mixed(shared_workplace: Workplace, warm_spark: str) -> Iterator[Mixed]:
-    """The workplace after both runs."""
-    place = shared_workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+def mixed(shared_sandbox: Sandbox, warm_spark: str) -> Iterator[Mixed]:
+    """The sandbox after both runs."""
+    sandbox = shared_sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     bad = {
         f"{2 * number:02}-{kind}": content
         for number, (kind, (content, _)) in enumerate(BAD_FILES.items(), start=1)
     }
     good = {f"{number:02}-good": GOOD for number in range(1, 2 * len(bad) + 2, 2)}
-    _land(place, "bad", good | bad)
+    _land(sandbox, "bad", good | bad)
     truncated = BAD_FILES["truncated_gzip"][0]
-    _land(place, "set_aside", {"a": GOOD, "b": truncated, "c": GOOD}, per_batch=100)
-    place.write_stream("set_aside", on_bad_file="quarantine")
-    _land(place, "touched", dict.fromkeys(["a", "changed", "removed", "z"], GOOD))
-    assert place.told("plan", "touched")["items_registered"] == 4
-    (place.landing("touched") / "changed.csv").write_bytes(b"id,name\n3,three\n")
-    (place.landing("touched") / "removed.csv").unlink()
-    place.write_stream("no_landing")
-    _land(place, "root_is_a_file", {"a": GOOD})
-    place.storage("root_is_a_file").parent.mkdir(exist_ok=True)
-    place.storage("root_is_a_file").write_text("not a folder")
-    _land(place, "fine", {"a": GOOD})
-    (place.landing("fine") / "link.csv").symlink_to(place.folder / "nowhere.csv")
-    with _disk(place, "full_disk", "size=1m"), _disk(place, "read_only", "ro"):
-        first = place.run("run", "--json")
-        accepted = place.told("plan", "touched", "--accept-changed")
-        second = place.run("run", "--json", "touched")
-        yield Mixed(place=place, first=first, accepted=accepted, second=second)
+    _land(sandbox, "set_aside", {"a": GOOD, "b": truncated, "c": GOOD}, per_batch=100)
+    sandbox.write_stream("set_aside", on_bad_file="quarantine")
+    _land(sandbox, "touched", dict.fromkeys(["a", "changed", "removed", "z"], GOOD))
+    assert sandbox.json_of("plan", "touched")["items_registered"] == 4
+    (sandbox.landing("touched") / "changed.csv").write_bytes(b"id,name\n3,three\n")
+    (sandbox.landing("touched") / "removed.csv").unlink()
+    sandbox.write_stream("no_landing")
+    _land(sandbox, "root_is_a_file", {"a": GOOD})
+    sandbox.storage("root_is_a_file").parent.mkdir(exist_ok=True)
+    sandbox.storage("root_is_a_file").write_text("not a folder")
+    _land(sandbox, "fine", {"a": GOOD})
+    (sandbox.landing("fine") / "link.csv").symlink_to(sandbox.folder / "nowhere.csv")
+    with _disk(sandbox, "full_disk", "size=1m"), _disk(sandbox, "read_only", "ro"):
+        first = sandbox.run("run", "--json")
+        accepted = sandbox.json_of("plan", "touched", "--accept-changed")
+        second = sandbox.run("run", "--json", "touched")
+        yield Mixed(sandbox=sandbox, first=first, accepted=accepted, second=second)
 
 
 @pytest.mark.long
 def test_run_with_errors_of_operators_exits_with_one(mixed: Mixed) -> None:
-    """Expect exit code 1, because something has to be set up right, and no traceback."""
     assert mixed.first.returncode == 1
     assert "Traceback" not in mixed.first.stderr
     assert json.loads(mixed.first.stdout)["streams"]
 
 
 def test_run_with_bad_batches_only_exits_with_three(mixed: Mixed) -> None:
-    """Expect exit code 3 when some batches failed and the rest went on."""
     assert mixed.second.returncode == 3
     assert [one["attempts"] for one in mixed.result("touched", of_second=True)["failed"]] == [2]
 
 
 @pytest.mark.parametrize(("number", "kind"), [*enumerate(BAD_FILES, start=1)])
 def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, kind: str) -> None:
-    """Expect a failed batch, and its message once, with file, reason and what to do."""
     failed = {one["batch_id"]: one["error"] for one in mixed.result("bad")["failed"]}
     error = failed[_key(2 * number)]
-    for words in (str(mixed.place.landing("bad") / f"{2 * number:02}-{kind}.csv"), "of this batch"):
+    for words in (
+        str(mixed.sandbox.landing("bad") / f"{2 * number:02}-{kind}.csv"),
+        "of this batch",
+    ):
         assert words in error
     for words in BAD_FILES[kind][1]:
         assert words in error.partition(".csv")[2]
@@ -122,7 +122,6 @@ def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, ki
 
 
 def test_bad_files_do_not_touch_their_neighbours(mixed: Mixed) -> None:
-    """Expect every other batch to be published and every bad one to have failed."""
     result = mixed.result("bad")
     last = 2 * len(BAD_FILES) + 1
     assert result["error"] is None
@@ -134,13 +133,11 @@ def test_bad_files_do_not_touch_their_neighbours(mixed: Mixed) -> None:
 
 @pytest.mark.parametrize("stream", ["bad", "set_aside", "touched", "fine"])
 def test_bad_input_leaves_nothing_half_written(mixed: Mixed, stream: str) -> None:
-    """Expect no file in storage that is not named by a manifest, no unfinished one either."""
-    assert manifests(mixed.place.storage(stream))
-    assert unaccounted_files(mixed.place.storage(stream)) == []
+    assert manifests(mixed.sandbox.storage(stream))
+    assert unaccounted_files(mixed.sandbox.storage(stream)) == []
 
 
 def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> None:
-    """Expect the records of the other files, and the bad file with its reason in quarantine."""
     result = mixed.result("set_aside")
     [published] = result["published"]
     [quarantine] = published["quarantine_files"]
@@ -148,13 +145,12 @@ def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> Non
     [kept] = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     assert result["failed"] == []
     assert published["records"]["written"] == 4
-    assert kept["location"] == to_uri(mixed.place.landing("set_aside") / "b.csv")
+    assert kept["location"] == to_uri(mixed.sandbox.landing("set_aside") / "b.csv")
     assert (kept["item_id"], kept["line"], kept["raw"]) == (2, None, None)
     assert "gzip" in kept["reason"]
 
 
 def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
-    """Expect the message to say that it is not there, and the neighbours published."""
     result = mixed.result("touched")
     errors = {one["batch_id"]: one["error"] for one in result["failed"]}
     assert "touched/removed.csv: is not there" in errors[_key(3)]
@@ -162,11 +158,10 @@ def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
 
 
 def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
-    """Expect its batch to fail with old and new size, and to be published once accepted."""
     first, second = mixed.result("touched"), mixed.result("touched", of_second=True)
     errors = {one["batch_id"]: one["error"] for one in first["failed"]}
     [published] = second["published"]
-    names = [record["name"] for record in json_records(mixed.place.storage("touched"))]
+    names = [record["name"] for record in json_records(mixed.sandbox.storage("touched"))]
     assert first["files_changed"] == 1
     assert "changed since it was registered: size 20 -> 16 B" in errors[_key(2)]
     assert mixed.accepted["changes_accepted"] == 1
@@ -175,9 +170,8 @@ def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
 
 
 def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
-    """Expect an error that names stream, folder and next step, and the other streams drained."""
     error = mixed.result("no_landing")["error"]
-    assert f"no_landing: landing folder {to_uri(mixed.place.landing('no_landing'))}" in error
+    assert f"no_landing: landing folder {to_uri(mixed.sandbox.landing('no_landing'))}" in error
     assert "no such file or directory" in error
     assert "Create it, or correct `source` in the stream file" in error
     assert error in mixed.first.stderr
@@ -185,8 +179,7 @@ def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
 
 
 def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
-    """Expect an error that names the root, and the file left alone."""
-    result, root = mixed.result("root_is_a_file"), mixed.place.storage("root_is_a_file")
+    result, root = mixed.result("root_is_a_file"), mixed.sandbox.storage("root_is_a_file")
     assert f"Storage {to_uri(root)} cannot be written" in result["error"]
     assert result["error"] in mixed.first.stderr
     assert result["published"] == []
@@ -194,7 +187,6 @@ def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
 
 
 def test_dangling_link_in_the_landing_is_no_file(mixed: Mixed) -> None:
-    """Expect it to be left out like a file that is not there yet."""
     assert mixed.result("fine")["files_found"] == 1
 
 
@@ -202,12 +194,12 @@ if _may_mount():
 
     @pytest.mark.guarantee("G3")
     def test_full_disk_ends_its_stream_with_nothing_visible(mixed: Mixed, figures: Figures) -> None:
-        """Expect an error that says that there is no space, and no file at all in storage."""
+        """The error names the full disk, and no file remains in the storage."""
         result = mixed.result("full_disk")
         assert "no space left on device" in result["error"].lower()
         assert "partial files were removed" in result["error"]
         assert result["published"] == []
-        root = mixed.place.storage("full_disk")
+        root = mixed.sandbox.storage("full_disk")
         assert [path for path in root.rglob("*") if path.is_file()] == []
         figures(full_disks=1)
 
@@ -215,8 +207,7 @@ if _may_mount():
     def test_read_only_disk_ends_its_stream_before_an_attempt(
         mixed: Mixed, figures: Figures
     ) -> None:
-        """Expect an error that names the root and the reason, and every other stream drained."""
-        result, root = mixed.result("read_only"), mixed.place.storage("read_only")
+        result, root = mixed.result("read_only"), mixed.sandbox.storage("read_only")
         assert f"Storage {to_uri(root)} cannot be written" in result["error"]
         assert "read-only file system" in result["error"].lower()
         assert result["published"] == result["failed"] == []
@@ -226,48 +217,47 @@ if _may_mount():
 @pytest.mark.long
 @pytest.mark.guarantee("G3")
 def test_file_size_limit_leaves_nothing_visible(
-    workplace: Workplace, database_url: str, figures: Figures
+    sandbox: Sandbox, database_url: str, figures: Figures
 ) -> None:
-    """Expect a write that the system cuts off to end the run with one message and no file."""
-    _land_noise(workplace, "limited")
+    _land_noise(sandbox, "limited")
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_LIMIT_BYTES, SMALL_LIMIT_BYTES))
 
-    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    ended = place.run("run", preexec_fn=limit)
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    ended = sandbox.run("run", preexec_fn=limit)
     assert ended.returncode == 1, ended.stderr
     assert "file too large" in ended.stderr.lower()
     assert "Nothing was published" in ended.stderr
     assert "Traceback" not in ended.stderr
-    root = place.storage("limited")
+    root = sandbox.storage("limited")
     assert [path for path in root.rglob("*") if path.is_file()] == []
     figures(full_disks=1)
 
 
-def _land(place: Workplace, name: str, files: dict[str, bytes], *, per_batch: int = 1) -> None:
+def _land(sandbox: Sandbox, name: str, files: dict[str, bytes], *, per_batch: int = 1) -> None:
     """Write a stream and its files, whose names get `.csv`; by default a batch each."""
-    place.write_stream(name, batch={"max_count": per_batch})
-    place.land(name, {f"{file_name}.csv": content for file_name, content in files.items()})
+    sandbox.write_stream(name, batch={"max_count": per_batch})
+    sandbox.land(name, {f"{file_name}.csv": content for file_name, content in files.items()})
 
 
-def _land_noise(place: Workplace, name: str) -> None:
+def _land_noise(sandbox: Sandbox, name: str) -> None:
     """Land 8 MiB of text that cannot be compressed to less than half."""
-    place.write_stream(name)
-    place.landing(name).mkdir(parents=True)
+    sandbox.write_stream(name)
+    sandbox.landing(name).mkdir(parents=True)
     draw = Random(1)  # noqa: S311 - noise
     lines = (f"{number},{draw.randbytes(2_000).hex()}\n" for number in range(2_000))
-    (place.landing(name) / "noise.csv").write_text("id,noise\n" + "".join(lines))
+    (sandbox.landing(name) / "noise.csv").write_text("id,noise\n" + "".join(lines))
 
 
 @contextmanager
-def _disk(place: Workplace, name: str, options: str) -> Iterator[None]:
+def _disk(sandbox: Sandbox, name: str, options: str) -> Iterator[None]:
     """Mount the storage root of a stream while the block runs, if this user may mount one."""
     if not _may_mount():
         yield
         return
-    _land_noise(place, name)
-    root = place.storage(name)
+    _land_noise(sandbox, name)
+    root = sandbox.storage(name)
     root.mkdir(parents=True)
     unmount = ["umount", "--lazy", str(root)]  # whoever still has a file open there
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(root)]

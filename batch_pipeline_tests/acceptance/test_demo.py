@@ -11,12 +11,12 @@ import pytest
 from batch_pipeline.cli.demo import DemoFiles, write_demo
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline_tests.acceptance.sandbox import (
-    Workplace,
+    Sandbox,
     files_below,
     json_records,
     manifests,
-    names,
     part_files,
+    process_names,
     sha256,
     unaccounted_files,
     wait_until,
@@ -29,7 +29,7 @@ STREAM = "demo_orders"
 class Demo:
     """Three demos in one home; digests are those in the manifests, batch by batch."""
 
-    place: Workplace
+    sandbox: Sandbox
     first: str
     second: str
     started_over: str
@@ -41,7 +41,7 @@ class Demo:
     @property
     def folder(self) -> Path:
         """The demo's folder."""
-        return self.place.home / "demo"
+        return self.sandbox.home / "demo"
 
     @property
     def storage(self) -> Path:
@@ -50,17 +50,17 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def demo(shared_workplace: Workplace) -> Demo:
+def demo(shared_sandbox: Sandbox) -> Demo:
     """The home after three demos."""
-    place = shared_workplace
-    storage = place.home / "demo" / "batches"
-    first = place.done("demo")
-    first_digests, after_first = _digests(storage), files_below(place.home / "demo")
-    second = place.done("demo")
-    after_second = files_below(place.home / "demo")
-    started_over = place.done("demo", "--reset")
+    sandbox = shared_sandbox
+    storage = sandbox.home / "demo" / "batches"
+    first = sandbox.output_of("demo")
+    first_digests, after_first = _digests(storage), files_below(sandbox.home / "demo")
+    second = sandbox.output_of("demo")
+    after_second = files_below(sandbox.home / "demo")
+    started_over = sandbox.output_of("demo", "--reset")
     return Demo(
-        place=place,
+        sandbox=sandbox,
         first=first,
         second=second,
         started_over=started_over,
@@ -80,11 +80,10 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> DemoFiles:
 @pytest.fixture(scope="module")
 def sent(demo: Demo) -> list[dict[str, Any]]:
     """The messages of the demo's stream."""
-    return [json.loads(line) for line in demo.place.done("messages", STREAM).splitlines()]
+    return [json.loads(line) for line in demo.sandbox.output_of("messages", STREAM).splitlines()]
 
 
 def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
-    """Expect the stations with their numbers, a BATCH message, and what to type next."""
     for text in (
         "files: 60, in",
         "new items: 60",
@@ -99,14 +98,13 @@ def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
 
 
 def test_demo_again_finds_nothing_to_do_and_changes_no_file(demo: Demo) -> None:
-    """Expect it to say so, and every file to stay as it was."""
     assert "there was nothing to do" in demo.second
     assert "new items: 0" in demo.second
     assert demo.files_after_second == demo.files_after_first
 
 
 def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
-    """Expect the same numbers, and part files that are byte for byte what they were."""
+    """Part files are equal byte for byte."""
     assert "new items: 60" in demo.started_over
     assert "records: 6134 read = 6133 written + 1 quarantined" in demo.started_over
     assert len(demo.first_digests) == 10
@@ -115,7 +113,6 @@ def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
 
 
 def test_demo_records_are_the_ones_of_its_files(demo: Demo, expected: DemoFiles) -> None:
-    """Expect all well-formed orders in order, with values typed and text kept to the letter."""
     records = list(json_records(demo.storage))
     late = [record for record in records if record.get("discount_code") is not None]
     assert len(records) == expected.records == 6_133
@@ -129,14 +126,12 @@ def test_demo_records_are_the_ones_of_its_files(demo: Demo, expected: DemoFiles)
 
 
 def test_demo_part_files_match_their_manifests(demo: Demo) -> None:
-    """Expect every digest to be true, and no file in storage that no manifest names."""
     for part, path in part_files(demo.storage):
         assert sha256(path) == part["sha256"]
     assert unaccounted_files(demo.storage) == []
 
 
 def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> None:
-    """Expect the quarantine file to name item, file, line, reason and raw text."""
     [quarantine] = [
         Path(to_path(part["uri"]))
         for manifest in manifests(demo.storage)
@@ -154,20 +149,18 @@ def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> 
 
 
 def test_demo_leaves_no_process(demo: Demo) -> None:
-    """Expect nothing to run any more after the command."""
-    wait_until(lambda: not demo.place.processes(), "all processes end")
-    assert names(demo.place.processes()) == []
+    wait_until(lambda: not demo.sandbox.processes(), "all processes end")
+    assert process_names(demo.sandbox.processes()) == []
 
 
 def test_messages_of_the_demo_are_schema_batches_and_states(
     demo: Demo, sent: list[dict[str, Any]]
 ) -> None:
-    """Expect SCHEMA first, a STATE after each BATCH, files that are there, counts that add up."""
     types = [message["type"] for message in sent]
     batches = [message for message in sent if message["type"] == "BATCH"]
     assert types[0] == "SCHEMA"
     assert len(batches) == 10
-    assert all(types[place + 1] == "STATE" for place, kind in enumerate(types) if kind == "BATCH")
+    assert all(types[index + 1] == "STATE" for index, kind in enumerate(types) if kind == "BATCH")
     assert sum(batch["record_count"] for batch in batches) == 6_133
     assert all(set(batch["encoding"]) == {"format", "compression"} for batch in batches)
     for batch in batches:
@@ -176,39 +169,36 @@ def test_messages_of_the_demo_are_schema_batches_and_states(
 
 
 def test_messages_announce_the_late_column_before_its_records(sent: list[dict[str, Any]]) -> None:
-    """Expect a second SCHEMA with the late column between the batches without and with it."""
     schemas = [
-        (place, message["schema"]["properties"])
-        for place, message in enumerate(sent)
+        (index, message["schema"]["properties"])
+        for index, message in enumerate(sent)
         if message["type"] == "SCHEMA"
     ]
-    [(_, early), (place, late)] = schemas
+    [(_, early), (index, late)] = schemas
     assert "discount_code" not in early
     assert set(late) - set(early) == {"discount_code"}
-    assert sent[place + 1]["type"] == "BATCH"
-    assert sent[place + 1]["batch_id"] == "00000028-00000033"
+    assert sent[index + 1]["type"] == "BATCH"
+    assert sent[index + 1]["batch_id"] == "00000028-00000033"
 
 
 def test_messages_with_a_state_go_on_after_it(demo: Demo, sent: list[dict[str, Any]]) -> None:
-    """Expect exactly the batches after the bookmark; after the last one, nothing."""
     states = [message for message in sent if message["type"] == "STATE"]
     batch_ids = [message["batch_id"] for message in sent if message["type"] == "BATCH"]
-    state = demo.place.folder / "state.json"
+    state = demo.sandbox.folder / "state.json"
     state.write_text(json.dumps(states[6]["value"]))
-    lines = demo.place.done("messages", STREAM, "--state", str(state)).splitlines()
+    lines = demo.sandbox.output_of("messages", STREAM, "--state", str(state)).splitlines()
     messages = [json.loads(line) for line in lines]
     assert messages[0]["type"] == "SCHEMA"
     assert [one["batch_id"] for one in messages if one["type"] == "BATCH"] == batch_ids[7:]
     state.write_text(json.dumps(states[-1]["value"]))
-    assert demo.place.done("messages", STREAM, "--state", str(state)) == ""
+    assert demo.sandbox.output_of("messages", STREAM, "--state", str(state)) == ""
 
 
 @pytest.mark.parametrize("way", ["name", "path", "id"])
 def test_explain_tells_the_stations_of_a_file(demo: Demo, expected: DemoFiles, way: str) -> None:
-    """Expect one story, whichever way the file with the malformed line is named."""
     path = demo.folder / "landing" / expected.malformed_file.name
     asked = {"name": path.name, "path": str(path), "id": "24"}[way]
-    [story] = demo.place.told("explain", asked)["items"]
+    [story] = demo.sandbox.json_of("explain", asked)["items"]
     [attempt] = story["attempts"]
     assert (story["item_id"], story["location"]) == (24, to_uri(path))
     assert (story["stream"], story["batch_id"]) == (STREAM, "00000022-00000027")
@@ -219,8 +209,7 @@ def test_explain_tells_the_stations_of_a_file(demo: Demo, expected: DemoFiles, w
 
 
 def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
-    """Expect exit code 1 and, for each stream, the reason why the file is not registered."""
-    ended = demo.place.run("explain", "orders-1999-01-01.csv")
+    ended = demo.sandbox.run("explain", "orders-1999-01-01.csv")
     assert ended.returncode == 1
     assert "orders-1999-01-01.csv is no registered item" in ended.stdout
     assert "no such file in the landing" in ended.stdout
@@ -228,8 +217,7 @@ def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
 
 
 def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
-    """Expect the stations in their order, down to the files that hold the records."""
-    text = demo.place.done("explain", "orders-2026-01-24.csv")
+    text = demo.sandbox.output_of("explain", "orders-2026-01-24.csv")
     stations = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
     places = [text.index(station) for station in stations]
     assert places == sorted(places)
@@ -237,8 +225,7 @@ def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
 
 
 def test_status_counts_the_demo(demo: Demo) -> None:
-    """Expect ten published batches and nothing that waits."""
-    [status] = demo.place.told("status")["streams"]
+    [status] = demo.sandbox.json_of("status")["streams"]
     assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
     assert {state: count for state, count in status["batches"].items() if count} == {
         "published": 10

@@ -17,11 +17,11 @@ from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, RUNS, WORK
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Ended,
-    Workplace,
+    CompletedCommand,
+    Sandbox,
     kill_group,
     manifests,
-    names,
+    process_names,
     wait_until,
 )
 from batch_pipeline_tests.guarantees.secrets.watcher import Seen, look_at_sockets
@@ -52,26 +52,26 @@ class Story:
     seen: Seen
     foreign: list[int]
     backfill: str
-    second_dev: Ended
-    second_run: Ended
+    second_dev: CompletedCommand
+    second_run: CompletedCommand
     runs: set[str]
     manifests: list[dict[str, Any]]
     left: list[str]
 
 
 @pytest.fixture(scope="module")
-def story(shared_workplace: Workplace) -> Story:
+def story(shared_sandbox: Sandbox) -> Story:
     """Start `dev` after a crash, let it work, drop a file, backfill two partitions, stop it."""
-    place, port = shared_workplace, free_port()
-    folder = place.home / "demo"
+    sandbox, port = shared_sandbox, free_port()
+    folder = sandbox.home / "demo"
     write_demo(folder)
     storage = folder / "batches"
-    crashed = place.given(BATCH_PIPELINE_FAILPOINTS="claim.after_commit=kill").run("run")
+    crashed = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="claim.after_commit=kill").run("run")
     assert crashed.returncode == -signal.SIGKILL, crashed.stderr
-    process = place.start("dev", "--port", str(port))
-    wait_for_url(place, process)
-    second_dev = place.run("dev", "--port", str(free_port()))
-    second_run = place.run("run")
+    process = sandbox.start("dev", "--port", str(port))
+    wait_for_url(sandbox, process)
+    second_dev = sandbox.run("dev", "--port", str(free_port()))
+    second_run = sandbox.run("run")
     wait_until(lambda: len(manifests(storage)) == 10, "the demo's batches are published")
     backfill_id = _launched_backfill(port)
     unfinished = folder / "landing" / ".orders-2026-03-02.csv"
@@ -81,7 +81,7 @@ def story(shared_workplace: Workplace) -> Story:
     one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
     wait_until(one_more.exists, "the dropped file is published")
     seen = Seen()
-    look_at_sockets(seen, place.processes())
+    look_at_sockets(seen, sandbox.processes())
     foreign = [_status(port, request) for request in FOREIGN]
     wait_until(lambda: _runs(port) <= {"SUCCESS", "FAILURE"}, "the last run has ended")
     runs = _runs(port)
@@ -89,7 +89,7 @@ def story(shared_workplace: Workplace) -> Story:
     exit_code = process.wait(LONGEST_SECONDS)
     return Story(
         port=port,
-        output=place.output.read_text(),
+        output=sandbox.output.read_text(),
         exit_code=exit_code,
         seen=seen,
         foreign=foreign,
@@ -98,12 +98,11 @@ def story(shared_workplace: Workplace) -> Story:
         second_run=second_run,
         runs=runs,
         manifests=manifests(storage),
-        left=names(place.processes()),
+        left=process_names(sandbox.processes()),
     )
 
 
 def test_dev_prints_its_url(story: Story) -> None:
-    """Expect the address of Dagster's UI, and a word at the end."""
     assert f"http://127.0.0.1:{story.port}" in story.output
     assert "Everything is stopped." in story.output
     assert "Traceback" not in story.output
@@ -111,8 +110,7 @@ def test_dev_prints_its_url(story: Story) -> None:
 
 @pytest.mark.guarantee("S3")
 def test_dev_listens_on_the_loopback_interface_only(story: Story, figures: Figures) -> None:
-    """Expect no socket of webserver, Spark, workers, code server and database to be reachable from
-    another machine, and those of the file system to be this user's."""
+    """No TCP socket can be reached from another machine; unix sockets belong to this user."""
     assert story.seen.beyond == []
     assert story.seen.open_to_others == []
     assert {port for _, _, port in story.seen.tcp} > {story.port}
@@ -123,14 +121,12 @@ def test_dev_listens_on_the_loopback_interface_only(story: Story, figures: Figur
 
 @pytest.mark.guarantee("S3")
 def test_dev_takes_no_orders_from_pages_of_others(story: Story, figures: Figures) -> None:
-    """Expect a link, a form and JSON that another page caused, and a name that leads here, to be
-    refused."""
+    """Cross-site links, forms and JSON, and a foreign Host header, are refused."""
     assert story.foreign == [403] * len(FOREIGN)
     figures(foreign_requests_refused=len(story.foreign))
 
 
 def test_dev_publishes_what_lands_by_itself(story: Story) -> None:
-    """Expect the files that lay there, and the one dropped later, in batches nobody launched."""
     records = {
         manifest["batch_id"]: manifest["records"]["written"]
         for manifest in story.manifests
@@ -142,7 +138,6 @@ def test_dev_publishes_what_lands_by_itself(story: Story) -> None:
 
 
 def test_dev_takes_over_the_batches_of_a_crashed_run(story: Story) -> None:
-    """Expect the batch that the crash left claimed to be published by its second attempt."""
     attempts = {
         manifest["batch_id"]: manifest["attempt"]
         for manifest in story.manifests
@@ -154,7 +149,6 @@ def test_dev_takes_over_the_batches_of_a_crashed_run(story: Story) -> None:
 
 
 def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
-    """Expect a second generation of the chosen batches only, with the same records and bytes."""
     first, second = (
         {m["batch_id"]: m for m in story.manifests if m["generation"] == generation}
         for generation in (1, 2)
@@ -171,51 +165,47 @@ def test_dev_backfill_makes_a_second_generation(story: Story) -> None:
 
 @pytest.mark.parametrize("which", ["second_dev", "second_run"])
 def test_second_command_on_the_same_home_is_refused(story: Story, which: str) -> None:
-    """Expect exit code 75 and a message that names who holds the home."""
-    ended: Ended = getattr(story, which)
+    ended: CompletedCommand = getattr(story, which)
     assert ended.returncode == 75
     assert "is in use by `batch-pipeline dev` (process " in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_dev_ends_with_everything_it_started(story: Story) -> None:
-    """Expect exit code 0 after Ctrl-C, and no process that worked for this home."""
     assert story.exit_code == 0
     assert story.left == []
 
 
-def test_dev_that_is_killed_takes_everything_along(workplace: Workplace, warm_spark: str) -> None:
-    """Expect Dagster's servers and the database to end by themselves when `dev` cannot end them."""
-    workplace.write_stream("orders")
-    workplace.landing("orders").mkdir(parents=True)
-    place = workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    process = place.start("dev", "--port", str(free_port()))
-    wait_for_url(place, process)
-    assert len(place.processes()) > 4
+def test_dev_that_is_killed_takes_everything_along(sandbox: Sandbox, warm_spark: str) -> None:
+    """The servers end by themselves when `dev` cannot end them."""
+    sandbox.write_stream("orders")
+    sandbox.landing("orders").mkdir(parents=True)
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    process = sandbox.start("dev", "--port", str(free_port()))
+    wait_for_url(sandbox, process)
+    assert len(sandbox.processes()) > 4
     kill_group(process)
-    wait_until(lambda: not place.processes(), "all processes end")
+    wait_until(lambda: not sandbox.processes(), "all processes end")
 
 
-def test_dev_on_a_taken_port_names_the_next_step(workplace: Workplace) -> None:
-    """Expect exit code 1 before anything was started, and another port in the message."""
+def test_dev_on_a_taken_port_names_the_next_step(sandbox: Sandbox) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ended = workplace.run("dev", "--port", str(port))
+        ended = sandbox.run("dev", "--port", str(port))
     assert ended.returncode == 1
     assert f"Port {port} on 127.0.0.1 is taken" in ended.stderr
     assert f"dev --port {port + 1}" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert workplace.processes() == []
+    assert sandbox.processes() == []
 
 
-def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> None:
-    """Expect the workspace without errors, its storage in the embedded Postgres, a clean end."""
-    write_demo(workplace.home / "demo")
+def test_plain_dagster_dev_loads_the_project_and_stops(sandbox: Sandbox) -> None:
+    write_demo(sandbox.home / "demo")
     port = free_port()
     dagster = [sys.executable, "-m", "dagster", "dev", "--port", str(port)]
-    process = workplace.start_program(dagster, PROJECT)
+    process = sandbox.start_program(dagster, PROJECT)
     wait_until(lambda: answers(port) or process.poll() is not None, "the webserver answers")
     [entry] = ask(port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
     location = entry["locationOrLoadError"]
@@ -224,26 +214,26 @@ def test_plain_dagster_dev_loads_the_project_and_stops(workplace: Workplace) -> 
     keys = {tuple(node["assetKey"]["path"]) for node in repository["assetNodes"]}
     assets = {"files", "batches"}
     assert keys == {(STREAM, asset) for asset in assets}
-    assert any("postgres" in line for line in names(workplace.processes()))
-    assert (workplace.home / "postgres" / "PG_VERSION").exists()
+    assert any("postgres" in line for line in process_names(sandbox.processes()))
+    assert (sandbox.home / "postgres" / "PG_VERSION").exists()
     assert not list(PROJECT.glob("history")), "the instance stores into files of the project"
     process.send_signal(signal.SIGINT)
-    assert process.wait(LONGEST_SECONDS) == 0, workplace.output.read_text()
-    wait_until(lambda: not workplace.processes(), "all processes end")
+    assert process.wait(LONGEST_SECONDS) == 0, sandbox.output.read_text()
+    wait_until(lambda: not sandbox.processes(), "all processes end")
 
 
 def _digests(manifest: dict[str, Any]) -> list[str]:
     return [part["sha256"] for part in manifest["part_files"]]
 
 
-def wait_for_url(place: Workplace, process: "subprocess.Popen[str]") -> None:
+def wait_for_url(sandbox: Sandbox, process: "subprocess.Popen[str]") -> None:
     """Wait until `dev` has said where Dagster is."""
 
     def printed() -> bool:
-        return "Dagster is at http" in place.output.read_text() or process.poll() is not None
+        return "Dagster is at http" in sandbox.output.read_text() or process.poll() is not None
 
     wait_until(printed, "dev prints its URL")
-    assert process.poll() is None, place.output.read_text()
+    assert process.poll() is None, sandbox.output.read_text()
 
 
 def _launched_backfill(port: int) -> str:
@@ -269,12 +259,12 @@ def _ended_backfill(port: int, backfill_id: str) -> str:
 
 
 def _runs(port: int) -> set[str]:
-    """Give the statuses that runs are in."""
+    """Return the statuses that runs are in."""
     return {run["status"] for run in ask(port, RUNS, {})["runsOrError"]["results"]}
 
 
 def _status(port: int, request: tuple[str, bytes | None, dict[str, str]]) -> int:
-    """Give the status of an answer."""
+    """Return the status of an answer."""
     path, body, headers = request
     asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
     try:

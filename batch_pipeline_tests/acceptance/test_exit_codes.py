@@ -15,9 +15,9 @@ import pytest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
+    Sandbox,
     command,
-    names,
+    process_names,
     wait_until,
 )
 from batch_pipeline_tests.seeds import query
@@ -36,18 +36,17 @@ NOBODY = "postgresql://ann@127.0.0.1:1/inventory"
     ],
 )
 def test_command_leaves_the_code_of_what_happened(
-    workplace: Workplace, words: tuple[str, ...], code: int, said: str
+    sandbox: Sandbox, words: tuple[str, ...], code: int, said: str
 ) -> None:
-    """Expect done, yours to fix, wrong usage and try again later to be told apart."""
-    workplace.write_stream("orders")
-    ended = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=NOBODY).run(*words)
+    sandbox.write_stream("orders")
+    ended = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=NOBODY).run(*words)
     assert ended.returncode == code, ended.stderr
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
 def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: Path) -> None:
-    """A module in the place of `click` sends the signal in the middle of the imports."""
+    """A module in place of `click` sends the signal in the middle of the imports."""
     (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
     ended = subprocess.run(
         command("status"),
@@ -60,26 +59,25 @@ def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: 
     assert ended.stderr == "error: Interrupted before the command started. Nothing was changed.\n"
 
 
-def test_interrupted_command_leaves_130(workplace: Workplace) -> None:
-    """Expect the code of Ctrl-C, and one message, from a command that waits for its state file."""
-    workplace.write_stream("orders")
-    state = workplace.folder / "state.json"
+def test_interrupted_command_leaves_130(sandbox: Sandbox) -> None:
+    sandbox.write_stream("orders")
+    state = sandbox.folder / "state.json"
     os.mkfifo(state)
-    process = workplace.start("messages", "orders", "--state", str(state))
+    process = sandbox.start("messages", "orders", "--state", str(state))
     with state.open("w"):  # it is opened for reading now
         process.send_signal(signal.SIGINT)
         assert process.wait(LONGEST_SECONDS) == 130
-    assert "error: Interrupted." in workplace.output.read_text()
+    assert "error: Interrupted." in sandbox.output.read_text()
 
 
-def test_command_whose_reader_is_gone_ends_as_a_filter_does(workplace: Workplace) -> None:
-    """Expect 128 and the number of SIGPIPE, and not a word, as in `… | head`."""
+def test_command_whose_reader_is_gone_ends_as_a_filter_does(sandbox: Sandbox) -> None:
+    """As in `… | head`: the exit code is 128 + SIGPIPE, without a message."""
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(
         command("status", "-h"),
-        env=workplace.environment,
-        cwd=workplace.folder,
+        env=sandbox.environment,
+        cwd=sandbox.folder,
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -92,29 +90,29 @@ def test_command_whose_reader_is_gone_ends_as_a_filter_does(workplace: Workplace
 
 @pytest.mark.parametrize("moment", ["starting Dagster's step", "starting Spark", "encoding"])
 def test_interrupted_run_prints_one_message_and_no_traceback(
-    workplace: Workplace, database: Database, database_url: str, moment: str
+    sandbox: Sandbox, database: Database, database_url: str, moment: str
 ) -> None:
-    """A terminal sends Ctrl-C to the whole process group, so to what Dagster has started, too."""
-    workplace.write_stream("orders")
-    workplace.land("orders", {"1.csv": b"id\n1\n"})
+    """A terminal sends Ctrl-C to the whole process group, which includes Dagster's processes."""
+    sandbox.write_stream("orders")
+    sandbox.land("orders", {"1.csv": b"id\n1\n"})
     # The installed script: `python -m` may end by the signal itself, whatever exit code is wanted.
     script = Path(sys.executable).with_name("batch-pipeline")
-    place = replace(workplace, program=(str(script),)).given(
+    sandbox = replace(sandbox, program=(str(script),)).with_variables(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         BATCH_PIPELINE_FAILPOINTS="encode.after_claim=sleep:600",
     )
-    process = place.start("run")
-    wait_until(lambda: _has_come(moment, place, database), moment, pause_seconds=0.02)
+    process = sandbox.start("run")
+    wait_until(lambda: _has_come(moment, sandbox, database), moment, pause_seconds=0.02)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
-    assert place.output.read_text().strip() == (
+    assert sandbox.output.read_text().strip() == (
         "error: Interrupted. Open attempts were closed; run the same command again to go on."
     )
     assert query(database, RUNNING) == [(0,)]
 
 
-def _has_come(moment: str, place: Workplace, database: Database) -> bool:
+def _has_come(moment: str, sandbox: Sandbox, database: Database) -> bool:
     if moment == "encoding":
         return query(database, RUNNING) == [(1,)]
     word = "watch_orphans" if moment == "starting Dagster's step" else "/java "
-    return any(word in line for line in names(place.processes()))
+    return any(word in line for line in process_names(sandbox.processes()))

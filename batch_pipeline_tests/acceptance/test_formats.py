@@ -17,7 +17,7 @@ import zstandard
 from pyarrow import orc
 
 from batch_pipeline_tests.acceptance.sandbox import (
-    Workplace,
+    Sandbox,
     json_records,
     manifests,
     part_files,
@@ -107,23 +107,23 @@ def landed() -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def place(shared_workplace: Workplace) -> Workplace:
+def sandbox(shared_sandbox: Sandbox) -> Sandbox:
     """One run over all streams of this module."""
-    workplace = shared_workplace
+    sandbox = shared_sandbox
     for name, encoding in OUTPUTS.items():
-        workplace.write_stream(
+        sandbox.write_stream(
             name, source={"format": "auto", "include": ["export-*"]}, encoding=encoding
         )
-        workplace.land(name, landed())
-    declared = workplace.write_stream(
+        sandbox.land(name, landed())
+    declared = sandbox.write_stream(
         "declared",
         source={"format": "jsonl", "include": ["*"]},
         encoding={"format": "parquet", "compression": "snappy"},
         schema={"file": "order.json", "evolution": "rescue"},
     )
     declared.with_name("order.json").write_text(json.dumps(ORDER_SCHEMA))
-    workplace.land("declared", {"a.jsonl": ORDER + b'{"id":"two","colour":"red"}\n'})
-    workplace.write_stream(
+    sandbox.land("declared", {"a.jsonl": ORDER + b'{"id":"two","colour":"red"}\n'})
+    sandbox.write_stream(
         "mapped",
         source={"format": "csv"},
         select=["*", "!secret"],
@@ -131,17 +131,17 @@ def place(shared_workplace: Workplace) -> Workplace:
         lineage=["_item_id", "_source_file", "_record_number", "_batch_id", "_attempt"],
     )
     people = b"id,email,secret\n1,zoe@example.org,hunter2\n2,a@example.org,hunter3\n"
-    workplace.land("mapped", {"people.csv": people})
-    workplace.write_stream("totals", transform="shop_transforms:totals")
-    workplace.land("totals", {"sales.csv": b"city,amount\nRoma,1.50\nMilano,2\nRoma,3.25\n"})
-    (workplace.folder / "shop_transforms.py").write_text(TRANSFORM)
-    workplace.done("run")
-    return workplace
+    sandbox.land("mapped", {"people.csv": people})
+    sandbox.write_stream("totals", transform="shop_transforms:totals")
+    sandbox.land("totals", {"sales.csv": b"city,amount\nRoma,1.50\nMilano,2\nRoma,3.25\n"})
+    (sandbox.folder / "shop_transforms.py").write_text(TRANSFORM)
+    sandbox.output_of("run")
+    return sandbox
 
 
-def records_of(place: Workplace, stream: str) -> Iterator[dict[str, Any]]:
+def records_of(sandbox: Sandbox, stream: str) -> Iterator[dict[str, Any]]:
     """Read the part files of a stream as independent readers do."""
-    for _, path in part_files(place.storage(stream)):
+    for _, path in part_files(sandbox.storage(stream)):
         if stream.startswith("as_parquet") or stream == "declared":
             yield from pq.read_table(path).to_pylist()
         elif stream.startswith("as_arrow"):
@@ -169,19 +169,17 @@ def read_arrow(path: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize("stream", OUTPUTS)
-def test_files_of_every_format_come_out_as_asked(place: Workplace, stream: str) -> None:
-    """All twenty records of ten kinds of files, each value as it was, in the order of the files."""
-    records = list(records_of(place, stream))
+def test_files_of_every_format_come_out_as_asked(sandbox: Sandbox, stream: str) -> None:
+    records = list(records_of(sandbox, stream))
     assert sorted(records, key=lambda record: record["id"]) == RECORDS
-    [manifest] = manifests(place.storage(stream))
+    [manifest] = manifests(sandbox.storage(stream))
     assert manifest["records"] == {"read": 20, "written": 20, "filtered": 0, "quarantined": 0}
     assert manifest["encoding"]["format"] == OUTPUTS[stream]["format"]
-    assert unaccounted_files(place.storage(stream)) == []
+    assert unaccounted_files(sandbox.storage(stream)) == []
 
 
-def test_declared_types_are_written_and_what_does_not_fit_is_rescued(place: Workplace) -> None:
-    """A decimal keeps its digits, an instant its microseconds, a stray value its place aside."""
-    first, second = records_of(place, "declared")
+def test_declared_types_are_written_and_what_does_not_fit_is_rescued(sandbox: Sandbox) -> None:
+    first, second = records_of(sandbox, "declared")
     assert first["price"] == Decimal("12345678901234567890.12")
     assert first["at"].isoformat() == "2026-01-31T11:00:00.123456+00:00"
     assert first["_rescued_data"] is None
@@ -189,14 +187,14 @@ def test_declared_types_are_written_and_what_does_not_fit_is_rescued(place: Work
     assert json.loads(second["_rescued_data"]) == {"id": "two", "colour": "red"}
 
 
-def test_masked_and_deselected_values_are_in_no_file(place: Workplace) -> None:
-    """The hash is there, the address and the secret are nowhere below the storage root."""
-    [record] = json_records(place.storage("mapped"))
+def test_masked_and_deselected_values_are_in_no_file(sandbox: Sandbox) -> None:
+    """Only the hash of the address is stored."""
+    [record] = json_records(sandbox.storage("mapped"))
     assert record["email"] == "710c98997fe6293238987eee67b9d7dd"  # md5 of the address
     assert list(record)[:2] == ["id", "email"]
-    [manifest] = manifests(place.storage("mapped"))
+    [manifest] = manifests(sandbox.storage("mapped"))
     assert manifest["records"] == {"read": 2, "written": 1, "filtered": 1, "quarantined": 0}
-    for path in place.storage("mapped").rglob("*"):
+    for path in sandbox.storage("mapped").rglob("*"):
         if path.is_file():
             packed = path.read_bytes()
             content = gzip.decompress(packed) if path.suffix == ".gz" else packed
@@ -204,9 +202,8 @@ def test_masked_and_deselected_values_are_in_no_file(place: Workplace) -> None:
             assert b"hunter" not in content
 
 
-def test_lineage_says_where_each_record_came_from(place: Workplace) -> None:
-    """Item, file, number of the record in it, batch and attempt."""
-    [record] = json_records(place.storage("mapped"))
+def test_lineage_says_where_each_record_came_from(sandbox: Sandbox) -> None:
+    [record] = json_records(sandbox.storage("mapped"))
     assert record["_item_id"] == 1
     assert record["_source_file"].endswith("/landing/mapped/people.csv")
     assert record["_record_number"] == 1
@@ -214,12 +211,11 @@ def test_lineage_says_where_each_record_came_from(place: Workplace) -> None:
     assert record["_attempt"] == 1
 
 
-def test_transform_of_ones_own_runs_between_reading_and_writing(place: Workplace) -> None:
-    """Three sales become two totals, and the manifest tells both numbers."""
-    assert list(records_of(place, "totals")) == [
+def test_transform_of_ones_own_runs_between_reading_and_writing(sandbox: Sandbox) -> None:
+    assert list(records_of(sandbox, "totals")) == [
         {"city": "Milano", "total": 2.0},
         {"city": "Roma", "total": 4.75},
     ]
-    [manifest] = manifests(place.storage("totals"))
+    [manifest] = manifests(sandbox.storage("totals"))
     records = manifest["records"]
     assert (records["read"], records["transformed"], records["written"]) == (3, 3, 2)

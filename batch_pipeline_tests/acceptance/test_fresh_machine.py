@@ -17,9 +17,9 @@ import pytest
 import batch_pipeline
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
+    Sandbox,
     manifests,
-    names,
+    process_names,
     wait_until,
 )
 
@@ -76,8 +76,8 @@ def installed(wheel: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def fresh(workplace: Workplace, tmp_path: Path) -> Workplace:
-    """A workplace with the bundled Java, a bare PATH, no user's settings and the C locale."""
+def fresh(sandbox: Sandbox, tmp_path: Path) -> Sandbox:
+    """A sandbox with the bundled Java, a bare PATH, no user's settings and the C locale."""
     commands = tmp_path / "bin"
     commands.mkdir()
     for folder in (Path("/usr/bin"), Path("/bin")):
@@ -87,7 +87,7 @@ def fresh(workplace: Workplace, tmp_path: Path) -> Workplace:
             if not unwanted and not link.is_symlink():
                 link.symlink_to(program)
     localised = [name for name in os.environ if name.startswith("LC_")]
-    return workplace.given(
+    return sandbox.with_variables(
         BATCH_PIPELINE_JAVA="bundled",
         PATH=str(commands),
         JAVA_HOME=None,
@@ -99,7 +99,6 @@ def fresh(workplace: Workplace, tmp_path: Path) -> Workplace:
 
 
 def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
-    """Expect streams, migrations, SQL and templates in it, and nothing of an operator's own."""
     folder = Path(batch_pipeline.__file__).parent
     here = {
         path.relative_to(folder.parent).as_posix()
@@ -112,41 +111,38 @@ def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None
 
 
 def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(
-    fresh: Workplace, installed: Path
+    fresh: Sandbox, installed: Path
 ) -> None:
-    """Expect the demo's numbers from the bundled runtime, and nothing left running."""
     fresh = replace(fresh, program=(str(installed),))
     assert shutil.which("java", path=fresh.environment["PATH"]) is None
     assert shutil.which("psql", path=fresh.environment["PATH"]) is None
-    printed = fresh.done("demo")
+    printed = fresh.output_of("demo")
     written = [manifest["records"]["written"] for manifest in manifests(_storage(fresh))]
     assert "records: 6134 read = 6133 written + 1 quarantined" in printed
     assert (len(written), sum(written)) == (10, 6_133)
     assert any((fresh.home / "java").glob("*/bin/java"))
     landing = fresh.home / "demo" / "landing"
-    made = fresh.told("init", "shop", "--from", str(landing))
+    made = fresh.json_of("init", "shop", "--from", str(landing))
     assert (fresh.folder / "shop" / "workspace.yaml").is_file()
     assert made["plan"]["files"] == 60
     wait_until(lambda: not fresh.processes(), "all processes end")
-    assert names(fresh.processes()) == []
+    assert process_names(fresh.processes()) == []
 
 
-def test_command_without_a_terminal_prints_no_colours(fresh: Workplace) -> None:
-    """Expect plain text, in ASCII where the locale knows no more."""
+def test_command_without_a_terminal_prints_no_colours(fresh: Sandbox) -> None:
     ended = fresh.run("--help")
     assert ended.returncode == 0
     assert re.search(r"\x1b\[", ended.stdout) is None
 
 
-def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
-    """Expect all modules and definitions to load without process, connection, thread or file."""
-    workplace.write_stream("orders")
+def test_importing_everything_opens_nothing(sandbox: Sandbox) -> None:
+    sandbox.write_stream("orders")
     found = pkgutil.walk_packages(batch_pipeline.__path__, "batch_pipeline.")
     modules = sorted({module.name for module in found} - SCRIPTS)
     imported = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, json.dumps(modules)],
-        cwd=workplace.folder,
-        env=workplace.environment,
+        cwd=sandbox.folder,
+        env=sandbox.environment,
         capture_output=True,
         text=True,
         check=False,
@@ -159,26 +155,25 @@ def test_importing_everything_opens_nothing(workplace: Workplace) -> None:
         "threads": [],
     }
     assert len(modules) > 50
-    assert not workplace.home.exists()
-    assert [path.name for path in workplace.folder.iterdir()] == ["streams"]
+    assert not sandbox.home.exists()
+    assert [path.name for path in sandbox.folder.iterdir()] == ["streams"]
 
 
 if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("setpriv"):
 
-    def test_commands_work_for_a_user_without_rights(workplace: Workplace) -> None:
-        """Expect help, the embedded Postgres and a whole run for a user that is not root."""
-        place = _of_nobody(workplace)
-        place.write_stream("orders")
-        place.landing("orders").mkdir(parents=True)
-        (place.landing("orders") / "a.csv").write_text("id\n1\n2\n")
-        for path in (place.folder, *place.folder.rglob("*")):
+    def test_commands_work_for_a_user_without_rights(sandbox: Sandbox) -> None:
+        sandbox = _of_nobody(sandbox)
+        sandbox.write_stream("orders")
+        sandbox.landing("orders").mkdir(parents=True)
+        (sandbox.landing("orders") / "a.csv").write_text("id\n1\n2\n")
+        for path in (sandbox.folder, *sandbox.folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-        assert "Files in" in _as_nobody(place, "--help")
-        [status] = json.loads(_as_nobody(place, "status", "--json"))["streams"]
-        [done] = json.loads(_as_nobody(place, "run", "--json"))["streams"]
+        assert "Files in" in _as_nobody(sandbox, "--help")
+        [status] = json.loads(_as_nobody(sandbox, "status", "--json"))["streams"]
+        [done] = json.loads(_as_nobody(sandbox, "run", "--json"))["streams"]
         assert status["batches"]["published"] == 0
         assert [one["records"]["written"] for one in done["published"]] == [2]
-        assert {path.stat().st_uid for path in place.home.rglob("*")} == {NOBODY}
+        assert {path.stat().st_uid for path in sandbox.home.rglob("*")} == {NOBODY}
 
 
 def _uv(*arguments: str) -> None:
@@ -186,26 +181,26 @@ def _uv(*arguments: str) -> None:
     subprocess.run(command, check=True, timeout=LONGEST_SECONDS)
 
 
-def _storage(place: Workplace) -> Path:
-    return place.home / "demo" / "batches"
+def _storage(sandbox: Sandbox) -> Path:
+    return sandbox.home / "demo" / "batches"
 
 
-def _of_nobody(workplace: Workplace) -> Workplace:
-    """Give the workplace's user a home and a folder for temporary files."""
+def _of_nobody(sandbox: Sandbox) -> Sandbox:
+    """Return the sandbox's user a home and a folder for temporary files."""
     for name in ("user", "tmp"):
-        (workplace.folder / name).mkdir()
-    return workplace.given(
-        HOME=str(workplace.folder / "user"), TMPDIR=str(workplace.folder / "tmp"), USER="nobody"
+        (sandbox.folder / name).mkdir()
+    return sandbox.with_variables(
+        HOME=str(sandbox.folder / "user"), TMPDIR=str(sandbox.folder / "tmp"), USER="nobody"
     )
 
 
-def _as_nobody(place: Workplace, *arguments: str) -> str:
+def _as_nobody(sandbox: Sandbox, *arguments: str) -> str:
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     become += [f"--inh-caps={MAY_READ_EVERYTHING}", f"--ambient-caps={MAY_READ_EVERYTHING}"]
     ended = subprocess.run(
         [*become, sys.executable, "-m", "batch_pipeline", *arguments],
-        cwd=place.folder,
-        env=place.environment,
+        cwd=sandbox.folder,
+        env=sandbox.environment,
         capture_output=True,
         text=True,
         check=False,

@@ -14,7 +14,7 @@ from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.acceptance.shop import Shop, Situation
 from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
@@ -37,7 +37,7 @@ def landed(stream: str, *contents: str) -> dict[str, bytes]:
 
 
 def some(count: int) -> list[str]:
-    """Give the contents of files of two records each."""
+    """Return the contents of files of two records each."""
     return [f"id,amount\n{n},{n}.50\n{n + 1},1.25\n" for n in range(1, 2 * count, 2)]
 
 
@@ -95,7 +95,7 @@ SITUATIONS = {
 
 @pytest.fixture(scope="module")
 def shop(
-    shared_workplace: Workplace,
+    shared_sandbox: Sandbox,
     server_url: str,
     template: str,
     object_store: ObjectStore,
@@ -111,16 +111,16 @@ def shop(
         s3_client.forget()
         stack.callback(s3_client.forget)
         url = stack.enter_context(copied(server_url, template))
-        spark = stack.enter_context(SparkConnectServer(shared_workplace.home))
-        place = shared_workplace.given(
+        spark = stack.enter_context(SparkConnectServer(shared_sandbox.home))
+        sandbox = shared_sandbox.with_variables(
             BATCH_PIPELINE_INVENTORY_CONN=url,
             BATCH_PIPELINE_SPARK_REMOTE=spark.remote,
             PATH=os.pathsep.join([os.environ["PATH"], str(targets)]),
         )
-        place.streams.mkdir()
-        patch.chdir(place.folder)
-        there = {**buckets, PROJECT: str(place.folder), HOME: f"$PWD/{place.home.name}"}
-        yield Shop(place, there, object_store.client())
+        sandbox.streams.mkdir()
+        patch.chdir(sandbox.folder)
+        there = {**buckets, PROJECT: str(sandbox.folder), HOME: f"$PWD/{sandbox.home.name}"}
+        yield Shop(sandbox, there, object_store.client())
 
 
 # Pages whose code is run by the tests of its package.
@@ -136,7 +136,6 @@ RUN_BY_OTHERS = {
 
 
 def test_every_page_has_a_situation_and_is_short() -> None:
-    """Expect no page that no test runs, and none of more than seventy lines."""
     assert [*PAGES] == sorted({*SITUATIONS, *RUN_BY_OTHERS})
     assert {name: n for name, text in PAGES.items() if (n := text.count("\n")) > MOST_LINES} == {}
 
@@ -148,7 +147,6 @@ def test_every_page_has_a_situation_and_is_short() -> None:
 def test_how_to_commands_print_what_the_page_shows(
     shop: Shop, page: str, request: pytest.FixtureRequest
 ) -> None:
-    """Expect each command to end as shown, with an error or without, and to print those lines."""
     situation = SITUATIONS[page]
     if situation.revision is not None:
         url = request.getfixturevalue("empty_database_url")
@@ -164,7 +162,7 @@ def test_how_to_commands_print_what_the_page_shows(
 
 
 def test_line_that_a_command_does_not_print_is_noticed() -> None:
-    """Expect a page to fit with what varies left out, and not with a line too much or too few."""
+    """The comparison of pages with output must be able to fail."""
     [step] = steps("```console\n$ ls\none … three\n…\nlast\n```\n")
     assert isinstance(step, Typed)
     assert step.fits("one two three\nlast\n")

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import batch_pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline_tests.acceptance.console_page import Typed, steps
-from batch_pipeline_tests.acceptance.sandbox import Workplace, json_records, manifests
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, json_records, manifests
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs/tutorials/first_batches.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def stock() -> bytes:
 
 
 def exports() -> Mapping[str, bytes]:
-    """Give the files of the page."""
+    """Return the files of the page."""
     days = [(HEADER + "".join(ORDERS[at : at + 2])).encode() for at in (0, 2, 4)]
     return {
         "orders-2026-01-01.csv": days[0],
@@ -56,25 +56,24 @@ def land(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def test_page_makes_a_project_of_a_folder_that_runs_as_it_stands(
-    workplace: Workplace, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the output that the page shows, and all records of csv, jsonl and parquet files."""
-    land(workplace.folder / "exports", exports())
-    place = workplace.given(
+    land(sandbox.folder / "exports", exports())
+    sandbox = sandbox.with_variables(
         BATCH_PIPELINE_INVENTORY_CONN=database_url, BATCH_PIPELINE_SPARK_REMOTE=warm_spark
     )
-    monkeypatch.chdir(workplace.folder)
+    monkeypatch.chdir(sandbox.folder)
     for step in steps(TEXT):
         assert isinstance(step, Typed)
         program, *words = shlex.split(step.command)
         if program == "cd":
             monkeypatch.chdir(words[0])
         elif step.command not in RUN_ELSEWHERE:
-            code, said = _init(words) if words[0] == "init" else _other(place, words)
+            code, said = _init(words) if words[0] == "init" else _other(sandbox, words)
             assert code == 0, said
-            assert step.fits(said.replace(str(workplace.folder), PLACE)), f"{step.command}\n{said}"
+            assert step.fits(said.replace(str(sandbox.folder), PLACE)), f"{step.command}\n{said}"
 
-    project = workplace.folder / "shop"
+    project = sandbox.folder / "shop"
     orders = [{"order_id": n, "city": "Cork", "price": n + 0.5} for n in range(1, 7)]
     customers = [json.loads(line) for line in CUSTOMERS.splitlines()]
     left = [{"id": 1, "left": 7}, {"id": 2, "left": 9}]
@@ -91,6 +90,6 @@ def _init(words: list[str]) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def _other(place: Workplace, words: list[str]) -> tuple[int, str]:
-    ended = place.run(*words, cwd=Path.cwd())
+def _other(sandbox: Sandbox, words: list[str]) -> tuple[int, str]:
+    ended = sandbox.run(*words, cwd=Path.cwd())
     return ended.returncode, ended.stdout or ended.stderr

@@ -12,7 +12,7 @@ from batch_pipeline.defs.names import LAUNCH_TAG, encode_job, partitions_of, run
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors.batches import new_files_sensor
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.acceptance.sandbox import Workplace, manifests
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import execute, query
 
@@ -20,64 +20,64 @@ FIRST, SECOND = "00000001-00000002", "00000003-00000004"
 
 
 @pytest.fixture
-def place(workplace: Workplace, database_url: str) -> Workplace:
+def orders(sandbox: Sandbox, database_url: str) -> Sandbox:
     """A stream `orders` whose four files are two planned batches."""
-    workplace.write_stream("orders", batch={"max_count": 2})
-    workplace.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
-    given = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    given.done("plan", "orders")
+    sandbox.write_stream("orders", batch={"max_count": 2})
+    sandbox.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
+    given = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    given.output_of("plan", "orders")
     return given
 
 
-def _states(place: Workplace) -> dict[str, int]:
-    [one] = place.told("jobs", "list", "orders")["jobs"]
+def _states(orders: Sandbox) -> dict[str, int]:
+    [one] = orders.json_of("jobs", "list", "orders")["jobs"]
     return {state: count for state, count in one["batches"].items() if count}
 
 
 @pytest.mark.long
 def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
-    place: Workplace, warm_spark: str, database: Database
+    orders: Sandbox, warm_spark: str, database: Database
 ) -> None:
-    """Expect 75 and a note while paused, then all but the cancelled batch, which waits again."""
-    place.write_stream("refunds")
-    place.land("refunds", {"a.csv": b"id\n1\n"})
-    warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    assert "paused (disk full)" in place.done("jobs", "pause", "orders", "--reason", "disk full")
-    for ended in (warm.run("run"), place.run("plan", "orders")):
+    orders.write_stream("refunds")
+    orders.land("refunds", {"a.csv": b"id\n1\n"})
+    warm = orders.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    assert "paused (disk full)" in orders.output_of(
+        "jobs", "pause", "orders", "--reason", "disk full"
+    )
+    for ended in (warm.run("run"), orders.run("plan", "orders")):
         assert ended.returncode == 75, ended.stderr
         assert "Job 'orders' is paused (disk full)" in ended.stderr
         assert "`batch-pipeline jobs resume orders`" in ended.stderr
-    assert len(manifests(place.storage("refunds"))) == 1
-    assert manifests(place.storage("orders")) == []
-    [status] = place.told("status", "orders")["streams"]
+    assert len(manifests(orders.storage("refunds"))) == 1
+    assert manifests(orders.storage("orders")) == []
+    [status] = orders.json_of("status", "orders")["streams"]
     assert (status["paused"], status["batches"]["planned"]) == ("disk full", 2)
-    assert "disk full" in place.done("status")
-    assert "disk full" in place.done("jobs", "list", "orders")
+    assert "disk full" in orders.output_of("status")
+    assert "disk full" in orders.output_of("jobs", "list", "orders")
 
-    assert place.told("jobs", "resume", "orders")["paused"] is None
-    cancelled = place.told("jobs", "cancel", "orders", "--batch", SECOND)
+    assert orders.json_of("jobs", "resume", "orders")["paused"] is None
+    cancelled = orders.json_of("jobs", "cancel", "orders", "--batch", SECOND)
     assert (cancelled["batches"], cancelled["attempts"]) == (1, 0)
-    warm.done("run")
-    assert _states(place) == {"published": 1, "cancelled": 1}
-    [left] = place.told("jobs", "list", "orders")["unfinished"]
+    warm.output_of("run")
+    assert _states(orders) == {"published": 1, "cancelled": 1}
+    [left] = orders.json_of("jobs", "list", "orders")["unfinished"]
     assert (left["batch_id"], left["state"], left["items"]) == (SECOND, "cancelled", 2)
-    assert place.told("jobs", "retry", "orders")["batches"] == 1
-    assert _states(place) == {"published": 1, "planned": 1}
-    assert "nothing to retry" in place.done("jobs", "retry", "orders")
+    assert orders.json_of("jobs", "retry", "orders")["batches"] == 1
+    assert _states(orders) == {"published": 1, "planned": 1}
+    assert "nothing to retry" in orders.output_of("jobs", "retry", "orders")
     check_invariants(database)
 
 
 # Dagster looks at its resources with names that pydantic wants to give up.
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch
+    orders: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect files to be registered still, and launches to come back after `resume`."""
-    for name, text in place.environment.items():
+    for name, text in orders.environment.items():
         monkeypatch.setenv(name, text)
-    pipeline = Pipeline.from_environment(place.environment)
+    pipeline = Pipeline.from_environment(orders.environment)
     sensor = new_files_sensor(pipeline.stream("orders"))
-    place.land("orders", {"5.csv": b"id\n1\n"})
+    orders.land("orders", {"5.csv": b"id\n1\n"})
     pipeline.database.jobs.pause("orders", "disk full")
     try:
         skipped = _tick(sensor)
@@ -95,12 +95,11 @@ def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
-    place: Workplace, monkeypatch: pytest.MonkeyPatch, database: Database
+    orders: Sandbox, monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> None:
-    """Expect no attempt on a cancelled batch, nor on any while the job is paused."""
-    for name, text in place.environment.items():
+    for name, text in orders.environment.items():
         monkeypatch.setenv(name, text)
-    one = Pipeline.from_environment(place.environment).stream("orders")
+    one = Pipeline.from_environment(orders.environment).stream("orders")
     encode = build_definitions([one]).resolve_job_def(encode_job(one))
     tags = {LAUNCH_TAG: "new", **run_tags(one, FIRST, SECOND)}
     with dg.DagsterInstance.ephemeral() as instance:
@@ -113,27 +112,26 @@ def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
 
 
 def test_bisect_leaves_the_bad_file_alone(
-    workplace: Workplace, database_url: str, database: Database, warm_spark: str
+    sandbox: Sandbox, database_url: str, database: Database, warm_spark: str
 ) -> None:
-    """Expect three of four files published, and the message to name the fourth."""
-    workplace.write_stream("orders")
+    sandbox.write_stream("orders")
     files = {f"{number}.csv": b"id\n1\n" for number in range(1, 5)}
-    workplace.land("orders", files | {"3.csv": b'id\n"1\n'})
-    place = workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    place.done("plan", "orders")
-    halves = place.told("jobs", "split", "orders", "--batch", "00000001-00000004")["halves"]
+    sandbox.land("orders", files | {"3.csv": b'id\n"1\n'})
+    orders = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    orders.output_of("plan", "orders")
+    halves = orders.json_of("jobs", "split", "orders", "--batch", "00000001-00000004")["halves"]
     assert [half["batch_id"] for half in halves] == [FIRST, SECOND]
-    place.done("jobs", "split", "orders", "--batch", SECOND)
-    assert place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).run("run").returncode == 3
-    assert _states(place) == {"published": 2, "failed": 1, "superseded": 2}
-    [left] = place.told("jobs", "list", "orders")["unfinished"]
+    orders.output_of("jobs", "split", "orders", "--batch", SECOND)
+    assert orders.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).run("run").returncode == 3
+    assert _states(orders) == {"published": 2, "failed": 1, "superseded": 2}
+    [left] = orders.json_of("jobs", "list", "orders")["unfinished"]
     assert left["items"] == 1
     assert "3.csv" in left["error"]
-    refused = place.run("jobs", "split", "orders", "--batch", str(left["number"]))
+    refused = orders.run("jobs", "split", "orders", "--batch", str(left["number"]))
     assert refused.returncode == 1
     assert "one item, 3 (" in refused.stderr
     assert "3.csv" in refused.stderr
-    assert len(manifests(place.storage("orders"))) == 2
+    assert len(manifests(orders.storage("orders"))) == 2
     check_invariants(database)
 
 
@@ -153,10 +151,9 @@ def test_bisect_leaves_the_bad_file_alone(
     ],
 )
 def test_names_that_are_not_there_are_one_message(
-    refusing_place: Workplace, arguments: list[str], words: list[str]
+    table_sandbox: Sandbox, arguments: list[str], words: list[str]
 ) -> None:
-    """Expect exit code 1, what there is instead, and no traceback."""
-    ended = refusing_place.run(*arguments)
+    ended = table_sandbox.run(*arguments)
     assert ended.returncode == 1
     assert ended.stderr.count("error: ") == 1
     assert "Traceback" not in ended.stderr
@@ -165,19 +162,19 @@ def test_names_that_are_not_there_are_one_message(
 
 
 @pytest.fixture
-def refusing_place(workplace: Workplace, database_url: str, database: Database) -> Workplace:
+def table_sandbox(sandbox: Sandbox, database_url: str, database: Database) -> Sandbox:
     """An inventory with a job `orders` and nothing planned; no stream file is needed."""
     with database.engine.begin() as connection:
         connection.exec_driver_sql(
             "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('orders', 'ops.orders')"
         )
-    return workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    return sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
 
 
 def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
-    refusing_place: Workplace, database: Database, tmp_path: Path
+    table_sandbox: Sandbox, database: Database, tmp_path: Path
 ) -> None:
-    """Expect columns and filter that the batch was cut with to be used again."""
+    """The halves have the columns and the filter of the batch."""
     with database.engine.begin() as connection:
         for statement in (
             "CREATE SCHEMA ops",
@@ -192,7 +189,7 @@ def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
             "INSERT INTO batch_pipeline.batch_state VALUES (1, 1, 'planned')",
         ):
             connection.exec_driver_sql(statement)
-    halves: list[dict[str, Any]] = refusing_place.told(
+    halves: list[dict[str, Any]] = table_sandbox.json_of(
         "jobs", "split", "orders", "--batch", "1..6"
     )["halves"]
     assert [(half["first_id"], half["last_id"], half["items"]) for half in halves] == [
@@ -203,9 +200,9 @@ def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
 
 
 def test_jobs_of_the_library_show_weights_as_plain_numbers(
-    refusing_place: Workplace, database: Database
+    table_sandbox: Sandbox, database: Database
 ) -> None:
-    """Nobody knows the unit of a user's column; weights of streams are bytes."""
+    """The unit of a user's column is unknown; weights of streams are bytes."""
     execute(
         database,
         """INSERT INTO batch_pipeline.job (name, meta_table, stream)
@@ -220,7 +217,7 @@ def test_jobs_of_the_library_show_weights_as_plain_numbers(
     ):
         for job in (1, 2):
             execute(database, statement, job=job)
-    shown = refusing_place.done("jobs")
+    shown = table_sandbox.output_of("jobs")
     assert "waiting  batches: 1, items: 4, weight 3,000\n" in shown
     assert "waiting  batches: 1, items: 4, 2.9 KiB\n" in shown
 

@@ -12,8 +12,8 @@ import yaml
 from batch_pipeline_tests.acceptance.live_dev import FINISHED, LiveDev, kill, live_dev
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
-    names,
+    Sandbox,
+    process_names,
     wait_until,
 )
 from batch_pipeline_tests.proofs import Figures
@@ -41,30 +41,32 @@ DIED = {
 
 
 @pytest.fixture(scope="module")
-def dev(shared_workplace: Workplace) -> Iterator[LiveDev]:
+def dev(shared_sandbox: Sandbox) -> Iterator[LiveDev]:
     """Everything up, with a stream whose batches have one file each, two batches a run."""
-    place = shared_workplace.given(BATCH_PIPELINE_FAILPOINTS=SLOW)
+    sandbox = shared_sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS=SLOW)
     rules = {"partitions_per_run": 2}
-    place.write_stream("orders", batch={"max_count": 1}, dagster=rules)
-    place.landing("orders").mkdir(parents=True)
-    place.home.mkdir()
-    (place.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
-    with live_dev(place) as everything:
+    sandbox.write_stream("orders", batch={"max_count": 1}, dagster=rules)
+    sandbox.landing("orders").mkdir(parents=True)
+    sandbox.home.mkdir()
+    (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
+    with live_dev(sandbox) as everything:
         yield everything
 
 
 def landed(dev: LiveDev, count: int) -> list[str]:
     """Land files of one record each, and give the partitions that they will be."""
-    before = len(list(dev.place.landing("orders").iterdir()))
+    before = len(list(dev.sandbox.landing("orders").iterdir()))
     numbers = range(before + 1, before + count + 1)
-    dev.place.land("orders", {f"{number:03}.csv": f"id\n{number}\n".encode() for number in numbers})
+    dev.sandbox.land(
+        "orders", {f"{number:03}.csv": f"id\n{number}\n".encode() for number in numbers}
+    )
     return [f"{number:08}-{number:08}" for number in numbers]
 
 
 def at_work(dev: LiveDev, runs: int) -> dict[str, int]:
     """Wait until so many runs are in the midst of an encode; give their processes by partition."""
-    wait_until(lambda: len(dev.working("orders")) == runs, f"{runs} runs encode")
-    return dev.working("orders")
+    wait_until(lambda: len(dev.run_processes("orders")) == runs, f"{runs} runs encode")
+    return dev.run_processes("orders")
 
 
 def check_published_once(dev: LiveDev, mine: list[str], *, generations: int = 1) -> None:
@@ -75,7 +77,7 @@ def check_published_once(dev: LiveDev, mine: list[str], *, generations: int = 1)
         f"{mine} are published",
         pause_seconds=0.5,
     )
-    dev.settled()
+    dev.wait_until_idle()
     shown = dev.partitions("orders")
     assert {*mine} <= shown["materialized"]
     assert shown["failed"] | shown["unmaterialized"] == set()
@@ -83,7 +85,6 @@ def check_published_once(dev: LiveDev, mine: list[str], *, generations: int = 1)
 
 
 def test_killed_run_is_followed_by_another_one(dev: LiveDev, figures: Figures) -> None:
-    """Expect the killed run to have failed, its attempt closed, and a second one published."""
     mine = landed(dev, 2)
     [(hit, pid)] = at_work(dev, 1).items()
     kill(pid)
@@ -101,13 +102,13 @@ def test_service_killed_stops_dev_and_the_next_dev_publishes_once(
     words, message = SERVICES[service]
     mine = landed(dev, 2)
     at_work(dev, 1)
-    processes = dev.parts(*words)
+    processes = dev.find_processes(*words)
     assert processes
     kill(*processes)
     assert dev.process.wait(LONGEST_SECONDS) == 75
-    assert names(dev.place.processes()) == []
-    assert f"error: The {message}. Published batches are not" in dev.place.output.read_text()
-    assert "Traceback" not in dev.place.output.read_text()
+    assert process_names(dev.sandbox.processes()) == []
+    assert f"error: The {message}. Published batches are not" in dev.sandbox.output.read_text()
+    assert "Traceback" not in dev.sandbox.output.read_text()
     dev.start()
     check_published_once(dev, mine)
     figures(dev_processes_killed=len(processes))
@@ -130,7 +131,7 @@ def test_killed_python_workers_of_spark_are_replaced_and_the_run_goes_on(
 ) -> None:
     mine = landed(dev, 2)
     at_work(dev, 1)
-    killed = dev.parts("worker_daemon")
+    killed = dev.find_processes("worker_daemon")
     kill(*killed)
     check_published_once(dev, mine)
     figures(dev_processes_killed=len(killed))
@@ -139,18 +140,16 @@ def test_killed_python_workers_of_spark_are_replaced_and_the_run_goes_on(
 def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(
     dev: LiveDev, figures: Figures
 ) -> None:
-    """Expect a second generation of each batch, and no third of what the run had published."""
     mine = landed(dev, 2)
     check_published_once(dev, mine)
     backfill = dev.launch("orders", mine)
-    wait_until(lambda: mine[1] in dev.working("orders"), "the second one is encoded")
-    kill(dev.working("orders")[mine[1]])
-    assert dev.ended(backfill) == "COMPLETED_SUCCESS"
+    wait_until(lambda: mine[1] in dev.run_processes("orders"), "the second one is encoded")
+    kill(dev.run_processes("orders")[mine[1]])
+    assert dev.status_of(backfill) == "COMPLETED_SUCCESS"
     check_published_once(dev, mine, generations=2)
     figures(dev_processes_killed=1)
 
 
 def test_no_run_is_left_unfinished(dev: LiveDev) -> None:
-    """Expect every run of all these tests to have an end."""
-    dev.settled()
+    dev.wait_until_idle()
     assert {run["status"] for run in dev.runs()} <= FINISHED

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline_tests.acceptance.sandbox import (
-    Workplace,
+    Sandbox,
     files_below,
     json_records,
     kill_group,
     manifests,
-    new_workplace,
+    new_sandbox,
     wait_until,
 )
 
@@ -29,7 +29,7 @@ SLOW = "encode.before_publish=sleep:1"  # so that the run is not over when the s
 class Resumed:
     """What a killed run had published, and what the next one made of the rest."""
 
-    place: Workplace
+    sandbox: Sandbox
     batches: int
     before: dict[str, tuple[int, int]]
     published_before: int
@@ -37,7 +37,7 @@ class Resumed:
     @property
     def storage(self) -> Path:
         """Where the batches are."""
-        return self.place.storage("big")
+        return self.sandbox.storage("big")
 
 
 def write_csv(path: Path, records: int) -> int:
@@ -51,49 +51,48 @@ def write_csv(path: Path, records: int) -> int:
     return path.stat().st_size
 
 
-def killed_and_resumed(place: Workplace, records: int, item: str, *, after: int) -> Resumed:
+def killed_and_resumed(sandbox: Sandbox, records: int, item: str, *, after: int) -> Resumed:
     """Kill a run with all that it started once some batches are published, and run again."""
-    place.write_stream(
+    sandbox.write_stream(
         "big", source={"max_item_size": item}, batch={"max_weight": item, "max_count": 1}
     )
-    write_csv(place.landing("big") / "big.csv", records)
-    process = place.given(BATCH_PIPELINE_FAILPOINTS=SLOW).start("run")
-    storage = place.storage("big")
+    write_csv(sandbox.landing("big") / "big.csv", records)
+    process = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS=SLOW).start("run")
+    storage = sandbox.storage("big")
     wait_until(
         lambda: process.poll() is not None or len(manifests(storage)) >= after,
         f"{after} batches are published",
     )
-    assert process.poll() is None, place.output.read_text()
+    assert process.poll() is None, sandbox.output.read_text()
     kill_group(process)
     assert process.returncode == -signal.SIGKILL
     done = [path for path in files_below(storage) if "/manifests/" in path]
     parts = [part["uri"] for one in manifests(storage) for part in one["part_files"]]
-    wait_until(lambda: not _works(place), "JVM and workers end")
+    wait_until(lambda: not _works(sandbox), "JVM and workers end")
     kept = {*done, *(uri.removeprefix("file://") for uri in parts)}
     before = {path: facts for path, facts in files_below(storage).items() if path in kept}
-    [told] = place.told("run")["streams"]
+    [told] = sandbox.json_of("run")["streams"]
     assert (told["failed"], told["error"]) == ([], None)
     return Resumed(
-        place=place,
+        sandbox=sandbox,
         batches=len(manifests(storage)),
         before=before,
         published_before=len(done),
     )
 
 
-def _works(place: Workplace) -> bool:
-    return any("postgres" not in process.name() for process in place.processes())
+def _works(sandbox: Sandbox) -> bool:
+    return any("postgres" not in process.name() for process in sandbox.processes())
 
 
 @pytest.fixture(scope="module")
 def resumed() -> Iterator[Resumed]:
     """A file of 36 MB in items of 4 MiB."""
-    with new_workplace() as place:
-        yield killed_and_resumed(place, RECORDS, ITEM, after=3)
+    with new_sandbox() as sandbox:
+        yield killed_and_resumed(sandbox, RECORDS, ITEM, after=3)
 
 
 def test_every_record_of_the_file_is_there_once_and_in_order(resumed: Resumed) -> None:
-    """Expect the records of all batches together to be those of the file."""
     note = NOTE.replace('""', '"')
     number = -1
     for number, record in enumerate(json_records(resumed.storage)):
@@ -102,7 +101,6 @@ def test_every_record_of_the_file_is_there_once_and_in_order(resumed: Resumed) -
 
 
 def test_finished_batches_are_not_done_again(resumed: Resumed) -> None:
-    """Expect a first attempt of every batch but of those that the kill interrupted."""
     attempts = [one["attempt"] for one in manifests(resumed.storage)]
     assert 3 <= resumed.published_before < len(attempts) == resumed.batches
     assert attempts[: resumed.published_before] == [1] * resumed.published_before
@@ -112,13 +110,12 @@ def test_finished_batches_are_not_done_again(resumed: Resumed) -> None:
 
 
 def test_explain_tells_which_bytes_of_the_file_an_item_is(resumed: Resumed) -> None:
-    """Expect the file to be found by its name, with all stations of each of its items."""
-    items = resumed.place.told("explain", "big.csv")["items"]
+    items = resumed.sandbox.json_of("explain", "big.csv")["items"]
     assert len(items) == resumed.batches
     assert items[0]["range"]["first"] == 0
     ends = [one["range"]["last"] for one in items]
     assert [one["range"]["first"] for one in items[1:]] == [last + 1 for last in ends[:-1]]
     assert ends[-1] == items[0]["size_bytes"] - 1
-    told = resumed.place.done("explain", "1")
+    told = resumed.sandbox.output_of("explain", "1")
     assert f"bytes 0 to {ends[0]} of " in told
     assert "unchanged since" in told

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
-from batch_pipeline_tests.acceptance.sandbox import new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import new_sandbox, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -34,25 +34,25 @@ class Story:
 @pytest.fixture(scope="module")
 def story(warm_spark: str, server_url: str) -> Iterator[Story]:
     """Let three files land, change one and encode it again, then delete a row and load again."""
-    with new_workplace() as plain:
-        place = plain.given(
+    with new_sandbox() as plain:
+        sandbox = plain.with_variables(
             BATCH_PIPELINE_SPARK_REMOTE=warm_spark,
             WAREHOUSE_URL=server_url,
         )
         warehouse = {"postgres": {"conn": "$WAREHOUSE_URL", "schema": "loads_in_dev"}}
-        place.write_stream("orders", batch={"max_count": 1}, targets={"warehouse": warehouse})
+        sandbox.write_stream("orders", batch={"max_count": 1}, targets={"warehouse": warehouse})
         with psycopg.connect(server_url, autocommit=True) as connection:
             connection.execute("CREATE SCHEMA loads_in_dev")
             connection.execute("SET search_path = loads_in_dev")
             try:
-                with live_dev(place) as dev:
-                    place.land("orders", FILES)
-                    yield _told(dev, place, connection)
+                with live_dev(sandbox) as dev:
+                    sandbox.land("orders", FILES)
+                    yield _told(dev, sandbox, connection)
             finally:
                 connection.execute("DROP SCHEMA loads_in_dev CASCADE")
 
 
-def _told(dev: LiveDev, place: Any, warehouse: "psycopg.Connection[Any]") -> Story:
+def _told(dev: LiveDev, sandbox: Any, warehouse: "psycopg.Connection[Any]") -> Story:
     def books() -> list[Any]:
         there = warehouse.execute("SELECT to_regclass('batch_pipeline_load')").fetchone()
         return [] if there == (None,) else warehouse.execute(BOOKS).fetchall()
@@ -63,14 +63,14 @@ def _told(dev: LiveDev, place: Any, warehouse: "psycopg.Connection[Any]") -> Sto
         lambda: _shown(dev)["materialized"] == {*KEYS}, "the loads are green", pause_seconds=1
     )
     green = _shown(dev)["materialized"]
-    place.land("orders", {"2.csv": b"id,name\n2,new\n"})
-    place.done("plan", "orders", "--accept-changed")
-    statuses = [dev.ended(dev.launch("orders", [KEYS[1]]))]
+    sandbox.land("orders", {"2.csv": b"id,name\n2,new\n"})
+    sandbox.output_of("plan", "orders", "--accept-changed")
+    statuses = [dev.status_of(dev.launch("orders", [KEYS[1]]))]
     wait_until(lambda: (KEYS[1], 2) in books(), "the next generation is in the table")
     made_anew = warehouse.execute(ROWS).fetchall()
     warehouse.execute("DELETE FROM orders WHERE id = 3")
-    statuses.append(dev.ended(dev.launch("orders", [KEYS[2]], asset="loaded")))
-    dev.settled()
+    statuses.append(dev.status_of(dev.launch("orders", [KEYS[2]], asset="loaded")))
+    dev.wait_until_idle()
     return Story(
         landed=landed,
         green=green,
@@ -78,7 +78,7 @@ def _told(dev: LiveDev, place: Any, warehouse: "psycopg.Connection[Any]") -> Sto
         made_anew=made_anew,
         mended=warehouse.execute(ROWS).fetchall(),
         statuses=statuses,
-        loads=dev.rows("SELECT count(*) FROM batch_pipeline.load WHERE status = 'succeeded'"),
+        loads=dev.query("SELECT count(*) FROM batch_pipeline.load WHERE status = 'succeeded'"),
     )
 
 
@@ -87,19 +87,16 @@ def _shown(dev: LiveDev) -> dict[str, set[str]]:
 
 
 def test_files_that_land_are_loaded_by_themselves(story: Story) -> None:
-    """Expect each record once, and the partitions of `loaded` green."""
     assert story.landed == [(1, "n1"), (2, "n2"), (3, "n3")]
     assert story.green == {*KEYS}
 
 
 def test_batch_that_is_made_anew_replaces_its_rows(story: Story) -> None:
-    """Expect the new value in the place of the old one, and no other batch loaded again."""
     assert story.made_anew == [(1, "n1"), (2, "new"), (3, "n3")]
     assert story.books == [(KEYS[0], 1), (KEYS[1], 2), (KEYS[2], 1)]
 
 
 def test_partition_that_is_launched_from_the_backfill_page_is_loaded_again(story: Story) -> None:
-    """Expect the deleted row back, by one load more."""
     assert story.statuses == ["COMPLETED_SUCCESS"] * 2
     assert story.mended == [(1, "n1"), (2, "new"), (3, "n3")]
     assert story.loads == [(5,)]

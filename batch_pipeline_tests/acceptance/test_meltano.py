@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed, made_once
-from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Workplace, json_records
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, json_records
 
 pytestmark = pytest.mark.long
 
@@ -52,7 +52,7 @@ class Project:
             connection.execute(SALES, (first, last))
 
     def ask(self, statement: str) -> tuple[Any, ...] | None:
-        """Give the first row of an answer."""
+        """Return the first row of an answer."""
         with psycopg.connect(self.url) as connection:
             return connection.execute(statement.encode()).fetchone()
 
@@ -73,13 +73,13 @@ def described() -> str:
 
 @pytest.fixture
 def project(
-    workplace: Workplace, empty_database_url: str, described: str, request: pytest.FixtureRequest
+    sandbox: Sandbox, empty_database_url: str, described: str, request: pytest.FixtureRequest
 ) -> Project:
     """The project with everything installed, a shop without sales, and no warehouse yet."""
     cache = request.config.cache.mkdir("meltano")
     meltano = installed(cache, MELTANO) / "meltano"
-    # Below the home of a workplace: whatever still runs there is ended with it.
-    folder = workplace.home / "project"
+    # Below the home of a sandbox: whatever still runs there is ended with it.
+    folder = sandbox.home / "project"
     for name in ("streams", ".meltano"):
         (folder / name).mkdir(parents=True)
     (folder / "meltano.yml").write_text(described, encoding="utf-8")
@@ -98,14 +98,16 @@ def project(
         )
         for name, driver in {"SHOP": "psycopg2", "WAREHOUSE": "psycopg"}.items()
     }
-    clean = workplace.given(BATCH_PIPELINE_HOME=None, BATCH_PIPELINE_STREAMS=None).environment
+    clean = sandbox.with_variables(
+        BATCH_PIPELINE_HOME=None, BATCH_PIPELINE_STREAMS=None
+    ).environment
     path = f"{Path(sys.executable).parent}{os.pathsep}{clean['PATH']}"
     environment = {**clean, **_QUIET, **given, "PATH": path}
     return Project(folder=folder, environment=environment, meltano=meltano, url=empty_database_url)
 
 
 def _plugins(cache: Path, meltano: Path, described: str) -> Path:
-    """Give the folder of what `meltano install` installs."""
+    """Return the folder of what `meltano install` installs."""
 
     def install(folder: Path) -> None:
         folder.mkdir()
@@ -134,7 +136,6 @@ TOTAL = "SELECT count(*), count(DISTINCT id), sum(price), min(id), max(id) FROM 
 
 
 def test_project_of_the_page_brings_each_sale_once_and_only_what_is_new(project: Project) -> None:
-    """Expect 250 sales from shop to warehouse, nothing on a second run, then just the next 50."""
     project.sell(1, 250)
     project.run("sales")
     assert project.ask(TOTAL) == (250, 250, Decimal("31437.50"), 1, 250)

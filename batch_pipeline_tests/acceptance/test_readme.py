@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -19,8 +19,8 @@ RUN_ELSEWHERE = {
 }
 
 
-def test_readme_commands_work_as_written(workplace: Workplace) -> None:
-    folder = workplace.folder
+def test_readme_commands_work_as_written(sandbox: Sandbox) -> None:
+    folder = sandbox.folder
     (folder / "exports").mkdir()
     (folder / "exports/orders-1.csv").write_text("order_id,amount\n1,9.90\n")
     commands = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
@@ -44,7 +44,6 @@ def _start(line: str) -> str:
 
 
 def test_readme_names_the_two_main_commands() -> None:
-    """Expect the main job and the tests to be one command each."""
     assert "$ uv run batch-pipeline demo" in README
     assert "$ uv run pytest" in README
 

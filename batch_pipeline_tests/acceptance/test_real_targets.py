@@ -18,7 +18,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.load.target_scripts import lines_file
@@ -48,17 +48,17 @@ def warehouse(empty_database_url: str) -> str:
 
 
 @pytest.fixture
-def place(workplace: Workplace, database_url: str, warehouse: str) -> Workplace:
-    """A workplace whose inventory is the test's, with the warehouse's URL in a variable."""
-    return workplace.given(
+def sandbox(sandbox: Sandbox, database_url: str, warehouse: str) -> Sandbox:
+    """A sandbox whose inventory is the test's, with the warehouse's URL in a variable."""
+    return sandbox.with_variables(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         WAREHOUSE_URL=warehouse.replace("postgresql://", "postgresql+psycopg://"),
     )
 
 
-def describe(place: Workplace, **targets: dict[str, Any]) -> None:
+def describe(sandbox: Sandbox, **targets: dict[str, Any]) -> None:
     """Write the stream file of `orders` with targets."""
-    place.write_stream("orders", key_properties=["order_id"], targets=targets)
+    sandbox.write_stream("orders", key_properties=["order_id"], targets=targets)
 
 
 def order(number: int) -> str:
@@ -109,7 +109,7 @@ def rows(warehouse: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def has(warehouse: str, count: int) -> Callable[[], bool]:
-    """Tell whether the table of the schema `sales` has at least so many rows."""
+    """Return whether the table of the schema `sales` has at least so many rows."""
 
     def ask() -> bool:
         there = "SELECT to_regclass('sales.orders') IS NOT NULL"
@@ -137,16 +137,15 @@ def target_of(pid: int) -> psutil.Process:
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
 def test_target_csv_gets_every_record(
-    place: Workplace, database: Database, targets: Path, mode: str
+    sandbox: Sandbox, database: Database, targets: Path, mode: str
 ) -> None:
-    """Expect 20 orders as written, by BATCH where the target reads it and by RECORD if asked."""
-    out = place.folder / "out"
+    out = sandbox.folder / "out"
     out.mkdir()
     config = {"output_path": str(out), "file_naming_scheme": "{stream_name}.csv"}
     lake = {"command": str(targets / "target-csv"), "config": config, "messages": mode}
-    describe(place, lake=lake)
-    publish(database, place.folder, batches=2, records=10)
-    (report,) = place.told("load", "orders")["targets"]
+    describe(sandbox, lake=lake)
+    publish(database, sandbox.folder, batches=2, records=10)
+    (report,) = sandbox.json_of("load", "orders")["targets"]
     used = "record" if mode == "record" else "batch"
     assert [(one["records"], one["messages"]) for one in report["batches"]] == [(10, used)] * 2
     with (out / "orders.csv").open(encoding="utf-8", newline="") as file:
@@ -157,85 +156,82 @@ def test_target_csv_gets_every_record(
         "customer": 'Zoë "1"',
         "ordered_on": "2026-03-01",
     }
-    assert "Nothing to load" in place.done("load", "orders")
+    assert "Nothing to load" in sandbox.output_of("load", "orders")
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
 def test_target_postgres_gets_every_record(
-    place: Workplace, database: Database, warehouse: str, targets: Path, mode: str
+    sandbox: Sandbox, database: Database, warehouse: str, targets: Path, mode: str
 ) -> None:
-    """Expect 200 rows with exact amounts, and the verdict on the target to be remembered."""
-    describe(place, warehouse=postgres(targets, "sales", messages=mode))
-    publish(database, place.folder, batches=2, records=100)
-    said = place.done("load", "orders")
+    describe(sandbox, warehouse=postgres(targets, "sales", messages=mode))
+    publish(database, sandbox.folder, batches=2, records=100)
+    said = sandbox.output_of("load", "orders")
     used = "RECORD" if mode == "record" else "BATCH"
     assert said.count(f"records loaded by {used} messages: 100") == 2
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
-    (stream,) = place.told("status", "orders")["streams"]
+    (stream,) = sandbox.json_of("status", "orders")["streams"]
     (standing,) = stream["targets"]
     assert (standing["loaded"], standing["due"], standing["failed"]) == (2, 0, 0)
-    assert "9 load      warehouse: records: 100, loaded" in place.done("explain", "1")
+    assert "9 load      warehouse: records: 100, loaded" in sandbox.output_of("explain", "1")
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
 def test_target_postgres_reads_files_in_s3(
-    place: Workplace, database: Database, warehouse: str, targets: Path, bucket: str, mode: str
+    sandbox: Sandbox, database: Database, warehouse: str, targets: Path, bucket: str, mode: str
 ) -> None:
-    """Expect all rows by BATCH messages with `s3://` URIs, which the target opens itself."""
-    describe(place, warehouse=postgres(targets, "sales", messages=mode))
-    publish(database, place.folder, batches=2, records=100, root=f"{bucket}/batches")
-    said = place.done("load", "orders")
+    """The target opens the `s3://` URIs of the BATCH messages itself."""
+    describe(sandbox, warehouse=postgres(targets, "sales", messages=mode))
+    publish(database, sandbox.folder, batches=2, records=100, root=f"{bucket}/batches")
+    said = sandbox.output_of("load", "orders")
     used = "RECORD" if mode == "record" else "BATCH"
     assert said.count(f"records loaded by {used} messages: 100") == 2
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
 
 
 def test_batch_that_is_loaded_again_changes_no_row(
-    place: Workplace, database: Database, warehouse: str, targets: Path
+    sandbox: Sandbox, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect --batch to send one batch of two, whose rows replace themselves by key."""
-    describe(place, warehouse=postgres(targets, "sales"))
-    publish(database, place.folder, batches=2, records=100)
-    place.done("load", "orders")
-    again = place.told("load", "orders", "--batch", "00000002-00000002")
+    describe(sandbox, warehouse=postgres(targets, "sales"))
+    publish(database, sandbox.folder, batches=2, records=100)
+    sandbox.output_of("load", "orders")
+    again = sandbox.json_of("load", "orders", "--batch", "00000002-00000002")
     assert [one["batch_id"] for one in again["targets"][0]["batches"]] == ["00000002-00000002"]
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
-    refused = place.run("load", "orders", "--batch", "00000009-00000009")
+    refused = sandbox.run("load", "orders", "--batch", "00000009-00000009")
     assert refused.returncode == 1
     assert "no published batch '00000009-00000009'" in refused.stderr
 
 
 def test_target_killed_half_way_ends_with_the_right_rows(
-    place: Workplace, database: Database, warehouse: str, targets: Path
+    sandbox: Sandbox, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect 60,000 rows, each once, after a kill -9 of the target behind the first batch."""
-    describe(place, warehouse=postgres(targets, "sales"))
-    publish(database, place.folder, batches=3, records=20_000)
-    load = place.start("load", "orders")
+    """The target is killed after the first batch, within one load."""
+    describe(sandbox, warehouse=postgres(targets, "sales"))
+    publish(database, sandbox.folder, batches=3, records=20_000)
+    load = sandbox.start("load", "orders")
     eventually(has(warehouse, 20_000))  # the target that was only asked what it reads is gone
     target = target_of(load.pid)
     target.kill()
-    assert load.wait() == 0, place.output.read_text()
+    assert load.wait() == 0, sandbox.output.read_text()
     assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
     statuses = "SELECT status, exit_code FROM batch_pipeline.load ORDER BY id"
-    with psycopg.connect(place.environment["BATCH_PIPELINE_INVENTORY_CONN"]) as connection:
+    with psycopg.connect(sandbox.environment["BATCH_PIPELINE_INVENTORY_CONN"]) as connection:
         found = connection.execute(statuses).fetchall()
     assert found == [("failed", -9), *[("succeeded", 0)] * 3]
 
 
 def test_load_killed_half_way_is_resumed_with_the_right_rows(
-    place: Workplace, database: Database, warehouse: str, targets: Path
+    sandbox: Sandbox, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """Expect the next load to bring what was not acknowledged, and each row once."""
-    describe(place, warehouse=postgres(targets, "sales"))
-    publish(database, place.folder, batches=3, records=20_000)
-    load = place.start("load", "orders")
+    describe(sandbox, warehouse=postgres(targets, "sales"))
+    publish(database, sandbox.folder, batches=3, records=20_000)
+    load = sandbox.start("load", "orders")
     eventually(has(warehouse, 20_000))  # the target that was only asked what it reads is gone
     target = target_of(load.pid)
     os.kill(load.pid, signal.SIGKILL)
     load.wait()
     target.kill()
-    place.done("load", "orders")
+    sandbox.output_of("load", "orders")
     assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
-    (standing,) = place.told("status", "orders")["streams"][0]["targets"]
+    (standing,) = sandbox.json_of("status", "orders")["streams"][0]["targets"]
     assert (standing["loaded"], standing["due"]) == (3, 0)

@@ -15,7 +15,7 @@ from batch_pipeline_tests.acceptance.regions import (
     write_streams,
 )
 from batch_pipeline_tests.acceptance.sandbox import (
-    Workplace,
+    Sandbox,
     files_below,
     json_records,
     part_files,
@@ -42,7 +42,7 @@ class Feed:
     `files_before` and `files_after` are the files in storage around the third.
     """
 
-    place: Workplace
+    sandbox: Sandbox
     all_but_last: dict[str, Any]
     last_day: dict[str, Any]
     nothing_new: dict[str, Any]
@@ -51,29 +51,30 @@ class Feed:
 
 
 @pytest.fixture(scope="module")
-def feed(shared_workplace: Workplace, landing: Path, warm_spark: str) -> Feed:
+def feed(shared_sandbox: Sandbox, landing: Path, warm_spark: str) -> Feed:
     """The feed after its three runs, once as jsonl and once as parquet."""
-    place = shared_workplace
-    held_back = (landing / LAST_DAY).rename(place.folder / LAST_DAY)
-    write_streams(place, landing)
-    all_but_last = by_stream(place.told("run"))
+    sandbox = shared_sandbox
+    held_back = (landing / LAST_DAY).rename(sandbox.folder / LAST_DAY)
+    write_streams(sandbox, landing)
+    all_but_last = by_stream(sandbox.json_of("run"))
     held_back.rename(landing / LAST_DAY)
-    last_day = by_stream(place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).told("run"))
-    before = files_below(place.folder / "batches")
-    nothing_new = by_stream(place.told("run"))
+    last_day = by_stream(
+        sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).json_of("run")
+    )
+    before = files_below(sandbox.folder / "batches")
+    nothing_new = by_stream(sandbox.json_of("run"))
     return Feed(
-        place=place,
+        sandbox=sandbox,
         all_but_last=all_but_last,
         last_day=last_day,
         nothing_new=nothing_new,
         files_before=before,
-        files_after=files_below(place.folder / "batches"),
+        files_after=files_below(sandbox.folder / "batches"),
     )
 
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
 def test_run_on_the_feed_writes_every_record(feed: Feed, stream: str) -> None:
-    """Expect all files found, all records written and none quarantined."""
     done = feed.all_but_last[stream]
     records = [manifest["records"] for manifest in done["published"]]
     assert (done["files_found"], done["items_registered"]) == (FILES - 1, FILES - 1)
@@ -85,7 +86,6 @@ def test_run_on_the_feed_writes_every_record(feed: Feed, stream: str) -> None:
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
 def test_run_after_one_more_file_takes_that_file_alone(feed: Feed, stream: str) -> None:
-    """Expect one new batch of one item with the records of one day."""
     done = feed.last_day[stream]
     [published] = done["published"]
     assert (done["items_registered"], done["batches_planned"]) == (1, 1)
@@ -95,7 +95,6 @@ def test_run_after_one_more_file_takes_that_file_alone(feed: Feed, stream: str) 
 
 
 def test_run_with_nothing_new_changes_nothing(feed: Feed) -> None:
-    """Expect no item, no batch, and all files in storage as they were."""
     for done in feed.nothing_new.values():
         assert (done["files_found"], done["items_registered"]) == (FILES, 0)
         assert (done["batches_planned"], done["published"]) == (0, [])
@@ -104,32 +103,28 @@ def test_run_with_nothing_new_changes_nothing(feed: Feed) -> None:
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
 def test_part_files_are_the_ones_that_the_manifests_describe(feed: Feed, stream: str) -> None:
-    """Expect size and SHA-256 of every part file to be those of its manifest."""
-    parts = list(part_files(feed.place.storage(stream)))
+    parts = list(part_files(feed.sandbox.storage(stream)))
     assert sum(part["records"] for part, _ in parts) == RECORDS
     for part, path in parts:
         assert (path.stat().st_size, sha256(path)) == (part["size_bytes"], part["sha256"])
 
 
 def test_records_read_back_from_jsonl_add_up(feed: Feed) -> None:
-    """Expect the known number of records and the known sum, counted from the files themselves."""
-    values = [record["totale_positivi"] for record in json_records(feed.place.storage("regions"))]
+    values = [record["totale_positivi"] for record in json_records(feed.sandbox.storage("regions"))]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
 def test_records_read_back_from_parquet_add_up(feed: Feed) -> None:
-    """Expect the same number and sum as in jsonl."""
-    files = [path for _, path in part_files(feed.place.storage("regions_parquet"))]
+    files = [path for _, path in part_files(feed.sandbox.storage("regions_parquet"))]
     columns = [pq.read_table(path, columns=["totale_positivi"])[0].to_pylist() for path in files]
     values = [value for column in columns for value in column]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
 def test_records_from_before_the_layout_change_have_null_in_the_late_columns(feed: Feed) -> None:
-    """Expect the six late columns empty in every older record, and in use later."""
     seen_later = set()
     older = 0
-    for record in json_records(feed.place.storage("regions")):
+    for record in json_records(feed.sandbox.storage("regions")):
         filled = {name for name in LATE_COLUMNS if record.get(name) is not None}
         if record["data"] < FIRST_DAY_OF_NEW_LAYOUT:
             older += 1
@@ -140,10 +135,10 @@ def test_records_from_before_the_layout_change_have_null_in_the_late_columns(fee
 
 
 def test_cells_with_line_breaks_stay_one_record(feed: Feed) -> None:
-    """Expect the two cells of the feed that hold a line break to hold it still."""
+    """Two cells of the feed contain a line break."""
     broken = [
         value
-        for record in json_records(feed.place.storage("regions"))
+        for record in json_records(feed.sandbox.storage("regions"))
         for value in record.values()
         if isinstance(value, str) and "\n" in value
     ]

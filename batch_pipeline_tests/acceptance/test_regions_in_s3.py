@@ -18,7 +18,7 @@ from batch_pipeline_tests.acceptance.regions import (
     by_stream,
     write_streams,
 )
-from batch_pipeline_tests.acceptance.sandbox import Workplace, new_workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 
@@ -58,19 +58,19 @@ def bucket_of_feed(landing: Path, object_store: ObjectStore) -> str:
     return f"s3://{bucket}"
 
 
-def run(place: Workplace) -> Published:
+def run(sandbox: Sandbox) -> Published:
     """Drain the stream, and read what it says to targets."""
-    told = by_stream(place.told("run"))[STREAM]
-    lines = [json.loads(line) for line in place.done("messages", STREAM).splitlines()]
+    told = by_stream(sandbox.json_of("run"))[STREAM]
+    lines = [json.loads(line) for line in sandbox.output_of("messages", STREAM).splitlines()]
     return Published(told, [line for line in lines if line["type"] == "BATCH"])
 
 
 @pytest.fixture(scope="module")
 def on_disk(landing: Path) -> Published:
     """The feed from a folder into a folder."""
-    with new_workplace() as place:
-        write_streams(place, landing, only=STREAM)
-        return run(place)
+    with new_sandbox() as sandbox:
+        write_streams(sandbox, landing, only=STREAM)
+        return run(sandbox)
 
 
 @pytest.fixture(scope="module", params=["this machine", "two workers"])
@@ -81,25 +81,27 @@ def in_bucket(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Published]:
     """The feed from the bucket into the bucket."""
-    with new_workplace() as empty:
+    with new_sandbox() as empty:
         root = f"{bucket_of_feed}/batches/{request.param.replace(' ', '-')}"
-        place = empty.given(**object_store.environment)
-        write_streams(place, f"{bucket_of_feed}/landing", only=STREAM, root=root)
+        sandbox = empty.with_variables(**object_store.environment)
+        write_streams(sandbox, f"{bucket_of_feed}/landing", only=STREAM, root=root)
         if request.param == "this machine":
-            yield run(place)
+            yield run(sandbox)
             return
         variables = object_store.environment
         with standalone_cluster(
             tmp_path_factory.mktemp("cluster"), variables, variables
         ) as cluster:
-            yield run(place.given(BATCH_PIPELINE_SPARK_MASTER=cluster.master))
+            yield run(sandbox.with_variables(BATCH_PIPELINE_SPARK_MASTER=cluster.master))
 
 
 def test_feed_in_a_bucket_gives_the_bytes_of_the_feed_on_a_disk(
     on_disk: Published, in_bucket: Published
 ) -> None:
-    """Expect every file found, every record written, and the same part files byte for byte."""
-    assert (in_bucket.told["files_found"], in_bucket.told["items_registered"]) == (FILES, FILES)
+    assert (in_bucket.told["files_found"], in_bucket.told["items_registered"]) == (
+        FILES,
+        FILES,
+    )
     assert (in_bucket.told["failed"], in_bucket.told["error"]) == ([], None)
     assert sum(batch["record_count"] for batch in in_bucket.batches) == RECORDS
     assert len(in_bucket.digests) >= 12
@@ -109,7 +111,6 @@ def test_feed_in_a_bucket_gives_the_bytes_of_the_feed_on_a_disk(
 def test_records_read_back_from_the_bucket_add_up(
     in_bucket: Published, object_store: ObjectStore
 ) -> None:
-    """Expect the known number of records and the known sum, counted from the objects themselves."""
     values = []
     for uri in in_bucket.uris:
         bucket, key = split_object(uri)

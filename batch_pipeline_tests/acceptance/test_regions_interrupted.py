@@ -23,12 +23,12 @@ from batch_pipeline_tests.acceptance.regions import (
 )
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
+    Sandbox,
     json_records,
     kill_group,
     manifests,
-    names,
-    new_workplace,
+    new_sandbox,
+    process_names,
     wait_until,
 )
 
@@ -42,48 +42,47 @@ KILLED_AT = ("claim.after_commit", "publish.before_commit", "pointer.before_link
 class Survivor:
     """A home whose runs were killed and interrupted, and what the interrupted ones had to say."""
 
-    place: Workplace
+    sandbox: Sandbox
     interrupted: dict[signal.Signals, tuple[int, str]]
     left_by_interrupts: list[str]
 
     @property
     def storage(self) -> Path:
         """Where the batches are."""
-        return self.place.storage("regions")
+        return self.sandbox.storage("regions")
 
 
 @pytest.fixture(scope="module")
 def survivor(landing: Path, warm_spark: str) -> Iterator[Survivor]:
     """Kill a run half-way, interrupt two, kill more at named points, and let one finish."""
-    with new_workplace() as place:
-        yield _survivor(place, landing, warm_spark)
+    with new_sandbox() as sandbox:
+        yield _survivor(sandbox, landing, warm_spark)
 
 
-def _survivor(place: Workplace, landing: Path, warm_spark: str) -> Survivor:
-    write_streams(place, landing, only="regions")
-    process = _started_run(place, until=2)
+def _survivor(sandbox: Sandbox, landing: Path, warm_spark: str) -> Survivor:
+    write_streams(sandbox, landing, only="regions")
+    process = _started_run(sandbox, until=2)
     kill_group(process)
-    assert 2 <= len(manifests(place.storage("regions"))) < 12, place.output.read_text()
-    wait_until(lambda: not _besides_postgres(place), "JVM and workers end")
+    assert 2 <= len(manifests(sandbox.storage("regions"))) < 12, sandbox.output.read_text()
+    wait_until(lambda: not _besides_postgres(sandbox), "JVM and workers end")
     interrupted = {}
     left: list[str] = []
-    warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    for number, there in ((signal.SIGINT, place), (signal.SIGTERM, warm)):
-        process = _started_run(there, until=len(manifests(place.storage("regions"))) + 1)
+    warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    for number, there in ((signal.SIGINT, sandbox), (signal.SIGTERM, warm)):
+        process = _started_run(there, until=len(manifests(sandbox.storage("regions"))) + 1)
         process.send_signal(number)
-        interrupted[number] = (process.wait(LONGEST_SECONDS), place.output.read_text())
-        left += names(place.processes())
+        interrupted[number] = (process.wait(LONGEST_SECONDS), sandbox.output.read_text())
+        left += process_names(sandbox.processes())
     for point in KILLED_AT:
-        ended = warm.given(BATCH_PIPELINE_FAILPOINTS=f"{point}=kill").run("run")
+        ended = warm.with_variables(BATCH_PIPELINE_FAILPOINTS=f"{point}=kill").run("run")
         assert ended.returncode == -signal.SIGKILL, f"{point}: {ended.returncode}\n{ended.stderr}"
-    done = by_stream(warm.told("run"))["regions"]
+    done = by_stream(warm.json_of("run"))["regions"]
     assert (done["failed"], done["error"]) == ([], None)
-    return Survivor(place=place, interrupted=interrupted, left_by_interrupts=left)
+    return Survivor(sandbox=sandbox, interrupted=interrupted, left_by_interrupts=left)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_says_how_to_go_on(survivor: Survivor, number: signal.Signals) -> None:
-    """Expect exit code 130 and one message, whether it was Ctrl-C or the end of a service."""
     exit_code, output = survivor.interrupted[number]
     assert exit_code == 130
     assert "error: Interrupted. Open attempts were closed" in output
@@ -91,21 +90,20 @@ def test_interrupted_run_says_how_to_go_on(survivor: Survivor, number: signal.Si
 
 
 def test_interrupted_run_leaves_no_process(survivor: Survivor) -> None:
-    """Expect database, JVM and workers to end with the command."""
     assert survivor.left_by_interrupts == []
 
 
 def test_killed_run_ends_in_the_same_result(survivor: Survivor) -> None:
-    """Expect the records of an undisturbed run, each once."""
     values = [record["totale_positivi"] for record in json_records(survivor.storage)]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
 def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> None:
-    """Expect 12 batches in one generation each, in the manifest files and in the messages."""
     pointers = manifests(survivor.storage)
-    [status] = survivor.place.told("status")["streams"]
-    lines = [json.loads(line) for line in survivor.place.done("messages", "regions").splitlines()]
+    [status] = survivor.sandbox.json_of("status")["streams"]
+    lines = [
+        json.loads(line) for line in survivor.sandbox.output_of("messages", "regions").splitlines()
+    ]
     sent = [line["batch_id"] for line in lines if line["type"] == "BATCH"]
     assert [manifest["generation"] for manifest in pointers] == [1] * 12
     assert sorted(sent) == [manifest["batch_id"] for manifest in pointers]
@@ -116,19 +114,17 @@ def test_killed_run_publishes_every_batch_exactly_once(survivor: Survivor) -> No
 
 
 def test_killed_run_leaves_no_process(survivor: Survivor) -> None:
-    """Expect nothing to run any more once the last run has ended: no JVM, worker or Postgres."""
-    wait_until(lambda: not survivor.place.processes(), "all processes end")
-    assert names(survivor.place.processes()) == []
+    wait_until(lambda: not survivor.sandbox.processes(), "all processes end")
+    assert process_names(survivor.sandbox.processes()) == []
 
 
 def test_killed_run_shows_every_partition_in_dagster(
     survivor: Survivor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect all partitions materialized and no run that claims to be going on."""
-    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(survivor.place.home))
-    stream = read_stream_file(survivor.place.streams / "regions" / "defs.yaml")
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(survivor.sandbox.home))
+    stream = read_stream_file(survivor.sandbox.streams / "regions" / "defs.yaml")
     keys = {manifest["batch_id"] for manifest in manifests(survivor.storage)}
-    home = Home(path=survivor.place.home)
+    home = Home(path=survivor.sandbox.home)
     try:
         with open_instance(home) as instance:
             materialized = instance.get_materialized_partitions(batches_key(stream))
@@ -140,18 +136,20 @@ def test_killed_run_shows_every_partition_in_dagster(
     assert {run.status for run in runs} == finished
 
 
-def _started_run(place: Workplace, *, until: int) -> "subprocess.Popen[str]":
+def _started_run(sandbox: Sandbox, *, until: int) -> "subprocess.Popen[str]":
     """Start a run whose batches take a while, and wait until so many are published."""
-    process = place.given(BATCH_PIPELINE_FAILPOINTS=SLOW).start("run")
-    pointers = place.storage("regions") / "manifests"
+    process = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS=SLOW).start("run")
+    pointers = sandbox.storage("regions") / "manifests"
     wait_until(
         lambda: len(list(pointers.glob("*.json"))) >= until or process.poll() is not None,
         f"{until} batches are published",
         pause_seconds=0.01,
     )
-    assert process.poll() is None, place.output.read_text()
+    assert process.poll() is None, sandbox.output.read_text()
     return process
 
 
-def _besides_postgres(place: Workplace) -> list[str]:
-    return [line for line in names(place.processes()) if "postgres" not in line.split()[1]]
+def _besides_postgres(sandbox: Sandbox) -> list[str]:
+    return [
+        line for line in process_names(sandbox.processes()) if "postgres" not in line.split()[1]
+    ]

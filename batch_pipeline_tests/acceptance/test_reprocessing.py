@@ -9,9 +9,9 @@ import pytest
 from batch_pipeline_tests.acceptance.graphql import RUN, WORKSPACE, ask
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
 from batch_pipeline_tests.acceptance.sandbox import (
-    Workplace,
+    Sandbox,
     json_records,
-    new_workplace,
+    new_sandbox,
     wait_until,
 )
 
@@ -60,19 +60,19 @@ class Story:
 @pytest.fixture(scope="module")
 def story(warm_spark: str) -> Iterator[Story]:
     """Publish three streams, launch all backfills at once, and then what failed once more."""
-    with new_workplace() as place:
-        warm = place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-        slow = warm.given(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:1")
+    with new_sandbox() as sandbox:
+        warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+        slow = warm.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:1")
         for name in ("some", "twice", "whole"):
             warm.write_stream(name, batch={"max_count": 1}, dagster={"partitions_per_run": 3})
             warm.land(name, FILES)
-        warm.done("run")
+        warm.output_of("run")
         warm.land("whole", {"2.csv": b'id\n"2\n'})
         with live_dev(slow) as dev:
             yield _told(dev, warm)
 
 
-def _told(dev: LiveDev, place: Workplace) -> Story:
+def _told(dev: LiveDev, sandbox: Sandbox) -> Story:
     [entry] = ask(dev.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
     [repository] = entry["locationOrLoadError"]["repositories"]
     selector = {"repositoryName": repository["name"], "repositoryLocationName": entry["name"]}
@@ -84,16 +84,16 @@ def _told(dev: LiveDev, place: Workplace) -> Story:
         "twice": dev.launch("twice", KEYS),
         "at the same time": dev.launch("twice", KEYS),
     }
-    wait_until(lambda: bool(dev.working("whole")), "a batch is encoded", pause_seconds=0.5)
+    wait_until(lambda: bool(dev.run_processes("whole")), "a batch is encoded", pause_seconds=0.5)
     ask(dev.port, RELOAD, {"name": entry["name"]})
-    statuses = {what: dev.ended(backfill) for what, backfill in launched.items()}
-    dev.settled()
+    statuses = {what: dev.status_of(backfill) for what, backfill in launched.items()}
+    dev.wait_until_idle()
     failed = dev.partitions("whole")["failed"]
-    place.land("whole", {"2.csv": FILES["2.csv"]})
+    sandbox.land("whole", {"2.csv": FILES["2.csv"]})
     again = ask(dev.port, RETRY, {"id": launched["whole"]})["reexecutePartitionBackfill"]
     assert again["__typename"] == "LaunchBackfillSuccess", again
-    statuses["what failed"] = dev.ended(again["backfillId"])
-    dev.settled()
+    statuses["what failed"] = dev.status_of(again["backfillId"])
+    dev.wait_until_idle()
     names = ("some", "twice", "whole")
     return Story(
         statuses=statuses,
@@ -102,28 +102,26 @@ def _told(dev: LiveDev, place: Workplace) -> Story:
         attempts={name: dev.attempts(name) for name in names},
         shown={name: dev.partitions(name) for name in names},
         messages=_messages(dev),
-        records={name: sorted(int(one["id"]) for one in _records(place, name)) for name in names},
+        records={name: sorted(int(one["id"]) for one in _records(sandbox, name)) for name in names},
     )
 
 
 def _messages(dev: LiveDev) -> str:
-    """Give what the failed runs say."""
+    """Return what the failed runs say."""
     failed = [run["runId"] for run in dev.runs() if run["status"] == "FAILURE"]
     return str([ask(dev.port, RUN, {"id": run_id}) for run_id in failed])
 
 
-def _records(place: Workplace, name: str) -> list[dict[str, Any]]:
-    return list(json_records(place.storage(name)))
+def _records(sandbox: Sandbox, name: str) -> list[dict[str, Any]]:
+    return list(json_records(sandbox.storage(name)))
 
 
 def test_bad_batch_fails_alone(story: Story) -> None:
-    """Expect a failed backfill whose only red partition is the one of the bad file."""
     assert story.statuses["whole"] == "COMPLETED_FAILED"
     assert story.failed == {BAD}
 
 
 def test_retry_of_what_failed_takes_nothing_else(story: Story) -> None:
-    """Expect one more attempt on the repaired batch, none on its neighbours, and all green."""
     assert story.statuses["what failed"] == "COMPLETED_SUCCESS"
     assert story.generations["whole"] == {key: [1, 2] for key in KEYS}
     tries = {key: len(attempts) for key, attempts in story.attempts["whole"].items()}
@@ -133,14 +131,12 @@ def test_retry_of_what_failed_takes_nothing_else(story: Story) -> None:
 
 
 def test_selection_takes_nothing_else(story: Story) -> None:
-    """Expect a second generation of the selected batches only."""
     again = {key for key, made in story.generations["some"].items() if made == [1, 2]}
     once = {key for key, made in story.generations["some"].items() if made == [1]}
     assert (again, once) == ({*KEYS[:2]}, {*KEYS[2:]})
 
 
 def test_key_typed_by_hand_fails_alone(story: Story) -> None:
-    """Expect the failure to quote the key that names no batch, and its neighbours green."""
     assert story.statuses["some"] == "COMPLETED_FAILED"
     assert f"'{NONSENSE}' is not a planned batch" in story.messages
     assert story.shown["some"]["materialized"] == {*KEYS}
@@ -148,8 +144,7 @@ def test_key_typed_by_hand_fails_alone(story: Story) -> None:
 
 
 def test_two_backfills_at_the_same_time_do_no_damage(story: Story) -> None:
-    """Expect each batch to be made again by the one or the other or both, one after the other, a
-    refusal to name the attempt in its way, and every partition green."""
+    """Each batch is encoded by one or both; a refusal names the attempt in its way."""
     for key, generations in story.generations["twice"].items():
         assert generations in ([1, 2], [1, 2, 3]), key
     statuses = {story.statuses["twice"], story.statuses["at the same time"]}

@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.acceptance.sandbox import Workplace, manifests
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
 
 REFUSE_JOB = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -29,20 +29,20 @@ FAULTS = (
 
 
 @pytest.fixture
-def place(workplace: Workplace, database_url: str) -> Workplace:
+def sandbox(sandbox: Sandbox, database_url: str) -> Sandbox:
     """The streams `broken` and `fine`, in this order; a file for the first one has landed."""
     for name, files in (("broken", {"1.csv": b"id\n1\n"}), ("fine", {})):
-        workplace.write_stream(name)
-        workplace.land(name, files)
-    return workplace.given(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+        sandbox.write_stream(name)
+        sandbox.land(name, files)
+    return sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
 
 
 def test_run_with_an_unexpected_exception_in_one_stream_processes_the_others(
-    place: Workplace, database: Database
+    sandbox: Sandbox, database: Database
 ) -> None:
     with database.engine.begin() as connection:
         connection.exec_driver_sql(REFUSE_JOB)
-    ended = place.run("run", "--json")
+    ended = sandbox.run("run", "--json")
     assert ended.returncode == 3, ended.stderr
     [broken, fine] = json.loads(ended.stdout)["streams"]
     assert (fine["stream"], fine["error"]) == ("fine", None)
@@ -50,18 +50,18 @@ def test_run_with_an_unexpected_exception_in_one_stream_processes_the_others(
     assert "not this one" in broken["error"]
     assert broken["error"] in ended.stderr
     assert "Traceback" not in ended.stderr
-    log = place.home / "logs" / "errors.log"
+    log = sandbox.home / "logs" / "errors.log"
     assert str(log) in broken["error"]
     assert "Traceback" in log.read_text()
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
 def test_run_with_a_configuration_error_in_one_stream_processes_the_others(
-    place: Workplace, database: Database
+    sandbox: Sandbox, database: Database
 ) -> None:
     with database.engine.begin() as connection:
         connection.exec_driver_sql(JOB_OF_ANOTHER)
-    ended = place.run("run", "--json")
+    ended = sandbox.run("run", "--json")
     assert ended.returncode == 1, ended.stderr
     [broken, fine] = json.loads(ended.stdout)["streams"]
     assert broken["error"].startswith("Job 'broken' on batch_pipeline.item exists")
@@ -69,17 +69,17 @@ def test_run_with_a_configuration_error_in_one_stream_processes_the_others(
 
 
 @pytest.fixture
-def half_faulty(place: Workplace, warm_spark: str) -> Workplace:
+def half_faulty(sandbox: Sandbox, warm_spark: str) -> Sandbox:
     """A stream `fine` with a file to encode, beside three stream files that cannot be used."""
-    place.land("fine", {"1.csv": b"id\n1\n"})
-    place.write_stream("broken", batch={"max_cuont": 1}, encoding={"format": "xml"})
-    place.write_stream("worse", batch={"max_weight": "heavy"})
-    (place.write_stream("unreadable")).write_text("type: [")
-    return place.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    sandbox.land("fine", {"1.csv": b"id\n1\n"})
+    sandbox.write_stream("broken", batch={"max_cuont": 1}, encoding={"format": "xml"})
+    sandbox.write_stream("worse", batch={"max_weight": "heavy"})
+    (sandbox.write_stream("unreadable")).write_text("type: [")
+    return sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
 
 def test_run_with_faulty_stream_files_runs_the_others_and_reports_every_fault(
-    half_faulty: Workplace,
+    half_faulty: Sandbox,
 ) -> None:
     ended = half_faulty.run("run")
     assert ended.returncode == 1, ended.stderr
@@ -93,7 +93,7 @@ def test_run_with_faulty_stream_files_runs_the_others_and_reports_every_fault(
 
 
 def test_run_of_a_stream_by_name_mentions_other_faulty_files_as_notes(
-    half_faulty: Workplace,
+    half_faulty: Sandbox,
 ) -> None:
     ended = half_faulty.run("run", "fine")
     assert ended.returncode == 0, ended.stderr
@@ -104,7 +104,7 @@ def test_run_of_a_stream_by_name_mentions_other_faulty_files_as_notes(
         assert words in ended.stderr
 
 
-def test_run_of_a_faulty_stream_by_name_reports_its_own_file(half_faulty: Workplace) -> None:
+def test_run_of_a_faulty_stream_by_name_reports_its_own_file(half_faulty: Sandbox) -> None:
     ended = half_faulty.run("run", "broken")
     assert ended.returncode == 1
     assert "unknown key `max_cuont`" in ended.stderr.split("error: ")[1]
@@ -113,7 +113,7 @@ def test_run_of_a_faulty_stream_by_name_reports_its_own_file(half_faulty: Workpl
 
 
 def test_status_with_faulty_stream_files_shows_the_others_and_exits_1(
-    half_faulty: Workplace,
+    half_faulty: Sandbox,
 ) -> None:
     ended = half_faulty.run("status", "--json")
     assert ended.returncode == 1
@@ -121,7 +121,7 @@ def test_status_with_faulty_stream_files_shows_the_others_and_exits_1(
     assert "error: Stream files that cannot be used: 3" in ended.stderr
 
 
-def test_gc_with_faulty_stream_files_deletes_nothing(half_faulty: Workplace) -> None:
+def test_gc_with_faulty_stream_files_deletes_nothing(half_faulty: Sandbox) -> None:
     """Their streams may share the storage, so what they own is unknown."""
     ended = half_faulty.run("gc")
     assert ended.returncode == 1

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.sandbox import Workplace, json_records, part_files
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, json_records, part_files
 
 pytestmark = pytest.mark.long
 
@@ -54,10 +54,10 @@ SampleTap.cli()
 
 
 @pytest.fixture
-def place(workplace: Workplace) -> Workplace:
-    """A workplace without any stream, but with a folder for them."""
-    workplace.streams.mkdir()
-    return workplace
+def sandbox(sandbox: Sandbox) -> Sandbox:
+    """A sandbox without any stream, but with a folder for them."""
+    sandbox.streams.mkdir()
+    return sandbox
 
 
 @pytest.fixture(scope="session")
@@ -68,45 +68,44 @@ def tap_postgres(request: pytest.FixtureRequest) -> Path:
     return installed(cache.mkdir("singer-taps"), TAP_POSTGRES) / "tap-postgres"
 
 
-def _config(place: Workplace, name: str, **config: Any) -> str:
-    path = place.folder / f"{name}.json"
+def _config(sandbox: Sandbox, name: str, **config: Any) -> str:
+    path = sandbox.folder / f"{name}.json"
     path.write_text(json.dumps(config))
     return str(path)
 
 
-def _piped(place: Workplace, tap: list[str], **config: Any) -> list[dict[str, Any]]:
+def _piped(sandbox: Sandbox, tap: list[str], **config: Any) -> list[dict[str, Any]]:
     """Pipe a tap into the target, as a shell does; gives the STATEs that the target printed."""
-    target = [*TARGET, "--config", _config(place, "target", **config)]
-    said = place.folder / "said.singer"
+    target = [*TARGET, "--config", _config(sandbox, "target", **config)]
+    said = sandbox.folder / "said.singer"
     with said.open("wb") as output:
-        subprocess.run(tap, stdout=output, env=place.environment, check=True)
+        subprocess.run(tap, stdout=output, env=sandbox.environment, check=True)
     with said.open("rb") as source:
         ended = subprocess.run(
-            target, stdin=source, capture_output=True, env=place.environment, check=False
+            target, stdin=source, capture_output=True, env=sandbox.environment, check=False
         )
     assert ended.returncode == 0, ended.stderr.decode()
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def _selected(place: Workplace, tap: list[str]) -> str:
+def _selected(sandbox: Sandbox, tap: list[str]) -> str:
     """Let a tap discover what there is, and select all of it."""
     found = subprocess.run([*tap, "--discover"], capture_output=True, check=True)
     catalog = json.loads(found.stdout)
     for stream in catalog["streams"]:
         for one in stream["metadata"]:
             one["metadata"]["selected"] = True
-    return _config(place, "catalog", **catalog)
+    return _config(sandbox, "catalog", **catalog)
 
 
-def test_records_of_a_tap_are_published(place: Workplace) -> None:
-    """Expect all 30 records of an SDK tap in a published batch, values as the tap had them."""
-    script = place.folder / "tap.py"
+def test_records_of_a_tap_are_published(sandbox: Sandbox) -> None:
+    script = sandbox.folder / "tap.py"
     script.write_text(SAMPLE_TAP)
-    printed = _piped(place, [sys.executable, str(script)], max_records=10)
+    printed = _piped(sandbox, [sys.executable, str(script)], max_records=10)
     assert printed[-1]["bookmarks"]["readings"]["replication_key_value"] == 30
-    (told,) = place.told("run")["streams"]
+    (told,) = sandbox.json_of("run")["streams"]
     assert told["stream"] == "readings"
-    records = sorted(json_records(place.streams / "readings/batches"), key=lambda one: one["id"])
+    records = sorted(json_records(sandbox.streams / "readings/batches"), key=lambda one: one["id"])
     assert [one["id"] for one in records] == list(range(1, 31))
     assert Decimal(str(records[2]["value"])) == Decimal("0.75")
     assert records[2]["tags"] == ["é", "3"]
@@ -114,15 +113,15 @@ def test_records_of_a_tap_are_published(place: Workplace) -> None:
 
 
 def test_batches_of_tap_postgres_are_published_from_where_they_lie(
-    place: Workplace, tap_postgres: Path, empty_database_url: str
+    sandbox: Sandbox, tap_postgres: Path, empty_database_url: str
 ) -> None:
-    """Expect the rows of a table, twice as new ones come, in files that the tap wrote itself."""
+    """The tap wrote the files itself; they are not copied."""
     with psycopg.connect(empty_database_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE sale (id bigint PRIMARY KEY, price numeric, name text)")
         connection.execute(
             "INSERT INTO sale SELECT n, n + 0.25, 'Zoë ' || n FROM generate_series(1, 250) n"
         )
-    theirs = place.folder / "their files"
+    theirs = sandbox.folder / "their files"
     config = {
         # The tap wants a host and a password; the folder of the socket comes behind them, and wins.
         "sqlalchemy_url": empty_database_url.replace(
@@ -135,13 +134,13 @@ def test_batches_of_tap_postgres_are_published_from_where_they_lie(
             "batch_size": 100,
         },
     }
-    tap = [str(tap_postgres), "--config", _config(place, "tap", **config)]
-    _piped(place, [*tap, "--catalog", _selected(place, tap)], batch_roots=[str(theirs)])
-    place.told("run")
+    tap = [str(tap_postgres), "--config", _config(sandbox, "tap", **config)]
+    _piped(sandbox, [*tap, "--catalog", _selected(sandbox, tap)], batch_roots=[str(theirs)])
+    sandbox.json_of("run")
     stream = "public-sale"
-    records = sorted(json_records(place.streams / stream / "batches"), key=lambda one: one["id"])
+    records = sorted(json_records(sandbox.streams / stream / "batches"), key=lambda one: one["id"])
     assert [one["id"] for one in records] == list(range(1, 251))
     assert (records[6]["price"], records[6]["name"]) == (7.25, "Zoë 7")
     assert len(list(theirs.iterdir())) == 3
-    assert not list((place.home / "landing" / stream).iterdir())
-    assert list(part_files(place.streams / stream / "batches"))
+    assert not list((sandbox.home / "landing" / stream).iterdir())
+    assert list(part_files(sandbox.streams / stream / "batches"))

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Workplace, command
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, command
 
 RED = "\x1b[31m"
 
@@ -22,15 +22,14 @@ RED = "\x1b[31m"
     ids=["usual", "no colour", "dumb"],
 )
 def test_error_is_red_where_colours_are_wanted(
-    workplace: Workplace, variables: dict[str, str | None], has_colour: bool
+    sandbox: Sandbox, variables: dict[str, str | None], has_colour: bool
 ) -> None:
-    """Expect the same words on each of them."""
-    workplace.write_stream("orders")
+    sandbox.write_stream("orders")
     ours, theirs = pty.openpty()
     ended = subprocess.run(
         command("status", "refunds"),
-        env=workplace.given(**variables).environment,
-        cwd=workplace.folder,
+        env=sandbox.with_variables(**variables).environment,
+        cwd=sandbox.folder,
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,

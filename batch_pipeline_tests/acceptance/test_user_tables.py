@@ -18,7 +18,7 @@ from batch_pipeline.defs.sensors.batches import new_files_sensor
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Stream
 from batch_pipeline_tests.acceptance.sandbox import (
-    Workplace,
+    Sandbox,
     json_records,
     manifests,
     unaccounted_files,
@@ -38,9 +38,9 @@ CREATE = {
 
 @dataclass
 class Feed:
-    """A workplace with the page's stream file, and the user's database with its table."""
+    """A sandbox with the page's stream file, and the user's database with its table."""
 
-    place: Workplace
+    sandbox: Sandbox
     engine: sa.Engine
     listed: list[int] = field(default_factory=list)
 
@@ -48,64 +48,64 @@ class Feed:
         """Write files of two records, and insert their rows; every other one names its file."""
         for uid in ids:
             name = f"order {uid}%.csv"
-            self.place.land("orders", {name: f"id,line\n{uid},1\n{uid},2\n".encode()})
-            path = self.place.landing("orders") / name
+            self.sandbox.land("orders", {name: f"id,line\n{uid},1\n{uid},2\n".encode()})
+            path = self.sandbox.landing("orders") / name
             written = location or (str(path) if uid % 2 else to_uri(path))
             execute(
                 self.engine,
                 "INSERT INTO files (id, file_location, size_in_bytes, kind) "
                 "VALUES (:id, :place, 20, :kind)",
                 id=uid,
-                place=written,
+                sandbox=written,
                 kind=kind,
             )
             self.listed += [uid] * (kind == "order")
 
     def correct(self, uid: int) -> None:
         """Let a row name its file."""
-        path = self.place.landing("orders") / f"order {uid}%.csv"
+        path = self.sandbox.landing("orders") / f"order {uid}%.csv"
         statement = "UPDATE files SET file_location = :place WHERE id = :id"
-        execute(self.engine, statement, id=uid, place=str(path))
+        execute(self.engine, statement, id=uid, sandbox=str(path))
 
     def check_complete(self) -> None:
         """Check that each record of each listed file was published once, and nothing else."""
-        storage = self.place.streams / "orders" / "batches"
+        storage = self.sandbox.streams / "orders" / "batches"
         records = Counter((record["id"], record["line"]) for record in json_records(storage))
         assert records == Counter((uid, line) for uid in self.listed for line in (1, 2))
         assert unaccounted_files(storage) == []
 
 
 @contextmanager
-def _feed(place: Workplace, url: str) -> Iterator[Feed]:
+def _feed(sandbox: Sandbox, url: str) -> Iterator[Feed]:
     """Describe the stream as the page does, over an empty table."""
     [stream_file] = re.findall(r"```yaml\n(.+?)```", SECTION, re.DOTALL)
-    path = place.streams / "orders" / "defs.yaml"
+    path = sandbox.streams / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
     assert "[/data/exports]" in stream_file
-    path.write_text(stream_file.replace("/data/exports", str(place.folder / "landing")))
+    path.write_text(stream_file.replace("/data/exports", str(sandbox.folder / "landing")))
     with meta_engine(url) as engine:
         execute(engine, CREATE[engine.dialect.name])
-        yield Feed(place.given(OPS_DB=url), engine)
+        yield Feed(sandbox.with_variables(OPS_DB=url), engine)
 
 
 @pytest.fixture
-def place(workplace: Workplace, warm_spark: str) -> Workplace:
-    """A workplace with a Spark that is warm."""
-    return workplace.given(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
+    """A sandbox with a Spark that is warm."""
+    return sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
 
 @pytest.fixture
-def sqlite_feed(place: Workplace, database_url: str) -> Iterator[Feed]:
+def sqlite_feed(sandbox: Sandbox, database_url: str) -> Iterator[Feed]:
     """A feed on SQLite."""
-    url = f"sqlite:///{place.folder}/ops.db"
-    with _feed(place.given(BATCH_PIPELINE_INVENTORY_CONN=database_url), url) as feed:
+    url = f"sqlite:///{sandbox.folder}/ops.db"
+    with _feed(sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url), url) as feed:
         yield feed
 
 
 @pytest.fixture
-def postgres_feed(place: Workplace, empty_database_url: str) -> Iterator[Feed]:
+def postgres_feed(sandbox: Sandbox, empty_database_url: str) -> Iterator[Feed]:
     """A feed on another Postgres server than the embedded one, which has the inventory."""
-    with _feed(place, empty_database_url) as feed:
+    with _feed(sandbox, empty_database_url) as feed:
         yield feed
 
 
@@ -118,15 +118,14 @@ def feed(request: pytest.FixtureRequest) -> Feed:
 
 @pytest.mark.long
 def test_page_commands_work_as_written(feed: Feed) -> None:
-    """Expect every command of the section to end with 0, and the row that came late to be there."""
     feed.add(1, 2, 4, 5)
     feed.add(6, kind="invoice")
     [commands] = re.findall(r"```\n(batch-pipeline .+?)```", SECTION, re.DOTALL)
     first, *others = [line.split()[1:] for line in commands.splitlines()]
-    assert "4 files" not in feed.place.done(*first)
+    assert "4 files" not in feed.sandbox.output_of(*first)
     feed.check_complete()
     feed.add(3)
-    printed = "".join(feed.place.done(*command) for command in others)
+    printed = "".join(feed.sandbox.output_of(*command) for command in others)
     assert "nothing holds it back" in printed
     assert "Items that arrived late: 1 (ids: 3)" in printed
     assert "batches with items that came late: 1" in printed
@@ -134,45 +133,47 @@ def test_page_commands_work_as_written(feed: Feed) -> None:
 
 
 def test_user_table_is_followed_and_a_bad_row_fails_its_batch_only(feed: Feed) -> None:
-    """Expect new rows to be taken as they come, and a batch with a bad row once it is corrected."""
+    """The batch is published after its row is corrected."""
     feed.add(1, 2, 3)
-    told = feed.place.told("run")["streams"][0]
+    told = feed.sandbox.json_of("run")["streams"][0]
     assert (told["files_found"], told["items_registered"], told["batches_planned"]) == (0, 0, 2)
     feed.check_complete()
-    assert feed.place.told("run")["streams"][0]["batches_planned"] == 0
+    assert feed.sandbox.json_of("run")["streams"][0]["batches_planned"] == 0
     feed.add(4, 5)
     feed.add(6, location="s3://key:hunter2@bucket/6.csv")
     feed.add(7, 8)
-    ended = feed.place.run("run")
+    ended = feed.sandbox.run("run")
     assert ended.returncode == 3, ended.stderr
     assert "the location is s3://***@bucket/6.csv; expected an absolute path" in ended.stderr
     assert "(id 6)" in ended.stderr
     assert "hunter2" not in ended.stderr + ended.stdout
-    [status] = feed.place.told("status")["streams"]
+    [status] = feed.sandbox.json_of("status")["streams"]
     assert (status["batches"]["published"], status["batches"]["failed"]) == (4, 1)
     assert (status["items_waiting"], status["problem"]) == (0, None)
     feed.correct(6)
-    feed.place.done("run")
+    feed.sandbox.output_of("run")
     feed.check_complete()
-    [story] = feed.place.told("explain", "order 7%.csv")["items"]
+    [story] = feed.sandbox.json_of("explain", "order 7%.csv")["items"]
     assert (story["item_id"], story["size_bytes"], story["weight"]) == (7, None, 20)
     assert story["attempts"][-1]["written"] == 2
 
 
 @pytest.mark.long
 def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_feed: Feed) -> None:
-    """Expect 1 while the variable is not set, 75 while nothing answers, and nothing lost."""
+    """The exit code is 1 while the variable is not set and 75 while nothing answers."""
     sqlite_feed.add(1)
-    unset = sqlite_feed.place.given(OPS_DB=None)
+    unset = sqlite_feed.sandbox.with_variables(OPS_DB=None)
     ended = unset.run("run")
     assert ended.returncode == 1
     assert "OPS_DB (source.meta_table.conn of the stream orders)" in ended.stderr
-    [status] = unset.told("status")["streams"]
+    [status] = unset.json_of("status")["streams"]
     assert "OPS_DB" in status["problem"]
-    gone = sqlite_feed.place.given(OPS_DB=f"sqlite:///{sqlite_feed.place.folder}/gone.db")
+    gone = sqlite_feed.sandbox.with_variables(
+        OPS_DB=f"sqlite:///{sqlite_feed.sandbox.folder}/gone.db"
+    )
     assert gone.run("run").returncode == 75
-    assert manifests(sqlite_feed.place.streams / "orders" / "batches") == []
-    sqlite_feed.place.done("run")
+    assert manifests(sqlite_feed.sandbox.streams / "orders" / "batches") == []
+    sqlite_feed.sandbox.output_of("run")
     sqlite_feed.check_complete()
 
 
@@ -182,10 +183,9 @@ def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_f
 def test_sensors_launch_new_rows_and_late_ones(
     sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a run over the new batches, and one of its own for what an audit has planned."""
-    for name, text in sqlite_feed.place.environment.items():
+    for name, text in sqlite_feed.sandbox.environment.items():
         monkeypatch.setenv(name, text)
-    pipeline = Pipeline.from_environment(sqlite_feed.place.environment)
+    pipeline = Pipeline.from_environment(sqlite_feed.sandbox.environment)
     stream = pipeline.stream("orders")
     try:
         sqlite_feed.add(1, 3)
@@ -194,14 +194,14 @@ def test_sensors_launch_new_rows_and_late_ones(
         assert len(launched.run_requests or []) == 1
         told = [type(event) for event in launched.asset_events]
         assert told == [dg.AssetMaterialization, dg.AssetObservation]
-        sqlite_feed.place.done("run")
+        sqlite_feed.sandbox.output_of("run")
         sqlite_feed.add(2)
         assert _late_keys(stream) == []
-        sqlite_feed.place.done("reconcile")
+        sqlite_feed.sandbox.output_of("reconcile")
         late = _late_keys(stream)
         assert len(late) == 1
         assert late == _late_keys(stream)
-        sqlite_feed.place.done("run")
+        sqlite_feed.sandbox.output_of("run")
         assert _late_keys(stream) == []
         sqlite_feed.check_complete()
     finally:

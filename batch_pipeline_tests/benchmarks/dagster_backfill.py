@@ -15,7 +15,7 @@ from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.sessions.session import close_session, open_session
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
-from batch_pipeline_tests.acceptance.sandbox import manifests, new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import manifests, new_sandbox, wait_until
 from batch_pipeline_tests.benchmarks.dagster_latency import live
 from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
 
@@ -64,12 +64,12 @@ def in_process(batches: int, rounds: int) -> list[str]:
 
 def through_dev(batches: int) -> list[str]:
     """Launch the backfill in a `dev` with defaults; gives a line of the table."""
-    with new_workplace() as place:
-        place.write_stream("orders", batch={"max_count": 1})
+    with new_sandbox() as sandbox:
+        sandbox.write_stream("orders", batch={"max_count": 1})
         files = {f"{number:03d}.csv": b"id\n1\n" for number in range(batches)}
-        place.land("orders", files)
-        with live(place) as port:
-            storage = place.storage("orders")
+        sandbox.land("orders", files)
+        with live(sandbox) as port:
+            storage = sandbox.storage("orders")
             wait_until(lambda: len(manifests(storage)) == batches, "all is published")
             keys = sorted({manifest["batch_id"] for manifest in manifests(storage)})
             _backfill(port, keys)

@@ -18,9 +18,9 @@ from batch_pipeline_tests.acceptance.graphql import ask
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
+    Sandbox,
     manifests,
-    new_workplace,
+    new_sandbox,
     wait_until,
 )
 
@@ -48,11 +48,11 @@ class Way:
 
 
 @contextmanager
-def live(place: Workplace) -> Iterator[int]:
+def live(sandbox: Sandbox) -> Iterator[int]:
     """Keep `dev` up and give its port."""
     port = free_port()
-    process = place.start("dev", "--port", str(port))
-    wait_until(lambda: _is_up(place, process), "dev prints its URL")
+    process = sandbox.start("dev", "--port", str(port))
+    wait_until(lambda: _is_up(sandbox, process), "dev prints its URL")
     try:
         yield port
     finally:
@@ -63,15 +63,15 @@ def live(place: Workplace) -> Iterator[int]:
 def latency(files: int, seed: int) -> list[Way]:
     """Land files in a new `dev`, and give the way of each; the first one warms up."""
     choose = random.Random(seed)  # noqa: S311 - moments, no secrets
-    with new_workplace() as place:
-        place.write_stream("orders")
-        place.landing("orders").mkdir(parents=True)
-        with live(place) as port:
-            _landed(place, 0)
+    with new_sandbox() as sandbox:
+        sandbox.write_stream("orders")
+        sandbox.landing("orders").mkdir(parents=True)
+        with live(sandbox) as port:
+            _landed(sandbox, 0)
             ways = []
             for number in range(1, files + 1):
                 time.sleep(choose.uniform(0, 10))
-                landed, published = _landed(place, number)
+                landed, published = _landed(sandbox, number)
                 ways.append(_way(port, landed, published))
     return ways
 
@@ -88,14 +88,14 @@ def told(ways: list[Way]) -> list[str]:
     return lines
 
 
-def _landed(place: Workplace, number: int) -> tuple[float, float]:
+def _landed(sandbox: Sandbox, number: int) -> tuple[float, float]:
     """Land a file and give when it landed and when its manifest was there."""
-    path = place.landing("orders") / f"orders-{number:04d}.csv"
+    path = sandbox.landing("orders") / f"orders-{number:04d}.csv"
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(f"id,name\n{number},one\n")
     landed = time.time()
     unfinished.rename(path)
-    storage = place.storage("orders")
+    storage = sandbox.storage("orders")
     wait_until(lambda: len(manifests(storage)) > number, f"{path.name} is published")
     newest = max(pointer.stat().st_mtime for pointer in storage.glob("manifests/*.json"))
     return landed, newest
@@ -119,5 +119,5 @@ def _way(port: int, landed: float, published: float) -> Way:
     )
 
 
-def _is_up(place: Workplace, process: "subprocess.Popen[str]") -> bool:
-    return "Dagster is at http" in place.output.read_text() or process.poll() is not None
+def _is_up(sandbox: Sandbox, process: "subprocess.Popen[str]") -> bool:
+    return "Dagster is at http" in sandbox.output.read_text() or process.poll() is not None

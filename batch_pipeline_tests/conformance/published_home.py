@@ -18,7 +18,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.conformance.printed import Producer
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.spark.encode_fixture import session_of
@@ -38,51 +38,51 @@ TAP = "from batch_pipeline.cli.tap import main; main()"
 class PublishedHome:
     """Where the batches are, and how to read them."""
 
-    place: Workplace
+    sandbox: Sandbox
     url: str
 
     def config(self, **more: Any) -> dict[str, Any]:
         """Give a configuration of the tap, in RECORD mode unless told otherwise."""
         return {
-            "home": str(self.place.home),
-            "streams_folder": str(self.place.streams),
+            "home": str(self.sandbox.home),
+            "streams_folder": str(self.sandbox.streams),
             "inventory_conn": self.url,
             **more,
         }
 
     def tap(self, *options: str, **more: Any) -> Producer:
         """Give the tap's command with a configuration and options of the command line."""
-        file = self.place.folder / f"tap-{len(list(self.place.folder.iterdir()))}.json"
+        file = self.sandbox.folder / f"tap-{len(list(self.sandbox.folder.iterdir()))}.json"
         file.write_text(json.dumps(self.config(**more)), encoding="utf-8")
         command = [sys.executable, "-c", TAP, "--config", str(file), *options]
-        return Producer(command=command, environment=self.place.environment)
+        return Producer(command=command, environment=self.sandbox.environment)
 
     def messages(self, stream: str) -> Producer:
         """Give the command that writes the messages of a stream."""
         command = [sys.executable, "-m", "batch_pipeline", "messages", stream]
-        return Producer(command=command, environment=self.place.environment)
+        return Producer(command=command, environment=self.sandbox.environment)
 
     def pipeline(self) -> Pipeline:
         """Open the pipeline of the home."""
-        return Pipeline.from_environment(self.place.environment)
+        return Pipeline.from_environment(self.sandbox.environment)
 
 
 @contextmanager
 def published_home(folder: Path, url: str) -> Iterator[PublishedHome]:
     """Land, encode and publish the files of both streams."""
-    place = Workplace(folder=folder, variables={"BATCH_PIPELINE_INVENTORY_CONN": url})
+    sandbox = Sandbox(folder=folder, variables={"BATCH_PIPELINE_INVENTORY_CONN": url})
     rules: dict[str, Any] = {"batch": {"max_count": 2}}
-    place.write_stream("orders", key_properties=["order_id"], **rules)
-    place.write_stream(
+    sandbox.write_stream("orders", key_properties=["order_id"], **rules)
+    sandbox.write_stream(
         "parcels",
         source={"include": ["*.jsonl"], "format": "jsonl"},
         encoding={"format": "parquet", "compression": "snappy"},
         storage={"root": str(folder / "100% of the batches")},
         key_properties=["id"],
     )
-    place.land("orders", _ORDERS)
-    place.land("parcels", {"parcels-1.jsonl": _PARCELS})
-    home = PublishedHome(place=place, url=url)
+    sandbox.land("orders", _ORDERS)
+    sandbox.land("parcels", {"parcels-1.jsonl": _PARCELS})
+    home = PublishedHome(sandbox=sandbox, url=url)
     with (
         session_of("local", folder / "spark") as session,
         closing(home.pipeline()) as pipeline,

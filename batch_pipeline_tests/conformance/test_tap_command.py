@@ -27,13 +27,13 @@ def run(producer: Producer, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_tap_passes_the_standard_tests_of_the_sdk(home: PublishedHome) -> None:
-    folder = home.place.folder / "standard"
+    folder = home.sandbox.folder / "standard"
     folder.mkdir()
     (folder / "test_standard.py").write_text(STANDARD.format(config=home.config()))
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=found.xml"],
         cwd=folder,
-        env=home.place.environment,
+        env=home.sandbox.environment,
         capture_output=True,
         text=True,
         check=False,
@@ -82,7 +82,7 @@ def test_tap_leaves_a_deselected_column_out_of_parquet(home: PublishedHome) -> N
         for one in entry["metadata"]:
             if one["breadcrumb"] in (["properties", "weight"], ["properties", "price"]):
                 one["metadata"]["selected"] = False
-    file = home.place.folder / "catalog.json"
+    file = home.sandbox.folder / "catalog.json"
     file.write_text(json.dumps(catalog))
     lines = home.tap("--catalog", str(file), mode="batch").lines()
     assert not [line for line in lines if b"weight" in line or b"price" in line]

@@ -24,7 +24,7 @@ ENCODINGS = (
 
 
 def content(number: int) -> bytes:
-    """Give the bytes of a file: csv or JSON lines, one to five records."""
+    """Return the bytes of a file: csv or JSON lines, one to five records."""
     uids = range(number * 10, number * 10 + 1 + number % 5)
     if number % 3:
         return b"".join(b'{"text":"x%d","price":%d.5,"id":%d}\n' % (u, u % 7, u) for u in uids)
@@ -32,7 +32,7 @@ def content(number: int) -> bytes:
 
 
 def told(parts: Sequence[PartFile]) -> list[tuple[int, int, str]]:
-    """Give what makes a part file the same as another one: all but its name."""
+    """Return what makes a part file the same as another one: all but its name."""
     return [(part.records, part.size_bytes, part.sha256) for part in parts]
 
 

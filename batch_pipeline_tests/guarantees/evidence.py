@@ -154,7 +154,7 @@ def read_evidence(connection: Connection, tables: Sequence[Listed] = ()) -> Evid
 
 
 def place_of(location: str) -> Path:
-    """Give the path of a location: a path, or a file URI."""
+    """Return the path of a location: a path, or a file URI."""
     return Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
 
 

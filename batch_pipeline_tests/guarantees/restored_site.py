@@ -205,7 +205,7 @@ class Site:
         return encode(self.workshop(), one, run_id="run-1").manifest
 
     def workshop(self) -> EncodeContext:
-        """Give what encoding needs, without Spark."""
+        """Return what encoding needs, without Spark."""
         made = self.pipeline.encode_context(self.stream, _no_session)
         return replace(made, encoder=LineEncoder(self.storage, self.stream.storage.prefix))
 
@@ -260,7 +260,7 @@ class Site:
 def open_site(
     folder: Path, server_url: str, database_url: str, root: str, **facts: Any
 ) -> Iterator[Site]:
-    """Give a site; its copies of the database end with it."""
+    """Return a site; its copies of the database end with it."""
     site = Site(folder=folder, server_url=server_url, database_url=database_url, root=root, **facts)
     yield site
     site.drop_backups()

@@ -49,9 +49,7 @@ REASONS = {
 def test_bombs_are_refused_before_they_fill_the_memory(
     tmp_path: Path, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect each to be a bad file whose reason names the limit, and no more memory than a task
-    takes for an honest file.
-    """
+    """The reason names the limit, and the memory stays at that of an ordinary file."""
     names, paths = [*BOMBS] if long_form else [*SOME], []
     for name in names:
         path = tmp_path / name
@@ -69,7 +67,6 @@ def test_bombs_are_refused_before_they_fill_the_memory(
 
 
 def test_honest_file_that_compresses_well_has_a_way_through(tmp_path: Path) -> None:
-    """Expect the limit that the refusal names to let a file of one repeated line be read."""
     path = tmp_path / "constant.csv.gz"
     path.write_bytes(gzip.compress(b"constant\n" * (10 * MIB), mtime=0))
     found, described = LandedFile(location=to_uri(path)), stream()
@@ -85,7 +82,6 @@ def test_honest_file_that_compresses_well_has_a_way_through(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd", "parquet"])
 def test_bombs_of_a_tap_are_refused(tmp_path: Path, kind: str, figures: Figures) -> None:
-    """Expect files of BATCH messages to be held to the same limit, with the target's own key."""
     path, lines = tmp_path / "bomb", b'{"id": 1, "text": "%s"}\n' % (b"x" * MIB) * 16
     encoding = BatchEncoding(format=Format.JSONL, compression=Compression.GZIP)
     match kind:

@@ -65,16 +65,16 @@ class Case:
     limits: Limits
 
     def counted(self) -> list[tuple[int, int]]:
-        """Give the rows with what each counts."""
+        """Return the rows with what each counts."""
         return [(uid, COUNTS_AS if w is None or w < 0 else w) for uid, w in self.rows]
 
     def first_bad(self) -> int | None:
-        """Give the first id without a usable weight."""
+        """Return the first id without a usable weight."""
         return next((uid for uid, w in self.rows if w is None or w < 0), None)
 
 
 def cases(number: int) -> Iterator[Case]:
-    """Give random tables: light items and far too heavy ones, none, weights of zero, bad ones."""
+    """Return random tables: light items and far too heavy ones, none, weights of zero, bad ones."""
     chance = random.Random(6)  # noqa: S311 - the same tables each time
     for _ in range(number):
         most = chance.choice([1, 10, 1_000, 2**40])
@@ -91,7 +91,7 @@ def cases(number: int) -> Iterator[Case]:
 
 
 def plain(cuts: Sequence[Cut]) -> Plan:
-    """Give cuts as plain numbers."""
+    """Return cuts as plain numbers."""
     return [(c.id_range.first_id, c.id_range.last_id, c.weight, c.count) for c in cuts]
 
 
@@ -140,10 +140,7 @@ def refused_at(table: ReflectedMetaTable, case: Case, expected: Plan) -> int | N
 def test_batches_of_random_tables_are_those_of_the_reference(
     files: ReflectedMetaTable, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect one plan whichever way it is made and rows came, within its limits, none left out.
-
-    All tables are cut in one pass, each fifth one batch after batch as well.
-    """
+    """All tables are cut in one pass, each fifth also batch by batch."""
     counting = ReflectedMetaTable.open(
         files.engine, files.canonical_name, FILES, on_bad_weight=COUNTS_AS
     )

@@ -103,7 +103,7 @@ def rows_read(database: Database) -> int:
 
 
 def read_by_acquiring(database: Database, url: str, *, short: bool) -> float:
-    """Give the rows that one acquisition and its end read: those of many less those of few."""
+    """Return the rows that one acquisition and its end read: those of many less those of few."""
     counts = []
     for calls in (1, CALLS + 1):
         before = rows_read(database)
@@ -117,7 +117,6 @@ def read_by_acquiring(database: Database, url: str, *, short: bool) -> float:
 def test_acquiring_reads_the_batch_whatever_lies_around_it(
     database: Database, database_url: str, figures: Figures, *, short: bool, long_form: bool
 ) -> None:
-    """Expect as many rows to be read of a table, and behind a history, a hundred times as large."""
     read = []
     execute(database, CREATE)
     for rows in (10_000, 1_000_000 if long_form else 30_000):

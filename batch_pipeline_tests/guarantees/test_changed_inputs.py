@@ -102,7 +102,6 @@ def later(path: Path) -> None:
 def test_file_that_changed_before_it_was_read_is_told_and_nothing_of_it_written(
     tmp_path: Path, name: str, figures: Figures
 ) -> None:
-    """Expect every change to be named, of the same size too, and the neighbours to be written."""
     made = FORMATS[name]
     for change, deed in CHANGES.items():
         landing, storage = new_folder(tmp_path / change), new_folder(tmp_path / f"{change}-out")
@@ -128,10 +127,7 @@ def test_file_that_changed_before_it_was_read_is_told_and_nothing_of_it_written(
 def test_file_that_changes_while_it_is_read_is_told(
     tmp_path: Path, name: str, change: str, figures: Figures
 ) -> None:
-    """Expect no reading to end well, wherever in the file it was when the change came.
-
-    Each second time nothing of the file was noted before.
-    """
+    """For each second file no facts were noted before."""
     made, times = FORMATS[name], 5
     for number in range(times):
         landing = new_folder(tmp_path / str(number))
@@ -157,7 +153,7 @@ def _read(file: LandedFile, already: int, change: Callable[[Path], None]) -> Non
 
 @pytest.mark.guarantee("G9")
 def test_file_whose_facts_were_not_noted_is_compared_with_nothing(tmp_path: Path) -> None:
-    """Expect the limit of the promise: what a user's table does not tell cannot be missed."""
+    """The limit of the promise: a user's table need not have sizes or times."""
     file = new_folder(tmp_path / "in").land("orders", rows(0))
     assert file.modified_at is not None
     other_time = replace(file, modified_at=file.modified_at - timedelta(seconds=1))

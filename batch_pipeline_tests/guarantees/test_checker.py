@@ -80,7 +80,7 @@ def protocol(database_url: str, tmp_path: Path) -> Iterator[Naive]:
 def test_naive_protocol_is_found_to_lose_and_to_repeat(
     protocol: Naive, figures: Figures, long_form: bool
 ) -> None:
-    """Expect the same kills to leave items lost and twice, records twice and files cut off."""
+    """The checker must detect the faults of a protocol without fencing."""
     chance, kills = random.Random(8), 0  # noqa: S311 - the same storm each time
     while kills < (500 if long_form else 20):
         protocol.land(2)
@@ -123,16 +123,13 @@ def clean(protocol: Naive) -> Naive:
     ids=lambda value: value if isinstance(value, Kind) else None,
 )
 def test_row_that_is_wrong_is_found(clean: Naive, statement: str, kind: Kind, count: int) -> None:
-    """Expect each kind of fault to be counted as what it is."""
     clean.execute(statement)
     verdict = clean.judged(TABLE)
     assert verdict.count(kind) == count, str(verdict)
 
 
 def test_file_that_is_wrong_is_found(clean: Naive) -> None:
-    """Expect a file cut off, one of nobody, and a manifest file of nobody to be told, and what a
-    process left while it wrote to be garbage.
-    """
+    """A truncated file and unknown files are faults; a leftover temporary file is garbage."""
     part = next(clean.storage.glob("1-1/*.gz"))
     part.write_bytes(part.read_bytes()[:-1])
     for name in ("stray.jsonl.gz", "manifests/stray.json", "manifests/.stray.json-1.tmp"):

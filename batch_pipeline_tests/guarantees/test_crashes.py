@@ -37,7 +37,7 @@ def scene() -> Iterator[Scene]:
 
 
 def test_storm_reaches_every_point_that_is_not_proved_elsewhere() -> None:
-    """Expect a new failpoint to be reached by the storm, or to be told why not."""
+    """A new failpoint has to be added to the crash test or to ELSEWHERE."""
     known = {*OURS, *COVERED_BY}
     assert {*DEED_OF} == {one for one in known if not one.startswith(ELSEWHERE)}
     assert {*SHORT} < {*DEED_OF}
@@ -47,9 +47,7 @@ def test_storm_reaches_every_point_that_is_not_proved_elsewhere() -> None:
 def test_system_that_is_killed_everywhere_loses_nothing_and_repeats_nothing(
     scene: Scene, figures: Figures, long_form: bool
 ) -> None:
-    """Expect every record once in batches and tables after the storm, every file whole and
-    explained, nothing left open, and no garbage once that was collected.
-    """
+    """Every file is intact and explained, nothing is left open, and gc removes all garbage."""
     storm = Storm(scene=scene, chance=random.Random(8))  # noqa: S311 - the same storm each time
     kills, wanted = (1_000, list(DEED_OF)) if long_form else (20, SHORT)
     storm.rage(kills, wanted, server_every=20 if long_form else 9)
@@ -82,7 +80,6 @@ def test_system_that_is_killed_everywhere_loses_nothing_and_repeats_nothing(
 def test_process_that_is_stopped_past_its_lease_publishes_nothing(
     scene: Scene, figures: Figures, long_form: bool
 ) -> None:
-    """Expect who took over to have published each batch, and the stopped one to find that out."""
     zombies = Zombies(scene=scene)
     for _ in range(20 if long_form else 1):
         zombies.of_runs()

@@ -64,7 +64,7 @@ class Landed:
     damaged: list[bool] = field(default_factory=list)
 
     def ids(self, *fates: str) -> list[int]:
-        """Give the ids of records with these fates, in the order in which they are read."""
+        """Return the ids of records with these fates, in the order in which they are read."""
         found = (
             (uid, fate)
             for one, is_damaged in zip(self.files, self.damaged, strict=True)
@@ -162,7 +162,6 @@ def check(here: Landed) -> Counter[str]:
 def test_records_of_random_files_are_written_filtered_or_in_quarantine(
     tmp_path: Path, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect each record by its id in the one place where it belongs, and each count to agree."""
     chance = random.Random(15)  # noqa: S311 - the same files each time
     found: Counter[str] = Counter()
     for number in range(3_000 if long_form else 60):

@@ -78,7 +78,7 @@ def tasks(
 def test_bad_bytes_are_read_as_oracles_read_them_or_refused(
     tmp_path: Path, scratch: Path, figures: Figures, long_form: bool, seed: int
 ) -> None:
-    """Nothing but a domain error comes back, and what is written is what other libraries read."""
+    """The product raises domain errors only, and writes what other libraries read."""
     numbers = {name: target.long if long_form else target.short for name, target in TARGETS.items()}
     workers = 2 if long_form else 1
     result = watch(
@@ -111,7 +111,7 @@ def misbehaving_task(folder: Path, *words: str) -> Task:
 
 
 def test_inputs_that_misbehave_are_named_and_kept(tmp_path: Path) -> None:
-    """The harness outlives a crash, an endless loop, an exception, a change and much memory."""
+    """The harness survives a crash, an endless loop, an exception and large allocations."""
     result = watch([misbehaving_task(tmp_path, *misbehaving.WORDS)], hang_seconds=2.0)
 
     assert {one.kind: one.target for one in result.findings} == {kind: kind for kind in KINDS}
@@ -163,7 +163,7 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 def test_cells_come_out_of_a_real_server_as_they_went_in(
     warehouse: Warehouse, figures: Figures, long_form: bool, seed: int
 ) -> None:
-    """Values of all types, at their extremes and anywhere between, through COPY."""
+    """Values of all types, with their extremes, go through COPY."""
     loads, count = (20, 5_000) if long_form else (1, 200)
     cells = 400 if long_form else 60
     # Pools of different sizes, so that values meet in other rows again and again.

@@ -63,7 +63,7 @@ def check_untouched(files: ReflectedMetaTable, *others: str) -> None:
 def test_values_of_filters_are_compared_and_nothing_else(
     files: ReflectedMetaTable, figures: Figures
 ) -> None:
-    """Expect each value to find its own row by one statement whose text has no value in it."""
+    """Values are bound: the statement's text is the same for all of them."""
     rows = [
         {"id": number, "file_location": text, "size_in_bytes": 1}
         for number, text in enumerate(VALUES)
@@ -84,7 +84,6 @@ def test_values_of_filters_are_compared_and_nothing_else(
 def test_patterns_and_lists_of_filters_are_values_too(
     files: ReflectedMetaTable, figures: Figures
 ) -> None:
-    """Expect every operator that takes a value to give rows, or to refuse it."""
     execute(
         files.engine,
         f"INSERT INTO {files.table.schema}.files (id, file_location, size_in_bytes) "  # noqa: S608 - the test's own
@@ -105,7 +104,6 @@ def test_patterns_and_lists_of_filters_are_values_too(
 
 
 def test_names_that_are_not_there_are_refused(files: ReflectedMetaTable, figures: Figures) -> None:
-    """Expect tables, columns and operators of any spelling to be looked up and not found."""
     known = {one.value for one in Operator}
     for text in TEXTS:
         with pytest.raises(ConfigurationError):
@@ -124,7 +122,6 @@ def test_names_that_are_not_there_are_refused(files: ReflectedMetaTable, figures
 def test_tables_and_columns_of_any_name_are_read(
     files: ReflectedMetaTable, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect what a table and its columns are called to change nothing but their names."""
     schema = files.table.schema
     names = [one for one in NAMES if one.casefold() not in {"files", "sentinel"}]
     names = names if long_form else names[::SOME]
@@ -158,7 +155,6 @@ def test_tables_and_columns_of_any_name_are_read(
 def test_searches_for_files_find_what_they_name(
     sqlite: sa.Engine, database: Database, figures: Figures
 ) -> None:
-    """Expect a text that is searched for to find rows that end with it, whatever it looks like."""
     scene = open_scene("sqlite", sqlite, database)
     texts = [text for text in VALUES if "/" not in text and not text.isdigit()]
     for number, text in enumerate(texts):
@@ -186,7 +182,6 @@ def columns_of(*names: str) -> RecordSchema:
 def test_keys_of_records_become_columns_of_these_names(
     warehouse: Warehouse, figures: Figures
 ) -> None:
-    """Expect each key to be a column with the values that its records had, quotes and all."""
     names = [text for text in VALUES if text not in OF_THE_SYSTEM]
     record = {name: name for name in names}
     warehouse.load(warehouse.loading([record], schema=columns_of(*names), key_properties=()))
@@ -198,7 +193,6 @@ def test_keys_of_records_become_columns_of_these_names(
 
 @pytest.mark.parametrize("name", sorted(OF_THE_SYSTEM))
 def test_keys_that_are_columns_of_the_system_are_refused(warehouse: Warehouse, name: str) -> None:
-    """Expect an error of the target, and no table."""
     loading = warehouse.loading([{name: "1"}], schema=columns_of(name), key_properties=())
     with pytest.raises(ConfigurationError, match=name):
         warehouse.load(loading)

@@ -32,7 +32,7 @@ SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def taken(check: Callable[[str], Any]) -> list[str]:
-    """Give the texts that a check lets through; the others are refused as a wrong value."""
+    """Return the texts that a check lets through; the others are refused as a wrong value."""
     found = []
     for text in TEXTS:
         try:
@@ -55,7 +55,6 @@ def taken(check: Callable[[str], Any]) -> list[str]:
 def test_names_that_become_parts_of_file_names_are_safe_ones(
     check: Callable[[str], Any], figures: Figures
 ) -> None:
-    """Expect one rule: letters, digits, `_`, `.` and `-`, which no path, shell or key obeys."""
     found = taken(check)
     assert 10 < len(found) < 50
     assert [text for text in found if text and not SAFE.fullmatch(text)] == []
@@ -63,7 +62,6 @@ def test_names_that_become_parts_of_file_names_are_safe_ones(
 
 
 def test_names_of_taps_become_safe_names_of_their_own(figures: Figures) -> None:
-    """Expect the same rule, and no two names to become one."""
     names = [stream_name(text) for text in TEXTS]
     assert [name for name in names if not STREAM_NAME.fullmatch(name)] == []
     assert len(set(names)) == len(TEXTS)
@@ -75,13 +73,11 @@ def test_names_of_taps_become_safe_names_of_their_own(figures: Figures) -> None:
 def test_partition_keys_are_keys_or_refused(
     parse: Callable[[str], Any], form: str, figures: Figures
 ) -> None:
-    """Expect nothing that somebody types in the page of an asset to be taken for a range."""
     assert taken(lambda text: parse(form.format(text))) == []
     figures(hostile_texts=len(TEXTS))
 
 
 def test_states_of_taps_are_numbers_or_refused(figures: Figures) -> None:
-    """Expect a text in the place of a bookmark, of a number or of other jobs to be told."""
     for text in TEXTS:
         for written in (text, {"publish_number": text}, {"publish_number": 1, "other_jobs": text}):
             with pytest.raises(ConfigurationError, match=r"state\.json: "):
@@ -96,9 +92,7 @@ def test_states_of_taps_are_numbers_or_refused(figures: Figures) -> None:
 def test_stream_files_that_a_tap_brings_about_say_what_it_said(
     tmp_path: Path, figures: Figures
 ) -> None:
-    """Expect names and keys of SCHEMA to be read from the file as they were, or to be refused where
-    they are templates, which a Dagster project would execute.
-    """
+    """Templates are refused, because a Dagster project would execute them."""
     refused, texts = [], [text for text in TEXTS if is_text(text)]
     for text in texts:
         wanted = AnnouncedStream(name=text, schema={}, key_properties=("id", text))
@@ -122,7 +116,6 @@ def test_stream_files_that_a_tap_brings_about_say_what_it_said(
 def test_terminals_are_told_nothing_that_they_obey(
     capsys: pytest.CaptureFixture[str], show: str, figures: Figures
 ) -> None:
-    """Expect cursor movements, titles, links, overwritten lines and turned texts to be visible."""
     for text in TEXTS:
         getattr(console, show)(f"orders: {text}.")
     captured = capsys.readouterr()
@@ -136,7 +129,6 @@ def test_terminals_are_told_nothing_that_they_obey(
 def test_programs_are_told_every_text_as_it_is(
     capsys: pytest.CaptureFixture[str], figures: Figures
 ) -> None:
-    """Expect JSON that gives the texts back, and does nothing to a terminal."""
     console.print_json({"texts": TEXTS})
     printed = capsys.readouterr().out
     assert OBEYED.search(printed) is None
@@ -145,7 +137,6 @@ def test_programs_are_told_every_text_as_it_is(
 
 
 def test_pages_of_dagster_show_texts_inside_of_code(figures: Figures) -> None:
-    """Expect no text of a manifest to be rendered as Markdown."""
     texts = [text for text in TEXTS if is_text(text)]
     for text in texts:
         part = part_file(uri=to_uri(f"/batches/{text}"))

@@ -31,11 +31,7 @@ def insert(feed: Feed, ids: list[int]) -> None:
 def test_rows_that_come_late_are_found_by_the_next_audit_and_taken_once(
     database: Database, files: ReflectedMetaTable, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect each audit to find all that came since the one before, and every row once in the end.
-
-    Between two audits the job goes on, some of its batches are still being worked on, and rows
-    come above the bookmark and below it: into gaps, below the first row, into batches that run.
-    """
+    """Rows appear above and below the bookmark: in gaps, before the first row, in open batches."""
     chance = random.Random(8)  # noqa: S311 - the same rows each time
     feed = Feed(database, files)
     there: set[int] = set()
@@ -79,7 +75,7 @@ def test_rows_that_come_late_are_found_by_the_next_audit_and_taken_once(
 def test_rows_that_come_late_where_the_ceiling_is_a_guess_are_lost_without_an_audit(
     database: Database, files: ReflectedMetaTable, figures: Figures
 ) -> None:
-    """Expect a transaction that was open for long to be passed over, and the audit to make good."""
+    """A transaction that is open for long is skipped; the audit finds its rows."""
     feed = Feed(database, files)  # believes that ids appear in order
     with files.engine.connect() as slow, slow.begin():
         slow.execute(INSERT, {"ids": [1, 2, 3]})

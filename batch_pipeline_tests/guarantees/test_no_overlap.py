@@ -46,10 +46,7 @@ RANGES = "SELECT first_id, last_id FROM batch_pipeline.batch ORDER BY first_id"
 def test_sixty_four_workers_on_one_job_share_its_ids(
     database: Database, database_url: str, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect each id in one batch of one worker: as many tiles as calls, without hole or overlap.
-
-    The short form has sixteen workers in this process, the long one as many in each of four.
-    """
+    """The short form has sixteen workers in this process, the long one as many in each of four."""
     workers = PROCESSES * WORKERS if long_form else WORKERS
     batches = 50_048 if long_form else 800
     execute(database, CREATE)
@@ -78,7 +75,6 @@ def test_sixty_four_workers_on_one_job_share_its_ids(
 def test_batch_that_is_written_by_hand_over_others_is_refused_by_the_database(
     database: Database, database_url: str, figures: Figures
 ) -> None:
-    """Expect the constraint to refuse plain SQL of the tables' own owner, and nothing to change."""
     register(database, 20)
     plan(database, limits())
     before = query(database, RANGES)
@@ -105,10 +101,7 @@ def test_more_threads_than_connections_share_the_ids_and_wait_in_turn(
     apart: bool,
     long_form: bool,
 ) -> None:
-    """Expect sixty-four threads that begin at once to take each id once, and no wait to be in vain.
-
-    Who plans needs a second connection for its ceiling, which the others must leave to it.
-    """
+    """A planner needs a second connection for the watermark, which the others must leave free."""
     ids = 8_000 if long_form else 200
     meta_url = empty_database_url if apart else database_url
     with meta_engine(meta_url) as engine:

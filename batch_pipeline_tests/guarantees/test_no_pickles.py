@@ -38,7 +38,6 @@ class _Touches:
 
 @pytest.mark.filterwarnings("ignore:pickle-based deserialization")
 def test_types_of_parquet_files_that_are_pickles_are_not_opened(tmp_path: Path) -> None:
-    """Expect the file to be read, or refused, without what its schema would run."""
     sentinel = tmp_path / "sentinel"
     kind = {
         b"ARROW:extension:name": b"arrow.py_extension_type",
@@ -79,9 +78,7 @@ def _may_be_pickled(job: dg.JobDefinition) -> set[str]:
 
 
 def test_steps_hand_nothing_to_an_io_manager(scene: DefsScene, figures: Figures) -> None:
-    """Expect no step of any job but the look for new files to have to give a value, and that one to
-    give none.
-    """
+    """Only the step that registers files has an output, and it yields none."""
     jobs = list(scene.definitions.resolve_all_job_defs())
     found = set[str]().union(*map(_may_be_pickled, jobs))
     checks = {name for name in found if "_checks." in name}  # Dagster keeps no values of checks
@@ -95,8 +92,6 @@ def test_steps_hand_nothing_to_an_io_manager(scene: DefsScene, figures: Figures)
 
 
 def test_guard_of_io_managers_sees_a_step_that_gives_a_value(tmp_path: Path) -> None:
-    """Expect the checks above to be able to fail."""
-
     @dg.asset
     def given() -> int:
         return 1

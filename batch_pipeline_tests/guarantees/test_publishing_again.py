@@ -40,7 +40,6 @@ def publish(database: Database, attempt: Attempt) -> Manifest:
 def test_publish_called_one_to_ten_times_gives_one_manifest_of_the_same_bytes(
     database: Database, tmp_path: Path, figures: Figures, *, by_many: bool, long_form: bool
 ) -> None:
-    """Expect every call to give the first one's manifest, row by row and byte by byte."""
     storage = PartFileStorage(Storage(root=to_uri(tmp_path / "batches")))
     storage.prepare()
     rounds = 20 if long_form else 1
@@ -66,7 +65,6 @@ def test_publish_called_one_to_ten_times_gives_one_manifest_of_the_same_bytes(
 def test_publish_whose_reply_is_lost_is_found_by_its_repetition(
     database: Database, database_url: str, figures: Figures
 ) -> None:
-    """Expect one generation and one manifest, whichever of the replies was lost."""
     lost = 0
     with losing(database_url) as (url, replies):
         cut_off = open_database(url, migrated=None)

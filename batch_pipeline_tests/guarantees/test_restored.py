@@ -85,14 +85,13 @@ def backfilled(site: Site) -> Manifest:
 
 
 def states(site: Site) -> list[str]:
-    """Give the states of the stream's batches in id order."""
+    """Return the states of the stream's batches in id order."""
     return [one.state.value for one in site.database.batches.statuses("orders")]
 
 
 def test_restored_inventory_is_noticed_before_anything_is_planned(
     site: Site, figures: Figures
 ) -> None:
-    """Expect the first look to name what is newer, nothing to be registered, and a paused job."""
     backup = yesterday_and_today(site)
     site.land(9, 10)
     site.restore(backup)
@@ -111,7 +110,7 @@ def test_restored_inventory_is_noticed_before_anything_is_planned(
 
 
 def test_restored_inventory_of_one_stream_lets_another_go_on(disk: Site) -> None:
-    """Expect a stream beside it, in the same storage root, whose name begins alike, to be fine."""
+    """The other stream has the same storage root and a name that begins alike."""
     backup = yesterday_and_today(disk)
     disk.describe("orders.eu")
     disk.restore(backup)
@@ -157,7 +156,6 @@ def test_load_is_refused_while_the_inventory_is_older(loading: Site, figures: Fi
 
 
 def test_consumer_that_is_ahead_of_a_restored_inventory_is_refused(disk: Site) -> None:
-    """Expect its state to be told as that of another inventory, and nothing to be sent."""
     backup, consumer = yesterday_and_today(disk), Consumer()
     consumer.read(disk)
     disk.restore(backup)
@@ -169,7 +167,7 @@ def test_consumer_that_is_ahead_of_a_restored_inventory_is_refused(disk: Site) -
 def test_discarded_manifests_are_set_aside_and_published_once_more(
     site: Site, figures: Figures
 ) -> None:
-    """Expect no file to be deleted, no number given twice, and a consumer that misses nothing."""
+    """No file is deleted, no publish number is reused, and the consumer misses nothing."""
     backup, consumer = yesterday_and_today(site), Consumer()
     consumer.read(site)
     texts = {name: content(f"{site.storage.uri}/manifests/{name}") for name in MANIFESTS}
@@ -226,7 +224,6 @@ def test_discarded_manifests_without_publish_number_count_as_one_more(
 
 
 def test_dry_runs_tell_the_same_and_change_nothing(disk: Site) -> None:
-    """Expect what would be discarded, and neither rows nor files to move."""
     backup = yesterday_and_today(disk)
     disk.restore(backup)
     before, names = disk.said(), disk.storage.names()
@@ -240,7 +237,7 @@ def test_dry_runs_tell_the_same_and_change_nothing(disk: Site) -> None:
 
 
 def test_attempt_whose_manifest_is_there_already_encodes_nothing(disk: Site) -> None:
-    """Expect a run that asks no sensor to be stopped by the name alone, at no cost to its batch."""
+    """A run that no sensor launched is stopped by the name alone, without using up an attempt."""
     disk.land(1, 2)
     backup = disk.back_up()
     disk.work()
@@ -256,7 +253,7 @@ def test_attempt_whose_manifest_is_there_already_encodes_nothing(disk: Site) -> 
 
 
 def test_names_are_listed_once_for_each_process_and_database(disk: Site) -> None:
-    """Expect one listing while the database stays what it is, and another once it is put back."""
+    """Manifest names are listed again only after the database was restored."""
     checked = CheckedInventory()
     backup = yesterday_and_today(disk)
     ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
@@ -269,7 +266,6 @@ def test_names_are_listed_once_for_each_process_and_database(disk: Site) -> None
 
 
 def test_stream_that_is_resumed_without_being_settled_is_paused_again(disk: Site) -> None:
-    """Expect a person's resume not to be enough."""
     backup = yesterday_and_today(disk)
     disk.restore(backup)
     for _ in range(2):
@@ -298,7 +294,6 @@ def test_settling_ends_the_pause_and_leaves_that_of_a_person(
 def test_discarding_that_is_stopped_can_be_done_again(
     disk: Site, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect no publish number to be given twice, wherever it stopped."""
     backup = yesterday_and_today(disk)
     disk.restore(backup)
     monkeypatch.setenv(VARIABLE, f"{point}=raise")

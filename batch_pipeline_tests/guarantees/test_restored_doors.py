@@ -71,7 +71,7 @@ def planned_rows(scene: DefsScene) -> int:
 def test_sensors_of_a_stream_that_is_older_ask_for_nothing(
     scene: DefsScene, name: str, figures: Figures
 ) -> None:
-    """Expect each of them, whichever ticks first, to skip and say why."""
+    """Each sensor skips with the reason, whichever ticks first."""
     sensor = scene.definitions.resolve_sensor_def(name)
     resources = {"batch_pipeline": PipelineResource()}
     for _ in range(2):
@@ -94,7 +94,6 @@ def test_sensors_of_a_stream_that_is_older_ask_for_nothing(
 def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
     scene: DefsScene, job: str, op: str, figures: Figures
 ) -> None:
-    """Expect the failure of the run to name the ways on."""
     result = scene.definitions.resolve_job_def(job).execute_in_process(
         instance=scene.instance, raise_on_error=False
     )
@@ -115,7 +114,6 @@ def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
 def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
     site: Site, run: Run, words: tuple[str, ...], figures: Figures
 ) -> None:
-    """Expect exit code 1, one message, and nothing changed."""
     before = site.said()
     ended = run(*words)
     assert ended.exit_code == 1, ended.output
@@ -128,7 +126,6 @@ def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
 def test_garbage_of_a_stream_that_is_older_stays_while_that_of_others_goes(
     site: Site, run: Run
 ) -> None:
-    """Expect the one to be refused with the ways on, and the other to be done."""
     site.describe("clicks")
     ended = run("gc", "orders", "clicks")
     assert ended.exit_code == 1
@@ -137,7 +134,6 @@ def test_garbage_of_a_stream_that_is_older_stays_while_that_of_others_goes(
 
 
 def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
-    """Expect the folder where the manifest is now, and how many records may come twice."""
     done = run("reconcile", "orders", "--discard", "--no-audit")
     assert done.exit_code == 0, done.output
     head, moved, twice, closed = done.stdout.splitlines()
@@ -153,7 +149,7 @@ def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
 
 
 def test_reconcile_command_discards_what_is_in_the_way_of_a_pointer(site: Site, run: Run) -> None:
-    """Expect the manifest of somebody else to give its place to the one that is published."""
+    """A foreign manifest file is replaced by that of the published batch."""
     Path(site.root, "manifests", "orders-00000003-00000004.g1.json").unlink()
     [first] = Path(site.root, "manifests").glob("*.json")
     text = first.read_text()

@@ -74,11 +74,7 @@ def on_spark(folder: Path, cores: int, files: int) -> list[list[list[Part]]]:
 def test_same_files_give_the_same_bytes_in_any_order_and_on_any_number_of_cores(
     tmp_path: Path, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect part files that differ in nothing but their names, however the work was spread.
-
-    Tasks run in order, in the opposite one and side by side; in the long form also on Spark with
-    one, two and four cores, twice each.
-    """
+    """Tasks run in order, reversed and in parallel; the long form adds Spark on 1 to 4 cores."""
     files = 2_000 if long_form else 210
     task = TaskFixture(tmp_path)
     for number in range(files):

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import yaml
 
-from batch_pipeline_tests.acceptance.sandbox import new_workplace
+from batch_pipeline_tests.acceptance.sandbox import new_sandbox
 from batch_pipeline_tests.guarantees.soak.feeds import LOADED, WAREHOUSE
 from batch_pipeline_tests.guarantees.soak.report import WHAT, figures_of, report
 from batch_pipeline_tests.guarantees.soak.soak_run import Pace, Story, soaked, write_streams
@@ -53,16 +53,16 @@ def warehouse(server_url: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def story(warehouse: str, long_form: bool) -> Iterator[Story]:
     """Soak a `dev`; once all have looked, Ctrl-C must stop it with nothing left behind."""
-    with new_workplace() as plain:
+    with new_sandbox() as plain:
         temporary = plain.folder / "tmp"
         temporary.mkdir()
         temporary.chmod(0o777)
-        place = plain.given(TMPDIR=str(temporary), **{WAREHOUSE: warehouse})
-        write_streams(place)
+        sandbox = plain.with_variables(TMPDIR=str(temporary), **{WAREHOUSE: warehouse})
+        write_streams(sandbox)
         if not long_form:
-            place.home.mkdir()
-            (place.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
-        with soaked(place, pace_of(long_form=long_form)) as found:
+            sandbox.home.mkdir()
+            (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
+        with soaked(sandbox, pace_of(long_form=long_form)) as found:
             text = "\n".join(report(found))
             sys.stderr.write(f"\n{text}\n")  # seen with -s, and when a test fails
             if REPORT in os.environ:
@@ -71,7 +71,6 @@ def story(warehouse: str, long_form: bool) -> Iterator[Story]:
 
 
 def test_load_that_ends_is_drained(story: Story, figures: Figures) -> None:
-    """Expect every file registered and published, every run, load and backfill ended."""
     figures(**figures_of(story))
     assert story.left == []
     assert story.counts.loads > 0
@@ -79,12 +78,11 @@ def test_load_that_ends_is_drained(story: Story, figures: Figures) -> None:
 
 
 def test_dagster_under_load_shows_what_the_inventory_has(story: Story) -> None:
-    """Expect partitions, newest generations and loads to be the same in both."""
+    """Partitions, newest generations and loads are the same in both."""
     assert story.drift == []
 
 
 def test_records_under_load_are_delivered_once(story: Story) -> None:
-    """Expect each good record once in the live generations, and each bad one in quarantine."""
     assert story.verdict.faults == (), str(story.verdict)
     good = sum(len(landed.good_ids) for landed in story.landed.values())
     assert (story.verdict.items, story.verdict.records) == (story.files, good)
@@ -92,17 +90,13 @@ def test_records_under_load_are_delivered_once(story: Story) -> None:
 
 
 def test_records_under_load_are_in_the_target_once(story: Story, warehouse: str) -> None:
-    """Expect the table to hold each good record of the loaded stream once."""
     with psycopg.connect(warehouse) as connection:
         ids = [one for (one,) in connection.execute(ROWS)]
     assert sorted(ids) == [*story.landed[LOADED].good_ids]
 
 
 def test_parts_under_load_gather_neither_files_nor_threads(story: Story, long_form: bool) -> None:
-    """Expect open files, threads, connections and processes of the last quarter as in the first.
-
-    Memory, too, within what caches take; seconds say nothing of it.
-    """
+    """The last quarter is compared with the first; a run of seconds is too short for that."""
     samples = story.samples
     assert max(count for _, count in samples.told(lambda told: told.connections)) < 100
     if not long_form:
@@ -118,9 +112,7 @@ def test_parts_under_load_gather_neither_files_nor_threads(story: Story, long_fo
 
 
 def test_backlog_under_load_stays_bounded(story: Story, long_form: bool) -> None:
-    """Expect the last quarter not to wait for much more than the first one did, and nothing to
-    wait in the end.
-    """
+    """The last quarter waits for little more than the first, and nothing waits in the end."""
     waits = story.samples.of_database(lambda told: told.unpublished)
     at_rest = story.rest.backlog
     assert at_rest is not None

@@ -30,13 +30,12 @@ def sample(seconds: float, *, landed: int, published: int, memory: float = 1) ->
 
 
 def faults(**options: float) -> list[Due]:
-    """Give the schedule of half an hour."""
+    """Return the schedule of half an hour."""
     times = {"every_seconds": 20, "parts_until_seconds": 1_800} | options
     return [*schedule(1_800, seed=8, **times)]
 
 
 def test_schedule_of_faults_hits_parts_early_and_work_until_the_last_tenth() -> None:
-    """Expect every part before the given moment, none behind it, and nothing at the end."""
     every = faults(parts_until_seconds=600)
     assert {due.kind for due in every if due.seconds < 604} == {*Kind}
     assert {due.kind for due in every if due.seconds > 604} == {*WORK}
@@ -44,7 +43,6 @@ def test_schedule_of_faults_hits_parts_early_and_work_until_the_last_tenth() -> 
 
 
 def test_arrivals_that_are_finished_have_every_record_once(tmp_path: Path) -> None:
-    """Expect the ids of the files of a feed to be those that are told, and nothing half written."""
     arrivals = Arrivals(tmp_path, FEEDS, seed=8)
     for second in range(100):
         arrivals.catch_up(second)
@@ -61,7 +59,6 @@ def test_arrivals_that_are_finished_have_every_record_once(tmp_path: Path) -> No
 
 
 def test_growth_of_quarters_is_their_medians_and_what_an_hour_adds() -> None:
-    """Expect 10 an hour of a number that grows so, and a peak not to count."""
     held = [(minute * 60.0, 100 + minute / 6) for minute in range(0, 61, 5)]
     held[1] = (300.0, 9_999.0)
     found = growth(held)
@@ -71,7 +68,7 @@ def test_growth_of_quarters_is_their_medians_and_what_an_hour_adds() -> None:
 
 
 def test_samples_of_a_part_that_was_replaced_compare_the_longest_life() -> None:
-    """Expect the growth within the process that lived longest, without its first tenth."""
+    """The first tenth of a process's life is left out."""
     samples = [sample(at, landed=0, published=0, memory=100 + at) for at in range(20)]
     other = {("Spark", 8, 5.0): Held(processes=1, memory=5)}
     young = Sample(seconds=21, processes=other, landed=0, backlog=None, temporary_files=0)
@@ -82,7 +79,6 @@ def test_samples_of_a_part_that_was_replaced_compare_the_longest_life() -> None:
 
 
 def test_samples_of_a_backlog_tell_its_size_and_its_age() -> None:
-    """Expect four files at most, and twenty seconds until what had landed was published."""
     samples = Samples(
         [
             sample(0, landed=0, published=0),

@@ -55,7 +55,7 @@ def stage(database: Database, database_url: str) -> Iterator[Stage]:
 
 
 def hanging(database: Database) -> list[int]:
-    """Give the sessions that hold a planning lock and do nothing."""
+    """Return the sessions that hold a planning lock and do nothing."""
     return [pid for (pid,) in query(database, HANGING, planning=int(LockClass.PLAN))]
 
 
@@ -119,7 +119,7 @@ def refused(stage: Stage, name: str, pid: int) -> int:
 
 
 def slowest(seconds: Sequence[float]) -> float:
-    """Give the 99th percentile in milliseconds."""
+    """Return the 99th percentile in milliseconds."""
     return 1_000 * sorted(seconds)[len(seconds) * 99 // 100]
 
 
@@ -135,10 +135,7 @@ def test_planner_that_hangs_makes_no_writer_wait_and_is_named_to_other_planners(
     *,
     long_form: bool,
 ) -> None:
-    """Expect rows, files and running attempts to go on, and planning as soon as it is gone.
-
-    In the long form it is not killed: the server ends its session after a minute.
-    """
+    """In the long form the planner is not killed: the server ends its session after a minute."""
     times = 5_000 if long_form else 100
     alone = write(database_url, stage, FAR_ABOVE, times)
     with stopped(database, database_url, name, monkeypatch) as pid:

@@ -81,7 +81,7 @@ class Storm:
             quiet = quiet + 1 if is_quiet else 0
 
     def longest_recovery_seconds(self) -> float:
-        """Give the longest time from a kill to the publish by the very next attempt."""
+        """Return the longest time from a kill to the publish by the very next attempt."""
         rows = self.scene.rows(_ENDS)
         ends = {(batch, number): (status, end) for batch, number, _, status, end in rows}
         waits = [0.0]

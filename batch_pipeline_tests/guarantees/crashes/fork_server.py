@@ -41,7 +41,7 @@ class Child:
         return json.loads(self.told.read_text()) if self.told.exists() else None
 
     def is_stopped(self) -> bool:
-        """Tell whether it was stopped by a signal."""
+        """Return whether it was stopped by a signal."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 

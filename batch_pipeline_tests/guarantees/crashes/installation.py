@@ -25,8 +25,8 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
-    Workplace,
-    new_workplace,
+    Sandbox,
+    new_sandbox,
     wait_until,
 )
 from batch_pipeline_tests.guarantees.checker import Verdict, Warehouse, check
@@ -70,7 +70,7 @@ _SILENT = {
 class Scene:
     """The home at work. `files` counts what has landed by stream, `gaps` are ids that come late."""
 
-    place: Workplace
+    sandbox: Sandbox
     url: str
     spark: SparkConnectServer
     warm: Warm
@@ -96,7 +96,7 @@ class Scene:
     @property
     def data(self) -> Path:
         """The folder of the database."""
-        return self.place.home / "postgres"
+        return self.sandbox.home / "postgres"
 
     def land(self, stream: str, *, new_column: bool = False) -> None:
         """Let a file of three records arrive, which are numbered through."""
@@ -115,7 +115,7 @@ class Scene:
         """Let a row appear whose id is below others."""
         if self.gaps:
             uid = self.gaps.pop(0)
-            self._insert(uid, self.place.landing("visits") / f"{uid:05}.jsonl")
+            self._insert(uid, self.sandbox.landing("visits") / f"{uid:05}.jsonl")
 
     def _list(self, uid: int, records: list[dict[str, Any]]) -> None:
         text = "".join(f"{json.dumps(one)}\n" for one in records)
@@ -130,7 +130,7 @@ class Scene:
         self.rows(insert, uid, str(path))
 
     def _put(self, stream: str, name: str, text: str) -> Path:
-        path = self.place.landing(stream) / name
+        path = self.sandbox.landing(stream) / name
         aside = path.with_name(f".{name}")
         aside.write_text(text)
         os.utime(aside, (LONG_AGO, LONG_AGO))
@@ -152,7 +152,7 @@ class Scene:
     @property
     def storages(self) -> list[Path]:
         """The storage roots."""
-        return [self.place.storage(name) for name in ("orders", "visits", "notes", "parcels")]
+        return [self.sandbox.storage(name) for name in ("orders", "visits", "notes", "parcels")]
 
     def judged(self) -> Verdict:
         """Judge what is left; all work must have been done."""
@@ -160,7 +160,7 @@ class Scene:
         return check(self.url, self.storages, tables=[LISTED], warehouses=WAREHOUSES)
 
     def queue(self) -> list[tuple[str, str]]:
-        """Give the runs that wait, oldest first, with their jobs."""
+        """Return the runs that wait, oldest first, with their jobs."""
         query = "SELECT run_id, pipeline_name FROM runs WHERE status = 'NOT_STARTED' ORDER BY id"
         return [(row[0], row[1]) for row in self.rows(query)]
 
@@ -204,12 +204,12 @@ class Scene:
 @contextmanager
 def open_scene() -> Iterator[Scene]:
     """Start everything; in the end nothing runs any more and the folder is gone."""
-    with new_workplace() as place:
-        _write_streams(place)
-        place.home.mkdir()
-        (place.home / "dagster.yaml").write_text(yaml.safe_dump(_SILENT))
-        url = embedded_server.ensure_running(place.home / "postgres")
-        spark = SparkConnectServer(place.home)
+    with new_sandbox() as sandbox:
+        _write_streams(sandbox)
+        sandbox.home.mkdir()
+        (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(_SILENT))
+        url = embedded_server.ensure_running(sandbox.home / "postgres")
+        spark = SparkConnectServer(sandbox.home)
         remote = "sc://localhost:{}/;token={};session_id={}"
         try:
             spark.start()
@@ -219,16 +219,16 @@ def open_scene() -> Iterator[Scene]:
                 "WAREHOUSE": url,
                 "BATCH_PIPELINE_SPARK_REMOTE": remote.format(port, token, uuid4()),
             }
-            yield from _opened(place.given(**variables), url, spark)
+            yield from _opened(sandbox.with_variables(**variables), url, spark)
         finally:
             spark.stop()
-            embedded_server.release(place.home / "postgres")
+            embedded_server.release(sandbox.home / "postgres")
 
 
-def _opened(place: Workplace, url: str, spark: SparkConnectServer) -> Iterator[Scene]:
+def _opened(sandbox: Sandbox, url: str, spark: SparkConnectServer) -> Iterator[Scene]:
     module = "batch_pipeline_tests.guarantees.crashes.actions"
-    with Warm(module, place.folder / "deeds", place.environment) as warm:
-        scene = Scene(place=place, url=url, spark=spark, warm=warm)
+    with Warm(module, sandbox.folder / "deeds", sandbox.environment) as warm:
+        scene = Scene(sandbox=sandbox, url=url, spark=spark, warm=warm)
         scene.rows("ALTER SYSTEM SET fsync = off")
         scene.rows("SELECT pg_reload_conf()")
         scene.rows(_CREATE_LISTED)
@@ -237,24 +237,24 @@ def _opened(place: Workplace, url: str, spark: SparkConnectServer) -> Iterator[S
         yield scene
 
 
-def _write_streams(place: Workplace) -> None:
+def _write_streams(sandbox: Sandbox) -> None:
     for name in ("orders", "visits", "notes", "parcels"):
-        place.landing(name).mkdir(parents=True)
+        sandbox.landing(name).mkdir(parents=True)
         attributes: dict[str, Any] = {
             "stream": name,
-            "source": {"uri": str(place.landing(name)), "format": "csv"},
+            "source": {"uri": str(sandbox.landing(name)), "format": "csv"},
             "batch": {"max_count": 1 if name == "parcels" else 2},
             "key_properties": ["id"],
             "lineage": ["_item_id"],
-            "storage": {"root": str(place.storage(name))},
+            "storage": {"root": str(sandbox.storage(name))},
             "dagster": {
                 "partitions_per_run": 1 if name == "parcels" else 3,
                 "runs_at_once": 8,
                 "backfills": True,
             },
         }
-        attributes |= _OWN.get(name, lambda _: {})(place)
-        path = place.streams / name / "defs.yaml"
+        attributes |= _OWN.get(name, lambda _: {})(sandbox)
+        path = sandbox.streams / name / "defs.yaml"
         path.parent.mkdir(parents=True)
         document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
         path.write_text(yaml.safe_dump(document))
@@ -265,10 +265,10 @@ def _target(mode: str) -> dict[str, Any]:
     return {"targets": {"warehouse": {"postgres": table}}}
 
 
-def _visits(place: Workplace) -> dict[str, Any]:
+def _visits(sandbox: Sandbox) -> dict[str, Any]:
     table = {
         "table": "public.visit_file",
-        "roots": [str(place.landing("visits"))],
+        "roots": [str(sandbox.landing("visits"))],
         "uid": "id",
         "item": "place",
         "weight": "weight",
@@ -276,8 +276,8 @@ def _visits(place: Workplace) -> dict[str, Any]:
     return {"source": {"meta_table": table, "format": "jsonl"}} | _target("upsert")
 
 
-def _notes(place: Workplace) -> dict[str, Any]:
-    return {"source": {"uri": str(place.landing("notes")), "format": "jsonl"}}
+def _notes(sandbox: Sandbox) -> dict[str, Any]:
+    return {"source": {"uri": str(sandbox.landing("notes")), "format": "jsonl"}}
 
 
 _OWN: Mapping[str, Any] = {

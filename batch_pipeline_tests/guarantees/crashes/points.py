@@ -81,6 +81,6 @@ DEED_OF = {point: deed for deed, points in POINTS.items() for point in points}
 
 
 def armed(point: str) -> str:
-    """Give the setting that kills at a point; some are reached by what fails only."""
+    """Return the setting that kills at a point; some are reached by what fails only."""
     first = "encode.before_publish=raise," if point.startswith("fail.") else ""
     return f"{first}{point}=kill"

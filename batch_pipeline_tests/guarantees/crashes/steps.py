@@ -151,7 +151,7 @@ class Steps:
 
     def _target(self, point: str) -> Step:
         """Let the target hear what the tap says after the last STATE."""
-        folder = self.scene.place.folder
+        folder = self.scene.sandbox.folder
         config, messages = folder / "target.json", folder / "messages.jsonl"
         config.write_text(json.dumps({"max_records": 2, "create_streams": False}))
         schema = {"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
@@ -172,5 +172,5 @@ def _command(*words: str, point: str = "") -> Step:
 
 
 def _later(cursor: str | None) -> str | None:
-    """Give a cursor as it is long after it was written: every pause it remembers is over."""
+    """Return a cursor as it is long after it was written: every pause it remembers is over."""
     return None if cursor is None else json.dumps({"runs": json.loads(cursor).get("runs", 0)})

@@ -230,7 +230,7 @@ def _is_kept(kept: Any, was: Any) -> bool:
 
 
 def _is_same(value: Any, was: Any, column: Column, *, is_csv: bool) -> bool:
-    """Tell whether a value is what a text says, or the text if that says something."""
+    """Return whether a value is what a text says, or the text if that says something."""
     if is_csv and column.type in {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}:
         was = ("number", was)
     if is_csv and column.type is ColumnType.BOOLEAN:
@@ -242,7 +242,7 @@ def _is_same(value: Any, was: Any, column: Column, *, is_csv: bool) -> bool:
 
 
 def _said(text: str, column: Column) -> Any:
-    """Give the value that a text says, None for none."""
+    """Return the value that a text says, None for none."""
     try:
         if column.type is ColumnType.BINARY:
             return base64.b64decode(text, validate=True)

@@ -66,7 +66,7 @@ def unpacked(data: bytes) -> bytes | None:
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Give what is in each frame of zstd; one that breaks off is an error."""
+    """Return what is in each frame of zstd; one that breaks off is an error."""
     while data:
         frame = zstandard.ZstdDecompressor().decompressobj()
         yield frame.decompress(data)
@@ -142,18 +142,18 @@ def record_of_columns(text: bytes) -> Any:
 
 
 def has_nonfinite(text: bytes) -> bool:
-    """Tell whether a text may hold a token for what JSON has no number for."""
+    """Return whether a text may hold a token for what JSON has no number for."""
     return b"NaN" in text or b"Infinity" in text
 
 
 def json_lines(text: bytes) -> list[tuple[int, bytes]]:
-    """Give the lines that are not blank with their numbers from 1."""
+    """Return the lines that are not blank with their numbers from 1."""
     lines = [line.strip(_BLANKS.encode()) for line in text.split(b"\n")]
     return [(number, line) for number, line in enumerate(lines, start=1) if line]
 
 
 def json_values(text: str) -> list[str] | None:
-    """Give the texts of the elements of an array, or of documents one behind the other."""
+    """Return the texts of the elements of an array, or of documents one behind the other."""
     decoder = json.JSONDecoder(parse_int=str)
     found: list[str] = []
     at = _next(text, 0)
@@ -179,7 +179,7 @@ def json_values(text: str) -> list[str] | None:
 
 
 def csv_rows(text: bytes) -> list[list[str]] | None:
-    """Give the rows of csv that are not blank, the header first."""
+    """Return the rows of csv that are not blank, the header first."""
     try:
         file = io.StringIO(text.decode(), newline="")
         return [row for row in csv.reader(file, strict=True) if row]
@@ -193,7 +193,7 @@ def physical_lines(text: bytes) -> list[bytes]:
 
 
 def avro_records(data: bytes) -> list[Any] | None:
-    """Give the records of an avro file."""
+    """Return the records of an avro file."""
     try:
         found: list[Any] = list(fastavro.reader(io.BytesIO(data)))
         return [{str(name): value for name, value in one.items()} for one in found]
@@ -202,7 +202,7 @@ def avro_records(data: bytes) -> list[Any] | None:
 
 
 def parquet_rows(data: bytes) -> list[dict[str, Any]] | None:
-    """Give the rows of a parquet file."""
+    """Return the rows of a parquet file."""
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
         rows: list[dict[str, Any]] = table.to_pylist()

@@ -116,7 +116,7 @@ CONFIGS = damaged_json(*_CONFIGS)
 
 
 def text(data: bytes) -> str:
-    """Give the text of bytes; what is none stands as U+FFFD."""
+    """Return the text of bytes; what is none stands as U+FFFD."""
     return data.decode("utf-8", "replace")
 
 

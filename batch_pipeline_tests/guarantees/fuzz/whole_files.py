@@ -52,7 +52,7 @@ class Encoded:
 
 
 def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
-    """Make the check of files that are said to be of one of some formats, by turns."""
+    """Return the check of files that are said to be of one of some formats, by turns."""
     task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
     sources = [replace(task.stream.source, format=one) for one in declared]
 
@@ -67,7 +67,7 @@ def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
 
 
 def open_dialects(folder: Path) -> Check:
-    """Make the check of text in other dialects and charsets, for which there is no oracle."""
+    """Return the check of text in other dialects and charsets, for which there is no oracle."""
     task = quarantining_task(folder, SourceFormat.CSV, Format.JSONL)
     usual = task.stream.source
     sources = [

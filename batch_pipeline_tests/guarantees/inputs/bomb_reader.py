@@ -1,6 +1,4 @@
-"""Reads files as a task does, in a process of its own: `… FILE …`; tells what came of each, and how
-much memory they took at most.
-"""
+"""Read files as a task does: `… FILE …` prints the outcome and the peak memory of each as JSON."""
 
 import json
 import re
@@ -15,12 +13,12 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline_tests.factories import stream
 
 
-def outcome(path: Path) -> str:
-    """Read all of a file; gives why it is bad, or how many records it has."""
-    described, records = stream(), 0
+def read(path: Path) -> str:
+    """Read all of a file and return why it is bad, or how many records it has."""
+    orders, records = stream(), 0
     try:
-        with open_source(LandedFile(location=to_uri(path)), described) as source:
-            for chunk in open_reader(source, described).chunks():
+        with open_source(LandedFile(location=to_uri(path)), orders) as source:
+            for chunk in open_reader(source, orders).chunks():
                 records += len(chunk.record_numbers)
     except BadFileError as error:
         return error.reason
@@ -28,14 +26,13 @@ def outcome(path: Path) -> str:
 
 
 def _peak_mib() -> int:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None  # `getrusage` begins with what the parent had
-    return int(found[1]) >> 10
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None  # `getrusage` begins with the peak of the parent
+    return int(match[1]) >> 10
 
 
 if __name__ == "__main__":
     before = _peak_mib()
-    told = {}
-    for path in map(Path, sys.argv[1:]):
-        told[path.name] = [outcome(path), _peak_mib() - before]
-    print(json.dumps(told))  # noqa: T201 - who started this reads it
+    paths = map(Path, sys.argv[1:])
+    outcomes = {path.name: [read(path), _peak_mib() - before] for path in paths}
+    print(json.dumps(outcomes))  # noqa: T201 - the parent reads it

@@ -46,11 +46,11 @@ class Canaries:
         return self.words[name]
 
     def also(self, name: str, word: str) -> "Canaries":
-        """Give these and a secret that the product made."""
+        """Return these and a secret that the product made."""
         return Canaries({**self.words, name: word})
 
     def found_in(self, content: bytes) -> set[str]:
-        """Give the names of those that are in some bytes, as they are, packed, or in Base64."""
+        """Return the names of those that are in some bytes, as they are, packed, or in Base64."""
         return {name for some in _unpacked(content) for name in self._plainly(some)}
 
     def _plainly(self, content: bytes) -> Iterator[str]:
@@ -60,7 +60,7 @@ class Canaries:
 
 
 def _forms(word: bytes) -> set[bytes]:
-    """Give what a word looks like, wherever it begins in a text that is written in Base64."""
+    """Return what a word looks like, wherever it begins in a text that is written in Base64."""
     forms = {word, quote(word.decode(), safe="").encode(), word.hex().encode()}
     for before in range(3):
         coded = base64.b64encode(bytes(before) + word).rstrip(b"=")

@@ -56,12 +56,12 @@ STEPS = "{ runsOrError { ... on Runs { results { runId stepKeysToExecute } } } }
 
 def look_at_dev(scene: Scene) -> None:
     """Bring everything up, let it fail and load, and look into each of its answers."""
-    with live_dev(scene.place) as dev:
+    with live_dev(scene.sandbox) as dev:
         token = _token(dev)
         scene.canaries = scene.search.canaries = scene.canaries.also("token of dev", token)
-        scene.place.land("orders", {"d.csv": b"id\n6\n", "e.csv": b'id\n"7\n'})
+        scene.sandbox.land("orders", {"d.csv": b"id\n6\n", "e.csv": b'id\n"7\n'})
         wait_until(lambda: _is_settled(dev, scene.url), "dev has done its work", pause_seconds=1)
-        look(scene.seen, scene.canaries, scene.place.home, scene.temporary)
+        look(scene.seen, scene.canaries, scene.sandbox.home, scene.temporary)
         for number, question in enumerate(QUESTIONS):
             scene.search.text(f"answer {number} of Dagster", str(ask(dev.port, question, {})))
         for run in dev.runs():
@@ -69,11 +69,11 @@ def look_at_dev(scene: Scene) -> None:
                 key = [run["runId"], "compute_logs", step]
                 told = ask(dev.port, LOGS, {"key": key})["capturedLogs"]
                 scene.search.text(f"log of {step}", f"{told['stdout']}{told['stderr']}")
-    scene.search.text("what `dev` says", scene.place.output.read_text())
+    scene.search.text("what `dev` says", scene.sandbox.output.read_text())
 
 
 def _is_settled(dev: LiveDev, url: str) -> bool:
-    """Tell whether the new files were taken, tried, and every run has ended."""
+    """Return whether the new files were taken, tried, and every run has ended."""
     with psycopg.connect(url) as connection:
         row = connection.execute(LEFT).fetchone()
     return row == (2, 0) and {run["status"] for run in dev.runs()} <= FINISHED
@@ -88,6 +88,6 @@ def _steps(dev: LiveDev, run_id: str) -> list[str]:
 
 def _token(dev: LiveDev) -> str:
     """Read the token of the Spark Connect server where only its user can."""
-    webserver = dev.parts("dagster_webserver")[0]
+    webserver = dev.find_processes("dagster_webserver")[0]
     remote = psutil.Process(webserver.pid).environ()[_VARIABLE]
     return remote.partition("token=")[2]

@@ -16,7 +16,7 @@ import psycopg
 import yaml
 from psycopg.conninfo import conninfo_to_dict
 
-from batch_pipeline_tests.acceptance.sandbox import Workplace, new_workplace, wait_until
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox, wait_until
 from batch_pipeline_tests.guarantees.secrets.canaries import Canaries
 from batch_pipeline_tests.guarantees.secrets.search import Search
 from batch_pipeline_tests.guarantees.secrets.watcher import Seen, watching
@@ -51,7 +51,7 @@ CREATE TABLE public.listed (
 class Scene:
     """The place, what was seen of its processes, and where canaries are looked for."""
 
-    place: Workplace
+    sandbox: Sandbox
     canaries: Canaries
     search: Search
     seen: Seen
@@ -60,7 +60,7 @@ class Scene:
 
     def run(self, *words: str, exits: int | None = 0, **variables: str) -> None:
         """Run a command, and look for canaries in what it says."""
-        ended = self.place.given(**variables).run(*words, umask=0)
+        ended = self.sandbox.with_variables(**variables).run(*words, umask=0)
         self.commands += 1
         said = ended.stdout + ended.stderr
         self.search.text(f"what `{' '.join(words)}` says", said)
@@ -68,13 +68,13 @@ class Scene:
 
     def kill_while_loading(self) -> None:
         """Kill a load whose target holds its configuration open."""
-        process = self.place.start("load", "orders", "--target", "hanging")
+        process = self.sandbox.start("load", "orders", "--target", "hanging")
         wait_until(lambda: bool(list(self.temporary.glob("*target*/config.json"))), "it has begun")
         process.send_signal(signal.SIGKILL)
         process.wait()
-        self.place.end_processes()  # the target, which sleeps
-        self.search.text("what a killed load says", self.place.output.read_text())
-        path = self.place.streams / "orders" / "defs.yaml"
+        self.sandbox.end_processes()  # the target, which sleeps
+        self.search.text("what a killed load says", self.sandbox.output.read_text())
+        path = self.sandbox.streams / "orders" / "defs.yaml"
         document = yaml.safe_load(path.read_text())
         del document["attributes"]["targets"]["hanging"]  # sensors would wait for it
         path.write_text(yaml.safe_dump(document))
@@ -82,11 +82,11 @@ class Scene:
     @property
     def temporary(self) -> Path:
         """The folder of temporary files."""
-        return self.place.folder / "temporary"
+        return self.sandbox.folder / "temporary"
 
     def look_everywhere(self) -> None:
         """Look into all that was written."""
-        self.search.folder(self.place.folder, but=[self.place.folder / "operator.env"])
+        self.search.folder(self.sandbox.folder, but=[self.sandbox.folder / "operator.env"])
         self.search.database(self.url)
         log = Path(str(conninfo_to_dict(self.url)["host"]), "log")
         with suppress(FileNotFoundError):
@@ -99,17 +99,17 @@ class Scene:
 def open_scene(url: str) -> Iterator[Scene]:
     """Make the place; what runs there is watched until the block ends."""
     canaries = Canaries.hatched()
-    with new_workplace() as empty:
+    with new_sandbox() as empty:
         empty.folder.chmod(0o755)
         (empty.folder / "temporary").mkdir(mode=0o777)
-        place = empty.given(**_variables(empty.folder, canaries, url))
-        _write_streams(place, url)
-        with watching(canaries, empty.folder / "temporary", place.home) as seen:
-            yield Scene(place, canaries, Search(canaries), seen, url)
+        sandbox = empty.with_variables(**_variables(empty.folder, canaries, url))
+        _write_streams(sandbox, url)
+        with watching(canaries, empty.folder / "temporary", sandbox.home) as seen:
+            yield Scene(sandbox, canaries, Search(canaries), seen, url)
 
 
 def as_login(url: str, password: str) -> str:
-    """Give the URL with a password, for which this server does not ask."""
+    """Return the URL with a password, for which this server does not ask."""
     return url.replace("//postgres@", f"//postgres:{password}@")
 
 
@@ -133,19 +133,19 @@ def _variables(folder: Path, canaries: Canaries, url: str) -> dict[str, str]:
     }
 
 
-def _write_streams(place: Workplace, url: str) -> None:
+def _write_streams(sandbox: Sandbox, url: str) -> None:
     programs = {"talking": TALKS, "failing": FAILS, "printing": PRINTS, "hanging": HANGS}
     targets: dict[str, Any] = {"table": {"postgres": {"conn": "$WAREHOUSE"}}}
     for name, body in programs.items():
-        folder = place.folder / "targets" / name
+        folder = sandbox.folder / "targets" / name
         folder.mkdir(parents=True)
         config = {name: f"$TARGET_{name.upper()}" for name in ("url", "key", "password")}
         config["out"] = str(folder / "read")
         targets[name] = {"command": list(script(folder, body)), "config": config}
-    place.write_stream("orders", batch={"max_count": 1}, targets=targets)
-    place.land("orders", {"a.csv": b"id\n1\n2\n", "b.csv": b"id\n3\n", "c.csv": b'id\n"4\n'})
-    listed = place.landing("listed") / "5.csv"
-    place.land("listed", {listed.name: b"id\n5\n"})
+    sandbox.write_stream("orders", batch={"max_count": 1}, targets=targets)
+    sandbox.land("orders", {"a.csv": b"id\n1\n2\n", "b.csv": b"id\n3\n", "c.csv": b'id\n"4\n'})
+    listed = sandbox.landing("listed") / "5.csv"
+    sandbox.land("listed", {listed.name: b"id\n5\n"})
     table: dict[str, Any] = {
         "table": "public.listed",
         "uid": "id",
@@ -153,18 +153,18 @@ def _write_streams(place: Workplace, url: str) -> None:
         "weight": "octets",
     }
     table["roots"] = [str(listed.parent)]
-    _write_listed(place, "listed", table | {"conn": "$OPS_DB"})
-    _write_listed(place, "more", table)
+    _write_listed(sandbox, "listed", table | {"conn": "$OPS_DB"})
+    _write_listed(sandbox, "more", table)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(TABLE)
         connection.execute("INSERT INTO public.listed VALUES (1, %s, 5)", [str(listed)])
 
 
-def _write_listed(place: Workplace, name: str, table: Mapping[str, Any]) -> None:
+def _write_listed(sandbox: Sandbox, name: str, table: Mapping[str, Any]) -> None:
     """Write the file of a stream whose files a table lists."""
     source = {"meta_table": table, "format": "csv"}
-    attributes = {"stream": name, "source": source, "storage": {"root": str(place.storage(name))}}
-    path = place.streams / name / "defs.yaml"
+    attributes = {"stream": name, "source": source, "storage": {"root": str(sandbox.storage(name))}}
+    path = sandbox.streams / name / "defs.yaml"
     path.parent.mkdir(parents=True)
     document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
     path.write_text(yaml.safe_dump(document))

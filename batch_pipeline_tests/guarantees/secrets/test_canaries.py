@@ -32,13 +32,11 @@ WORD = CANARIES["one"].encode()
     ],
 )
 def test_canary_is_found_in_each_form(form: bytes) -> None:
-    """Expect its name, also where the word itself cannot be read."""
     assert CANARIES.found_in(form) == {"one"}
     assert CANARIES.found_in(form[:12] + form[-12:]) == set()
 
 
 def test_search_finds_what_is_in_folders_and_names(tmp_path: Path) -> None:
-    """Expect a file, a name and a link to be hits, and every file to count as a place."""
     (tmp_path / "a.txt").write_bytes(WORD)
     (tmp_path / f"{CANARIES['one']}.csv").write_bytes(b"")
     (tmp_path / "link").symlink_to(f"/{CANARIES['one']}")
@@ -50,7 +48,6 @@ def test_search_finds_what_is_in_folders_and_names(tmp_path: Path) -> None:
 
 
 def test_search_finds_what_is_in_a_database(database_url: str) -> None:
-    """Expect the text of a column and packed bytes of another to be hits."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE public.kept (words jsonb, packed bytea)")
         row = (f'{{"a": ["{CANARIES["one"]}"]}}', zlib.compress(WORD))
@@ -61,7 +58,6 @@ def test_search_finds_what_is_in_a_database(database_url: str) -> None:
 
 
 def test_look_sees_command_lines_sockets_and_files(tmp_path: Path) -> None:
-    """Expect a word on a command line, a socket for everybody, and a file that others can read."""
     program = (
         "import socket, sys; one = socket.create_server(('0.0.0.0', 0)); "
         "two = socket.socket(socket.AF_UNIX); two.bind(sys.argv[2]); sys.stdin.read()"

@@ -48,9 +48,9 @@ def _run_what_is_refused(scene: Scene) -> None:
     scene.run("run", exits=75, BATCH_PIPELINE_SPARK_REMOTE=f"sc://127.0.0.1:1/;token={token}")
     refused = f"postgresql://ann:{password}@127.0.0.1:1/inventory"
     scene.run("status", exits=75, BATCH_PIPELINE_INVENTORY_CONN=refused)
-    wrong = scene.place.folder / "wrong" / "orders" / "defs.yaml"
+    wrong = scene.sandbox.folder / "wrong" / "orders" / "defs.yaml"
     wrong.parent.mkdir(parents=True)
-    stream = (scene.place.streams / "orders" / "defs.yaml").read_text()
+    stream = (scene.sandbox.streams / "orders" / "defs.yaml").read_text()
     wrong.write_text(stream.replace("$TARGET_PASSWORD", words["password in a stream file"]))
     scene.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.parents[1]))
     queue = f"https://ann:{words['password in the URL of a queue']}@sqs.eu-west-1.amazonaws.com/1/q"
@@ -73,7 +73,7 @@ def _run_the_rest(scene: Scene) -> None:
         ("reconcile", "--all"),
         ("gc", "--dry-run"),
         ("migrate",),
-        ("pack", str(scene.place.folder / "packed.tar.gz")),
+        ("pack", str(scene.sandbox.folder / "packed.tar.gz")),
     ):
         scene.run(*words, exits=None)
     password = scene.canaries["inventory password"]
@@ -82,7 +82,7 @@ def _run_the_rest(scene: Scene) -> None:
     other = f"postgresql://ann:se/{scene.canaries['password of a target']}@127.0.0.1:1/x"
     scene.run("load", "orders", "--target", "table", exits=None, WAREHOUSE=other)
     scene.run("run", exits=None, OPS_DB=f"{other}?connect_timeout=1")
-    scene.place.land("orders", {"f.csv": b"id\n8\n"})
+    scene.sandbox.land("orders", {"f.csv": b"id\n8\n"})
     crash = "publish.before_commit=raise"  # with a traceback
     scene.run("run", "orders", exits=None, BATCH_PIPELINE_FAILPOINTS=crash)
 
@@ -92,10 +92,10 @@ def _keep_dagsters_runs_elsewhere(scene: Scene) -> None:
     name = "DAGSTER_STORAGE"
     elsewhere = {"module": "dagster_postgres.storage", "class": "DagsterPostgresStorage"}
     storage = {"custom": {**elsewhere, "config": {"postgres_url": {"env": name}}}}
-    own = scene.place.home / "dagster.yaml"
+    own = scene.sandbox.home / "dagster.yaml"
     own.write_text(yaml.safe_dump({"storage": storage}))
     password = scene.canaries["password of Dagster's storage"]
-    scene.place.land("orders", {"g.csv": b"id\n9\n"})
+    scene.sandbox.land("orders", {"g.csv": b"id\n9\n"})
     works = as_login(scene.url, password).replace("postgresql:", "postgresql+psycopg2:")
     scene.run("run", "orders", exits=None, **{name: works})
     nobody = f"postgresql+psycopg2://ann:{password}@127.0.0.1:1/dagster"
@@ -105,14 +105,14 @@ def _keep_dagsters_runs_elsewhere(scene: Scene) -> None:
 
 def _use_a_bucket(scene: Scene, store: ObjectStore) -> None:
     bucket = store.new_bucket()
-    scene.place.write_stream("bucket", storage={"root": f"s3://{bucket}/orders"})
-    scene.place.land("bucket", {"a.csv": b"id\n1\n"})
+    scene.sandbox.write_stream("bucket", storage={"root": f"s3://{bucket}/orders"})
+    scene.sandbox.land("bucket", {"a.csv": b"id\n1\n"})
     told = {name: text for name, text in store.environment.items() if "KEY" not in name}
-    scene.place = scene.place.given(**told)
+    scene.sandbox = scene.sandbox.with_variables(**told)
     scene.run("run", "bucket")
     scene.search.bucket(store.client(), bucket)
     word = scene.canaries["password in an endpoint"]
-    scene.place.land("bucket", {"b.csv": b"id\n2\n"})
+    scene.sandbox.land("bucket", {"b.csv": b"id\n2\n"})
     nowhere = f"http://ann:{word}@127.0.0.1:1"
     scene.run("run", "bucket", exits=None, AWS_ENDPOINT_URL=nowhere)
 
@@ -123,7 +123,6 @@ def _targets(*names: str) -> list[str]:
 
 @pytest.mark.guarantee("S2")
 def test_secrets_of_all_settings_are_found_nowhere(scene: Scene, figures: Figures) -> None:
-    """Expect no canary in what was written, said, stored or started, whatever failed."""
     search = scene.search
     assert search.hits == []
     assert search.places > 300
@@ -138,11 +137,11 @@ def test_secrets_of_all_settings_are_found_nowhere(scene: Scene, figures: Figure
 
 @pytest.mark.guarantee("S2")
 def test_file_with_a_secret_is_its_owners_alone(scene: Scene, figures: Figures) -> None:
-    """Expect a target's configuration, written while nothing is masked, to be closed to others."""
-    modes = scene.place.folder / "targets" / "talking" / "read.modes"
+    """The umask is 0: files with secrets are closed by the product."""
+    modes = scene.sandbox.folder / "targets" / "talking" / "read.modes"
     assert modes.read_text() == "600 700 "
     assert [one for one in scene.seen.secret_files.values() if one != OWNER] == []
-    for kept in (scene.place.home, scene.place.home / "dagster" / "dagster.yaml"):
+    for kept in (scene.sandbox.home, scene.sandbox.home / "dagster" / "dagster.yaml"):
         assert kept.stat().st_mode & 0o077 == 0, kept
     assert list(Path(scene.temporary).glob("*target*")) == []
     figures(files_with_secrets=max(1, len(scene.seen.secret_files)))
@@ -150,7 +149,6 @@ def test_file_with_a_secret_is_its_owners_alone(scene: Scene, figures: Figures) 
 
 @pytest.mark.guarantee("S3")
 def test_run_listens_on_the_loopback_interface_only(scene: Scene, figures: Figures) -> None:
-    """Expect each socket of a run, its Spark and its workers to be out of others' reach."""
     assert {name for name, _, _ in scene.seen.tcp} >= {"java"}
     assert scene.seen.beyond == []
     assert scene.seen.open_to_others == []

@@ -34,12 +34,12 @@ class Seen:
 
     @property
     def beyond(self) -> list[tuple[str, str, int]]:
-        """Give the sockets that another machine could reach."""
+        """Return the sockets that another machine could reach."""
         return sorted(one for one in self.tcp if not one[1].startswith(_LOOPBACK))
 
     @property
     def open_to_others(self) -> list[str]:
-        """Give the unix sockets, and files with secrets, that other users can open."""
+        """Return the unix sockets, and files with secrets, that other users can open."""
         some = {**self.unix, **self.secret_files}
         return sorted(f"{path}: {who}" for path, who in some.items() if who != OWNER)
 
@@ -80,16 +80,16 @@ def look_at_sockets(seen: Seen, processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error, OSError):
             for one in process.net_connections("all"):
-                place: Any = one.laddr
+                address: Any = one.laddr
                 if one.family == socket.AF_UNIX:
-                    if place.startswith("/"):
-                        seen.unix[place] = _who_connects(Path(place))
+                    if address.startswith("/"):
+                        seen.unix[address] = _who_connects(Path(address))
                 elif one.status == psutil.CONN_LISTEN or _receives(one):
-                    seen.tcp.add((process.name(), str(place.ip), int(place.port)))
+                    seen.tcp.add((process.name(), str(address.ip), int(address.port)))
 
 
 def _receives(one: Any) -> bool:
-    """Tell whether a socket without connections takes what anybody sends."""
+    """Return whether a socket without connections takes what anybody sends."""
     return bool(one.type == socket.SOCK_DGRAM and one.laddr and not one.raddr)
 
 

@@ -60,7 +60,7 @@ class Backfills:
 
     def _neighbours(self, stream: str) -> list[str]:
         with suppress(psycopg.Error, OSError, IndexError):
-            keys = [key for (key,) in self.dev.rows(_PUBLISHED, stream)]
+            keys = [key for (key,) in self.dev.query(_PUBLISHED, stream)]
             first = self._choose.randrange(len(keys)) if keys else 0
             return keys[first : first + self._choose.randint(1, _MOST_PARTITIONS)]
         return []

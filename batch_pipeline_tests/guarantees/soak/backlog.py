@@ -50,7 +50,7 @@ class Backlog:
 def backlog(dev: LiveDev, loaded: list[str]) -> Backlog | None:
     """Ask for what waits; `loaded` are streams with a target. None while the database is down."""
     with suppress(psycopg.Error, OSError, IndexError):
-        [row] = dev.rows(_ASKED, loaded)
+        [row] = dev.query(_ASKED, loaded)
         names = Backlog.__slots__
         return Backlog(**dict(zip(names, row, strict=True)))
     return None

@@ -52,15 +52,15 @@ def waiting(dev: LiveDev, landed: dict[str, Landed]) -> list[str]:
     """Say in words what is not done yet."""
     said = []
     for name, one in landed.items():
-        [(items,)] = dev.rows(_ITEMS, name)
-        batches = dev.rows(_BATCHES, name)
+        [(items,)] = dev.query(_ITEMS, name)
+        batches = dev.query(_BATCHES, name)
         states = Counter(row[1] for row in batches if row[1] != "published")
         published = sum(row[3] for row in batches if row[1] == "published")
         if (items, published) != (one.files, one.files):
             said.append(f"{name}: {one.files} files, {items} items, {published} published")
         said += [f"{name}: {count} batches {state}" for state, count in states.items()]
     for what, query in _OPEN.items():
-        [(count,)] = dev.rows(query)
+        [(count,)] = dev.query(query)
         said += [f"{count} {what} open"] if count else []
     return said
 
@@ -70,7 +70,7 @@ def drift(dev: LiveDev, streams: Sequence[str], loaded: Sequence[str]) -> list[s
     said = [line for name in streams for line in _drift_of_batches(dev, name)]
     for name in loaded:
         there, shown = _keys(dev, _LOADED, name), {key for key, _ in _told(dev, name, "loaded")}
-        batches = {row[0] for row in dev.rows(_BATCHES, name)}
+        batches = {row[0] for row in dev.query(_BATCHES, name)}
         said += _differences(f"{name}: loaded", there, batches)
         said += _differences(f"{name}: loaded partitions", shown, there)
     return said
@@ -83,7 +83,7 @@ def told_twice(dev: LiveDev, streams: Sequence[str]) -> int:
 
 
 def _drift_of_batches(dev: LiveDev, name: str) -> Iterator[str]:
-    newest = {row[0]: row[2] for row in dev.rows(_BATCHES, name)}
+    newest = {row[0]: row[2] for row in dev.query(_BATCHES, name)}
     yield from _differences(
         f"{name}: partitions", _keys(dev, _PARTITIONS, f"{name}.batches"), newest
     )
@@ -94,18 +94,18 @@ def _drift_of_batches(dev: LiveDev, name: str) -> Iterator[str]:
     }
     if other:
         yield f"{name}: generations told and there: {other}"
-    there = {(row[0], row[1]) for row in dev.rows(_GENERATIONS, name)}
+    there = {(row[0], row[1]) for row in dev.query(_GENERATIONS, name)}
     invented = {*_told(dev, name, "batches")} - there
     if invented:
         yield f"{name}: told of generations that nobody published: {sorted(invented)}"
 
 
 def _told(dev: LiveDev, name: str, asset: str) -> list[tuple[Any, Any]]:
-    return [(row[0], row[1]) for row in dev.rows(_TOLD, f'["{name}", "{asset}"]')]
+    return [(row[0], row[1]) for row in dev.query(_TOLD, f'["{name}", "{asset}"]')]
 
 
 def _keys(dev: LiveDev, query: str, name: str) -> set[str]:
-    return {row[0] for row in dev.rows(query, name)}
+    return {row[0] for row in dev.query(query, name)}
 
 
 def _differences(what: str, shown: Any, there: Any) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Due:
 def schedule(
     seconds: float, *, every_seconds: float, parts_until_seconds: float, seed: int
 ) -> Iterator[Due]:
-    """Give faults at about even distances; every second one hits a part, until then, in turns.
+    """Return faults at about even distances; every second one hits a part, until then, in turns.
 
     None is due in the last tenth.
     """
@@ -116,13 +116,13 @@ class Faults:
 
     def _may_be_tried_again(self) -> bool:
         with suppress(psycopg.Error, OSError, IndexError):
-            return self.dev.rows(_NEARLY_DEAD) == [(0,)]
+            return self.dev.query(_NEARLY_DEAD) == [(0,)]
         return False
 
 
 def processes_of(dev: LiveDev, kind: Kind) -> list[psutil.Process]:
     """Find the processes that a fault of a kind hits."""
-    found = dev.parts(*_WORDS[kind])
+    found = dev.find_processes(*_WORDS[kind])
     if kind is Kind.WORKER:
         return [one for one in found if _is_fork(one)]
     if kind is Kind.DATABASE:

@@ -58,7 +58,7 @@ def jsonl_file(ids: Sequence[int], bad: int) -> bytes:
 
 
 def _note(one: int) -> str:
-    """Give text that is the same for the same record, and does not compress well."""
+    """Return text that is the same for the same record, and does not compress well."""
     return f"{random.Random(one).getrandbits(320):x}"  # noqa: S311 - text to fill files with
 
 
@@ -106,5 +106,5 @@ FEEDS = (
 
 
 def attributes_of(feed: Feed) -> dict[str, Any]:
-    """Give what the stream file says beside the usual."""
+    """Return what the stream file says beside the usual."""
     return {"on_bad_record": _SOME, **feed.attributes}

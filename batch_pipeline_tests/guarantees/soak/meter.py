@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 # The first whose words are all in the command line; a guardian repeats the words of its ward.
 _PARTS = (
@@ -51,10 +51,10 @@ class Held:
 Who = tuple[str, int, float]  # part, number and start of a process
 
 
-def held_by_process(place: Workplace) -> dict[Who, Held]:
+def held_by_process(sandbox: Sandbox) -> dict[Who, Held]:
     """Look at every process of a place."""
     found: dict[Who, Held] = {}
-    for process in place.processes():
+    for process in sandbox.processes():
         with suppress(psutil.Error, OSError):
             held = Held(
                 processes=1,

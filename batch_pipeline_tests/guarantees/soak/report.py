@@ -35,7 +35,7 @@ def report(story: Story) -> Iterator[str]:
 
 
 def figures_of(story: Story) -> dict[str, float]:
-    """Give what the table of promises shows of a soak."""
+    """Return what the table of promises shows of a soak."""
     counts, samples = story.counts, story.samples
     return {
         "minutes": story.pace.load_seconds / 60,
@@ -117,7 +117,7 @@ def _told_of_database(story: Story) -> Iterator[str]:
 
 
 def _told_of_time(samples: Sequence[Sample]) -> Iterator[str]:
-    """Give some ten moments and the last one: a comparison of quarters hides what is between."""
+    """Return some ten moments and the last one: a comparison of quarters hides what is between."""
     yield ""
     names = ("second", "MiB of all parts", "files waiting", "connections", "temporary files")
     yield f"| {' | '.join(names)} | files of the home |"

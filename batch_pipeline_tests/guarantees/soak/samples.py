@@ -79,23 +79,20 @@ class Samples:
         return growth(list(self.told(what)))
 
     def told(self, what: Callable[[Backlog], float]) -> Iterator[tuple[float, float]]:
-        """Give what the database told, with the moments; not while it was down."""
+        """Return what the database told, with the moments; not while it was down."""
         for one in self.samples:
             if one.backlog is not None:
                 yield one.seconds, what(one.backlog)
 
     def largest_backlog(self) -> int:
-        """Give the most files that were landed and not published at one moment."""
+        """Return the most files that were landed and not published at one moment."""
         waiting = (
             one.landed - one.backlog.published for one in self.samples if one.backlog is not None
         )
         return max(waiting, default=0)
 
     def largest_age(self) -> float:
-        """Give the longest while, in seconds, that passed until all that had landed was published.
-
-        Of the end, only what was published then is known of.
-        """
+        """Return the longest time in seconds until all files landed at a moment were published."""
         longest, seen = 0.0, list(self.samples)
         for number, one in enumerate(seen):
             for later in seen[number:]:

@@ -15,7 +15,7 @@ from threading import Event
 import psycopg
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
-from batch_pipeline_tests.acceptance.sandbox import Workplace
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.guarantees.checker import Verdict, check
 from batch_pipeline_tests.guarantees.soak.arrivals import Arrivals, Landed
 from batch_pipeline_tests.guarantees.soak.backfills import Backfills
@@ -140,7 +140,7 @@ class _Load:
     def _repeat(self, step: Callable[[float], None], pause: float) -> None:
         while not self.is_over.wait(pause):
             is_up = self.dev.may_be_down or self.dev.process.poll() is None
-            assert is_up, self.dev.place.output.read_text()
+            assert is_up, self.dev.sandbox.output.read_text()
             step(time.monotonic() - self.began)
 
     def _sample(self, seconds: float) -> None:
@@ -149,14 +149,14 @@ class _Load:
     def sample(self, seconds: float) -> Sample:
         """Look at everything once."""
         landed = self.arrivals.files
-        place = self.dev.place
+        sandbox = self.dev.sandbox
         return Sample(
             seconds=seconds,
-            processes=held_by_process(place),
+            processes=held_by_process(sandbox),
             landed=landed,
             backlog=backlog(self.dev, [LOADED]),
-            temporary_files=_files_below(place.folder / "tmp"),
-            home_files=_files_below(place.home),
+            temporary_files=_files_below(sandbox.folder / "tmp"),
+            home_files=_files_below(sandbox.home),
             machine_load=os.getloadavg()[0],
         )
 
@@ -170,14 +170,14 @@ def _files_below(folder: Path) -> int:
     return count
 
 
-def write_streams(place: Workplace) -> None:
+def write_streams(sandbox: Sandbox) -> None:
     """Write the stream files of all feeds."""
     for feed in FEEDS:
-        place.write_stream(feed.name, **attributes_of(feed))
+        sandbox.write_stream(feed.name, **attributes_of(feed))
 
 
 @contextmanager
-def soaked(place: Workplace, pace: Pace) -> Iterator[Story]:
+def soaked(sandbox: Sandbox, pace: Pace) -> Iterator[Story]:
     """Soak a place whose streams are written; at the end of the context `dev` is stopped."""
     due = schedule(
         pace.load_seconds,
@@ -185,11 +185,11 @@ def soaked(place: Workplace, pace: Pace) -> Iterator[Story]:
         parts_until_seconds=pace.parts_until * pace.load_seconds,
         seed=pace.seed,
     )
-    with live_dev(place) as dev:
+    with live_dev(sandbox) as dev:
         load = _Load(
             dev=dev,
             pace=pace,
-            arrivals=Arrivals(place.folder / "landing", FEEDS, pace.seed),
+            arrivals=Arrivals(sandbox.folder / "landing", FEEDS, pace.seed),
             faults=Faults(dev, [*due]),
             backfills=Backfills(
                 dev,
@@ -216,7 +216,7 @@ def _at_rest(load: _Load) -> Story:
     while left() and time.monotonic() < began + _LONGEST_REST_SECONDS:
         time.sleep(1)
     drained_seconds = time.monotonic() - began
-    [counts] = dev.rows(_COUNTS)
+    [counts] = dev.query(_COUNTS)
     return Story(
         pace=load.pace,
         landed=landed,
@@ -228,14 +228,14 @@ def _at_rest(load: _Load) -> Story:
         left=waiting(dev, landed),
         drift=drift(dev, streams, [LOADED]),
         told_twice=told_twice(dev, streams),
-        latencies=[seconds for (seconds,) in dev.rows(_LATENCIES)],
+        latencies=[seconds for (seconds,) in dev.query(_LATENCIES)],
         counts=Counts(**dict(zip(Counts.__slots__, counts, strict=True))),
-        set_aside={name: int(dev.rows(_SET_ASIDE, name)[0][0]) for name in streams},
-        verdict=check(_url(dev), [dev.place.storage(name) for name in streams], torn=TORN),
+        set_aside={name: int(dev.query(_SET_ASIDE, name)[0][0]) for name in streams},
+        verdict=check(_url(dev), [dev.sandbox.storage(name) for name in streams], torn=TORN),
     )
 
 
 def _url(dev: LiveDev) -> str:
-    """Give the address of the embedded server, which is up by now."""
-    socket = (dev.place.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
+    """Return the address of the embedded server, which is up by now."""
+    socket = (dev.sandbox.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
     return f"host={socket} user=postgres dbname=postgres"
