@@ -56,7 +56,7 @@ class Feed:
                 "INSERT INTO files (id, file_location, size_in_bytes, kind) "
                 "VALUES (:id, :place, 20, :kind)",
                 id=uid,
-                sandbox=written,
+                place=written,
                 kind=kind,
             )
             self.listed += [uid] * (kind == "order")
@@ -65,7 +65,7 @@ class Feed:
         """Let a row name its file."""
         path = self.sandbox.landing("orders") / f"order {uid}%.csv"
         statement = "UPDATE files SET file_location = :place WHERE id = :id"
-        execute(self.engine, statement, id=uid, sandbox=str(path))
+        execute(self.engine, statement, id=uid, place=str(path))
 
     def check_complete(self) -> None:
         """Check that each record of each listed file was published once, and nothing else."""
