@@ -125,7 +125,7 @@ def shop(
 
 # Pages whose code is run by the tests of its package.
 RUN_BY_OTHERS = {
-    "back_up_and_restore": "test_restored.py of guarantees; its shell commands are PostgreSQL's",
+    "back_up_and_restore": "guarantees/test_restored_inventory.py; shell commands are PostgreSQL's",
     "deploy": "docs/test_operating_pages.py and storage/test_recorded_requests.py",
     "handle_failures": "docs/test_code_blocks.py",
     "monitor": "docs/test_operating_pages.py",

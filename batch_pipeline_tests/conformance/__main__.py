@@ -6,7 +6,7 @@ The command gets `--state FILE` to be resumed from each STATE that it printed.
 import os
 import sys
 
-from batch_pipeline_tests.conformance.printed import Producer
+from batch_pipeline_tests.conformance.producer import Producer
 from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
-from batch_pipeline_tests.conformance.printed import Producer
+from batch_pipeline_tests.conformance.producer import Producer
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.spark.encode_fixture import session_of
 

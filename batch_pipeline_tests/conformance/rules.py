@@ -11,7 +11,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from batch_pipeline_tests.conformance.files import packing, path_of, records
-from batch_pipeline_tests.conformance.printed import Producer, parsed
+from batch_pipeline_tests.conformance.producer import Producer, parsed
 
 _ENCODING_KEYS = {"format", "compression"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.singer.messages import JSON_SCHEMA, batch_message, line, messages
-from batch_pipeline_tests.conformance.printed import Producer, parsed
+from batch_pipeline_tests.conformance.producer import Producer, parsed
 from batch_pipeline_tests.conformance.published_home import PublishedHome
 from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
 from batch_pipeline_tests.encode.writers.published_parts import part_paths, published_lines

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from batch_pipeline_tests.conformance.files import path_of, records
-from batch_pipeline_tests.conformance.printed import Producer, parsed
+from batch_pipeline_tests.conformance.producer import Producer, parsed
 from batch_pipeline_tests.conformance.published_home import PublishedHome
 
 STANDARD = """\

@@ -11,7 +11,7 @@ from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
 )
 from batch_pipeline_tests.factories import NOON
-from batch_pipeline_tests.guarantees.restored_site import Site, open_site
+from batch_pipeline_tests.guarantees.restorable_stream import Site, open_site
 from batch_pipeline_tests.inventory.logins import url_of
 
 

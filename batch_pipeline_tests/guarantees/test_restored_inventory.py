@@ -18,7 +18,7 @@ from batch_pipeline.pipeline.restore_check import (
     unknown_manifests_of,
 )
 from batch_pipeline_tests.factories import NOON, limits
-from batch_pipeline_tests.guarantees.restored_site import Consumer, Site, open_site, tally
+from batch_pipeline_tests.guarantees.restorable_stream import Consumer, Site, open_site, tally
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage_roots import content
 

@@ -12,7 +12,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
-from batch_pipeline_tests.guarantees.restored_site import Site, open_site
+from batch_pipeline_tests.guarantees.restorable_stream import Site, open_site
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
 

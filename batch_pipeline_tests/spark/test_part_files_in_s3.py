@@ -34,7 +34,7 @@ NAME = "orders-1-00030000-00c0ffee.jsonl"
 
 WRITE_ONE_PART = """
 import sys
-from batch_pipeline_tests.spark.test_writing_in_s3 import LARGE, Lines, large_writer
+from batch_pipeline_tests.spark.test_part_files_in_s3 import LARGE, Lines, large_writer
 writer = large_writer(sys.argv[1])
 writer.append(Lines.of(LARGE))
 writer.close()
