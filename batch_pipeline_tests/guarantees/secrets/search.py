@@ -1,16 +1,40 @@
-"""Searching for canaries: in folders, databases, buckets, texts; it counts what it has seen."""
+"""The search for secrets in files, databases, buckets and texts, in whatever form they are written.
 
+Each secret is a random word, a canary, that no other text contains.
+"""
+
+import base64
+import gzip
 import os
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
 
-from batch_pipeline_tests.guarantees.secrets.canaries import Canaries
-
+NAMES = (
+    "inventory password",
+    "password of the meta tables",
+    "password of a named database",
+    "password of a table's database",
+    "password of a target",
+    "password of a failing target",
+    "key file of a target",
+    "token of Spark Connect",
+    "password in a dot-env file",
+    "secret key of AWS",
+    "session token of AWS",
+    "password in an endpoint",
+    "password in a stream file",
+    "password in the URL of a queue",
+    "password of Dagster's storage",
+)
 _TABLES = """
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -18,53 +42,85 @@ SELECT n.nspname, c.relname FROM pg_catalog.pg_class c
 """
 
 
+def new_canaries() -> dict[str, str]:
+    """Return a random word for each name."""
+    return {name: f"canary{token_hex(12)}" for name in NAMES}
+
+
 @dataclass(slots=True)
 class Search:
-    """Looks into one place after the other, and keeps where a canary was."""
+    """A search for canaries, given by name, in one place after the other."""
 
-    canaries: Canaries
+    canaries: Mapping[str, str]
     places: int = 0
     octets: int = 0
     hits: list[str] = field(default_factory=list)
 
-    def text(self, where: str, content: str | bytes) -> None:
-        """Look into a text, and into the name of the place itself."""
-        some = content.encode("utf-8", "replace") if isinstance(content, str) else content
-        self.places += 1
-        self.octets += len(some)
-        for name in sorted(self.canaries.found_in(some) | self.canaries.found_in(where.encode())):
-            self.hits.append(f"{name}: in {where}")
+    def find_in(self, content: bytes) -> set[str]:
+        """Return the names of the canaries in some bytes: plain, compressed or in Base64."""
+        contents = [*_decompressed(content)]
+        return {
+            name
+            for name, word in self.canaries.items()
+            if any(form in one for form in _forms(word.encode()) for one in contents)
+        }
 
-    def folder(self, folder: Path, *, but: Iterable[Path] = ()) -> None:
-        """Look into each file below a folder, its name and where a link leads."""
-        left_out = set(but)
-        for path in _files(folder):
+    def text(self, where: str, content: str | bytes) -> None:
+        """Search a text and the name of its place."""
+        data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+        self.places += 1
+        self.octets += len(data)
+        names = self.find_in(data) | self.find_in(where.encode())
+        self.hits += [f"{name}: in {where}" for name in sorted(names)]
+
+    def folder(self, folder: Path, *, exclude: Iterable[Path] = ()) -> None:
+        """Search each file below a folder, its name and the target of a link."""
+        excluded = set(exclude)
+        for path in files_below(folder):
             if path.is_symlink():
                 self.text(str(path), str(path.readlink()))
-            elif path.is_file() and path not in left_out:
+            elif path.is_file() and path not in excluded:
                 self.text(str(path), path.read_bytes())
 
     def database(self, url: str) -> None:
-        """Look into each row of each table; columns of bytes are looked at unpacked, too."""
+        """Search each value of each table."""
         with psycopg.connect(url) as connection:
             for schema, table in connection.execute(_TABLES).fetchall():
-                found = connection.execute(
-                    sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, table))
-                )
-                for number, row in enumerate(found):
+                query = sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, table))
+                for number, row in enumerate(connection.execute(query)):
                     for value in row:
                         where = f"row {number} of {schema}.{table}"
                         self.text(where, value if isinstance(value, bytes) else str(value))
 
     def bucket(self, client: Any, name: str) -> None:
-        """Look into each object, its key and what is kept beside it."""
+        """Search each object, its key and its headers."""
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
-            for one in page.get("Contents", ()):
-                answer = client.get_object(Bucket=name, Key=one["Key"])
-                self.text(f"object {one['Key']}", answer["Body"].read())
-                self.text(f"headers of {one['Key']}", str(answer["ResponseMetadata"]))
+            for entry in page.get("Contents", ()):
+                answer = client.get_object(Bucket=name, Key=entry["Key"])
+                self.text(f"object {entry['Key']}", answer["Body"].read())
+                self.text(f"headers of {entry['Key']}", str(answer["ResponseMetadata"]))
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder."""
     for above, _, names in os.walk(folder):
         yield from (Path(above, name) for name in names)
+
+
+def _forms(word: bytes) -> set[bytes]:
+    """Return the encoded forms of a word, in Base64 at each offset."""
+    forms = {word, quote(word.decode(), safe="").encode(), word.hex().encode()}
+    for before in range(3):
+        coded = base64.b64encode(bytes(before) + word).rstrip(b"=")
+        whole = coded[(before * 8 + 5) // 6 : -1]
+        forms |= {whole, whole.replace(b"+", b"-").replace(b"/", b"_")}
+    return forms
+
+
+def _decompressed(content: bytes) -> Iterator[bytes]:
+    yield content
+    with suppress(OSError, EOFError, zlib.error):
+        if content[:2] == b"\x1f\x8b":
+            yield gzip.decompress(content)
+        elif content[:1] == b"\x78":
+            yield zlib.decompress(content)

@@ -1,7 +1,7 @@
 """Processes of a `dev` that are killed, by a schedule that a seed makes.
 
-If a service is killed, `dev` ends and is started again. A batch that has used up all but
-one of its tries is spared: one more would leave it to a person, as it should. Nothing is judged.
+If a service is killed, `dev` ends and is started again. Runs are not killed while a batch is on its
+last attempt: another kill would pause it until an operator retries it, as it should.
 """
 
 import random
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import psutil
 import psycopg
@@ -19,117 +18,95 @@ from batch_pipeline_tests.acceptance.live_dev import LiveDev
 
 _WITHIN_SECONDS = 15.0
 _QUIET_END = 0.9
-_NEARLY_DEAD = """
+_LAST_ATTEMPTS = """
 SELECT count(*) FROM batch_pipeline.batch_state s
 JOIN batch_pipeline.job j ON j.id = s.job_id
 WHERE s.state = 'running' AND s.generation IS NULL AND s.attempts - s.forgiven + 1 >= j.max_attempts
 """
-
-
-class Kind(StrEnum):
-    """What is killed."""
-
-    RUN = "run"
-    WORKER = "Python worker"
-    DATABASE = "PostgreSQL"
-    SPARK = "Spark"
-    DAEMON = "daemon"
-    CODE_SERVER = "code server"
-    WEBSERVER = "webserver"
-    DEFINITIONS = "definitions"
-    DEV = "dev"
-
-
-WORK = (Kind.RUN, Kind.WORKER)
-_WORDS = {  # of command lines
-    Kind.RUN: ("spawn_main", "--multiprocessing-fork"),
-    Kind.WORKER: ("worker_daemon",),
-    Kind.DATABASE: ("postgres", "-D"),
-    Kind.SPARK: ("SparkConnectServer",),
-    Kind.DAEMON: ("dagster._daemon",),
-    Kind.CODE_SERVER: ("code-server", "start"),
-    Kind.WEBSERVER: ("dagster_webserver",),
-    Kind.DEFINITIONS: ("api", "grpc"),
-    Kind.DEV: ("batch_pipeline", "dev", "--port"),
+COMMAND_WORDS = {  # of the processes of each kind
+    "run": ("spawn_main", "--multiprocessing-fork"),
+    "Python worker": ("worker_daemon",),
+    "PostgreSQL": ("postgres", "-D"),
+    "Spark": ("SparkConnectServer",),
+    "daemon": ("dagster._daemon",),
+    "code server": ("code-server", "start"),
+    "webserver": ("dagster_webserver",),
+    "definitions": ("api", "grpc"),
+    "dev": ("batch_pipeline", "dev", "--port"),
 }
-PARTS = tuple(kind for kind in Kind if kind not in WORK)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """A fault that is to happen, so many seconds after the start."""
-
-    seconds: float
-    kind: Kind
+WORKERS = ("run", "Python worker")
+SERVICES = tuple(kind for kind in COMMAND_WORDS if kind not in WORKERS)
 
 
 def schedule(
-    seconds: float, *, every_seconds: float, parts_until_seconds: float, seed: int
-) -> Iterator[Due]:
-    """Return faults at about even distances; every second one hits a part, until then, in turns.
+    seconds: float, *, every_seconds: float, services_until_seconds: float, seed: int
+) -> Iterator[tuple[float, str]]:
+    """Yield moments at about even distances, and the kind of process to kill.
 
-    None is due in the last tenth.
+    Every second fault hits a service, until the given time. None is due in the last tenth.
     """
-    choose = random.Random(seed)  # noqa: S311 - moments, no secrets
-    parts = list(PARTS)
-    choose.shuffle(parts)
+    chance = random.Random(seed)  # noqa: S311 - moments, no secrets
+    services = list(SERVICES)
+    chance.shuffle(services)
     at, number = every_seconds, 0
     while at < seconds * _QUIET_END:
-        is_part = number % 2 == 1 and at < parts_until_seconds
-        turn = parts if is_part else WORK
-        moment = at + choose.uniform(-0.2, 0.2) * every_seconds
-        yield Due(seconds=moment, kind=turn[number // 2 % len(turn)])
+        kinds = services if number % 2 == 1 and at < services_until_seconds else WORKERS
+        yield at + chance.uniform(-0.2, 0.2) * every_seconds, kinds[number // 2 % len(kinds)]
         at, number = at + every_seconds, number + 1
 
 
 @dataclass(slots=True)
 class Faults:
-    """Does what a schedule says; `missed` found nothing to hit for a while."""
+    """The faults of a schedule; for those in `missed` there was no process for a while."""
 
     dev: LiveDev
-    due: list[Due]
-    done: Counter[Kind] = field(default_factory=Counter)
-    missed: Counter[Kind] = field(default_factory=Counter)
+    due: list[tuple[float, str]]
+    done: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
 
     def catch_up(self, seconds: float) -> None:
-        """Do the next fault, if it is due."""
-        if not self.due or seconds < self.due[0].seconds:
+        """Kill the next process if it is due."""
+        if not self.due or seconds < self.due[0][0]:
             return
-        if self._hit(self.due[0].kind):
-            self.done[self.due.pop(0).kind] += 1
-        elif seconds > self.due[0].seconds + _WITHIN_SECONDS:
-            self.missed[self.due.pop(0).kind] += 1
+        due_seconds, kind = self.due[0]
+        if self._kill(kind):
+            self.done[kind] += 1
+        elif seconds > due_seconds + _WITHIN_SECONDS:
+            self.missed[kind] += 1
+        else:
+            return
+        del self.due[0]
 
-    def _hit(self, kind: Kind) -> bool:
-        if kind in WORK and not self._may_be_tried_again():
+    def _kill(self, kind: str) -> bool:
+        is_worker = kind in WORKERS
+        if is_worker and not self._may_fail_again():
             return False
-        found = processes_of(self.dev, kind)
-        self.dev.may_be_down = kind in PARTS and bool(found)
-        for process in found[:1] if kind in WORK else found:
+        processes = _processes_of(self.dev, kind)
+        self.dev.may_be_down = not is_worker and bool(processes)
+        for process in processes[:1] if is_worker else processes:
             with suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
         if self.dev.may_be_down:
             self.dev.wait_for_exit()
             self.dev.start()
             self.dev.may_be_down = False
-        return bool(found)
+        return bool(processes)
 
-    def _may_be_tried_again(self) -> bool:
+    def _may_fail_again(self) -> bool:
         with suppress(psycopg.Error, OSError, IndexError):
-            return self.dev.query(_NEARLY_DEAD) == [(0,)]
+            return self.dev.query(_LAST_ATTEMPTS) == [(0,)]
         return False
 
 
-def processes_of(dev: LiveDev, kind: Kind) -> list[psutil.Process]:
-    """Find the processes that a fault of a kind hits."""
-    found = dev.find_processes(*_WORDS[kind])
-    if kind is Kind.WORKER:
-        return [one for one in found if _is_fork(one)]
-    if kind is Kind.DATABASE:
-        return [one for one in found if "postgres" in one.name()]
-    if kind is Kind.CODE_SERVER:
-        return [*found, *processes_of(dev, Kind.DEFINITIONS)]
-    return found
+def _processes_of(dev: LiveDev, kind: str) -> list[psutil.Process]:
+    processes = dev.find_processes(*COMMAND_WORDS[kind])
+    if kind == "Python worker":
+        return [process for process in processes if _is_fork(process)]
+    if kind == "PostgreSQL":
+        return [process for process in processes if "postgres" in process.name()]
+    if kind == "code server":
+        return [*processes, *dev.find_processes(*COMMAND_WORDS["definitions"])]
+    return processes
 
 
 def _is_fork(process: psutil.Process) -> bool:

@@ -1,32 +1,38 @@
-"""The whole soak: a `dev` comes up, is loaded and hurt for a while, and comes to rest.
+"""A soak: `dev` starts, works under load while its processes are killed, and comes to rest."""
 
-What is told of it is a value; what of that is good or bad is for the tests to say.
-"""
-
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from statistics import median, quantiles
 from threading import Event
+from typing import Any
 
 import psycopg
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
-from batch_pipeline_tests.guarantees.checker import Verdict, check
-from batch_pipeline_tests.guarantees.soak.arrivals import Arrivals, Landed
-from batch_pipeline_tests.guarantees.soak.backfills import Backfills
-from batch_pipeline_tests.guarantees.soak.backlog import backlog
-from batch_pipeline_tests.guarantees.soak.end_state import drift, told_twice, waiting
+from batch_pipeline_tests.guarantees.checker import Kind, Verdict, check
 from batch_pipeline_tests.guarantees.soak.faults import Faults, schedule
-from batch_pipeline_tests.guarantees.soak.feeds import FEEDS, LOADED, TORN, attributes_of
-from batch_pipeline_tests.guarantees.soak.meter import held_by_process
-from batch_pipeline_tests.guarantees.soak.samples import Sample, Samples
+from batch_pipeline_tests.guarantees.soak.load import (
+    FEEDS,
+    LOADED,
+    TORN,
+    Arrivals,
+    Backfills,
+    Landed,
+)
+from batch_pipeline_tests.guarantees.soak.measurements import (
+    Sample,
+    max_age_seconds,
+    max_backlog,
+    report_growth,
+)
 
-_LONGEST_REST_SECONDS = 900  # a load that failed is tried again after ten minutes
+_MAX_REST_SECONDS = 900  # a load that failed is tried again after ten minutes
+_STREAMS = [feed.name for feed in FEEDS]
 _LATENCIES = """
 SELECT extract(epoch FROM a.finished_at - i.modified_at)::float
 FROM batch_pipeline.item i
@@ -35,7 +41,7 @@ JOIN batch_pipeline.batch b ON b.job_id = j.id AND i.id BETWEEN b.first_id AND b
 JOIN batch_pipeline.attempt a ON a.batch_id = b.id AND a.generation = 1
 WHERE i.modified_at > i.registered_at - interval '1 hour' ORDER BY 1
 """
-_SET_ASIDE = """
+_QUARANTINED = """
 SELECT coalesce(sum(f.records), 0)
 FROM batch_pipeline.part_file f
 JOIN batch_pipeline.attempt a ON a.id = f.attempt_id
@@ -43,20 +49,55 @@ JOIN batch_pipeline.batch_state s ON s.batch_id = a.batch_id AND s.generation = 
 JOIN batch_pipeline.job j ON j.id = s.job_id
 WHERE f.quarantine AND j.name = %s
 """
-_COUNTS = """
-SELECT (SELECT count(*) FROM batch_pipeline.batch),
-  (SELECT count(*) FROM batch_pipeline.attempt WHERE generation IS NOT NULL),
-  (SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'failed'),
-  (SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'abandoned'),
-  (SELECT count(*) FROM batch_pipeline.load WHERE status = 'succeeded'),
-  (SELECT count(*) FROM runs),
-  (SELECT count(*) FROM bulk_actions WHERE strpos(status, 'FAIL') > 0)
+_COUNTS = {
+    "batches": "batch_pipeline.batch",
+    "generations": "batch_pipeline.attempt WHERE generation IS NOT NULL",
+    "failed attempts": "batch_pipeline.attempt WHERE status = 'failed'",
+    "abandoned attempts": "batch_pipeline.attempt WHERE status = 'abandoned'",
+    "loads": "batch_pipeline.load WHERE status = 'succeeded'",
+    "runs": "runs",
+    "failed backfills": "bulk_actions WHERE strpos(status, 'FAIL') > 0",
+}
+_OPEN = {
+    "attempts": "batch_pipeline.attempt WHERE status = 'running'",
+    "loads": "batch_pipeline.load WHERE status = 'running'",
+    "runs": "runs WHERE status NOT IN ('SUCCESS', 'FAILURE', 'CANCELED')",
+    "backfills": "bulk_actions WHERE status IN ('REQUESTED', 'CANCELING', 'COMPLETING', 'FAILING')",
+}
+_KEY = "lpad(b.first_id::text, 8, '0') || '-' || lpad(b.last_id::text, 8, '0')"
+_BATCHES = f"""
+SELECT {_KEY}, s.state, s.generation, b.item_count
+FROM batch_pipeline.batch b
+JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
+JOIN batch_pipeline.job j ON j.id = b.job_id
+WHERE j.name = %s AND j.kind = 'incremental' AND b.superseded_at IS NULL
+"""  # noqa: S608 - the only thing put in is the text above
+_ITEMS = "SELECT count(*) FROM batch_pipeline.item WHERE stream = %s"
+_PARTITIONS = "SELECT partition FROM dynamic_partitions WHERE partitions_def_name = %s"
+_MATERIALIZATIONS = """
+SELECT e.partition, t.value::integer FROM event_logs e
+LEFT JOIN asset_event_tags t ON t.event_id = e.id AND t.key = 'dagster/data_version'
+WHERE e.dagster_event_type = 'ASSET_MATERIALIZATION' AND e.asset_key = %s ORDER BY e.id
 """
+_GENERATIONS = f"""
+SELECT {_KEY}, a.generation FROM batch_pipeline.attempt a
+JOIN batch_pipeline.batch b ON b.id = a.batch_id
+JOIN batch_pipeline.job j ON j.id = b.job_id
+WHERE j.name = %s AND j.kind = 'incremental' AND a.generation IS NOT NULL
+"""  # noqa: S608 - as above
+_LOADED = f"""
+SELECT DISTINCT {_KEY} FROM batch_pipeline.load l
+JOIN batch_pipeline.attempt a ON a.id = l.attempt_id
+JOIN batch_pipeline.batch b ON b.id = a.batch_id
+JOIN batch_pipeline.batch_state s ON s.batch_id = b.id AND s.generation = a.generation
+JOIN batch_pipeline.job j ON j.id = b.job_id
+WHERE j.name = %s AND j.kind = 'incremental' AND l.status = 'succeeded' AND l.voided_at IS NULL
+"""  # noqa: S608 - as above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How long a soak is, and how far faults, backfills and samples are apart.
+    """The length of a soak, and the distances of faults, backfills and samples.
 
     `dev` and its services are killed in that share of the time, runs and Python workers until the
     end.
@@ -66,51 +107,84 @@ class Pace:
     fault_seconds: float
     backfill_seconds: float
     sample_seconds: float
-    parts_until: float = 1.0
+    services_until: float = 1.0
     seed: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What the inventory and Dagster have in the end."""
-
-    batches: int
-    published: int
-    failed_attempts: int
-    abandoned_attempts: int
-    loads: int
-    runs: int
-    failed_backfills: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """What happened, and what there was in the end."""
+class SoakResult:
+    """The load and the faults of a soak, and its state at rest."""
 
     pace: Pace
     landed: dict[str, Landed]
     faults: Faults
     backfills: Backfills
-    samples: Samples
-    rest: Sample
+    samples: list[Sample]
+    at_rest: Sample
     drained_seconds: float
-    left: list[str]
+    unfinished: list[str]
     drift: list[str]
-    told_twice: int
+    repeated_events: int
     latencies: list[float]
-    counts: Counts
-    set_aside: dict[str, int]
+    counts: dict[str, int]
+    quarantined: dict[str, int]
     verdict: Verdict
 
     @property
     def files(self) -> int:
-        """How many files have landed."""
-        return sum(one.files for one in self.landed.values())
+        """The number of files that have landed."""
+        return sum(landed.files for landed in self.landed.values())
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures for the table of promises."""
+        return {
+            "minutes": self.pace.load_seconds / 60,
+            "files": self.files,
+            "batches": self.counts["batches"],
+            "loads": self.counts["loads"],
+            "faults": self.faults.done.total(),
+            "backfills": self.backfills.launched,
+            "files_waiting_at_most": max_backlog(self.samples),
+            "seconds_to_drain": self.drained_seconds,
+            "lost": self.verdict.count(Kind.LOST),
+            "twice": self.verdict.count(Kind.TWICE),
+            "unreadable": self.verdict.count(Kind.UNREADABLE),
+            "differences_to_Dagster": len(self.drift),
+        }
+
+    def report(self) -> Iterator[str]:
+        """Yield all results as lines of text."""
+        feeds = self.landed.values()
+        yield (
+            f"{self.pace.load_seconds / 60:.1f} minutes: {self.files} files, "
+            f"{sum(feed.old_files for feed in feeds)} of them old; "
+            f"{sum(len(feed.good_ids) for feed in feeds)} records, {sum(f.bad for f in feeds)} bad"
+        )
+        yield ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        yield f"killed: {dict(self.faults.done)}; no process to kill: {dict(self.faults.missed)}"
+        yield (
+            f"backfills: {self.backfills.launched} of {self.backfills.partitions} partitions, "
+            f"{self.backfills.refused} refused"
+        )
+        if len(self.latencies) > 1:
+            yield (
+                f"from landed to published: median {median(self.latencies):.1f} s, 95 % within "
+                f"{quantiles(self.latencies, n=20)[-1]:.1f} s, longest {self.latencies[-1]:.1f} s"
+            )
+        yield (
+            f"files waiting: at most {max_backlog(self.samples):.0f}, for at most "
+            f"{max_age_seconds(self.samples):.0f} s; drained within {self.drained_seconds:.0f} s"
+        )
+        yield (
+            f"differences to Dagster: {len(self.drift)}; repeated events: {self.repeated_events}; "
+            f"files that are garbage: {self.verdict.garbage}; {self.verdict}"
+        )
+        yield from report_growth([*self.samples, self.at_rest])
 
 
 @dataclass(slots=True)
-class _Load:
-    """Everything that goes on beside each other while a `dev` is up."""
+class _Soak:
+    """Files, faults, backfills and samples beside each other, each at its own pace."""
 
     dev: LiveDev
     pace: Pace
@@ -122,120 +196,153 @@ class _Load:
     samples: list[Sample] = field(default_factory=list)
 
     def run(self) -> None:
-        """Let files land and faults happen, each at its own pace, until the time is over."""
-        steps: list[tuple[Callable[[float], None], float]] = [
+        """Put `dev` under load until the time is over."""
+        steps: list[tuple[Callable[[float], object], float]] = [
             (self.arrivals.catch_up, 0.2),
             (self.faults.catch_up, 0.2),
             (self.backfills.catch_up, 0.5),
-            (self._sample, self.pace.sample_seconds),
+            (lambda seconds: self.samples.append(self.sample(seconds)), self.pace.sample_seconds),
         ]
         with ThreadPoolExecutor(max_workers=len(steps)) as threads:
-            going_on = [threads.submit(self._repeat, *step) for step in steps]
-            wait(going_on, timeout=self.pace.load_seconds, return_when=FIRST_EXCEPTION)
+            running = [threads.submit(self._repeat, *step) for step in steps]
+            wait(running, timeout=self.pace.load_seconds, return_when=FIRST_EXCEPTION)
             self.is_over.set()
-        for one in going_on:
-            one.result()
+        for future in running:
+            future.result()
         self.arrivals.finish()
 
-    def _repeat(self, step: Callable[[float], None], pause: float) -> None:
+    def _repeat(self, step: Callable[[float], object], pause: float) -> None:
         while not self.is_over.wait(pause):
             is_up = self.dev.may_be_down or self.dev.process.poll() is None
             assert is_up, self.dev.sandbox.output.read_text()
             step(time.monotonic() - self.began)
 
-    def _sample(self, seconds: float) -> None:
-        self.samples.append(self.sample(seconds))
-
     def sample(self, seconds: float) -> Sample:
-        """Look at everything once."""
-        landed = self.arrivals.files
-        sandbox = self.dev.sandbox
-        return Sample(
-            seconds=seconds,
-            processes=held_by_process(sandbox),
+        """Measure everything once."""
+        return Sample.take(self.dev, seconds, self.arrivals.files, LOADED)
+
+    def result(self) -> SoakResult:
+        """Wait until nothing is left to do, and compare what there is with what landed."""
+        dev, landed, began = self.dev, self.arrivals.landed, time.monotonic()
+
+        def is_drained() -> bool:
+            with suppress(psycopg.Error, OSError, IndexError):
+                return not (_unfinished(dev, landed) or _drift(dev))
+            return False
+
+        # What is left when the time is over is returned, not raised: the tests name it.
+        while not is_drained() and time.monotonic() < began + _MAX_REST_SECONDS:
+            time.sleep(1)
+        events = [Counter(_materializations(dev, name, "batches")) for name in _STREAMS]
+        socket = (dev.sandbox.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
+        return SoakResult(
+            pace=self.pace,
             landed=landed,
-            backlog=backlog(self.dev, [LOADED]),
-            temporary_files=_files_below(sandbox.folder / "tmp"),
-            home_files=_files_below(sandbox.home),
-            machine_load=os.getloadavg()[0],
+            faults=self.faults,
+            backfills=self.backfills,
+            samples=self.samples,
+            drained_seconds=time.monotonic() - began,
+            at_rest=self.sample(time.monotonic() - self.began),
+            unfinished=_unfinished(dev, landed),
+            drift=_drift(dev),
+            repeated_events=sum(count > 1 for one in events for count in one.values()),
+            latencies=[seconds for (seconds,) in dev.query(_LATENCIES)],
+            counts={name: _count(dev, rows) for name, rows in _COUNTS.items()},
+            quarantined={name: int(dev.query(_QUARANTINED, name)[0][0]) for name in _STREAMS},
+            verdict=check(
+                f"host={socket} user=postgres dbname=postgres",
+                [dev.sandbox.storage(name) for name in _STREAMS],
+                torn=TORN,
+            ),
         )
 
 
-def _files_below(folder: Path) -> int:
-    """Count files and folders, whatever vanishes meanwhile; those of the database are its own."""
-    count = 0
-    for _, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name != "postgres"]
-        count += len(folders) + len(files)
-    return count
-
-
-def write_streams(sandbox: Sandbox) -> None:
-    """Write the stream files of all feeds."""
-    for feed in FEEDS:
-        sandbox.write_stream(feed.name, **attributes_of(feed))
-
-
 @contextmanager
-def soaked(sandbox: Sandbox, pace: Pace) -> Iterator[Story]:
-    """Soak a place whose streams are written; at the end of the context `dev` is stopped."""
+def soaked(sandbox: Sandbox, pace: Pace) -> Iterator[SoakResult]:
+    """Soak an empty sandbox; at the end of the context `dev` is stopped."""
+    for feed in FEEDS:
+        bad_records = {"max_bad_records": 1_000}
+        sandbox.write_stream(feed.name, on_bad_record=bad_records, **feed.attributes)
     due = schedule(
         pace.load_seconds,
         every_seconds=pace.fault_seconds,
-        parts_until_seconds=pace.parts_until * pace.load_seconds,
+        services_until_seconds=pace.services_until * pace.load_seconds,
         seed=pace.seed,
     )
     with live_dev(sandbox) as dev:
-        load = _Load(
+        soak = _Soak(
             dev=dev,
             pace=pace,
             arrivals=Arrivals(sandbox.folder / "landing", FEEDS, pace.seed),
             faults=Faults(dev, [*due]),
             backfills=Backfills(
                 dev,
-                tuple(feed.name for feed in FEEDS),
+                _STREAMS,
                 every_seconds=pace.backfill_seconds,
                 until_seconds=0.9 * pace.load_seconds,
                 seed=pace.seed,
             ),
         )
-        load.run()
-        yield _at_rest(load)
+        soak.run()
+        yield soak.result()
 
 
-def _at_rest(load: _Load) -> Story:
-    dev, landed, began = load.dev, load.arrivals.landed, time.monotonic()
-    streams = [feed.name for feed in FEEDS]
-
-    def left() -> list[str]:
-        with suppress(psycopg.Error, OSError, IndexError):
-            return waiting(dev, landed) or drift(dev, streams, [LOADED])
-        return ["the database is down"]
-
-    # What is left when the time is over is told, not raised: the tests name it.
-    while left() and time.monotonic() < began + _LONGEST_REST_SECONDS:
-        time.sleep(1)
-    drained_seconds = time.monotonic() - began
-    [counts] = dev.query(_COUNTS)
-    return Story(
-        pace=load.pace,
-        landed=landed,
-        faults=load.faults,
-        backfills=load.backfills,
-        samples=Samples(load.samples),
-        rest=load.sample(time.monotonic() - load.began),
-        drained_seconds=drained_seconds,
-        left=waiting(dev, landed),
-        drift=drift(dev, streams, [LOADED]),
-        told_twice=told_twice(dev, streams),
-        latencies=[seconds for (seconds,) in dev.query(_LATENCIES)],
-        counts=Counts(**dict(zip(Counts.__slots__, counts, strict=True))),
-        set_aside={name: int(dev.query(_SET_ASIDE, name)[0][0]) for name in streams},
-        verdict=check(_url(dev), [dev.sandbox.storage(name) for name in streams], torn=TORN),
-    )
+def _count(dev: LiveDev, rows: str) -> int:
+    return int(dev.query(f"SELECT count(*) FROM {rows}")[0][0])  # noqa: S608 - a constant
 
 
-def _url(dev: LiveDev) -> str:
-    """Return the address of the embedded server, which is up by now."""
-    socket = (dev.sandbox.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
-    return f"host={socket} user=postgres dbname=postgres"
+def _unfinished(dev: LiveDev, landed: dict[str, Landed]) -> list[str]:
+    """Return a line for each kind of work that is not done yet."""
+    lines = []
+    for name, feed in landed.items():
+        [(items,)] = dev.query(_ITEMS, name)
+        batches = dev.query(_BATCHES, name)
+        states = Counter(row[1] for row in batches if row[1] != "published")
+        published = sum(row[3] for row in batches if row[1] == "published")
+        if (items, published) != (feed.files, feed.files):
+            lines.append(f"{name}: {feed.files} files, {items} items, {published} published")
+        lines += [f"{name}: {count} batches {state}" for state, count in states.items()]
+    counts = {name: _count(dev, rows) for name, rows in _OPEN.items()}
+    return lines + [f"{count} {name} open" for name, count in counts.items() if count]
+
+
+def _drift(dev: LiveDev) -> list[str]:
+    """Return a line for each difference between Dagster and the inventory."""
+    lines = [line for name in _STREAMS for line in _drift_of_batches(dev, name)]
+    loaded = _keys(dev, _LOADED, LOADED)
+    shown = {key for key, _ in _materializations(dev, LOADED, "loaded")}
+    lines += _differences(f"{LOADED}: loaded", loaded, _keys(dev, _BATCHES, LOADED))
+    lines += _differences(f"{LOADED}: loaded partitions", shown, loaded)
+    return lines
+
+
+def _drift_of_batches(dev: LiveDev, name: str) -> Iterator[str]:
+    newest = {row[0]: row[2] for row in dev.query(_BATCHES, name)}
+    partitions = _keys(dev, _PARTITIONS, f"{name}.batches")
+    yield from _differences(f"{name}: partitions", partitions, newest)
+    events = _materializations(dev, name, "batches")
+    shown = dict(events)  # the last one of each partition
+    yield from _differences(f"{name}: materializations", shown, newest)
+    for key in shown.keys() & newest:
+        if shown[key] != newest[key]:
+            yield f"{name}: {key} is generation {newest[key]}, Dagster shows {shown[key]}"
+    generations = {(row[0], row[1]) for row in dev.query(_GENERATIONS, name)}
+    if invented := {*events} - generations:
+        yield f"{name}: materializations of generations never published: {sorted(invented)}"
+
+
+def _materializations(dev: LiveDev, name: str, asset: str) -> list[tuple[Any, Any]]:
+    rows = dev.query(_MATERIALIZATIONS, f'["{name}", "{asset}"]')
+    return [(row[0], row[1]) for row in rows]
+
+
+def _keys(dev: LiveDev, query: str, name: str) -> set[str]:
+    return {row[0] for row in dev.query(query, name)}
+
+
+def _differences(what: str, shown: Iterable[str], expected: Iterable[str]) -> Iterator[str]:
+    missing, extra = {*expected} - {*shown}, {*shown} - {*expected}
+    if missing:
+        yield f"{what}: {len(missing)} missing, the first is {min(missing)}"
+    if extra:
+        yield f"{what}: {len(extra)} too many, the first is {min(extra)}"
