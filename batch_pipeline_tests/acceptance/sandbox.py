@@ -122,7 +122,8 @@ class Sandbox:
     def write_stream(self, name: str, **attributes: Any) -> Path:
         """Write a stream file; lands in `landing/<name>`, stored in `batches/<name>` if not told.
 
-        Keys of a section are added to those of the usual stream, other keys replace.
+        Keys of a section are added to those of the usual stream, other keys replace. A source with
+        a `meta_table` has no folder.
         """
         all_attributes: dict[str, Any] = {"stream": name, **copy.deepcopy(_STREAM)}
         all_attributes["source"]["uri"] = str(self.landing(name))
@@ -130,6 +131,8 @@ class Sandbox:
         for key, value in attributes.items():
             both = isinstance(value, dict) and key in all_attributes
             all_attributes[key] = {**all_attributes[key], **value} if both else value
+        if "meta_table" in all_attributes["source"]:
+            del all_attributes["source"]["uri"], all_attributes["source"]["include"]
         path = self.streams / name / "defs.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         document = {"type": "batch_pipeline.BatchStream", "attributes": all_attributes}

@@ -24,7 +24,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     process_names,
     wait_until,
 )
-from batch_pipeline_tests.guarantees.secrets.watcher import Seen, look_at_sockets
+from batch_pipeline_tests.guarantees.secrets.watcher import Observations
 from batch_pipeline_tests.proofs import Figures
 
 ASKED = "/graphql?query=%7Bversion%7D"
@@ -49,7 +49,7 @@ class Story:
     port: int
     output: str
     exit_code: int
-    seen: Seen
+    seen: Observations
     foreign: list[int]
     backfill: str
     second_dev: CompletedCommand
@@ -80,8 +80,8 @@ def story(shared_sandbox: Sandbox) -> Story:
     backfill = _ended_backfill(port, backfill_id)
     one_more = storage / "manifests" / f"{STREAM}-{ONE_MORE}.g1.json"
     wait_until(one_more.exists, "the dropped file is published")
-    seen = Seen()
-    look_at_sockets(seen, sandbox.processes())
+    seen = Observations()
+    seen.poll_sockets(sandbox.processes())
     foreign = [_status(port, request) for request in FOREIGN]
     wait_until(lambda: _runs(port) <= {"SUCCESS", "FAILURE"}, "the last run has ended")
     runs = _runs(port)
@@ -111,7 +111,7 @@ def test_dev_prints_its_url(story: Story) -> None:
 @pytest.mark.guarantee("S3")
 def test_dev_listens_on_the_loopback_interface_only(story: Story, figures: Figures) -> None:
     """No TCP socket can be reached from another machine; unix sockets belong to this user."""
-    assert story.seen.beyond == []
+    assert story.seen.beyond_loopback == []
     assert story.seen.open_to_others == []
     assert {port for _, _, port in story.seen.tcp} > {story.port}
     assert any(path.endswith(".s.PGSQL.5432") for path in story.seen.unix)

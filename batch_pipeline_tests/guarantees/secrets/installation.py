@@ -96,7 +96,7 @@ SELECT (SELECT count(*) FROM batch_pipeline.item WHERE location ~ '/orders/[de]\
 
 
 @dataclass(slots=True)
-class SecretsInstallation:
+class Installation:
     """The sandbox, its secrets by name, the search for them and what was observed."""
 
     sandbox: Sandbox
@@ -169,7 +169,7 @@ class SecretsInstallation:
 
 
 @contextmanager
-def open_installation(url: str) -> Iterator[SecretsInstallation]:
+def open_installation(url: str) -> Iterator[Installation]:
     """Create the installation; its processes are observed until the block ends."""
     secrets = new_canaries()
     search = Search(secrets)
@@ -179,7 +179,7 @@ def open_installation(url: str) -> Iterator[SecretsInstallation]:
         sandbox = empty.with_variables(**_variables(empty.folder, secrets, url))
         _write_streams(sandbox, url)
         with watching(search, empty.folder / "temporary", sandbox.home) as observations:
-            yield SecretsInstallation(sandbox, secrets, search, observations, url)
+            yield Installation(sandbox, secrets, search, observations, url)
 
 
 def as_login(url: str, password: str) -> str:

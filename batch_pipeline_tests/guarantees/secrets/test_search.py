@@ -11,11 +11,10 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.concurrency import eventually
-from batch_pipeline_tests.guarantees.secrets.canaries import Canaries
 from batch_pipeline_tests.guarantees.secrets.search import Search
-from batch_pipeline_tests.guarantees.secrets.watcher import OWNER, Seen, look
+from batch_pipeline_tests.guarantees.secrets.watcher import OWNER, Observations
 
-CANARIES = Canaries({"one": "canary0123456789abcdef"})
+CANARIES = {"one": "canary0123456789abcdef"}
 WORD = CANARIES["one"].encode()
 
 
@@ -32,8 +31,9 @@ WORD = CANARIES["one"].encode()
     ],
 )
 def test_canary_is_found_in_each_form(form: bytes) -> None:
-    assert CANARIES.found_in(form) == {"one"}
-    assert CANARIES.found_in(form[:12] + form[-12:]) == set()
+    search = Search(CANARIES)
+    assert search.find_in(form) == {"one"}
+    assert search.find_in(form[:12] + form[-12:]) == set()
 
 
 def test_search_finds_what_is_in_folders_and_names(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_search_finds_what_is_in_a_database(database_url: str) -> None:
     assert search.hits == ["one: in row 0 of public.kept"] * 2
 
 
-def test_look_sees_command_lines_sockets_and_files(tmp_path: Path) -> None:
+def test_watcher_finds_command_lines_sockets_and_files(tmp_path: Path) -> None:
     program = (
         "import socket, sys; one = socket.create_server(('0.0.0.0', 0)); "
         "two = socket.socket(socket.AF_UNIX); two.bind(sys.argv[2]); sys.stdin.read()"
@@ -70,14 +70,14 @@ def test_look_sees_command_lines_sockets_and_files(tmp_path: Path) -> None:
     (folder / "open").chmod(0o644)
     command = [sys.executable, "-c", program, CANARIES["one"], str(folder / "socket")]
     with subprocess.Popen(command, stdin=subprocess.PIPE):
-        seen = Seen()
+        seen = Observations()
 
         def is_seen() -> bool:
-            look(seen, CANARIES, folder)
-            return bool(seen.beyond) and str(folder / "socket") in seen.unix
+            seen.poll(Search(CANARIES), folder)
+            return bool(seen.beyond_loopback) and str(folder / "socket") in seen.unix
 
         eventually(is_seen)
     assert any(CANARIES["one"] in line for line in seen.command_lines)
-    assert [address for _, address, _ in seen.beyond] == ["0.0.0.0"]  # noqa: S104 - what it must see
+    assert [address for _, address, _ in seen.beyond_loopback] == ["0.0.0.0"]  # noqa: S104 - what it must see
     files = {Path(path).name: who for path, who in seen.secret_files.items()}
     assert files == {"closed": OWNER, "open": "others, mode 44"}

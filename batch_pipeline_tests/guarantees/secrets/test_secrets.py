@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batch_pipeline_tests.guarantees.secrets.dev_answers import look_at_dev
-from batch_pipeline_tests.guarantees.secrets.installation import Scene, as_login, open_scene
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
+from batch_pipeline_tests.guarantees.secrets.installation import (
+    REMOTE,
+    Installation,
+    as_login,
+    open_installation,
+)
 from batch_pipeline_tests.guarantees.secrets.watcher import OWNER
 from batch_pipeline_tests.inventory.logins import copied
 from batch_pipeline_tests.object_store import ObjectStore
@@ -18,51 +23,46 @@ from batch_pipeline_tests.proofs import Figures
 
 
 @pytest.fixture(scope="module")
-def scene(
+def installation(
     server_url: str, template: str, object_store: ObjectStore, long_form: bool
-) -> Iterator[Scene]:
-    """The place after everything was run, and failed, once."""
-    with copied(server_url, template) as url, open_scene(url) as opened:
-        _run_what_is_usual(opened)
-        _run_what_is_refused(opened)
+) -> Iterator[Installation]:
+    """The installation after everything was run, and failed, once."""
+    with copied(server_url, template) as url, open_installation(url) as opened:
+        opened.run("run", exits=3)  # one file is bad
+        targets = ("table", "talking", "failing", "printing")
+        opened.run("load", "orders", *(f"--target={name}" for name in targets), exits=3)
+        opened.run("status", "--json")
+        _run_with_wrong_settings(opened)
         if long_form:
             _run_the_rest(opened)
             _keep_dagsters_runs_elsewhere(opened)
             _use_a_bucket(opened, object_store)
             opened.kill_while_loading()
-            look_at_dev(opened)
-        opened.look_everywhere()
+            opened.search_dev()
+        opened.search_everything()
         yield opened
 
 
-def _run_what_is_usual(scene: Scene) -> None:
-    scene.run("run", exits=3)  # one file is bad
-    scene.run("load", "orders", *_targets("table", "talking", "failing", "printing"), exits=3)
-    scene.run("status", "--json")
-
-
-def _run_what_is_refused(scene: Scene) -> None:
+def _run_with_wrong_settings(installation: Installation) -> None:
     """Let every connection fail, and every setting be wrong, that has a secret in it."""
-    words = scene.canaries
+    words = installation.secrets
     token, password = words["token of Spark Connect"], words["inventory password"]
-    scene.run("run", exits=75, BATCH_PIPELINE_SPARK_REMOTE=f"sc://127.0.0.1:1/;token={token}")
+    installation.run("run", exits=75, **{REMOTE: f"sc://127.0.0.1:1/;token={token}"})
     refused = f"postgresql://ann:{password}@127.0.0.1:1/inventory"
-    scene.run("status", exits=75, BATCH_PIPELINE_INVENTORY_CONN=refused)
-    wrong = scene.sandbox.folder / "wrong" / "orders" / "defs.yaml"
-    wrong.parent.mkdir(parents=True)
-    stream = (scene.sandbox.streams / "orders" / "defs.yaml").read_text()
-    wrong.write_text(stream.replace("$TARGET_PASSWORD", words["password in a stream file"]))
-    scene.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.parents[1]))
+    installation.run("status", exits=75, BATCH_PIPELINE_INVENTORY_CONN=refused)
+    wrong = Sandbox(folder=installation.sandbox.folder / "wrong")
+    path = wrong.streams / "orders" / "defs.yaml"
+    path.parent.mkdir(parents=True)
+    stream = (installation.sandbox.streams / "orders" / "defs.yaml").read_text()
+    path.write_text(stream.replace("$TARGET_PASSWORD", words["password in a stream file"]))
+    installation.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.streams))
     queue = f"https://ann:{words['password in the URL of a queue']}@sqs.eu-west-1.amazonaws.com/1/q"
-    source = {"uri": "s3://bucket/orders", "events": {"queue": queue}}
-    attributes = {"stream": "orders", "source": source, "storage": {"root": "./b"}}
-    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
-    wrong.write_text(yaml.safe_dump(document))
-    scene.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.parents[1]))
-    wrong.unlink()
+    wrong.write_stream("orders", source={"uri": "s3://bucket/orders", "events": {"queue": queue}})
+    installation.run("status", exits=1, BATCH_PIPELINE_STREAMS=str(wrong.streams))
+    path.unlink()
 
 
-def _run_the_rest(scene: Scene) -> None:
+def _run_the_rest(installation: Installation) -> None:
     for words in (
         ("doctor",),
         ("verify", "--all", "--deep"),
@@ -73,62 +73,60 @@ def _run_the_rest(scene: Scene) -> None:
         ("reconcile", "--all"),
         ("gc", "--dry-run"),
         ("migrate",),
-        ("pack", str(scene.sandbox.folder / "packed.tar.gz")),
+        ("pack", str(installation.sandbox.folder / "packed.tar.gz")),
     ):
-        scene.run(*words, exits=None)
-    password = scene.canaries["inventory password"]
+        installation.run(*words, exits=None)
+    password = installation.secrets["inventory password"]
     for form in ("postgresql://ann:x@{}@127.0.0.1:1/i", "mysql://ann:{}@127.0.0.1:1/i"):
-        scene.run("status", exits=1, BATCH_PIPELINE_INVENTORY_CONN=form.format(password))
-    other = f"postgresql://ann:se/{scene.canaries['password of a target']}@127.0.0.1:1/x"
-    scene.run("load", "orders", "--target", "table", exits=None, WAREHOUSE=other)
-    scene.run("run", exits=None, OPS_DB=f"{other}?connect_timeout=1")
-    scene.sandbox.land("orders", {"f.csv": b"id\n8\n"})
+        installation.run("status", exits=1, BATCH_PIPELINE_INVENTORY_CONN=form.format(password))
+    other = f"postgresql://ann:se/{installation.secrets['password of a target']}@127.0.0.1:1/x"
+    installation.run("load", "orders", "--target", "table", exits=None, WAREHOUSE=other)
+    installation.run("run", exits=None, OPS_DB=f"{other}?connect_timeout=1")
+    installation.sandbox.land("orders", {"f.csv": b"id\n8\n"})
     crash = "publish.before_commit=raise"  # with a traceback
-    scene.run("run", "orders", exits=None, BATCH_PIPELINE_FAILPOINTS=crash)
+    installation.run("run", "orders", exits=None, BATCH_PIPELINE_FAILPOINTS=crash)
 
 
-def _keep_dagsters_runs_elsewhere(scene: Scene) -> None:
+def _keep_dagsters_runs_elsewhere(installation: Installation) -> None:
     """Let Dagster's storage be a database of a person's own, which works, and one that does not."""
     name = "DAGSTER_STORAGE"
     elsewhere = {"module": "dagster_postgres.storage", "class": "DagsterPostgresStorage"}
     storage = {"custom": {**elsewhere, "config": {"postgres_url": {"env": name}}}}
-    own = scene.sandbox.home / "dagster.yaml"
+    own = installation.sandbox.home / "dagster.yaml"
     own.write_text(yaml.safe_dump({"storage": storage}))
-    password = scene.canaries["password of Dagster's storage"]
-    scene.sandbox.land("orders", {"g.csv": b"id\n9\n"})
-    works = as_login(scene.url, password).replace("postgresql:", "postgresql+psycopg2:")
-    scene.run("run", "orders", exits=None, **{name: works})
+    password = installation.secrets["password of Dagster's storage"]
+    installation.sandbox.land("orders", {"g.csv": b"id\n9\n"})
+    works = as_login(installation.url, password).replace("postgresql:", "postgresql+psycopg2:")
+    installation.run("run", "orders", exits=None, **{name: works})
     nobody = f"postgresql+psycopg2://ann:{password}@127.0.0.1:1/dagster"
-    scene.run("run", "orders", exits=None, **{name: nobody})
+    installation.run("run", "orders", exits=None, **{name: nobody})
     own.unlink()
 
 
-def _use_a_bucket(scene: Scene, store: ObjectStore) -> None:
+def _use_a_bucket(installation: Installation, store: ObjectStore) -> None:
     bucket = store.new_bucket()
-    scene.sandbox.write_stream("bucket", storage={"root": f"s3://{bucket}/orders"})
-    scene.sandbox.land("bucket", {"a.csv": b"id\n1\n"})
-    told = {name: text for name, text in store.environment.items() if "KEY" not in name}
-    scene.sandbox = scene.sandbox.with_variables(**told)
-    scene.run("run", "bucket")
-    scene.search.bucket(store.client(), bucket)
-    word = scene.canaries["password in an endpoint"]
-    scene.sandbox.land("bucket", {"b.csv": b"id\n2\n"})
+    installation.sandbox.write_stream("bucket", storage={"root": f"s3://{bucket}/orders"})
+    installation.sandbox.land("bucket", {"a.csv": b"id\n1\n"})
+    variables = {name: text for name, text in store.environment.items() if "KEY" not in name}
+    installation.sandbox = installation.sandbox.with_variables(**variables)
+    installation.run("run", "bucket")
+    installation.search.bucket(store.client(), bucket)
+    word = installation.secrets["password in an endpoint"]
+    installation.sandbox.land("bucket", {"b.csv": b"id\n2\n"})
     nowhere = f"http://ann:{word}@127.0.0.1:1"
-    scene.run("run", "bucket", exits=None, AWS_ENDPOINT_URL=nowhere)
-
-
-def _targets(*names: str) -> list[str]:
-    return [word for name in names for word in ("--target", name)]
+    installation.run("run", "bucket", exits=None, AWS_ENDPOINT_URL=nowhere)
 
 
 @pytest.mark.guarantee("S2")
-def test_secrets_of_all_settings_are_found_nowhere(scene: Scene, figures: Figures) -> None:
-    search = scene.search
+def test_secrets_of_all_settings_are_found_nowhere(
+    installation: Installation, figures: Figures
+) -> None:
+    search = installation.search
     assert search.hits == []
     assert search.places > 300
     figures(
-        canaries=len(search.canaries.words),
-        commands=scene.commands,
+        canaries=len(search.canaries),
+        commands=installation.commands,
         places=search.places,
         megabytes=search.octets / 1e6,
         hits=len(search.hits),
@@ -136,20 +134,27 @@ def test_secrets_of_all_settings_are_found_nowhere(scene: Scene, figures: Figure
 
 
 @pytest.mark.guarantee("S2")
-def test_file_with_a_secret_is_its_owners_alone(scene: Scene, figures: Figures) -> None:
+def test_file_with_a_secret_is_its_owners_alone(
+    installation: Installation, figures: Figures
+) -> None:
     """The umask is 0: files with secrets are closed by the product."""
-    modes = scene.sandbox.folder / "targets" / "talking" / "read.modes"
+    modes = installation.sandbox.folder / "targets" / "talking" / "read.modes"
     assert modes.read_text() == "600 700 "
-    assert [one for one in scene.seen.secret_files.values() if one != OWNER] == []
-    for kept in (scene.sandbox.home, scene.sandbox.home / "dagster" / "dagster.yaml"):
+    assert [one for one in installation.observations.secret_files.values() if one != OWNER] == []
+    for kept in (installation.sandbox.home, installation.sandbox.home / "dagster" / "dagster.yaml"):
         assert kept.stat().st_mode & 0o077 == 0, kept
-    assert list(Path(scene.temporary).glob("*target*")) == []
-    figures(files_with_secrets=max(1, len(scene.seen.secret_files)))
+    assert list(Path(installation.temporary).glob("*target*")) == []
+    figures(files_with_secrets=max(1, len(installation.observations.secret_files)))
 
 
 @pytest.mark.guarantee("S3")
-def test_run_listens_on_the_loopback_interface_only(scene: Scene, figures: Figures) -> None:
-    assert {name for name, _, _ in scene.seen.tcp} >= {"java"}
-    assert scene.seen.beyond == []
-    assert scene.seen.open_to_others == []
-    figures(sockets=len(scene.seen.tcp) + len(scene.seen.unix), beyond_loopback=0)
+def test_run_listens_on_the_loopback_interface_only(
+    installation: Installation, figures: Figures
+) -> None:
+    assert {name for name, _, _ in installation.observations.tcp} >= {"java"}
+    assert installation.observations.beyond_loopback == []
+    assert installation.observations.open_to_others == []
+    figures(
+        sockets=len(installation.observations.tcp) + len(installation.observations.unix),
+        beyond_loopback=0,
+    )
