@@ -1,58 +1,74 @@
-"""Judges what processes have left behind: what was lost, what is there twice, what is in the way.
+"""A check of what processes have left behind: rows of the inventory, manifest files, part files.
 
-It knows what must hold, and nothing of how the product makes it so: no line of it is used here.
-All work must have been done before it is asked, so that whatever is not published is lost.
+It knows what must hold, and uses statements and readers of its own: nothing of the product is
+imported, so that a defect there does not hide itself. All work must have been done before: whatever
+is not published counts as lost.
 """
 
+import csv
+import gzip
+import hashlib
+import io
 import json
 import re
-from collections import Counter
+import zlib
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import psycopg
+import pyarrow.parquet as pq
 from psycopg import sql
-
-from batch_pipeline_tests.guarantees.evidence import (
-    Connection,
-    Evidence,
-    Listed,
-    LiveBatch,
-    Names,
-    Part,
-    Try,
-    UnreadableError,
-    ids_in,
-    octets_of,
-    part_octets,
-    place_of,
-    read_evidence,
-)
+from psycopg.rows import namedtuple_row
 
 _OF_ATTEMPT = re.compile(r"\.?.+-a[0-9]+-([0-9a-f]{8})-.+")
-_LEFT_ASIDE = re.compile(r"\..+\.tmp|\.probe-[0-9a-f]{32}")
-_SHOWN = 5
+_TEMPORARY = re.compile(r"\..+\.tmp|\.probe-[0-9a-f]{32}")
+_SHOWN_IDS = 5
+_ITEMS = "SELECT stream, id, location FROM batch_pipeline.item ORDER BY stream, id"
+_LIVE_BATCHES = """
+SELECT j.stream, j.name || ' ' || b.first_id || '..' || b.last_id AS name,
+       CASE j.kind WHEN 'backfill' THEN j.name ELSE '' END AS backfill,
+       (SELECT a.id FROM batch_pipeline.attempt a
+         WHERE a.batch_id = b.id AND a.status = 'succeeded'
+         ORDER BY a.generation DESC LIMIT 1) AS attempt_id
+  FROM batch_pipeline.batch b JOIN batch_pipeline.job j ON j.id = b.job_id
+ WHERE b.superseded_at IS NULL AND j.stream IS NOT NULL ORDER BY j.id, b.first_id
+"""
+_ATTEMPTS = """
+SELECT a.id, a.token::text AS token, a.status, a.generation, a.pointer_uri,
+       format('attempt %s on batch %s of %s', a.number, a.batch_id, j.name) AS name
+  FROM batch_pipeline.attempt a
+  JOIN batch_pipeline.batch b ON b.id = a.batch_id
+  JOIN batch_pipeline.job j ON j.id = b.job_id ORDER BY a.id
+"""
+_PART_FILES = """
+SELECT attempt_id, quarantine, uri, records, size_bytes, sha256
+  FROM batch_pipeline.part_file ORDER BY attempt_id, quarantine, position
+"""
+_LINEAGE = "SELECT attempt_id, item_id FROM batch_pipeline.attempt_item ORDER BY 1, 2"
+_OPEN_LOADS = "SELECT stream, target, number FROM batch_pipeline.load WHERE status = 'running'"
 
 
 class Kind(StrEnum):
-    """What can be wrong."""
+    """The kinds of faults."""
 
     LOST = "lost"  # an item, or a record of it, is in no published live batch
     TWICE = "twice"  # an item, or a record of it, is in two of them
-    UNREADABLE = "unreadable"  # a published file is not there, cut off, or another one
+    UNREADABLE = "unreadable"  # a published file is missing, truncated, or another one
     ORPHAN = "orphan"  # a file that nothing names and no ended attempt explains
     OPEN = "left open"  # an attempt or a load that nobody ends
-    POINTER = "pointer"  # a manifest file is missing, says another thing, or is one too many
+    POINTER = "pointer"  # a manifest file is missing, has other content, or is one too many
     TARGET_LOST = "rows lost"
     TARGET_TWICE = "rows twice"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, how often, and a sentence that says where."""
+    """A fault, how many items, records or rows it concerns, and a sentence that says where."""
 
     kind: Kind
     sentence: str
@@ -61,8 +77,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was looked at and what is wrong; `garbage` are files of attempts that ended unpublished
-    and of processes that died, which are the garbage collection's to take.
+    """What was checked, and the faults.
+
+    `garbage` counts the files of attempts that ended unpublished and of processes that died, which
+    the garbage collection will delete.
     """
 
     items: int
@@ -72,32 +90,51 @@ class Verdict:
     faults: tuple[Fault, ...]
 
     def count(self, kind: Kind) -> int:
-        """Count what is wrong in one way."""
+        """Count the faults of a kind."""
         return sum(fault.count for fault in self.faults if fault.kind is kind)
 
     def __str__(self) -> str:
-        """Say it all."""
-        looked = f"{self.items} items, {self.records} records, {self.files} files"
-        return "\n".join([looked, *(f"{one.kind}: {one.sentence}" for one in self.faults)])
+        """Return everything as lines of text."""
+        counts = f"{self.items} items, {self.records} records, {self.files} files"
+        return "\n".join([counts, *(f"{one.kind}: {one.sentence}" for one in self.faults)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A table of a user's own that lists the items of a stream."""
+
+    stream: str
+    table: Sequence[str]
+    item: str  # the column of the locations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warehouse:
-    """A table that has the records of a stream: each row once, each key once with `by_key`."""
+    """A table with the records of a stream: each row once, each key once with `by_key`."""
 
     stream: str
-    table: Names
+    table: Sequence[str]
     by_key: bool = False
 
 
-@dataclass(slots=True)
-class _Case:
-    """The evidence, and what the part files of each attempt hold."""
+class _UnreadableError(Exception):
+    pass
 
-    evidence: Evidence
-    held: dict[int, Counter[int]]
-    landed: dict[tuple[str, int], Counter[int]]
-    torn: str
+
+@dataclass(slots=True, kw_only=True)
+class _Evidence:
+    """The rows at one moment, and the records in landed files and in those of each attempt."""
+
+    items: dict[str, dict[int, str]] = field(default_factory=lambda: defaultdict(dict))
+    batches: list[Any]
+    attempts: list[Any]
+    parts: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    lineage: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    open_loads: list[Any]
+    published: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    landed: dict[tuple[str, int], Counter[int]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
 
 
 def check(
@@ -108,162 +145,167 @@ def check(
     warehouses: Sequence[Warehouse] = (),
     torn: str = "",
 ) -> Verdict:
-    """Judge an inventory, its storage roots and the tables that were loaded from them.
+    """Check an inventory, its storage roots and the tables that were loaded from them.
 
     Lines of landed files that hold the mark `torn` are no records.
     """
     with psycopg.connect(url, autocommit=True) as connection:
-        evidence = read_evidence(connection, tables)
-        case = _Case(evidence, {}, {}, torn)
-        faults = [*_files(case), *_landed(case), *_items(evidence), *_batches(case)]
-        faults += [*_pointers(evidence), *_left_open(evidence)]
+        evidence = _read(connection, tables)
+        faults = [*_check_part_files(evidence), *_check_landed_files(evidence, torn)]
+        faults += [*_check_items(evidence), *_check_batches(evidence)]
+        faults += [*_check_manifest_files(evidence), *_check_open(evidence)]
         for warehouse in warehouses:
-            faults += _rows(connection, case, warehouse)
-    orphans, garbage, files = _stored(evidence, storages)
+            faults += _check_warehouse(connection, evidence, warehouse)
+    orphans, garbage, files = _check_storages(evidence, storages)
     return Verdict(
         items=sum(len(items) for items in evidence.items.values()),
-        records=sum(counts.total() for counts in case.landed.values()),
+        records=sum(counts.total() for counts in evidence.landed.values()),
         files=files,
         garbage=garbage,
         faults=(*faults, *orphans),
     )
 
 
-def _files(case: _Case) -> Iterator[Fault]:
+def _read(connection: "psycopg.Connection[Any]", tables: Sequence[Listed]) -> _Evidence:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    rows: psycopg.Cursor[Any] = connection.cursor(row_factory=namedtuple_row)
+    evidence = _Evidence(
+        batches=rows.execute(_LIVE_BATCHES).fetchall(),
+        attempts=rows.execute(_ATTEMPTS).fetchall(),
+        open_loads=rows.execute(_OPEN_LOADS).fetchall(),
+    )
+    for stream, uid, location in connection.execute(_ITEMS):
+        evidence.items[stream][uid] = location
+    for listed in tables:
+        names = sql.Identifier(listed.item), sql.Identifier(*listed.table)
+        query = sql.SQL("SELECT id, {} FROM {}").format(*names)
+        evidence.items[listed.stream] = dict(connection.execute(query).fetchall())
+    for part in rows.execute(_PART_FILES):
+        evidence.parts[part.attempt_id].append(part)
+    for attempt_id, item_id in connection.execute(_LINEAGE):
+        evidence.lineage[attempt_id].append(item_id)
+    connection.execute("ROLLBACK")
+    return evidence
+
+
+def _check_part_files(evidence: _Evidence) -> Iterator[Fault]:
     """Read every file of every published generation."""
-    for attempt_id, parts in case.evidence.parts.items():
-        held: Counter[int] = Counter()
+    for attempt_id, parts in evidence.parts.items():
         for part in parts:
             try:
-                octets = part_octets(part)
-                if part.quarantine:
-                    continue
-                ids = ids_in(octets, part.uri)
-            except UnreadableError as error:
-                yield Fault(kind=Kind.UNREADABLE, sentence=str(error))
+                ids = _ids_in_part(part)
+            except _UnreadableError as error:
+                yield Fault(Kind.UNREADABLE, f"{part.uri}: {error}")
                 continue
-            if ids.total() != part.records:
-                sentence = f"{part.uri} holds {ids.total()} records, told were {part.records}"
-                yield Fault(kind=Kind.UNREADABLE, sentence=sentence)
-            held += ids
-        case.held[attempt_id] = held
+            if not part.quarantine:
+                evidence.published[attempt_id] += ids
+                if ids.total() != part.records:
+                    counts = f"{ids.total()} records, expected: {part.records}"
+                    yield Fault(Kind.UNREADABLE, f"{part.uri}: {counts}")
 
 
-def _landed(case: _Case) -> Iterator[Fault]:
-    for stream, items in case.evidence.items.items():
+def _check_landed_files(evidence: _Evidence, torn: str) -> Iterator[Fault]:
+    for stream, items in evidence.items.items():
         for uid, location in items.items():
             try:
-                octets = octets_of(location)
-                case.landed[stream, uid] = ids_in(octets, location, torn=case.torn)
-            except UnreadableError as error:
-                yield Fault(kind=Kind.LOST, sentence=f"item {uid} of {stream}: {error}")
+                data = _read_file(location)
+                evidence.landed[stream, uid] = _ids_in(data, location, torn=torn)
+            except _UnreadableError as error:
+                yield Fault(Kind.LOST, f"item {uid} of {stream}: {location}: {error}")
 
 
-def _items(evidence: Evidence) -> Iterator[Fault]:
+def _check_items(evidence: _Evidence) -> Iterator[Fault]:
     """Expect each item once in the batches of its stream, at most once in those of a backfill."""
-    times: dict[tuple[str, str], Counter[int]] = {}
+    counts: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for batch in evidence.batches:
-        of = times.setdefault((batch.stream, _chain(batch)), Counter())
-        of.update(evidence.lineage.get(batch.attempt_id or 0, ()))
+        counts[batch.stream, batch.backfill].update(evidence.lineage.get(batch.attempt_id, ()))
     for stream, items in evidence.items.items():
-        found = times.get((stream, ""), Counter())
-        for uid in sorted(items.keys() - found.keys()):
-            sentence = f"item {uid} of {stream} is in no published live batch"
-            yield Fault(kind=Kind.LOST, sentence=sentence)
-    for (stream, chain), found in times.items():
-        for uid in sorted(uid for uid, count in found.items() if count > 1):
-            where = f"{found[uid]} live batches of {chain or stream}"
-            yield Fault(kind=Kind.TWICE, sentence=f"item {uid} of {stream} is in {where}")
+        for uid in sorted(items.keys() - counts[stream, ""].keys()):
+            yield Fault(Kind.LOST, f"item {uid} of {stream} is in no published live batch")
+    for (stream, backfill), uids in counts.items():
+        for uid in sorted(uid for uid, count in uids.items() if count > 1):
+            where = f"{uids[uid]} live batches of {backfill or stream}"
+            yield Fault(Kind.TWICE, f"item {uid} of {stream} is in {where}")
 
 
-def _chain(batch: LiveBatch) -> str:
-    """Name the jobs that share items: the stream's own with its late one, or a single backfill."""
-    return batch.job if batch.kind == "backfill" else ""
-
-
-def _batches(case: _Case) -> Iterator[Fault]:
+def _check_batches(evidence: _Evidence) -> Iterator[Fault]:
     """Expect a batch to be published, with exactly the records of its items."""
-    for batch in case.evidence.batches:
+    for batch in evidence.batches:
         if batch.attempt_id is None:
-            yield Fault(kind=Kind.LOST, sentence=f"{batch.name} is not published")
+            yield Fault(Kind.LOST, f"{batch.name} is not published")
             continue
         expected: Counter[int] = Counter()
-        for uid in case.evidence.lineage.get(batch.attempt_id, ()):
-            expected += case.landed.get((batch.stream, uid), Counter())
-        held = case.held.get(batch.attempt_id, Counter())
-        lost, twice = Kind.LOST, Kind.TWICE
-        yield from _compared(expected, held, f"part files of {batch.name}", lost, twice)
+        for uid in evidence.lineage.get(batch.attempt_id, ()):
+            expected += evidence.landed.get((batch.stream, uid), Counter())
+        published = evidence.published.get(batch.attempt_id, Counter())
+        where = f"part files of {batch.name}"
+        yield from _compare(expected, published, where, Kind.LOST, Kind.TWICE)
 
 
-def _compared(
+def _compare(
     expected: Counter[int], found: Counter[int], where: str, lost: Kind, twice: Kind
 ) -> Iterator[Fault]:
     for kind, ids in ((lost, expected - found), (twice, found - expected)):
         if ids:
-            shown = ", ".join(map(str, sorted(ids)[:_SHOWN]))
+            shown = ", ".join(map(str, sorted(ids)[:_SHOWN_IDS]))
             lacks = "lack" if kind is lost else "have too often"
-            sentence = f"{where} {lacks} {ids.total()} records: {shown}"
-            yield Fault(kind=kind, sentence=sentence, count=ids.total())
+            yield Fault(kind, f"{where} {lacks} {ids.total()} records: {shown}", ids.total())
 
 
-def _pointers(evidence: Evidence) -> Iterator[Fault]:
-    """Expect a manifest file for each generation, which says what the inventory says."""
-    for one in evidence.attempts.values():
-        if one.status != "succeeded":
+def _check_manifest_files(evidence: _Evidence) -> Iterator[Fault]:
+    """Expect a manifest file for each generation, with the content of the inventory."""
+    for attempt in evidence.attempts:
+        if attempt.status != "succeeded":
             continue
-        if one.pointer_uri is None:
-            yield Fault(kind=Kind.POINTER, sentence=f"{one.name} has no manifest file")
+        if attempt.pointer_uri is None:
+            yield Fault(Kind.POINTER, f"{attempt.name} has no manifest file")
             continue
         try:
-            told = json.loads(octets_of(one.pointer_uri))
-        except (UnreadableError, ValueError) as error:
-            yield Fault(kind=Kind.POINTER, sentence=f"the pointer of {one.name}: {error}")
+            manifest = json.loads(_read_file(attempt.pointer_uri))
+        except (_UnreadableError, ValueError) as error:
+            yield Fault(Kind.POINTER, f"the manifest file of {attempt.name}: {error}")
             continue
-        if not _says(told, one, evidence.parts.get(one.id, [])):
-            sentence = f"{one.pointer_uri} says another thing than the inventory of {one.name}"
-            yield Fault(kind=Kind.POINTER, sentence=sentence)
+        keys = ("uri", "records", "size_bytes", "sha256")
+        files = [*manifest["part_files"], *manifest["quarantine_files"]]
+        named = [tuple(part[key] for key in keys) for part in files]
+        parts = evidence.parts.get(attempt.id, ())
+        rows = [tuple(getattr(part, key) for key in keys) for part in parts]
+        found = manifest["token"], manifest["generation"], named
+        if found != (attempt.token, attempt.generation, rows):
+            yield Fault(Kind.POINTER, f"{attempt.pointer_uri} differs from {attempt.name}")
 
 
-def _says(told: Any, one: Try, parts: Sequence[Part]) -> bool:
-    named = [
-        (part["uri"], part["records"], part["size_bytes"], part["sha256"])
-        for part in [*told["part_files"], *told["quarantine_files"]]
-    ]
-    rows = [(part.uri, part.records, part.size_bytes, part.sha256) for part in parts]
-    return (told["token"], told["generation"], named) == (one.token, one.generation, rows)
+def _check_open(evidence: _Evidence) -> Iterator[Fault]:
+    for attempt in evidence.attempts:
+        if attempt.status == "running":
+            yield Fault(Kind.OPEN, f"{attempt.name} is running")
+    for load in evidence.open_loads:
+        yield Fault(Kind.OPEN, f"load {' '.join(map(str, load))} is running")
 
 
-def _left_open(evidence: Evidence) -> Iterator[Fault]:
-    for one in evidence.attempts.values():
-        if one.status == "running":
-            yield Fault(kind=Kind.OPEN, sentence=f"{one.name} is running")
-    for name in evidence.open_loads:
-        yield Fault(kind=Kind.OPEN, sentence=f"load {name} is running")
-
-
-def _stored(evidence: Evidence, storages: Sequence[Path]) -> tuple[list[Fault], int, int]:
-    """Tell the files that nothing explains, how many are garbage, and how many there are."""
-    named = {place_of(part.uri) for parts in evidence.parts.values() for part in parts}
-    tries = evidence.attempts.values()
-    named |= {place_of(one.pointer_uri) for one in tries if one.pointer_uri is not None}
-    ended = {one.token[:8] for one in tries if one.status != "running"}
-    faults, garbage, files = [], 0, 0
-    for path in (path for root in storages for path in root.rglob("*") if path.is_file()):
-        files += 1
-        if path in named:
-            continue
+def _check_storages(evidence: _Evidence, storages: Sequence[Path]) -> tuple[list[Fault], int, int]:
+    """Return the files that nothing explains, how many are garbage, and how many there are."""
+    uris = [part.uri for parts in evidence.parts.values() for part in parts]
+    uris += [attempt.pointer_uri for attempt in evidence.attempts if attempt.pointer_uri]
+    named = {_path_of(uri) for uri in uris}
+    ended = {attempt.token[:8] for attempt in evidence.attempts if attempt.status != "running"}
+    faults, garbage = [], 0
+    files = [path for root in storages for path in root.rglob("*") if path.is_file()]
+    for path in (path for path in files if path not in named):
         of_attempt = _OF_ATTEMPT.fullmatch(path.name)
-        if (of_attempt and of_attempt[1] in ended) or _LEFT_ASIDE.fullmatch(path.name):
+        if (of_attempt and of_attempt[1] in ended) or _TEMPORARY.fullmatch(path.name):
             garbage += 1
             continue
         kind = Kind.POINTER if path.parent.name == "manifests" else Kind.ORPHAN
-        faults.append(Fault(kind=kind, sentence=f"nothing names {path}"))
-    return faults, garbage, files
+        faults.append(Fault(kind, f"nothing names {path}"))
+    return faults, garbage, len(files)
 
 
-def _rows(connection: Connection, case: _Case, warehouse: Warehouse) -> Iterator[Fault]:
+def _check_warehouse(
+    connection: "psycopg.Connection[Any]", evidence: _Evidence, warehouse: Warehouse
+) -> Iterator[Fault]:
     expected: Counter[int] = Counter()
-    for (stream, _), ids in case.landed.items():
+    for (stream, _), ids in evidence.landed.items():
         if stream == warehouse.stream:
             expected += ids
     if warehouse.by_key:
@@ -272,6 +314,50 @@ def _rows(connection: Connection, case: _Case, warehouse: Warehouse) -> Iterator
     found: Counter[int] = Counter()
     if connection.execute("SELECT to_regclass(%s)", [name]).fetchone() != (None,):
         query = sql.SQL("SELECT id, count(*) FROM {} GROUP BY id")
-        rows = connection.execute(query.format(sql.Identifier(*warehouse.table)))
-        found = Counter(dict(rows))
-    yield from _compared(expected, found, f"rows of {name}", Kind.TARGET_LOST, Kind.TARGET_TWICE)
+        found.update(dict(connection.execute(query.format(sql.Identifier(*warehouse.table)))))
+    yield from _compare(expected, found, f"rows of {name}", Kind.TARGET_LOST, Kind.TARGET_TWICE)
+
+
+def _path_of(location: str) -> Path:
+    return Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+
+
+def _read_file(location: str) -> bytes:
+    try:
+        return _path_of(location).read_bytes()
+    except OSError as error:
+        raise _UnreadableError(error.strerror) from error
+
+
+def _ids_in_part(part: Any) -> Counter[int]:
+    """Count the ids in a part file; in a quarantine file there are none.
+
+    Raises:
+        _UnreadableError: it is missing, or another file than its row says.
+    """
+    data = _read_file(part.uri)
+    if len(data) != part.size_bytes:
+        raise _UnreadableError(f"{len(data)} bytes, expected: {part.size_bytes}")
+    if hashlib.sha256(data).hexdigest() != part.sha256:
+        raise _UnreadableError("another SHA-256")
+    return Counter() if part.quarantine else _ids_in(data, part.uri)
+
+
+def _ids_in(data: bytes, name: str, *, torn: str = "") -> Counter[int]:
+    """Count the values of `id` in csv or in JSON lines, gzipped or not, or in parquet.
+
+    Raises:
+        _UnreadableError: it is no such file, or a truncated one.
+    """
+    try:
+        if data[:2] == b"\x1f\x8b" or name.endswith(".gz"):
+            data = gzip.decompress(data)
+        if data[:4] == b"PAR1":
+            return Counter(pq.read_table(io.BytesIO(data), columns=["id"])["id"].to_pylist())
+        lines = data.decode().splitlines(keepends=True)
+        good = [line for line in lines if not torn or torn not in line]
+        if ".csv" in Path(name).name:
+            return Counter(int(row["id"]) for row in csv.DictReader(good))
+        return Counter(json.loads(line)["id"] for line in good)
+    except (OSError, EOFError, zlib.error, ValueError, KeyError) as error:
+        raise _UnreadableError(f"cannot be read: {error}") from error

@@ -1,7 +1,8 @@
-"""The judge of crashes can find fault: with a naive protocol, and with each thing that is wrong."""
+"""The checker finds faults: those of a naive protocol, and each kind of damage."""
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from batch_pipeline_tests.guarantees.checker import Kind, Verdict, Warehouse, check
 from batch_pipeline_tests.guarantees.crashes import naive
-from batch_pipeline_tests.guarantees.crashes.fork_server import Warm
+from batch_pipeline_tests.guarantees.crashes.fork_server import ForkServer
 from batch_pipeline_tests.proofs import Figures
 
 TABLE = Warehouse(stream="orders", table=("public", "orders"))
@@ -22,12 +23,12 @@ _ITEM = "INSERT INTO batch_pipeline.item VALUES ('orders', %s, %s, 0, now())"
 
 
 @dataclass(slots=True, kw_only=True)
-class Naive:
-    """An inventory without constraints, its folder of files, and the process that forks deeds."""
+class NaivePipeline:
+    """An inventory without constraints, its files, and a server that forks processes."""
 
     url: str
     folder: Path
-    warm: Warm
+    processes: ForkServer
     landed: int = 0
 
     def execute(self, *statements: str) -> None:
@@ -37,7 +38,7 @@ class Naive:
                 connection.execute(statement.encode())
 
     def land(self, count: int) -> None:
-        """Let files of three records arrive and be registered."""
+        """Land and register files of three records."""
         (self.folder / "landing").mkdir(exist_ok=True)
         with psycopg.connect(self.url, autocommit=True) as connection:
             for number in range(self.landed + 1, self.landed + count + 1):
@@ -48,13 +49,13 @@ class Naive:
         self.landed += count
 
     def work(self, *plans: str, encodes: str = "") -> int:
-        """Let processes plan and one encode, each with failpoints; gives how many were killed."""
-        given = {"url": self.url}
-        planners = [self.warm.fork("plan", failpoints=one, **given) for one in plans]
-        killed = sum(self.warm.ended(one) == -9 for one in planners)
-        encoder = self.warm.fork("encode", failpoints=encodes, folder=str(self.storage), **given)
-        killed += self.warm.ended(encoder) == -9
-        self.warm.done("end", **given)
+        """Run processes that plan and one that encodes; return how many were killed."""
+        planners = [self.processes.fork("plan", failpoints=one, url=self.url) for one in plans]
+        killed = sum(self.processes.exit_code(one) == -9 for one in planners)
+        where = {"url": self.url, "folder": str(self.storage)}
+        encoder = self.processes.fork("encode", failpoints=encodes, **where)
+        killed += self.processes.exit_code(encoder) == -9
+        self.processes.run("end", url=self.url)
         return killed
 
     @property
@@ -62,45 +63,45 @@ class Naive:
         """The storage root."""
         return self.folder / "batches"
 
-    def judged(self, *warehouses: Warehouse) -> Verdict:
-        """Judge what there is."""
+    def check(self, *warehouses: Warehouse) -> Verdict:
+        """Check what there is."""
         return check(self.url, [self.storage], warehouses=warehouses)
 
 
 @pytest.fixture
-def protocol(database_url: str, tmp_path: Path) -> Iterator[Naive]:
+def protocol(database_url: str, tmp_path: Path) -> Iterator[NaivePipeline]:
     """The naive protocol at work."""
-    with Warm(naive.__name__, tmp_path / "deeds", {}) as warm:
-        opened = Naive(url=database_url, folder=tmp_path, warm=warm)
+    with closing(ForkServer(naive.__name__, tmp_path / "actions", {})) as processes:
+        opened = NaivePipeline(url=database_url, folder=tmp_path, processes=processes)
         opened.execute(*naive.UNFENCED)
         yield opened
 
 
 @pytest.mark.guarantee("G3")
 def test_naive_protocol_is_found_to_lose_and_to_repeat(
-    protocol: Naive, figures: Figures, long_form: bool
+    protocol: NaivePipeline, figures: Figures, long_form: bool
 ) -> None:
     """The checker must detect the faults of a protocol without fencing."""
-    chance, kills = random.Random(8), 0  # noqa: S311 - the same storm each time
+    chance, kills = random.Random(8), 0  # noqa: S311 - the same kills each time
     while kills < (500 if long_form else 20):
         protocol.land(2)
         plan, encode = (chance.choice(naive.POINTS) for _ in range(2))
         kills += protocol.work(f"{plan}=kill", encodes=f"{encode}=kill")
     protocol.land(2)
     protocol.work(*["naive.marked=sleep:0.05"] * 2)
-    verdict = protocol.judged()
+    verdict = protocol.check()
     found = {kind: verdict.count(kind) for kind in (Kind.LOST, Kind.TWICE, Kind.UNREADABLE)}
     figures(naive_kills=kills, **{f"naive_{kind}": count for kind, count in found.items()})
     assert all(found.values()), str(verdict)
 
 
 @pytest.fixture
-def clean(protocol: Naive) -> Naive:
+def clean(protocol: NaivePipeline) -> NaivePipeline:
     """Three files in three batches, and a table with their records; nobody was killed."""
     protocol.land(3)
     protocol.work("")
     protocol.execute("CREATE TABLE public.orders AS SELECT generate_series(3, 11) AS id")
-    verdict = protocol.judged(TABLE)
+    verdict = protocol.check(TABLE)
     assert (verdict.items, verdict.records, verdict.files) == (3, 9, 6)
     assert (verdict.garbage, verdict.faults) == (0, ())
     return protocol
@@ -122,19 +123,21 @@ def clean(protocol: Naive) -> Naive:
     ],
     ids=lambda value: value if isinstance(value, Kind) else None,
 )
-def test_row_that_is_wrong_is_found(clean: Naive, statement: str, kind: Kind, count: int) -> None:
+def test_row_that_is_wrong_is_found(
+    clean: NaivePipeline, statement: str, kind: Kind, count: int
+) -> None:
     clean.execute(statement)
-    verdict = clean.judged(TABLE)
+    verdict = clean.check(TABLE)
     assert verdict.count(kind) == count, str(verdict)
 
 
-def test_file_that_is_wrong_is_found(clean: Naive) -> None:
+def test_file_that_is_wrong_is_found(clean: NaivePipeline) -> None:
     """A truncated file and unknown files are faults; a leftover temporary file is garbage."""
     part = next(clean.storage.glob("1-1/*.gz"))
     part.write_bytes(part.read_bytes()[:-1])
     for name in ("stray.jsonl.gz", "manifests/stray.json", "manifests/.stray.json-1.tmp"):
         (clean.storage / name).write_text("")
-    verdict = clean.judged(TABLE)
+    verdict = clean.check(TABLE)
     assert [verdict.count(one) for one in (Kind.UNREADABLE, Kind.ORPHAN, Kind.POINTER)] == [1, 1, 1]
     assert verdict.garbage == 1
     assert f"nothing names {clean.storage}/stray.jsonl.gz" in str(verdict)

@@ -1,8 +1,8 @@
-"""What processes of the system do, each deed as the process does it whose business it is.
+"""The actions of the system's processes, each as that process performs it.
 
 A sensor's tick is evaluated and carried out as the code server and the daemon do it together; a run
-is executed as a run process does; the rest are commands and Dagster jobs. Every deed opens what it
-needs and leaves nothing behind but its effects. Nothing is killed here.
+is executed as a run process does; the rest are commands and Dagster jobs. Each action opens what it
+needs and leaves nothing open.
 """
 
 import importlib
@@ -71,7 +71,7 @@ _RUN_KEY_TAG, _SENSOR_TAG = "dagster/run_key", "dagster/sensor_name"
 
 
 def prepare() -> None:
-    """Make the tables of the inventory and of Dagster."""
+    """Create the tables of the inventory and of Dagster."""
     with closing(Pipeline.from_environment()) as pipeline:
         pipeline.database  # noqa: B018 - made when it is opened
         with open_instance(pipeline.home):
@@ -79,38 +79,38 @@ def prepare() -> None:
 
 
 def tick(name: str, cursor: str | None) -> str | None:
-    """Evaluate a sensor and do what it asks for, in the order of the daemon; gives its cursor."""
+    """Evaluate a sensor, carry out its result in the order of the daemon, and return its cursor."""
     sensor = _DEFINITIONS.resolve_sensor_def(name)
     with open_instance(_HOME) as instance:
         resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(
             instance=instance, cursor=cursor, resources=resources
         ) as context:
-            said = sensor(context)
-        if not isinstance(said, dg.SensorResult):
-            sys.stderr.write(f"{said}\n")
+            result = sensor(context)
+        if not isinstance(result, dg.SensorResult):
+            sys.stderr.write(f"{result}\n")
             return cursor
-        for add in said.dynamic_partitions_requests or ():
+        for add in result.dynamic_partitions_requests or ():
             instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
-        for event in said.asset_events:
+        for event in result.asset_events:
             instance.report_runless_asset_event(event)
-        for request in said.run_requests or ():
+        for request in result.run_requests or ():
             known = {_RUN_KEY_TAG: str(request.run_key), _SENSOR_TAG: name}
             if not instance.get_runs(dg.RunsFilter(tags=known), limit=1):
-                wanted = request.job_name or sensor.job_name
-                assert wanted is not None
-                _new_run(instance, wanted, known | dict(request.tags))
-        return said.cursor
+                job_name = request.job_name or sensor.job_name
+                assert job_name is not None
+                _new_run(instance, job_name, known | dict(request.tags))
+        return result.cursor
 
 
 def launch(stream: str, job: str, first: str, last: str) -> str:
-    """Ask for a run of partitions as a person does; gives its id."""
+    """Launch a run of partitions as a user does, and return its id."""
     with open_instance(_HOME) as instance:
         return _new_run(instance, job, run_tags(_STREAMS[stream], first, last))
 
 
 def run(run_id: str, lease_seconds: float | None = None) -> str:
-    """Execute a run that was asked for; gives its status."""
+    """Execute a launched run, and return its status."""
     if lease_seconds is not None:
         attempt.LEASE = load.LEASE = timedelta(seconds=lease_seconds)
     with open_instance(_HOME) as instance:
@@ -118,21 +118,20 @@ def run(run_id: str, lease_seconds: float | None = None) -> str:
 
 
 def job(name: str, config: dict[str, Any] | None = None) -> str:
-    """Launch a job and execute its run; gives its status."""
+    """Launch a job, execute its run, and return its status."""
     with open_instance(_HOME) as instance:
         return _execute(instance, _new_run(instance, name, {}, config or {}))
 
 
 def monitor() -> int:
-    """Find runs whose process is gone, as run monitoring does, and end what they left open."""
+    """Find runs whose process is gone, as run monitoring does, and close their attempts."""
     ended = 0
     started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
     with closing(Pipeline.from_environment()) as pipeline, open_instance(_HOME) as instance:
         for record in instance.get_run_records(started):
             run_id = record.dagster_run.run_id
             monitor_started_run(instance, None, record, logging.getLogger("monitor"))  # type: ignore[arg-type] # asked only where runs are resumed
-            found = instance.get_run_by_id(run_id)
-            if found is not None and found.status is dg.DagsterRunStatus.FAILURE:
+            if _run_of(instance, run_id).status is dg.DagsterRunStatus.FAILURE:
                 pipeline.database.run_ends.close_failed(run_id, "its process ended")
                 ended += 1
     return ended
@@ -162,25 +161,20 @@ def _new_run(
 
 
 def _execute(instance: dg.DagsterInstance, run_id: str) -> str:
-    asked = instance.get_run_by_id(run_id)
-    assert asked is not None
-    told = EngineEventData.in_process(os.getpid())
-    instance.report_engine_event("Started process for run", asked, told)
-    definition = _DEFINITIONS.resolve_job_def(asked.job_name)
-    for _ in execute_run_iterator(InMemoryJob(definition), asked, instance):
+    launched = _run_of(instance, run_id)
+    event = EngineEventData.in_process(os.getpid())
+    instance.report_engine_event("Started process for run", launched, event)
+    definition = _DEFINITIONS.resolve_job_def(launched.job_name)
+    for _ in execute_run_iterator(InMemoryJob(definition), launched, instance):
         pass
-    done = instance.get_run_by_id(run_id)
-    assert done is not None
-    return done.status.value
+    return _run_of(instance, run_id).status.value
 
 
-DEEDS = {
-    "command": command,
-    "job": job,
-    "launch": launch,
-    "monitor": monitor,
-    "prepare": prepare,
-    "run": run,
-    "target": target,
-    "tick": tick,
-}
+def _run_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRun:
+    found = instance.get_run_by_id(run_id)
+    assert found is not None
+    return found
+
+
+_ALL = (command, job, launch, monitor, prepare, run, target, tick)
+ACTIONS = {action.__name__: action for action in _ALL}

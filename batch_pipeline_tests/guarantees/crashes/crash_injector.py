@@ -1,192 +1,380 @@
-"""A seeded storm: processes of the system at work, of which most die, and servers now and then.
+"""A seeded sequence of actions of which most are killed, and of servers that are killed.
 
-What dies when is drawn from the seed alone. Afterwards `drain` lets everything be done that is left
-to do, as time does; what came of it others judge.
+All kills are drawn from the seed alone. Afterwards `drain` completes all remaining work; the
+checker then looks for faults.
 """
 
+import json
 import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
-from batch_pipeline_tests.guarantees.crashes.fork_server import SURPRISED, Child
-from batch_pipeline_tests.guarantees.crashes.installation import Scene
-from batch_pipeline_tests.guarantees.crashes.points import DEED_OF, armed
-from batch_pipeline_tests.guarantees.crashes.steps import SENSORS, Step, Steps
+from batch_pipeline_tests.guarantees.crashes.fork_server import UNEXPECTED_ERROR, Child
+from batch_pipeline_tests.guarantees.crashes.installation import CrashInstallation
 
-_LONGEST_DELAY_SECONDS = 0.8
-_LONG_SECONDS = 20.0
-_MOST_LOOKS = 30
-_AT_ONCE = 3
-_ROUNDS_TO_A_PERSON = 8  # who tries again what died too often
-_QUIET_LOOKS = 2
-_UNDONE = """
+# The failpoints of each kind of action.
+POINTS = {
+    "new files": (
+        *("register.locked", "register.before_commit", "register.after_commit"),
+        *("plan.locked", "plan.before_commit", "plan.after_commit"),
+    ),
+    "encode": (
+        *("claim.before_commit", "claim.after_commit", "encode.after_claim"),
+        *("schema.before_commit", "encode.before_publish", "publish.before_commit"),
+        *("publish.after_commit", "encode.before_pointer", "pointer.before_link"),
+        *("fail.before_commit", "fail.after_commit"),
+    ),
+    "load": (
+        *("load.before_claim_commit", "warehouse.in_copy", "warehouse.before_commit"),
+        *("load.acknowledged", "load.before_commit", "load.after_commit"),
+    ),
+    "gc": ("collect.listed", "collect.judged", "collect.marked", "collect.before_remove"),
+    "backfill": ("backfill.locked", "backfill.before_commit", "backfill.after_commit"),
+    "audit": ("audit.found", "audit.locked", "audit.before_commit", "audit.after_commit"),
+    "retry": ("retry.before_commit", "retry.after_commit"),
+    "cancel": (
+        *("cancel.locked", "cancel.closed"),
+        *("cancel.before_commit", "cancel.after_commit"),
+    ),
+    "pause": ("pause.before_commit",),
+    "target": (
+        *("target.before_rename", "target.after_rename"),
+        *("target.after_register", "target.after_state"),
+    ),
+}
+KIND_OF = {point: kind for kind, points in POINTS.items() for point in points}
+# Covered by the tests that `inventory/test_failpoints.py` names: points of the library, of commands
+# for one batch, of buckets and restored backups, and of Spark's workers, which know no setting.
+COVERED_ELSEWHERE = (
+    *("acquire.", "bisect.", "discard."),
+    *("encode.before_rename", "succeed.", "upload."),
+)
+_STREAMS = ("orders", "visits", "notes")
+_SENSORS = (
+    *(f"{stream}_new_files" for stream in _STREAMS),
+    *("orders_backfill", "orders_load", "visits_load"),
+)
+_MAX_DELAY_SECONDS = 0.8
+_WAIT_SECONDS = 20.0
+_MAX_WAITS = 30
+_MAX_STEPS = 3  # at a time
+_RESUME_ROUNDS = 8  # between two looks of an operator at what failed too often
+_QUIET_ROUNDS = 2
+_UNFINISHED = """
 SELECT count(*) FROM batch_pipeline.batch_state WHERE state NOT IN ('published', 'superseded')
 """
 _PAUSED = "SELECT name FROM batch_pipeline.job WHERE paused_at IS NOT NULL"
-_ENDS = """
+_FAILED = """
+SELECT DISTINCT j.name, j.meta_table FROM batch_pipeline.job j
+  JOIN batch_pipeline.batch_state s ON s.job_id = j.id
+ WHERE s.state IN ('dead', 'failed', 'cancelled')
+"""
+_ATTEMPTS = """
 SELECT batch_id, number, run_id, status, extract(epoch FROM finished_at)::float8
   FROM batch_pipeline.attempt
 """
 
 
-@dataclass(slots=True, kw_only=True)
-class Storm:
-    """What was killed: points by how often they fired, servers by name, runs with the time.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An action that is killed at a failpoint, after some seconds, or not at all."""
 
-    `surprises` are what processes died of that nobody had killed.
+    action: str
+    arguments: dict[str, Any]
+    point: str = ""
+    seconds: float | None = None
+
+    @property
+    def failpoints(self) -> str:
+        """The setting that kills at the point; some points are only reached after a failure."""
+        first = "encode.before_publish=raise," if self.point.startswith("fail.") else ""
+        return f"{first}{self.point}=kill" if self.point else ""
+
+
+@dataclass(slots=True, kw_only=True)
+class CrashInjector:
+    """The kills so far: points by how often they fired, servers by name, runs with the time.
+
+    `unexpected` are the errors of processes that were not killed. The cursors of sensors and the
+    last STATE of the target are kept as the daemon and the runner of a tap keep them.
     """
 
-    scene: Scene
+    installation: CrashInstallation
     chance: random.Random
     fired: Counter[str] = field(default_factory=Counter)
     at_random: int = 0
     servers: Counter[str] = field(default_factory=Counter)
     runs: dict[str, float] = field(default_factory=dict)
-    surprises: list[str] = field(default_factory=list)
-    steps: Steps = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.steps = Steps(scene=self.scene, chance=self.chance)
+    unexpected: list[str] = field(default_factory=list)
+    _cursors: dict[str, str | None] = field(default_factory=dict)
+    _notes: int = 0
+    _backfills: int = 0
 
     @property
     def kills(self) -> int:
-        """How many processes and servers were killed."""
+        """The number of processes and servers that were killed."""
         return self.fired.total() + self.at_random + self.servers.total()
 
-    def rage(self, kills: int, points: Collection[str], *, server_every: int) -> None:
-        """Kill so many, at each of the points at least once; a server every so many rounds."""
-        number = 0
+    def run(self, kills: int, points: Collection[str], *, server_every: int) -> None:
+        """Kill processes, at each point at least once, and a server every so many rounds."""
+        rounds = 0
         while self.kills < kills or not self.fired.keys() >= set(points):
-            number += 1
-            self._do(self._round(points), server=number % server_every == 0)
-            if number % _ROUNDS_TO_A_PERSON == 0:
-                self._let_a_person_look()
+            rounds += 1
+            self._run(self._next_steps(points), with_server=rounds % server_every == 0)
+            if rounds % _RESUME_ROUNDS == 0:
+                self._resume()
 
     def drain(self) -> None:
-        """Do all that is left, without a fault."""
-        while self.scene.gaps:
-            self.scene.land_late()
-        quiet = 0
-        while quiet < _QUIET_LOOKS:
-            self._do([self.steps.audit()])
-            self._let_a_person_look()
-            self._do_all([self.steps.tick(one) for one in SENSORS])
-            waiting = self.scene.queue()
-            self._do_all([Step(deed="run", given={"run_id": run_id}) for run_id, _ in waiting])
-            is_quiet = not waiting and self.scene.rows(_UNDONE) == [(0,)]
-            quiet = quiet + 1 if is_quiet else 0
+        """Complete all work, without a kill."""
+        while self.installation.gaps:
+            self.installation.land_late()
+        quiet_rounds = 0
+        while quiet_rounds < _QUIET_ROUNDS:
+            self._run([self._audit()])
+            self._resume()
+            self._run_all([self._tick(sensor) for sensor in _SENSORS])
+            waiting = self.installation.queue()
+            self._run_all([_run_step(run_id) for run_id, _ in waiting])
+            is_quiet = not waiting and self.installation.query(_UNFINISHED) == [(0,)]
+            quiet_rounds = quiet_rounds + 1 if is_quiet else 0
 
-    def longest_recovery_seconds(self) -> float:
+    def max_recovery_seconds(self) -> float:
         """Return the longest time from a kill to the publish by the very next attempt."""
-        rows = self.scene.rows(_ENDS)
+        rows = self.installation.query(_ATTEMPTS)
         ends = {(batch, number): (status, end) for batch, number, _, status, end in rows}
-        waits = [0.0]
+        seconds = [0.0]
         for batch, number, run_id, status, _ in rows:
-            following, end = ends.get((batch, number + 1), ("", 0.0))
-            if run_id in self.runs and status != "succeeded" and following == "succeeded":
-                waits.append(end - self.runs[run_id])
-        return max(waits)
+            next_status, end = ends.get((batch, number + 1), ("", 0.0))
+            if run_id in self.runs and status != "succeeded" and next_status == "succeeded":
+                seconds.append(end - self.runs[run_id])
+        return max(seconds)
 
-    def _round(self, points: Collection[str]) -> list[Step]:
-        """Draw a point to die at, and what goes on beside it."""
-        aims = [one for one in points if not self.fired[one]] or list(DEED_OF)
-        [aim] = self.chance.choices(aims, [1 / (1 + self.fired[one]) for one in aims])
-        chosen = self.steps.to(DEED_OF[aim], aim)
-        mine = {step.given.get("run_id") for step in chosen}
-        others = [run_id for run_id, _ in self.scene.queue() if run_id not in mine]
+    def _next_steps(self, points: Collection[str]) -> list[Step]:
+        """Draw a point to kill at, and the steps beside it."""
+        aims = [point for point in points if not self.fired[point]] or list(KIND_OF)
+        [aim] = self.chance.choices(aims, [1 / (1 + self.fired[point]) for point in aims])
+        steps = self._steps_to(aim)
+        used = {step.arguments.get("run_id") for step in steps}
+        others = [run_id for run_id, _ in self.installation.queue() if run_id not in used]
         for run_id in self.chance.sample(others, min(len(others), 2)):
-            chosen.append(self._any_end(Step(deed="run", given={"run_id": run_id})))
-        if len(chosen) < _AT_ONCE:
-            chosen.append(self._any_end(self.steps.tick(self.chance.choice(SENSORS))))
-        return chosen
+            steps.append(self._maybe_killed(_run_step(run_id)))
+        if len(steps) < _MAX_STEPS:
+            steps.append(self._maybe_killed(self._tick(self.chance.choice(_SENSORS))))
+        return steps
 
-    def _any_end(self, step: Step) -> Step:
-        """Let a deed die at any moment, or live."""
+    def _maybe_killed(self, step: Step) -> Step:
         if self.chance.random() < 0.5:
             return step
-        seconds = self.chance.uniform(0.02, _LONGEST_DELAY_SECONDS)
-        return Step(deed=step.deed, given=step.given, seconds=seconds)
+        return replace(step, seconds=self.chance.uniform(0.02, _MAX_DELAY_SECONDS))
 
-    def _let_a_person_look(self) -> None:
-        paused = [["jobs", "resume", name] for (name,) in self.scene.rows(_PAUSED)]
-        self._do_all([Step(deed="command", given={"words": words}) for words in paused])
-        self._do_all(self.steps.again())
+    def _steps_to(self, point: str) -> list[Step]:
+        """Prepare a step that is killed at a point; none if no run waits."""
+        kind = KIND_OF[point]
+        if kind in ("encode", "load"):
+            return self._waiting_run(point, is_load=kind == "load")
+        prepare: dict[str, Callable[[str], Step]] = {
+            "new files": self._new_files,
+            "target": self._target,
+            "audit": self._late_rows,
+            "backfill": self._backfill,
+            "gc": self._gc,
+            "cancel": self._cancel,
+            "retry": self._retry,
+            "pause": lambda point: _command("jobs", "pause", "orders", point=point),
+        }
+        return [prepare[kind](point)]
 
-    def _do_all(self, steps: Sequence[Step]) -> None:
-        left = iter(steps)
-        while some := list(islice(left, 2)):
-            self._do(some)
+    def _waiting_run(self, point: str, *, is_load: bool) -> list[Step]:
+        if point == "schema.before_commit":
+            self.installation.land("orders", new_column=True)
+        for _ in range(2):
+            queue = self.installation.queue()
+            waiting = [run_id for run_id, job in queue if job.endswith("_load") == is_load]
+            if waiting:
+                return [replace(_run_step(self.chance.choice(waiting)), point=point)]
+            self.installation.land("orders")
+            self.installation.land("visits")
+            sensors = [sensor for sensor in _SENSORS if sensor.endswith("_load") == is_load]
+            for sensor in self.chance.sample(sensors, 2):
+                self._tick_now(sensor)
+        return []
 
-    def _do(self, steps: Sequence[Step], *, server: bool = False) -> None:
-        """Do some deeds at once, kill those that are to be killed, and count."""
-        warm = self.scene.warm
-        children = [
-            warm.fork(one.deed, failpoints=armed(one.point) if one.point else "", **one.given)
-            for one in steps
+    def _new_files(self, point: str) -> Step:
+        stream = "orders" if point.startswith("register") else self.chance.choice(_STREAMS)
+        for name in ("orders", "visits"):
+            self.installation.land(name)
+        return self._tick(f"{stream}_new_files", point=point)
+
+    def _late_rows(self, point: str) -> Step:
+        self.installation.land_late()
+        return self._audit(point=point)
+
+    def _gc(self, point: str) -> Step:
+        self.installation.age()
+        return _command("gc", point=point)
+
+    def _cancel(self, point: str) -> Step:
+        self.installation.land("orders")
+        self._tick_now("orders_new_files")
+        return _command("jobs", "cancel", "orders", point=point)
+
+    def _retry(self, point: str) -> Step:
+        names = [name for name, _ in self.installation.query(_FAILED)]
+        return _command("jobs", "retry", self.chance.choice(names or ["orders"]), point=point)
+
+    def _backfill(self, point: str) -> Step:
+        first = self.chance.randint(1, max(self.installation.files.get("orders", 1) - 3, 1))
+        self._backfills += 1
+        backfill = {
+            "stream": "orders",
+            "name": f"again{self._backfills}",
+            "first_id": first,
+            "last_id": first + 2,
+            "max_count": 2,
+            "dry_run": False,
+        }
+        return _job("batch_pipeline_plan_backfill", "plan_or_estimate", backfill, point=point)
+
+    def _target(self, point: str) -> Step:
+        """Feed the target with the messages of a tap after the last STATE."""
+        folder = self.installation.sandbox.folder
+        config, messages = folder / "target.json", folder / "messages.jsonl"
+        config.write_text(json.dumps({"max_records": 2, "create_streams": False}))
+        schema = {"properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
+        lines: list[dict[str, Any]] = [
+            {"type": "SCHEMA", "stream": "notes", "schema": schema, "key_properties": ["id"]}
         ]
-        if server:
-            warm.has_ended(children[0], self.chance.uniform(0.1, _LONGEST_DELAY_SECONDS))
-            self._kill_a_server()
-        self._kill_in_time(steps, children)
+        for uid in range(self._notes + 1, self._notes + 5):
+            record = {"id": uid, "name": f"note {uid}"}
+            lines.append({"type": "RECORD", "stream": "notes", "record": record})
+            lines.append({"type": "STATE", "value": {"at": uid}})
+        messages.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        arguments = {"config": str(config), "messages": str(messages)}
+        return Step(action="target", arguments=arguments, point=point)
+
+    def _tick(self, sensor: str, *, point: str = "") -> Step:
+        arguments = {"name": sensor, "cursor": self._cursors.get(sensor)}
+        return Step(action="tick", arguments=arguments, point=point)
+
+    def _tick_now(self, sensor: str) -> None:
+        arguments = self._tick(sensor).arguments
+        self._cursors[sensor] = _later(self.installation.actions.run("tick", **arguments))
+
+    def _audit(self, *, point: str = "") -> Step:
+        """Reconcile all streams, and audit for late rows."""
+        config = {"streams": [*_STREAMS]}
+        return _job("batch_pipeline_reconcile", "reconcile_streams", config, point=point)
+
+    def _resume(self) -> None:
+        """Resume paused jobs, and retry batches that failed three times, as an operator does."""
+        resumed = [_command("jobs", "resume", name) for (name,) in self.installation.query(_PAUSED)]
+        self._run_all(resumed)
+        failed = self.installation.query(_FAILED)
+        self._run_all(
+            [_command("jobs", "retry", name, "--meta-table", table) for name, table in failed]
+        )
+
+    def _run_all(self, steps: Sequence[Step]) -> None:
+        """Run steps without a kill, two at a time."""
+        remaining = iter(steps)
+        while some := list(islice(remaining, 2)):
+            self._run(some)
+
+    def _run(self, steps: Sequence[Step], *, with_server: bool = False) -> None:
+        """Run some steps at the same time, kill those that are to be killed, and count."""
+        actions = self.installation.actions
+        running = [
+            (step, actions.fork(step.action, failpoints=step.failpoints, **step.arguments))
+            for step in steps
+        ]
+        if with_server:
+            delay = self.chance.uniform(0.1, _MAX_DELAY_SECONDS)
+            running[0][1].has_ended(within_seconds=delay)
+            self._kill_server()
+        self._kill_in_time(running)
         before = self.kills
-        self._wait(list(zip(steps, children, strict=True)), excused=server)
-        if server:
-            self.scene.let_leases_end([*self.runs])
-        if server or self.kills > before:
-            warm.done("monitor")
+        self._wait(running, excused=with_server)
+        if with_server:
+            self.installation.expire_leases([*self.runs])
+        if with_server or self.kills > before:
+            actions.run("monitor")
 
-    def _wait(self, working: list[tuple[Step, Child]], *, excused: bool) -> None:
-        """Wait for the end of all children.
-
-        After a restart of the database, what was killed is not known to be dead before its lease is
-        over; a load waits for that.
-        """
-        warm, looks = self.scene.warm, 0
-        while working:
-            over = [pair for pair in working if warm.has_ended(pair[1], _LONG_SECONDS)]
-            for step, child in over:
-                self._note(step, child, warm.ended(child), excused=excused)
-            working = [pair for pair in working if pair not in over]
-            if working:
-                looks += 1
-                assert looks < _MOST_LOOKS, f"{working} hang"
-                self.scene.let_leases_end([*self.runs])
-
-    def _kill_in_time(self, steps: Sequence[Step], children: Sequence[Child]) -> None:
+    def _kill_in_time(self, running: Sequence[tuple[Step, Child]]) -> None:
         began = time.monotonic()
-        timed = [
-            (step.seconds, child)
-            for step, child in zip(steps, children, strict=True)
-            if step.seconds is not None
-        ]
+        timed = [(step.seconds, child) for step, child in running if step.seconds is not None]
         for seconds, child in sorted(timed, key=lambda pair: pair[0]):
-            left = seconds - (time.monotonic() - began)
-            if not self.scene.warm.has_ended(child, max(left, 0.0)):
+            remaining = max(seconds - (time.monotonic() - began), 0.0)
+            if not child.has_ended(within_seconds=remaining):
                 signal.pidfd_send_signal(child.descriptor, signal.SIGKILL)
 
-    def _kill_a_server(self) -> None:
-        which = self.chance.choice(("database", "database", "Spark", "Python worker"))
-        if which == "database":
-            self.scene.kill_database(self.chance.choice((signal.SIGKILL, signal.SIGQUIT)))
-        elif which == "Spark":
-            self.scene.kill_spark()
-        elif not self.scene.kill_worker():
-            return
-        self.servers[which] += 1
-        self.scene.rows("SELECT 1")
+    def _wait(self, running: list[tuple[Step, Child]], *, excused: bool) -> None:
+        """Wait for the end of all children.
 
-    def _note(self, step: Step, child: Child, code: int, *, excused: bool) -> None:
+        After a restart of the database, a killed process is not known to be dead before its lease
+        has ended; a load waits for that.
+        """
+        waits = 0
+        while running:
+            ended = [pair for pair in running if pair[1].has_ended(within_seconds=_WAIT_SECONDS)]
+            for step, child in ended:
+                self._note_end(step, child, excused=excused)
+            running = [pair for pair in running if pair not in ended]
+            if running:
+                waits += 1
+                assert waits < _MAX_WAITS, f"{running} hang"
+                self.installation.expire_leases([*self.runs])
+
+    def _kill_server(self) -> None:
+        server = self.chance.choice(("database", "database", "Spark", "Python worker"))
+        if server == "database":
+            number = self.chance.choice((signal.SIGKILL, signal.SIGQUIT))
+            self.installation.kill_database(number)
+        elif server == "Spark":
+            self.installation.kill_spark()
+        elif not self.installation.kill_python_worker():
+            return
+        self.servers[server] += 1
+        self.installation.query("SELECT 1")
+
+    def _note_end(self, step: Step, child: Child, *, excused: bool) -> None:
+        code = self.installation.actions.exit_code(child)
         if code == -signal.SIGKILL:
             if step.seconds is None:
                 self.fired[step.point] += 1
             else:
                 self.at_random += 1
-            if step.deed == "run":
-                self.runs[step.given["run_id"]] = time.time()
-        elif code == SURPRISED and not excused:
-            self.surprises.append(f"{step}: {child.printed.read_text()[-2000:]}")
-        self.steps.hear(step, child, code)
+            if step.action == "run":
+                self.runs[step.arguments["run_id"]] = time.time()
+        elif code == UNEXPECTED_ERROR and not excused:
+            self.unexpected.append(f"{step}: {child.output[-2000:]}")
+        if step.action == "tick" and code == 0:
+            self._cursors[step.arguments["name"]] = _later(child.result)
+        if step.action == "target":
+            for line in child.output.splitlines(keepends=True):
+                with suppress(ValueError, TypeError, KeyError):
+                    if line.endswith("\n"):
+                        self._notes = json.loads(line)["at"]
+
+
+def _run_step(run_id: str) -> Step:
+    return Step(action="run", arguments={"run_id": run_id})
+
+
+def _command(*words: str, point: str = "") -> Step:
+    return Step(action="command", arguments={"words": [*words]}, point=point)
+
+
+def _job(name: str, op: str, config: dict[str, Any], *, point: str) -> Step:
+    arguments = {"name": name, "config": {"ops": {op: {"config": config}}}}
+    return Step(action="job", arguments=arguments, point=point)
+
+
+def _later(cursor: str | None) -> str | None:
+    """Return a cursor as it is long after it was written: every pause it remembers is over."""
+    return None if cursor is None else json.dumps({"runs": json.loads(cursor).get("runs", 0)})

@@ -1,7 +1,7 @@
-"""A warm process that forks a child for each deed, and the test's end of the line to it.
+"""A server process that forks a child for each action, and the client for it.
 
-It imports all that deeds need, and opens no connection and starts no thread, so that a child begins
-as a process that was started a moment ago, in a few milliseconds. What deeds do is not known here.
+The server imports all that the actions need, but opens no connection and starts no thread. A child
+then starts within milliseconds in the state of a new process.
 """
 
 import gc
@@ -15,127 +15,125 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.failpoint import VARIABLE
 
-SURPRISED = 70
+UNEXPECTED_ERROR = 70  # exit code
 _PROJECT = Path(__file__).parents[3]
-_PATIENCE_SECONDS = 300.0  # longer than any deed takes on any machine
+_TIMEOUT_SECONDS = 300.0  # longer than any action takes on any machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A process at a deed. `told` is the file with what it gives; `printed` is what it prints."""
+    """A process that performs an action."""
 
     pid: int
     descriptor: int
-    deed: str
-    told: Path
-    printed: Path
+    action: str
+    result_file: Path
+    output_file: Path
 
-    def gave(self) -> Any:
-        """Read what the deed gave; None where it did not get so far."""
-        return json.loads(self.told.read_text()) if self.told.exists() else None
+    @property
+    def result(self) -> Any:
+        """The return value of the action; None if it did not return."""
+        return json.loads(self.result_file.read_text()) if self.result_file.exists() else None
+
+    @property
+    def output(self) -> str:
+        """The output of the action so far."""
+        return self.output_file.read_text()
 
     def is_stopped(self) -> bool:
-        """Return whether it was stopped by a signal."""
+        """Return whether the process was stopped by a signal."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
+    def has_ended(self, *, within_seconds: float) -> bool:
+        """Wait for the end of the process, and return whether it ended in time."""
+        return bool(select.select([self.descriptor], [], [], within_seconds)[0])
 
-class Warm:
-    """The warm process of a module with deeds, as a context manager; files go to a folder."""
 
-    def __init__(self, deeds: str, folder: Path, environment: Mapping[str, str]) -> None:
+class ForkServer:
+    """The server for a module with actions; the files of children go to a folder."""
+
+    def __init__(self, actions: str, folder: Path, environment: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._count = folder, 0
-        self._log = (folder / "log").open("ab")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, deeds],
-            cwd=_PROJECT,
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, actions],
+                cwd=_PROJECT,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
 
-    def fork(self, deed: str, *, failpoints: str = "", **given: Any) -> Child:
-        """Let a child do a deed."""
+    def fork(self, action: str, *, failpoints: str = "", **arguments: Any) -> Child:
+        """Start an action in a child."""
         self._count += 1
-        told, printed = (self._folder / f"{self._count}.{name}" for name in ("told", "printed"))
-        asked = {"deed": deed, "given": given, "failpoints": failpoints}
-        pid = self._ask(asked | {"told": str(told), "printed": str(printed)})
-        return Child(pid=pid, descriptor=os.pidfd_open(pid), deed=deed, told=told, printed=printed)
+        files = {
+            f"{name}_file": self._folder / f"{self._count}.{name}" for name in ("result", "output")
+        }
+        request = {"action": action, "arguments": arguments, "failpoints": failpoints}
+        pid = self._request(request | {name: str(path) for name, path in files.items()})
+        return Child(pid=pid, descriptor=os.pidfd_open(pid), action=action, **files)
 
-    def has_ended(self, child: Child, seconds: float) -> bool:
-        """Wait for the end of a child for some seconds, and tell whether it came."""
-        return bool(select.select([child.descriptor], [], [], seconds)[0])
-
-    def ended(self, child: Child) -> int:
-        """Wait for the end of a child; gives its exit code, negative for a signal."""
-        assert self.has_ended(child, _PATIENCE_SECONDS), f"{child.deed} hangs: {child.printed}"
+    def exit_code(self, child: Child) -> int:
+        """Wait for the end of a child, and return its exit code, negative for a signal."""
+        has_ended = child.has_ended(within_seconds=_TIMEOUT_SECONDS)
+        assert has_ended, f"{child.action} hangs: {child.output_file}"
         os.close(child.descriptor)
-        return self._ask({"ended": child.pid})
+        return self._request({"ended": child.pid})
 
-    def done(self, deed: str, **given: Any) -> Any:
-        """Let a child do a deed to its end, and give what it gave."""
-        child = self.fork(deed, **given)
-        code = self.ended(child)
-        assert code == 0, f"{deed} {given} ended with {code}: {child.printed.read_text()}"
-        return child.gave()
+    def run(self, action: str, **arguments: Any) -> Any:
+        """Run an action that must succeed, and return its result."""
+        child = self.fork(action, **arguments)
+        code = self.exit_code(child)
+        assert code == 0, f"{action} {arguments} ended with {code}: {child.output}"
+        return child.result
 
-    def _ask(self, asked: Mapping[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the warm process has ended: {(self._folder / 'log').read_text()}"
-        return int(answer)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill the server."""
         self._process.kill()
         self._process.communicate()
-        self._log.close()
+
+    def _request(self, request: Mapping[str, Any]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the fork server has ended: {(self._folder / 'log').read_text()}"
+        return int(answer)
 
 
-def serve(deeds: Mapping[str, Any]) -> None:
-    """Fork a child for each line of standard input that asks for a deed, and tell its number; wait
-    for the end of the child that a line names, and tell how it ended.
-    """
-    gc.freeze()  # children need not look through what was imported
+def _serve(actions: Mapping[str, Any]) -> None:
+    """Answer each line of standard input: the pid of a new child, or the exit code of one."""
+    gc.freeze()  # children need not traverse what was imported
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "ended" in asked:
-            answer = os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])
+        request = json.loads(line)
+        if "ended" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
         else:
             answer = os.fork()
             if not answer:
-                _do(deeds, asked)
+                _perform(actions, request)
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 
-def _do(deeds: Mapping[str, Any], asked: Mapping[str, Any]) -> NoReturn:
-    code = SURPRISED
+def _perform(actions: Mapping[str, Any], request: Mapping[str, Any]) -> NoReturn:
+    code = UNEXPECTED_ERROR
     try:
-        printed = os.open(asked["printed"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), printed, printed)):
+        output = os.open(request["output_file"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
             os.dup2(descriptor, number)
-        os.environ[VARIABLE] = asked["failpoints"]
-        gave = deeds[asked["deed"]](**asked["given"])
-        Path(asked["told"]).write_text(json.dumps(gave))
+        os.environ[VARIABLE] = request["failpoints"]
+        result = actions[request["action"]](**request["arguments"])
+        Path(request["result_file"]).write_text(json.dumps(result))
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
@@ -151,4 +149,4 @@ def _do(deeds: Mapping[str, Any], asked: Mapping[str, Any]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(importlib.import_module(sys.argv[1]).DEEDS)
+    _serve(importlib.import_module(sys.argv[1]).ACTIONS)

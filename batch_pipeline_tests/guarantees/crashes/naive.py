@@ -1,14 +1,12 @@
-"""What many a pipeline does: a bookmark, a folder for each batch, files written in place, and a
-manifest that is a listing of the folder; nobody holds anything, nobody is told from another one.
+"""A naive protocol, to show that the checker finds faults: no leases, no fencing tokens.
 
-A stand-in that writes into the same tables, from which the constraints were taken. It shows that
-whoever judges can find fault. Nothing here is meant to be right.
+It has a bookmark, a folder for each batch, files written in place, and a manifest that lists the
+folder. It writes into the same tables, without their constraints.
 """
 
 import gzip
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +23,9 @@ UNFENCED = (
     "INSERT INTO batch_pipeline.job (name, meta_table, stream) VALUES ('orders', 'item', 'orders')",
     "INSERT INTO batch_pipeline.bookmark (job_id, first_id, last_id) VALUES (1, 0, 0)",
 )
-_MARK = "SELECT last_id, (SELECT coalesce(max(id), 0) FROM batch_pipeline.item) FROM {}.bookmark"
+_MARK = """
+SELECT last_id, (SELECT coalesce(max(id), 0) FROM batch_pipeline.item) FROM batch_pipeline.bookmark
+"""
 _PLAN = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
 VALUES (1, %s, %s, 0, 1, '{}')
@@ -39,7 +39,7 @@ _START = """
 INSERT INTO batch_pipeline.attempt
        (batch_id, number, token, liveness_key, status, run_id, lease_until)
 SELECT %s, count(*) + 1, %s, 0, 'running', '', now() FROM batch_pipeline.attempt WHERE batch_id = %s
-RETURNING id
+RETURNING id, number
 """
 _END = """
 UPDATE batch_pipeline.attempt
@@ -57,9 +57,9 @@ _LINEAGE = "INSERT INTO batch_pipeline.attempt_item VALUES (%s, %s, 3, 3, 0, 0)"
 
 
 def plan(url: str) -> None:
-    """Move the bookmark, then write down what lies behind it."""
+    """Move the bookmark, then insert a batch for each new item."""
     with psycopg.connect(url, autocommit=True) as connection:
-        row = connection.execute(_MARK.format("batch_pipeline").encode()).fetchone()
+        row = connection.execute(_MARK).fetchone()
         assert row is not None
         last, newest = row
         for first in range(last + 1, newest + 1):
@@ -69,14 +69,14 @@ def plan(url: str) -> None:
 
 
 def encode(url: str, folder: str) -> None:
-    """Take what is not done, write it in place, list the folder, and call it done."""
+    """Encode each unfinished batch in place, and publish a listing of its folder."""
     with psycopg.connect(url, autocommit=True) as connection:
         while (one := connection.execute(_WAITING).fetchone()) is not None:
             _encode(connection, Path(folder), *one)
 
 
 def end(url: str) -> None:
-    """Close what nobody works on any more."""
+    """Close all running attempts."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(_ABANDON)
 
@@ -87,7 +87,7 @@ def _encode(
     token = uuid4()
     started = connection.execute(_START, [batch_id, token, batch_id]).fetchone()
     assert started is not None
-    attempt_id: int = started[0]
+    attempt_id, number = started
     items = connection.execute(_ITEMS, [first, last]).fetchall()
     octets = gzip.compress("".join(_lines(location) for _, location in items).encode(), mtime=0)
     shared = folder / f"{first}-{last}"
@@ -106,22 +106,11 @@ def _encode(
     failpoint("naive.named")
     pointer = folder / "manifests" / f"{first}-{last}.json"
     pointer.parent.mkdir(exist_ok=True)
-    pointer.write_text(json.dumps(_told(str(token), attempt_id, connection, parts)))
+    manifest = {"token": str(token), "generation": number}
+    files = {"part_files": parts, "quarantine_files": []}
+    pointer.write_text(json.dumps(manifest | files))
     connection.execute(_END, [str(pointer), attempt_id])
     failpoint("naive.committed")
-
-
-def _told(
-    token: str,
-    attempt_id: int,
-    connection: "psycopg.Connection[Any]",
-    parts: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    query = "SELECT number FROM batch_pipeline.attempt WHERE id = %s"
-    row = connection.execute(query, [attempt_id]).fetchone()
-    generation = None if row is None else row[0]
-    named = {"part_files": parts, "quarantine_files": []}
-    return {"token": token, "generation": generation, **named}
 
 
 def _lines(location: str) -> str:
@@ -135,4 +124,4 @@ def _part(path: Path) -> dict[str, Any]:
     return {"uri": str(path), "records": 3, "size_bytes": len(octets), "sha256": digest}
 
 
-DEEDS = {"plan": plan, "encode": encode, "end": end}
+ACTIONS = {"plan": plan, "encode": encode, "end": end}

@@ -1,21 +1,20 @@
-"""Processes that are stopped past their lease, and go on when somebody else has done their work."""
+"""Processes that are stopped past their lease, and continue after another has done their work."""
 
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.guarantees.crashes.fork_server import Child
-from batch_pipeline_tests.guarantees.crashes.installation import Scene
+from batch_pipeline_tests.guarantees.crashes.installation import CrashInstallation
 
-STOPS = ("claim.after_commit", "encode.after_claim", "encode.before_publish")
-AT_ONCE = 6
+_STOPS = ("claim.after_commit", "encode.after_claim", "encode.before_publish")
+_RUNS = 6
 _LEASE_SECONDS = 1.0
-_HELD = """
+_LEASES = """
 SELECT count(*) FROM batch_pipeline.{} WHERE status = 'running' AND lease_until > clock_timestamp()
 """
-_TRIES = """
+_ATTEMPTS = """
 SELECT a.run_id, a.status, a.generation FROM batch_pipeline.attempt a
   JOIN batch_pipeline.batch b ON b.id = a.batch_id
   JOIN batch_pipeline.job j ON j.id = b.job_id
@@ -30,67 +29,68 @@ _LOADED = "SELECT count(*) FROM batch_pipeline.load WHERE run_id = %s AND status
 
 
 @dataclass(slots=True, kw_only=True)
-class Zombies:
-    """Zombies that were made so far, and what they published or recorded although they were."""
+class StalledWorkers:
+    """The number of workers that were stalled, and how many of them published or recorded."""
 
-    scene: Scene
-    made: int = 0
+    installation: CrashInstallation
+    stalled: int = 0
     published: int = 0
 
-    def of_runs(self) -> None:
-        """Stop some runs at their work, let one run take all of it over, and let them go on."""
-        scene, before = self.scene, len(self.scene.rows(_BATCHES))
-        for _ in range(AT_ONCE):
-            scene.land("parcels")
-        scene.warm.done("tick", name="parcels_new_files", cursor=None)
-        batches = scene.rows(_BATCHES)[before:]
-        runs = [run_id for run_id, job in scene.queue() if job == "parcels_encode"]
-        assert len(batches) == len(runs) == AT_ONCE
+    def encode(self) -> None:
+        """Stop some encoding runs, let another run take their work over, and continue them."""
+        actions, query = self.installation.actions, self.installation.query
+        before = len(query(_BATCHES))
+        for _ in range(_RUNS):
+            self.installation.land("parcels")
+        actions.run("tick", name="parcels_new_files", cursor=None)
+        batches = query(_BATCHES)[before:]
+        runs = [run_id for run_id, job in self.installation.queue() if job == "parcels_encode"]
+        assert len(batches) == len(runs) == _RUNS
         stopped = [
-            self._stopped(run_id, STOPS[number % len(STOPS)]) for number, run_id in enumerate(runs)
+            self._fork(run_id, _STOPS[number % len(_STOPS)]) for number, run_id in enumerate(runs)
         ]
-        self._wait(stopped, "attempt")
-        given = {"stream": "parcels", "job": "parcels_encode"}
-        other = scene.warm.done("launch", **given, first=batches[0][1], last=batches[-1][1])
-        assert scene.warm.done("run", run_id=other) == "SUCCESS"
-        self._wake(stopped)
-        tries = scene.rows(_TRIES, [one for one, _ in batches])
-        fenced = [row for row in tries if row[1] == "abandoned" and row[0] in runs]
-        assert len(fenced) == AT_ONCE, tries
-        self.made += AT_ONCE
-        published = [run_id for run_id, _, generation in tries if generation is not None]
+        self._wait_until_stopped(stopped, "attempt")
+        arguments = {"stream": "parcels", "job": "parcels_encode"}
+        other = actions.run("launch", **arguments, first=batches[0][1], last=batches[-1][1])
+        assert actions.run("run", run_id=other) == "SUCCESS"
+        self._continue(stopped)
+        attempts = query(_ATTEMPTS, [batch_id for batch_id, _ in batches])
+        fenced = [row for row in attempts if row[1] == "abandoned" and row[0] in runs]
+        assert len(fenced) == _RUNS, attempts
+        self.stalled += _RUNS
+        published = [run_id for run_id, _, generation in attempts if generation is not None]
         self.published += sum(run_id != other for run_id in published)
-        assert published.count(other) == AT_ONCE
+        assert published.count(other) == _RUNS
 
-    def of_a_load(self) -> None:
-        """Stop a load whose rows are in the target, let another one record it, let it go on."""
-        scene = self.scene
-        scene.land("orders")
-        for sensor in ("orders_new_files", "orders_load"):
-            scene.warm.done("tick", name=sensor, cursor=None)
-            if sensor == "orders_new_files":
-                for run_id, _ in scene.queue():
-                    assert scene.warm.done("run", run_id=run_id) == "SUCCESS"
-        [(run_id, _)] = scene.queue()
-        zombie = self._stopped(run_id, "load.acknowledged")
-        self._wait([zombie], "load")
-        assert scene.warm.done("job", name="orders_load") == "SUCCESS"
-        self._wake([zombie])
-        self.made += 1
-        [(recorded,)] = scene.rows(_LOADED, run_id)
+    def load(self) -> None:
+        """Stop a load whose rows are in the target, let another record it, and continue it."""
+        actions = self.installation.actions
+        self.installation.land("orders")
+        actions.run("tick", name="orders_new_files", cursor=None)
+        for run_id, _ in self.installation.queue():
+            assert actions.run("run", run_id=run_id) == "SUCCESS"
+        actions.run("tick", name="orders_load", cursor=None)
+        [(run_id, _)] = self.installation.queue()
+        stopped = [self._fork(run_id, "load.acknowledged")]
+        self._wait_until_stopped(stopped, "load")
+        assert actions.run("job", name="orders_load") == "SUCCESS"
+        self._continue(stopped)
+        self.stalled += 1
+        [(recorded,)] = self.installation.query(_LOADED, run_id)
         self.published += recorded
 
-    def _stopped(self, run_id: str, point: str) -> Child:
-        given: dict[str, Any] = {"run_id": run_id, "lease_seconds": _LEASE_SECONDS}
-        return self.scene.warm.fork("run", failpoints=f"{point}=stop", **given)
+    def _fork(self, run_id: str, point: str) -> Child:
+        return self.installation.actions.fork(
+            "run", failpoints=f"{point}=stop", run_id=run_id, lease_seconds=_LEASE_SECONDS
+        )
 
-    def _wait(self, children: Sequence[Child], table: str) -> None:
-        wait_until(lambda: all(one.is_stopped() for one in children), "all are stopped")
-        held = _HELD.format(table)
-        wait_until(lambda: self.scene.rows(held) == [(0,)], "their leases are over")
+    def _wait_until_stopped(self, children: Sequence[Child], table: str) -> None:
+        wait_until(lambda: all(child.is_stopped() for child in children), "all are stopped")
+        leases = _LEASES.format(table)
+        wait_until(lambda: self.installation.query(leases) == [(0,)], "their leases have ended")
 
-    def _wake(self, children: Sequence[Child]) -> None:
-        for one in children:
-            signal.pidfd_send_signal(one.descriptor, signal.SIGCONT)
-        for one in children:
-            assert self.scene.warm.ended(one) == 0
+    def _continue(self, children: Sequence[Child]) -> None:
+        for child in children:
+            signal.pidfd_send_signal(child.descriptor, signal.SIGCONT)
+        for child in children:
+            assert self.installation.actions.exit_code(child) == 0

@@ -5,38 +5,35 @@
 """
 
 import faulthandler
+import json
 import os
 import re
 import resource
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-
-import msgspec
+from typing import Any
 
 import batch_pipeline
 from batch_pipeline_tests.guarantees.fuzz.harness import (
-    BOARD,
     KEPT,
     MAX_FINDINGS,
     NOTES,
+    POSITION,
     TARGETS_MODULE,
-    Board,
     ChangedError,
     Check,
     Counts,
     Finding,
     Outcome,
     Position,
-    Share,
     Target,
-    Task,
-    line_of,
 )
 
 _ADDRESS_SPACE = 12 * 2**30  # so that no input takes all memory of the machine
@@ -45,73 +42,79 @@ _PEAK = re.compile(rb"VmHWM:\s*([0-9]+)")
 _PACKAGE = f"{Path(batch_pipeline.__file__).parent}{os.sep}"
 
 
-class _Run:
-    """One task."""
+class _HungerError(Exception):
+    pass
 
-    def __init__(self, task: Task, targets: dict[str, Target]) -> None:
-        self._task = task
-        self._targets = targets
-        self._folder = Path(task.folder)
-        self._board = Board(self._folder / BOARD)
-        self._notes = (self._folder / NOTES).open("ab")
-        (self._folder / KEPT).mkdir(exist_ok=True)
 
-    def all_shares(self) -> None:
-        for at, share in enumerate(self._task.shares):
-            target = self._targets[share.target]
-            start = Position(share=at, number=share.first, read=0, refused=0, data=b"")
-            self._board.write(start)
-            with TemporaryDirectory(dir=self._task.scratch) as folder:
-                self._write(self._share(at, share, target, target.open_check(Path(folder))))
+def _run(task: dict[str, Any]) -> None:
+    """Run all shares of a task; write findings and counts into its notes."""
+    folder = Path(task["folder"])
+    (folder / KEPT).mkdir(exist_ok=True)
+    targets: dict[str, Target] = import_module(task["targets"]).TARGETS
+    with (folder / NOTES).open("a") as notes, (folder / POSITION).open("r+b", 0) as position_file:
 
-    def _share(self, at: int, share: Share, target: Target, check: Check) -> Counts:
-        counts = dict.fromkeys(Outcome, 0)
-        findings = slowest = 0
-        slowest_seconds, begun = 0.0, time.process_time()
-        inputs = enumerate(islice(target.inputs(self._task.seed), share.stop))
-        for number, data in islice(inputs, share.first, None):
-            read, refused = counts[Outcome.READ], counts[Outcome.REFUSED]
-            position = Position(share=at, number=number, read=read, refused=refused, data=data)
-            self._board.write(position)
-            before, started = _peak_bytes(), time.process_time()
-            try:
-                counts[check(data)] += 1
-            except Exception as error:  # noqa: BLE001 - any other error is the finding
-                findings += self._find(share.target, position, error)
-            seconds, grown = time.process_time() - started, _peak_bytes() - before
-            if seconds > slowest_seconds:
-                slowest, slowest_seconds = number, seconds
-            if grown > self._task.max_bytes:
-                hunger = MemoryError(f"took {grown >> 20} MiB more")
-                findings += self._find(share.target, position, hunger, kind="memory")
-            if findings >= MAX_FINDINGS:
-                break
-        return Counts(
-            target=share.target,
-            read=counts[Outcome.READ],
-            refused=counts[Outcome.REFUSED],
-            slowest=slowest,
-            slowest_seconds=slowest_seconds,
-            seconds=time.process_time() - begun,
-        )
+        def note(one: Finding | Counts) -> None:
+            notes.write(json.dumps(asdict(one)) + "\n")
+            notes.flush()
 
-    def _find(
-        self, target: str, position: Position, error: Exception, *, kind: str | None = None
-    ) -> int:
-        number = position.number
-        path = self._folder / KEPT / f"{target} {number}".replace(" ", "-")
-        path.write_bytes(position.data)
-        trace = "".join(traceback.format_exception(error))[-_SHOWN_CHARACTERS:]
-        is_changed = isinstance(error, ChangedError)
-        place = error.args[0] if is_changed and error.args else _place_of(error.__traceback__)
-        trace += f"\n{type(error).__name__} {place!s:.100}"
-        kind = kind or ("changed" if is_changed else "exception")
-        self._write(Finding(target=target, number=number, kind=kind, trace=trace, path=str(path)))
-        return 1
+        def move(position: Position) -> None:
+            os.pwrite(position_file.fileno(), position.to_bytes(), 0)
 
-    def _write(self, note: Finding | Counts) -> None:
-        self._notes.write(line_of(note))
-        self._notes.flush()
+        for at, share in enumerate(task["shares"]):
+            target, counts = targets[share["target"]], dict.fromkeys(Outcome, 0)
+            move(Position(share=at, number=share["first"]))
+            findings, slowest_seconds = 0, 0.0
+            with TemporaryDirectory(dir=task["scratch"]) as scratch:
+                check = target.open_check(Path(scratch))
+                inputs = enumerate(islice(target.inputs(task["seed"]), share["stop"]))
+                for number, data in islice(inputs, share["first"], None):
+                    read, refused = counts[Outcome.READ], counts[Outcome.REFUSED]
+                    move(Position(share=at, number=number, read=read, refused=refused, data=data))
+                    outcome, errors, seconds = _try(check, data, task["max_bytes"])
+                    if outcome:
+                        counts[outcome] += 1
+                    slowest_seconds = max(slowest_seconds, seconds)
+                    for error in errors:
+                        path = folder / KEPT / f"{target.name} {number}".replace(" ", "-")
+                        path.write_bytes(data)
+                        note(_finding(target.name, number, path, error))
+                    findings += len(errors)
+                    if findings >= MAX_FINDINGS:
+                        break
+            note(
+                Counts(
+                    target=target.name,
+                    read=counts[Outcome.READ],
+                    refused=counts[Outcome.REFUSED],
+                    slowest_seconds=slowest_seconds,
+                )
+            )
+
+
+def _try(
+    check: Check, data: bytes, max_bytes: int
+) -> tuple[Outcome | None, list[Exception], float]:
+    """Check an input; return the outcome, what is wrong, and the seconds that it took."""
+    before, started = _peak_bytes(), time.process_time()
+    outcome, errors = None, list[Exception]()
+    try:
+        outcome = check(data)
+    except Exception as error:  # noqa: BLE001 - any other error is the finding
+        errors.append(error)
+    seconds = time.process_time() - started
+    if (grown := _peak_bytes() - before) > max_bytes:
+        errors.append(_HungerError(f"took {grown >> 20} MiB more"))
+    return outcome, errors, seconds
+
+
+def _finding(target: str, number: int, path: Path, error: Exception) -> Finding:
+    kind = "memory" if isinstance(error, _HungerError) else "exception"
+    place: object = _place_of(error.__traceback__)
+    if isinstance(error, ChangedError):
+        kind, place = "changed", next(iter(error.args), place)
+    trace = "".join(traceback.format_exception(error))[-_SHOWN_CHARACTERS:]
+    trace += f"\n{type(error).__name__} {place!s:.100}"
+    return Finding(target=target, number=number, kind=kind, trace=trace, path=str(path))
 
 
 def _place_of(trace: TracebackType | None) -> str:
@@ -141,9 +144,8 @@ def main() -> None:
         with TemporaryDirectory() as folder:
             outcome = target.open_check(Path(folder))(Path(rest[0]).read_bytes())
         sys.stdout.write(f"{outcome}\n")
-        return
-    task = msgspec.json.decode(Path(first).read_bytes(), type=Task)
-    _Run(task, import_module(task.targets).TARGETS).all_shares()
+    else:
+        _run(json.loads(Path(first).read_bytes()))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Targets of fuzzing, and the parent of the processes that run their inputs.
 
 An input may crash or hang the process that reads it. Therefore `child` runs inputs in a process of
-its own, and writes each of them into shared memory first. `watch` starts such processes, records
-what kills or stops them, and lets the next process go on behind that input.
+its own, and writes each of them into a file first. `watch` starts such processes, records what
+kills or stops them, and lets the next process continue after that input.
 """
 
-import mmap
+import json
 import signal
 import struct
 import subprocess
@@ -13,14 +13,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -28,15 +29,12 @@ from batch_pipeline_tests.guarantees.fuzz.damage import Batch
 
 TARGETS_MODULE = "batch_pipeline_tests.guarantees.fuzz.targets"
 CHILD = "batch_pipeline_tests.guarantees.fuzz.child"
-BOARD = "board"
-NOTES = "notes"
-KEPT = "kept"
+TASK, POSITION, NOTES, KEPT = "task", "position", "notes", "kept"  # in the folder of a task
 MAX_FINDINGS = 40  # of one target
 _POLL_SECONDS = 0.2
 _START_SECONDS = 300.0  # until the first input: imports on a busy machine
 _SHOWN_LINES = 30
-_HEAD = struct.Struct("<QQQQQ")
-_DATA_BYTES = 2**22
+_POSITION = struct.Struct("<QQQQQ")
 
 Check = Callable[[bytes], "Outcome"]
 
@@ -116,7 +114,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a child runs: shares, one after the other, whose inputs are drawn from one seed."""
+    """The work of a child: shares, one after the other, whose inputs are drawn from one seed."""
 
     seed: str
     shares: tuple[Share, ...]
@@ -138,87 +136,46 @@ class Finding:
 
     @property
     def cause(self) -> str:
-        """What findings with the same cause have in common."""
+        """The common part of findings with the same cause."""
         return f"{self.target}: {self.kind}: {self.trace.splitlines()[-1] if self.trace else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The outcomes of inputs of one target, and the slowest of these inputs."""
+    """The outcomes of inputs of one target, and the seconds of the slowest of these inputs."""
 
     target: str
     read: int
     refused: int
-    slowest: int = 0
     slowest_seconds: float = 0.0
-    seconds: float = 0.0  # of all inputs, with drawing them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The input that a child is running, and the outcomes of those before it in the share."""
+    """The input that a child is running, and the outcomes of those before it in the share.
 
-    share: int
-    number: int
-    read: int
-    refused: int
-    data: bytes
+    `data` is None before the child has started with an input. The position is kept in a file, which
+    survives the child.
+    """
 
+    share: int = 0
+    number: int = 0
+    read: int = 0
+    refused: int = 0
+    data: bytes | None = None
 
-class Board:
-    """Memory with the child's position, shared with its parent, that survives the child."""
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        size = 0 if self.data is None else len(self.data) + 1
+        head = _POSITION.pack(self.share, self.number, self.read, self.refused, size)
+        return head + (self.data or b"")
 
-    def __init__(self, path: Path) -> None:
-        if not path.exists():
-            path.write_bytes(bytes(_HEAD.size + _DATA_BYTES))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 0)
-
-    @property
-    def position(self) -> Position:
-        """The position that was written last."""
-        share, number, read, refused, size = _HEAD.unpack_from(self._memory)
-        data = self._memory[_HEAD.size : _HEAD.size + size]
-        return Position(share=share, number=number, read=read, refused=refused, data=data)
-
-    @property
-    def number(self) -> tuple[int, int, bool]:
-        """The share and the input, and whether the child has begun with it."""
-        share, number, _, _, size = _HEAD.unpack_from(self._memory)
-        return share, number, size > 0
-
-    def write(self, position: Position) -> None:
-        """Write the position of the child."""
-        size = min(len(position.data), _DATA_BYTES)
-        self._memory[_HEAD.size : _HEAD.size + size] = position.data[:size]
-        numbers = position.share, position.number, position.read, position.refused
-        _HEAD.pack_into(self._memory, 0, *numbers, size)
-
-    def close(self) -> None:
-        """Release the memory."""
-        self._memory.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def line_of(note: Finding | Counts) -> bytes:
-    """Return a note as one line."""
-    return msgspec.json.encode({"note": type(note).__name__, **asdict(note)}) + b"\n"
-
-
-def _notes_in(lines: bytes) -> list[Finding | Counts]:
-    """Parse such lines, without one that a child was writing when it died."""
-    notes: list[Finding | Counts] = []
-    for line in lines.splitlines(keepends=True):
-        if line.endswith(b"\n"):
-            fields = msgspec.json.decode(line)
-            kind = {"Finding": Finding, "Counts": Counts}[fields.pop("note")]
-            notes.append(kind(**fields))
-    return notes
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Position":
+        """Parse the content of the file, which may end with parts of earlier inputs."""
+        share, number, read, refused, size = _POSITION.unpack_from(content)
+        data = content[_POSITION.size :][: size - 1] if size else None
+        return cls(share=share, number=number, read=read, refused=refused, data=data)
 
 
 class ChildError(Exception):
@@ -232,20 +189,16 @@ class Result:
     read: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    slowest: dict[str, tuple[float, int]] = field(default_factory=dict)  # seconds, input
+    slowest_seconds: float = 0.0
 
     def add(self, note: Finding | Counts) -> None:
         """Add a note of a child."""
         if isinstance(note, Finding):
             self.findings.append(note)
             return
-        name = note.target
-        self.read[name] += note.read
-        self.refused[name] += note.refused
-        self.seconds[name] = self.seconds.get(name, 0.0) + note.seconds
-        slowest = note.slowest_seconds, note.slowest
-        self.slowest[name] = max(self.slowest.get(name, slowest), slowest)
+        self.read[note.target] += note.read
+        self.refused[note.target] += note.refused
+        self.slowest_seconds = max(self.slowest_seconds, note.slowest_seconds)
 
     def inputs(self, target: str) -> int:
         """Return how many inputs of a target have an outcome or are findings."""
@@ -259,9 +212,7 @@ class Result:
 
     def report(self) -> str:
         """Return the findings, each cause once with one of its inputs."""
-        first: dict[str, Finding] = {}
-        for finding in self.findings:
-            first.setdefault(finding.cause, finding)
+        first = {finding.cause: finding for finding in reversed(self.findings)}
         times = Counter(finding.cause for finding in self.findings)
         return "\n\n".join(
             f"{times[cause]} x {cause}\ninput: {finding.path}\n{finding.trace}"
@@ -269,107 +220,77 @@ class Result:
         )
 
 
-class _Runner:
-    """Children that run one task, one after the other, until all of it is done."""
-
-    def __init__(self, task: Task, result: Result, *, hang_seconds: float) -> None:
-        self._result = result
-        self._task = task
-        self._hang_seconds = hang_seconds
-        self._folder = Path(task.folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._child: subprocess.Popen[bytes] | None = None
-        self._moved_at = 0.0
-        self._number = (0, 0, False)
-        self._is_hanging = False
-        self._start()
-
-    def is_done(self) -> bool:
-        """Check the child, and return whether the task is done."""
-        child = self._child
-        if child is None:
-            return True
-        with Board(self._folder / BOARD) as board:
-            number = board.number
-        if number != self._number:
-            self._number, self._moved_at = number, time.monotonic()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_POLL_SECONDS)
-        if child.returncode is not None:
-            self._end(child.returncode)
-        elif not self._is_hanging and self._is_late():
-            self._is_hanging = True
-            child.send_signal(signal.SIGABRT)  # which makes it write its stack first
-        return self._child is None
-
-    def _is_late(self) -> bool:
-        *_, has_begun = self._number
-        limit = self._hang_seconds if has_begun else _START_SECONDS
-        return time.monotonic() - self._moved_at > limit
-
-    def kill(self) -> None:
-        """Kill the child, if there is one."""
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-
-    def _start(self) -> None:
-        self._is_hanging = False
-        with Board(self._folder / BOARD) as board:
-            board.write(Position(share=0, number=0, read=0, refused=0, data=b""))
-        task = self._folder / "task"
-        task.write_bytes(msgspec.json.encode(self._task))
-        (self._folder / NOTES).write_bytes(b"")
-        with (self._folder / "stderr").open("wb") as stderr:
-            command = [sys.executable, "-m", CHILD, str(task)]
-            self._child = subprocess.Popen(command, stdout=stderr, stderr=stderr)
-        self._number, self._moved_at = (0, 0, False), time.monotonic()
-
-    def _end(self, code: int) -> None:
-        self._child = None
-        for note in _notes_in((self._folder / NOTES).read_bytes()):
-            self._result.add(note)
-        if code == 0:
-            return
-        stderr = (self._folder / "stderr").read_text(errors="replace")
-        with Board(self._folder / BOARD) as board:
-            position = board.position
-        if code > 0 or not position.data:
-            raise ChildError(stderr)
-        finding = self._finding(position, code, stderr)
-        self._result.add(finding)
-        self._result.add(
-            Counts(target=finding.target, read=position.read, refused=position.refused)
-        )
-        current, *rest = self._task.shares[position.share :]
-        if sum(one.target == finding.target for one in self._result.findings) < MAX_FINDINGS:
-            rest = [replace(current, first=position.number + 1), *rest]
-        self._task = replace(self._task, shares=tuple(rest))
-        self._start()
-
-    def _finding(self, position: Position, code: int, stderr: str) -> Finding:
-        target = self._task.shares[position.share].target
-        path = self._folder / KEPT / f"{target}-{position.number}-{code}".replace(" ", "-")
-        path.write_bytes(position.data)
-        kind = "hang" if self._is_hanging else "crash"
-        lines = [line for line in stderr.splitlines() if "File" in line or "Fatal" in line]
-        trace = "\n".join(reversed(lines[:_SHOWN_LINES]))
-        if kind == "crash":
-            trace += f"\n{signal.Signals(-code).name}"
-        return Finding(
-            target=target, number=position.number, kind=kind, trace=trace, path=str(path)
-        )
-
-
 def watch(tasks: Sequence[Task], *, hang_seconds: float) -> Result:
     """Run tasks side by side, and return the outcomes of all of their inputs."""
     result = Result()
-    runners = [_Runner(task, result, hang_seconds=hang_seconds) for task in tasks]
-    try:
-        left = runners
-        while left:
-            left = [runner for runner in left if not runner.is_done()]
-    finally:
-        for runner in runners:
-            runner.kill()
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        for notes in threads.map(partial(_run, hang_seconds=hang_seconds), tasks):
+            for note in notes:
+                result.add(note)
     return result
+
+
+def _run(task: Task, *, hang_seconds: float) -> list[Finding | Counts]:
+    """Run children, one after the other, until all shares of the task are done."""
+    folder, notes = Path(task.folder), list[Finding | Counts]()
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        (folder / POSITION).write_bytes(Position().to_bytes())
+        (folder / TASK).write_text(json.dumps(asdict(task)))
+        (folder / NOTES).write_text("")
+        command = [sys.executable, "-m", CHILD, str(folder / TASK)]
+        with (
+            (folder / "stderr").open("wb") as stderr,
+            subprocess.Popen(command, stdout=stderr, stderr=stderr) as child,
+        ):
+            is_hanging = _wait(child, folder / POSITION, hang_seconds)
+        notes += _notes_in((folder / NOTES).read_text())
+        if child.returncode == 0:
+            return notes
+        trace = (folder / "stderr").read_text(errors="replace")
+        position = Position.from_bytes((folder / POSITION).read_bytes())
+        if child.returncode > 0 or position.data is None:
+            raise ChildError(trace)
+        current, *rest = task.shares[position.share :]
+        target = current.target
+        path = folder / KEPT / f"{target}-{position.number}-{child.returncode}".replace(" ", "-")
+        path.write_bytes(position.data)
+        lines = [line for line in trace.splitlines() if "File" in line or "Fatal" in line]
+        shown = [*reversed(lines[:_SHOWN_LINES])]
+        notes.append(
+            Finding(
+                target=target,
+                number=position.number,
+                kind="hang" if is_hanging else "crash",
+                trace="\n".join(shown if is_hanging else [*shown, str(child.returncode)]),
+                path=str(path),
+            )
+        )
+        notes.append(Counts(target=target, read=position.read, refused=position.refused))
+        if sum(isinstance(one, Finding) and one.target == target for one in notes) < MAX_FINDINGS:
+            rest = [replace(current, first=position.number + 1), *rest]
+        task = replace(task, shares=tuple(rest))
+
+
+def _wait(child: "subprocess.Popen[bytes]", position_file: Path, hang_seconds: float) -> bool:
+    """Wait for the end of a child, and return whether it hung and was aborted."""
+    last, moved_at, is_hanging = Position(), time.monotonic(), False
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_POLL_SECONDS)
+            return is_hanging
+        position = Position.from_bytes(position_file.read_bytes())
+        if (position.share, position.number) != (last.share, last.number) or last.data is None:
+            last, moved_at = position, time.monotonic()
+        limit = _START_SECONDS if position.data is None else hang_seconds
+        if not is_hanging and time.monotonic() - moved_at > limit:
+            is_hanging = True
+            child.send_signal(signal.SIGABRT)  # which makes it write its stack first
+
+
+def _notes_in(text: str) -> Iterator[Finding | Counts]:
+    """Yield the notes of a child, without one that it was writing when it died."""
+    for line in text.splitlines(keepends=True):
+        if line.endswith("\n"):
+            fields = json.loads(line)
+            yield Finding(**fields) if "kind" in fields else Counts(**fields)
