@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ Input = TypeVar("Input")
 Damage = Callable[[Input, Sequence[Input]], Input]  # the sequence is what to take parts from
 Batch = Iterator[bytes]
 
+# Valid inputs, and cells of which such inputs are made.
+CORPUS: dict[str, Any] = json.loads(Path(__file__).with_name("corpus.json").read_bytes())
 _DAMAGES = 20  # in a batch
 _LENGTHS = ((1, 2), (1, 2, 5))  # of runs of damages
 _MAX_BYTES = 2**16
@@ -225,9 +228,9 @@ BYTES: st.SearchStrategy[Damage[bytes]] = st.one_of(
 AS_IT_IS = st.just(bytes)
 
 
-def damaged_bytes(*corpus: bytes) -> st.SearchStrategy[Batch]:
+def damaged_text(*corpus: str) -> st.SearchStrategy[Batch]:
     """Draw batches of damaged constants."""
-    return variants(st.just(corpus), BYTES, AS_IT_IS)
+    return variants(st.just([text.encode() for text in corpus]), BYTES, AS_IT_IS)
 
 
 # JSON values, which are changed in place

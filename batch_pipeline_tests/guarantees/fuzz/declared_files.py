@@ -29,7 +29,7 @@ from batch_pipeline_tests.encode.task_fixture import (
     rows_of,
 )
 from batch_pipeline_tests.guarantees.fuzz import oracles
-from batch_pipeline_tests.guarantees.fuzz.damage import FAULTS, Batch, Damage, rarely
+from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, FAULTS, Batch, Damage, rarely
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 from batch_pipeline_tests.guarantees.fuzz.whole_files import landed
 
@@ -46,52 +46,7 @@ _TYPES = {
     "local": "local_timestamp",
     RESCUED: "string",
 }
-_CELLS: dict[str, tuple[str, ...]] = {
-    "b": ("true", "false", "TRUE", "0", "1", "yes"),
-    "i": ("0", "-1", "9223372036854775807", "9223372036854775808", "007", "1.0", "1e2", "-0", "+5"),
-    "d": ("1.25", "-9999999999.99", "9999999999.995", "0.001", "1e-2", "12345678901", "1.10", ".5"),
-    "n": (
-        "0.1",
-        "1e308",
-        "1e400",
-        "5e-324",
-        "1e-400",
-        "-0.0",
-        "9007199254740993",
-        "NaN",
-        "Infinity",
-    ),
-    "s": ("", " ", "a", "null", "ä\u2028", "007", "2026-01-31", '"', "a,b", "\\N", "two\nlines"),
-    "x": ("AP8=", "AP8", "", "====", "AP9=", "AP 8=", "AP8=\n", "_-8="),
-    "day": (
-        *("2026-01-31", "2026-02-30", "0001-01-01", "9999-12-31", "10000-01-01", "2026-1-31"),
-        *("20260131", "2026-W05-6", "2026-031", " 2026-01-31", "2026-01-31Z", "0000-01-01"),
-    ),
-    "time": (
-        "12:30",
-        "12:30:00.000001",
-        "24:00:00",
-        "23:59:60",
-        "12:30:00.0000001",
-        "12",
-        "12:30Z",
-    ),
-    "at": (
-        *(
-            "2026-01-31T12:00:00Z",
-            "2026-01-31 12:00:00+01:00",
-            "2026-01-31T12:00Z",
-            "2026-01-31T12Z",
-        ),
-        *("2026-01-31T12:00:00.1234567Z", "2026-01-31T12:00:00.123456000Z", "2026-01-31T24:00:00Z"),
-        *("2026-01-31T12:00:00+0130", "2026-01-31T12:00:00+24:00", "2026-01-31T12:00:00-00:00"),
-        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "2026-01-31t12:00:00z"),
-    ),
-    "local": (
-        *("2026-01-31T12:00:00", "2026-01-31 12:00", "2026-01-31T12:00:00.5", "2026-06-31T00:00"),
-        *("2026-01-31T12:00:00,5Z", "2026-01-31T12:60:00Z", "+2026-01-31T12:00:00Z", "1e3", "{}"),
-    ),
-}
+_CELLS: dict[str, list[str]] = CORPUS["declared cells"]
 _DAY = r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})"
 _TIME = r"(?P<time>[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?)"
 _ZONE = r"(?P<zone>Z|[+-][0-9]{2}(:?[0-9]{2})?)"

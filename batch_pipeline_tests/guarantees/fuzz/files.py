@@ -21,6 +21,7 @@ from batch_pipeline_tests.encode import test_value_round_trips as values
 from batch_pipeline_tests.guarantees.fuzz.damage import (
     AS_IT_IS,
     BYTES,
+    CORPUS,
     FAULTS,
     Batch,
     Damage,
@@ -188,46 +189,11 @@ def _avro(columns: typed.Columns) -> _Avro:
     )
 
 
-_WORDS = [
-    *(
-        b'"null"',
-        b'"boolean"',
-        b'"int"',
-        b'"long"',
-        b'"float"',
-        b'"double"',
-        b'"bytes"',
-        b'"string"',
-    ),
-    *(b'"array"', b'"map"', b'"record"', b'"enum"', b'"fixed"', b'"outer"', b"-1", b"99999999999"),
-    *(b'"date"', b'"time-millis"', b'"time-micros"', b'"timestamp-millis"', b'"timestamp-nanos"'),
-    *(
-        b'"decimal"',
-        b'"uuid"',
-        b'"local-timestamp-micros"',
-        b"null",
-        b"[]",
-        b"{}",
-        b'""',
-        b"0",
-        b"1.5",
-    ),
-    *(b'{"type":"enum","name":"e","symbols":["A","B"]}', b'{"type":"fixed","name":"f","size":3}'),
-    *(b'{"type":"array","items":"null"}', b'{"type":"map","values":"long"}', b'["null","int"]'),
-    *(b'{"type":"fixed","name":"f","size":-3}', b'{"type":"fixed","name":"f","size":16}'),
-    *(
-        b'{"type":"bytes","logicalType":"decimal","precision":99,"scale":2}',
-        b'["int","string","bytes"]',
-    ),
-    b'{"type":"fixed","name":"f","size":12,"logicalType":"duration"}',
-]
-
-
 def _other_schema(parts: _Avro, others: Sequence[_Avro], *, at: int) -> _Avro:
     return replace(parts, schema=others[at % len(others)].schema)
 
 
-def _other_type(parts: _Avro, _others: Sequence[_Avro], *, at: int, word: bytes) -> _Avro:
+def _other_type(parts: _Avro, _others: Sequence[_Avro], *, at: int, word: str) -> _Avro:
     """Replace a value in the schema."""
     try:
         schema = json.loads(parts.schema)
@@ -291,7 +257,7 @@ def _long(value: int) -> bytes:
 
 _AVRO_DAMAGES = st.one_of(
     choices(_other_schema, at=st.integers(0, 2)),
-    choices(_other_type, at=st.integers(0, 2**16 - 1), word=st.sampled_from(_WORDS)),
+    choices(_other_type, at=st.integers(0, 2**16 - 1), word=st.sampled_from(CORPUS["avro types"])),
     choices(_in_schema, fault=FAULTS),
     choices(_in_records, damage=BYTES),
     choices(_in_records, damage=FAULTS),

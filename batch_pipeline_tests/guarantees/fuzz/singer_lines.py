@@ -35,42 +35,23 @@ from batch_pipeline_tests.guarantees.fuzz import files, oracles
 from batch_pipeline_tests.guarantees.fuzz.damage import (
     AS_IT_IS,
     BYTES,
+    CORPUS,
     FAULTS,
     Batch,
     choices,
-    damaged_bytes,
     damaged_json,
+    damaged_text,
     few,
     variants,
 )
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 
-_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer", "minimum": 0},
-        "name": {"type": ["null", "string"], "pattern": "^[a-z]*$"},
-        "price": {"type": "number", "multipleOf": 0.01},
-        "at": {"type": "string", "format": "date-time"},
-    },
-}
-_ENCODING = {"format": "jsonl", "compression": "gzip"}
-_MESSAGES: list[Any] = [
-    {"type": "RECORD", "stream": "orders", "record": {"id": 1, "name": "a:b", "x": {"y": [1.5]}}},
-    {"type": "RECORD", "stream": "ä", "record": {}, "version": 5, "time_extracted": "2026-01-01"},
-    {"type": "SCHEMA", "stream": "orders", "schema": _SCHEMA, "key_properties": ["id"]},
-    {"type": "STATE", "value": {"bookmarks": {"orders": {"at": "2026-01-01", "n": 2**70}}}},
-    {"type": "BATCH", "stream": "orders", "encoding": _ENCODING, "manifest": ["file:///a.gz"]},
-    {"type": "BATCH", "stream": "ä", "encoding": {"format": "parquet"}, "manifest": ["s3://b/c"]},
-    {"type": "ACTIVATE_VERSION", "stream": "orders", "version": 1},
-]
-_SCHEMAS: list[Any] = [{"stream": "orders", "schema": _SCHEMA, "keys": ["id"], "record": {"id": 1}}]
-_SCHEMAS += [{"stream": "A b/ü", "schema": {"properties": {}}, "keys": [], "record": {}}]
+_MESSAGES = CORPUS["messages"]
 MESSAGES: st.SearchStrategy[Batch] = st.one_of(
     damaged_json(*_MESSAGES),
-    damaged_bytes(*(json.dumps(one, ensure_ascii=False).encode() for one in _MESSAGES)),
+    damaged_text(*(json.dumps(one, ensure_ascii=False) for one in _MESSAGES)),
 )
-SCHEMAS = damaged_json(*_SCHEMAS)
+SCHEMAS = damaged_json(*CORPUS["schemas"])
 
 
 def open_messages(_folder: Path) -> Check:
@@ -199,12 +180,6 @@ _COLUMNS = {
     "objects": ("i integer", "n number", "s string", "d decimal(38,10)", "o object", "y any"),
     "columns": ("i integer", "n number", "s string", "d decimal(38,10)", "b boolean"),
 }
-_CELLS: tuple[tuple[str, ...], ...] = (
-    ("1", "-9223372036854775808", "9223372036854775807", "null"),
-    ("0.1", "1e308", "5e-324", "-0.0", "null", "7"),
-    ('"a"', '""', r'"\u00e4\ud83d\ude00"', '"null"', "null"),
-    ("1.5", "-99999999999999999999.0000000001", "0", "null"),
-)
 _LAST = {"objects": ('{"a":[1,{"b":null}]}', "{}", "null"), "columns": ("true", "false", "null")}
 
 
@@ -213,7 +188,7 @@ def _part_file(draw: st.DrawFn) -> bytes:
     """Draw lines of a part file."""
     kind = draw(st.sampled_from(sorted(_COLUMNS)))
     names = [column.split()[0] for column in _COLUMNS[kind]]
-    cells = [*_CELLS, _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
+    cells = [*CORPUS["load cells"], _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
     row = st.tuples(*(st.sampled_from(some) for _, some in zip(names, cells, strict=False)))
     rows = draw(st.lists(row, min_size=1, max_size=4))
     fields = [[f'"{name}":{cell}' for name, cell in zip(names, one, strict=True)] for one in rows]

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import yaml
 from hypothesis import strategies as st
@@ -29,90 +28,27 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.garbage import Folder, Probe, parse_name
 from batch_pipeline.model.id_range import MAX_ID
-from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import shown, split_location, to_location, to_path, to_uri
-from batch_pipeline.model.manifest import Origin, OriginItem, OriginJob
 from batch_pipeline.model.manifest_file import ManifestUnfitError, parse_manifest_file, stream_of
 from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
 from batch_pipeline.storage.manifest_files import check_manifest_file, manifest_file_text
 from batch_pipeline_tests.config import test_stream_file, test_stream_file_tables
-from batch_pipeline_tests.factories import NOON, manifest, part_file, record_schema
-from batch_pipeline_tests.guarantees.fuzz.damage import Batch, damaged_bytes, damaged_json
+from batch_pipeline_tests.factories import manifest
+from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, Batch, damaged_json, damaged_text
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
+from batch_pipeline_tests.model.test_manifest_file import NAME, item, origin, written
 
-_KEYS = [b"00000001-00000060", b"00000000-9223372036854775807"]
-_KEYS += [b"1000000000000-1000000000001", b"2023:00000020-00000029"]
-_KEYS += [b"a_b.c-d:00000020-00000029", b"late:00000001-00000001"]
-_LOCATIONS = [b"/data/orders 2026.csv", b"file:///data/%C3%A9%25.csv", b"s3://bucket/orders/1.csv"]
-_LOCATIONS += [b"file:///data/a.csv#bytes=0-99,size=250", b"s3a://bucket/a%20b#bytes=100-199"]
-_LOCATIONS += [
-    b"gs://bucket/a/b.csv",
-    b"abfs://box@account.dfs.core.windows.net/a.csv",
-    b"FILE:///x",
-]
-_NAMES = [b"orders-00000001-00000060-a2-0123abcd-00000000-4567cdef.jsonl.gz"]
-_NAMES += [b".orders-00000001-00000060-a1-0123abcd-00000000-4567cdef.parquet.tmp"]
-_NAMES += [b"orders-00000001-00000060.g3.json", b".probe-" + b"0123abcd" * 4]
-_NAMES += [b".orders-00000001-00000060-a2-0123abcd-4567cdef.stop"]
-_SIZES = [b"64MiB", b"1.5 GB", b"1000", b"250ms", b"1.5h", b"30", b"5m", b"36500d", b"7.9EiB"]
-_SIZES += [b"2026-03-01", b"2026-03-01T12:00:00+01:00", b"2026-03-01 12:00:00Z", b"12:00"]
-_CONDITION = {"column": "size", "operator": ">=", "value": 5}
-_FILTERS: list[Any] = [
-    [_CONDITION, {"column": "a b", "operator": "is null"}],
-    {"any": [_CONDITION, {"all": [{"column": "x", "operator": "in", "value": [1, "a", 0.5]}]}]},
-    [{"any": [{"column": "x", "operator": "like", "value": "a%_"}, {"all": [_CONDITION]}]}],
-    {"column": "x", "operator": "not in", "value": [True]},
-]
-_BOOKMARK = {"job": "orders", "batch_id": "a", "generation": 1, "publish_number": 7}
-_STATES: list[Any] = [
-    {"bookmarks": {"orders": _BOOKMARK}},
-    {"bookmarks": {"orders": {**_BOOKMARK, "other_jobs": {"orders.b": 3}}, "others": {}}},
-    {"type": "STATE", "value": {"bookmarks": {"orders": {"publish_number": MAX_ID}}}},
-    {},
-]
-_MANIFEST_FILES: list[Any] = [
-    manifest().to_json(),
-    manifest(generation=7).to_json(),
-    {"token": "x"},
-]
-_SCHEMAS: list[Any] = [
-    {
-        "type": "object",
-        "properties": {
-            "id": {"type": ["null", "integer"]},
-            "price": {"type": "number", "multipleOf": 0.01},
-            "at": {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
-            "data": {"type": ["object", "array", "null"], "properties": {"x": {}}},
-            "raw": {"type": "string", "contentEncoding": "base64"},
-        },
-        "required": ["id"],
-    },
-    {"properties": {"a": {"oneOf": [{"type": "integer"}, {"type": "string", "format": "date"}]}}},
-    {"type": ["null", "object"], "properties": {"r": {"$ref": "#/definitions/x"}}},
-]
-_CONFIGS: list[Any] = [
-    {"home": "h", "format": "parquet", "compression": "zstd", "max_records": 5, "max_bytes": 9},
-    {"stream_names": {"a": "b"}, "create_streams": False, "max_age_seconds": 0.5},
-    {
-        "batch_files": "copy",
-        "batch_config": {
-            "encoding": {"format": "jsonl", "compression": "gzip"},
-            "storage": {"root": "file:///x", "prefix": "p", "params": {}},
-            "batch_size": 10,
-        },
-    },
-]
-KEYS = damaged_bytes(*_KEYS)
-LOCATIONS = damaged_bytes(*_LOCATIONS)
-NAMES = damaged_bytes(*_NAMES)
-SIZES = damaged_bytes(*_SIZES)
-FILTERS = damaged_json(*_FILTERS)
-STATES = damaged_json(*_STATES)
-POINTERS = damaged_json(*_MANIFEST_FILES)
-SCHEMAS = damaged_json(*_SCHEMAS)
-CONFIGS = damaged_json(*_CONFIGS)
+KEYS = damaged_text(*CORPUS["keys"])
+LOCATIONS = damaged_text(*CORPUS["locations"])
+NAMES = damaged_text(*CORPUS["names"])
+SIZES = damaged_text(*CORPUS["sizes"])
+FILTERS = damaged_json(*CORPUS["filters"])
+STATES = damaged_json(*CORPUS["states"])
+POINTERS = damaged_json(manifest().to_json(), manifest(generation=7).to_json(), {"token": "x"})
+SCHEMAS = damaged_json(*CORPUS["declared columns"])
+CONFIGS = damaged_json(*CORPUS["configs"])
 
 
 def text(data: bytes) -> str:
@@ -290,53 +226,11 @@ def _of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
 
 # Manifest files with all that a restored inventory reads from them
 
-_MANIFEST_FILE = "orders-00000001-00000003.g1.json"
-_TOKEN = UUID("12345678-1234-4234-8234-123456789012")
-_PART = "orders-00000001-00000003-a1-12345678-00000000-0123abcd.jsonl.gz"
 _ITEMS = (
-    OriginItem(
-        id=1,
-        read=5,
-        written=5,
-        filtered=0,
-        quarantined=0,
-        location="file:///landing/a%20b.csv",
-        size_bytes=10,
-        modified_at=NOON,
-        etag="x",
-    ),
-    OriginItem(id=3, read=1, written=0, filtered=0, quarantined=1, bad_file="is not there"),
+    item(1, location="file:///landing/a%20b.csv", etag="x"),
+    item(3, read=1, written=0, quarantined=1, bad_file="is not there"),
 )
-_JOB = OriginJob(
-    stream="orders",
-    kind=JobKind.INCREMENTAL,
-    meta_table="orders",
-    config={"limits": {"max_count": 5}},
-    max_attempts=3,
-    bisect=True,
-)
-_ORIGIN = Origin(
-    job=_JOB,
-    publish_number=7,
-    run_id="r",
-    started_at=NOON,
-    published_at=NOON,
-    planned_with={},
-    facts={"spilled": 1},
-    weight_read=10,
-    schema=record_schema("order_id", "price"),
-    items=_ITEMS,
-)
-_MANIFEST = manifest(
-    token=_TOKEN,
-    part_files=(part_file(_PART),),
-    items=2,
-    records_read=6,
-    records_quarantined=1,
-    schema=_ORIGIN.schema,
-    origin=_ORIGIN,
-)
-MANIFESTS = damaged_json(json.loads(manifest_file_text(_MANIFEST)))
+MANIFESTS = damaged_json(json.loads(manifest_file_text(written(origin=origin(items=_ITEMS)))))
 
 
 def open_manifests(_folder: Path) -> Check:
@@ -344,11 +238,11 @@ def open_manifests(_folder: Path) -> Check:
 
     def check(data: bytes) -> Outcome:
         try:
-            found = parse_manifest_file(data, _MANIFEST_FILE)
+            found = parse_manifest_file(data, NAME)
         except ManifestUnfitError as error:
             said = str(error)
-            expect(_MANIFEST_FILE in said and len(said) < 20_000, said[:200])
-            stream_of(data, _MANIFEST_FILE)
+            expect(NAME in said and len(said) < 20_000, said[:200])
+            stream_of(data, NAME)
             return Outcome.REFUSED
         values = json.loads(data)
         expect(found.records == sum(one["records"] for one in values["part_files"]), found.records)
@@ -361,40 +255,20 @@ def open_manifests(_folder: Path) -> Check:
 
 # Stream files
 
-_HEAD = "type: batch_pipeline.BatchStream\nattributes:\n  stream: orders\n"
-_LANDING = "  source: {uri: ./landing}\n"
 _LOADED = """\
+type: batch_pipeline.BatchStream
+attributes:
+  stream: orders
+  source: {uri: ./landing}
   key_properties: [id]
   targets:
     dw: {postgres: {conn: '${DW}', schema: sales, table: o, mode: upsert}}
     lake: {command: target-csv --log 'a b', config: {port: 5, list: [$NAME]}, timeout: 90s}
 """
-_LAUGHS = "".join(
-    f"  b{level}: &b{level} [{', '.join([f'*b{level - 1}'] * 9)}]\n" for level in range(1, 9)
-)
-_PLAIN = [
-    test_stream_file.MINIMAL,
-    test_stream_file.FULL,
-    test_stream_file_tables.FULL,
-    _HEAD + _LANDING + _LOADED,
-]
-_ODD = [
-    _HEAD + _LANDING + "  b0: &b0 [x, x]\n" + _LAUGHS + "  batch: {max_count: *b8}\n",
-    _HEAD + _LANDING + "  b0: &b0 [x, x]\n" + _LAUGHS + "  select: *b8\n",
-    _HEAD + _LANDING + "  stream_maps: &a {orders: *a}\n",
-    _HEAD + _LANDING + "  batch: &a\n    <<: *a\n",
-    _HEAD + _LANDING + "  schema: !!python/object/apply:os.getcwd []\n",
-    _HEAD + _LANDING + "  batch: {max_wait: 2026-01-01, max_count: 0b11, max_weight: 1:30}\n",
-    _HEAD + _LANDING + "  batch: {max_weight: !!int '', max_wait: !!timestamp x}\n",
-    _HEAD
-    + _LANDING
-    + "  select: !!set {a, b}\n  key_properties: !!omap [a: 1]\n  x: !!binary Zg==\n",
-    _HEAD + _LANDING + "  lineage: true\n  ? [a, b]\n  : c\n",
-    "%YAML 1.1\n---\n" + _HEAD + _LANDING + "...\n---\nx\n",
-]
+_PLAIN = [test_stream_file.MINIMAL, test_stream_file.FULL, test_stream_file_tables.FULL, _LOADED]
 # As text, or as values, because JSON is YAML.
 STREAM_FILES: st.SearchStrategy[Batch] = st.one_of(
-    damaged_bytes(*(one.encode() for one in [*_PLAIN, *_ODD])),
+    damaged_text(*_PLAIN, *CORPUS["odd stream files"]),
     damaged_json(*(yaml.safe_load(one) for one in _PLAIN)),
 )
 
