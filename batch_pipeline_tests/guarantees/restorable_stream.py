@@ -1,10 +1,9 @@
-"""A stream that works without Spark, whose database can be put back to what a backup has.
+"""A stream that is encoded without Spark, whose database can be restored from a backup.
 
 A backup is a copy of the database, as a server makes one from a template.
 """
 
 import gzip
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -15,102 +14,57 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
-import yaml
 from psycopg import sql
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.encode.task import encode_items
+from batch_pipeline.encode.task_values import TaskSpec
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
-from batch_pipeline.model.item import Item
-from batch_pipeline.model.location import to_path
-from batch_pipeline.model.manifest import ItemReport, Manifest, PartFile
-from batch_pipeline.model.schema import Column, ColumnType, Misfit
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.manifest_file import Discarded
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.pipeline.attempt import EncodeContext, encode
-from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+from batch_pipeline.pipeline.attempt import encode
+from batch_pipeline.pipeline.restore_check import (
+    discard_unknown_manifests,
+    ensure_inventory_current,
+)
 from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.spark.tasks import combine_reports
+from batch_pipeline_tests.acceptance.sandbox import Sandbox
+from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage_roots import Root, content
 
-_ID = Column(name="order_id", type=ColumnType.INTEGER)
 _LONG_AGO = 1_700_000_000
-_DUE = {"planned", "interrupted", "failed"}
-_TABLES = {
-    "items": "SELECT id, location, size_bytes, modified_at, etag FROM batch_pipeline.item "
-    "WHERE stream = 'orders'",
-    "jobs": "SELECT j.name, j.kind, p.name AS parent, j.publish_count, j.config, j.max_attempts "
-    "FROM batch_pipeline.job j LEFT JOIN batch_pipeline.job p ON p.id = j.parent_id "
-    "WHERE j.stream = 'orders'",
-    "bookmarks": "SELECT j.name, k.first_id, k.last_id FROM batch_pipeline.bookmark k "
-    "JOIN batch_pipeline.job j ON j.id = k.job_id WHERE j.stream = 'orders'",
-    "batches": "SELECT j.name, b.first_id, b.last_id, b.weight, b.item_count, b.oversized, "
-    "b.config, b.item_ids, s.state, s.generation, s.attempts FROM batch_pipeline.batch b "
-    "JOIN batch_pipeline.batch_state s ON s.batch_id = b.id "
-    "JOIN batch_pipeline.job j ON j.id = b.job_id WHERE j.stream = 'orders'",
-    "schemas": "SELECT version, columns FROM batch_pipeline.schema_version",
-    "attempts": "SELECT number, token, status, run_id, started_at, finished_at, generation, "
-    "publish_number, schema_version, encoding, key_properties, facts, seen, pointer_uri, error "
-    "FROM batch_pipeline.attempt WHERE status = 'succeeded'",
-    "part_files": "SELECT a.token, f.quarantine, f.position, f.uri, f.records, f.size_bytes, "
-    "f.sha256 FROM batch_pipeline.part_file f JOIN batch_pipeline.attempt a ON a.id = f.attempt_id",
-    "item_counters": "SELECT a.token, i.item_id, i.read, i.written, i.filtered, i.quarantined, "
-    "i.bad_file, i.read_etag, i.read_version FROM batch_pipeline.attempt_item i "
-    "JOIN batch_pipeline.attempt a ON a.id = i.attempt_id",
-}
+_UNPUBLISHED = {"planned", "interrupted", "failed"}
+_TABLES = (
+    *("item", "job", "bookmark", "batch", "batch_state", "schema_version"),
+    *("attempt", "part_file", "attempt_item"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class LineEncoder:
-    """Writes the lines of files into one part file, named as part files are."""
-
-    root: Root
-    prefix: str
+class LocalEncoder:
+    """An encoder that runs one task in this process."""
 
     def prepare(self) -> None:
         """Do nothing."""
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Write what the items hold, once the schema has its column."""
-        lines = {item.id: _lines_of(item) for item in request.items}
-        octets = gzip.compress(
-            b"".join(b'{"order_id": %d}\n' % one for some in lines.values() for one in some),
-            mtime=0,
+        """Encode the items."""
+        spec = TaskSpec(
+            number=0,
+            stem=request.stem,
+            stream=replace(request.stream, targets=()),
+            schema=request.schema,
+            items=tuple(request.items),
+            context=request.context,
         )
-        name = f"{self.prefix}{request.stem}-00000000-{uuid4().hex[:8]}.jsonl.gz"
-        place = request.items[0].file.location
-        misfit = Misfit(column=_ID, item_id=request.items[0].id, location=place, line=2)
-        is_known = bool(request.schema.columns)
-        part = PartFile(
-            uri=self.root.put(name, octets) if is_known else "file:///none",
-            records=sum(map(len, lines.values())),
-            size_bytes=len(octets),
-            sha256=hashlib.sha256(octets).hexdigest(),
-        )
-        return EncodeResult(
-            part_files=(part,),
-            quarantine_files=(),
-            items=tuple(_report(item, len(lines[item.id])) for item in request.items),
-            misfits=() if is_known else (misfit,),
-            bad_records=(),
-            text_source=True,
-        )
-
-
-def _lines_of(item: Item) -> list[int]:
-    octets = Path(to_path(item.file.location)).read_bytes()
-    part = item.file.range
-    wanted = octets if part is None else octets[part.start : part.stop]
-    return [int(line) for line in wanted.split() if line.isdigit()]
-
-
-def _report(item: Item, count: int) -> ItemReport:
-    return ItemReport(
-        item_id=item.id, location=item.file.location, read=count, written=count, quarantined=0
-    )
+        return combine_reports([encode_items(spec, execution=uuid4().hex[:8])], request)
 
 
 @dataclass(kw_only=True)
-class Site:
+class RestorableStream:
     """The stream `orders`: files of a folder, two in a batch, and a storage root."""
 
     folder: Path
@@ -123,39 +77,25 @@ class Site:
     _backups: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.landing.mkdir(parents=True)
-        self.environment = {
-            **self.environment,
-            "BATCH_PIPELINE_HOME": str(self.folder / "home"),
-            "BATCH_PIPELINE_STREAMS": str(self.folder / "streams"),
-            "BATCH_PIPELINE_INVENTORY_CONN": self.database_url,
-        }
-        self.describe("orders")
+        self.write_stream("orders")
+        variables = {**self.environment, "BATCH_PIPELINE_INVENTORY_CONN": self.database_url}
+        self.environment = Sandbox(folder=self.folder, variables=variables).environment
 
-    def describe(self, name: str) -> None:
-        """Write the file of a stream."""
-        attributes = {
-            "stream": name,
-            "source": {"uri": str(self.folder / "landing" / name), "format": "csv"},
-            "batch": {"max_count": 2},
-            "key_properties": ["order_id"],
-            "storage": {"root": self.root if "://" in self.root else str(self.root)},
-            "targets": self.targets,
-        }
-        (self.folder / "landing" / name).mkdir(parents=True, exist_ok=True)
-        path = self.folder / "streams" / name / "defs.yaml"
-        path.parent.mkdir(parents=True)
-        document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
-        path.write_text(yaml.safe_dump(document))
-
-    @property
-    def landing(self) -> Path:
-        """The folder where files of `orders` land."""
-        return self.folder / "landing" / "orders"
+    def write_stream(self, name: str) -> None:
+        """Write a stream file."""
+        sandbox = Sandbox(folder=self.folder)
+        sandbox.landing(name).mkdir(parents=True, exist_ok=True)
+        sandbox.write_stream(
+            name,
+            batch={"max_count": 2},
+            key_properties=["order_id"],
+            storage={"root": self.root},
+            targets=self.targets,
+        )
 
     @property
     def pipeline(self) -> Pipeline:
-        """The open pipeline, as of a process that has just begun."""
+        """The open pipeline, as of a process that has just started."""
         if self._pipeline is None:
             self._pipeline = Pipeline.from_environment(self.environment)
         return self._pipeline
@@ -176,49 +116,45 @@ class Site:
         return Root(self.stream.storage.root)
 
     def land(self, first: int, last: int) -> None:
-        """Let files land that hold a line each, their number."""
+        """Land files that hold one line each, their number."""
         for number in range(first, last + 1):
-            self.land_file(f"{number:04d}.csv", [number])
+            path = self.folder / "landing" / "orders" / f"{number:04d}.csv"
+            path.write_text(f"order_id\n{number}\n")
+            os.utime(path, (_LONG_AGO, _LONG_AGO))
 
-    def land_file(self, name: str, lines: list[int]) -> None:
-        """Let a file land, long ago."""
-        path = self.landing / name
-        path.write_text("order_id\n" + "".join(f"{line}\n" for line in lines))
-        os.utime(path, (_LONG_AGO, _LONG_AGO))
-
-    def work(self, *, most: int | None = None) -> list[Manifest]:
-        """Do what a sensor and its runs do: look, register, plan, encode and publish."""
+    def publish(self) -> list[Manifest]:
+        """Register, plan, encode and publish, as a sensor and its runs do."""
         ensure_inventory_current(self.pipeline.database, self.stream)
         self.plan()
         statuses = self.database.batches.statuses("orders")
-        due = [status.batch for status in statuses if status.state in _DUE]
-        return [self.encode(one) for one in due[:most]]
+        return [self.encode(one.batch) for one in statuses if one.state in _UNPUBLISHED]
 
     def plan(self) -> None:
-        """Register and plan, without asking whether that is right."""
+        """Register and plan, without the check whether the inventory is current."""
         table = self.database.meta_table("orders")
         table.register(self.pipeline.landing(self.stream, wait=False).found_files())
         self.database.batches.plan(table, self.stream.limits, drain=True)
 
-    def encode(self, one: Any) -> Manifest:
+    def encode(self, batch: Any) -> Manifest:
         """Make an attempt on a batch."""
-        return encode(self.workshop(), one, run_id="run-1").manifest
-
-    def workshop(self) -> EncodeContext:
-        """Return what encoding needs, without Spark."""
-        made = self.pipeline.encode_context(self.stream, _no_session)
-        return replace(made, encoder=LineEncoder(self.storage, self.stream.storage.prefix))
+        context = self.pipeline.encode_context(self.stream, _no_session)
+        context = replace(context, encoder=LocalEncoder())
+        return encode(context, batch, run_id="run-1").manifest
 
     def back_up(self) -> str:
-        """Copy the database and give the name of the copy."""
+        """Copy the database and return the name of the copy."""
         name = f"backup_{uuid4().hex}"
         self._backups.append(name)
         self._copy(self._name, name)
         return name
 
     def restore(self, backup: str) -> None:
-        """Put the database back, with every process ended."""
+        """Restore the database, with every process ended."""
         self._copy(backup, self._name)
+
+    def discard(self, *, dry_run: bool = False) -> Discarded:
+        """Discard the manifests that the inventory does not know."""
+        return discard_unknown_manifests(self.database, self.stream, now=NOON, dry_run=dry_run)
 
     def close(self) -> None:
         """End the process; the next use is another one."""
@@ -232,13 +168,20 @@ class Site:
         for name in self._backups:
             self._on_server(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
-    def said(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Read what the inventory says of the stream, all but the numbers of rows."""
-        found = {}
-        for name, statement in _TABLES.items():
-            rows = query(self.database, statement)
-            found[name] = sorted(rows, key=lambda row: json.dumps(row, default=str))
-        return found
+    def rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Read all rows of the inventory; whether the job is paused is left out."""
+        statement = (
+            "SELECT to_jsonb(t) - '{{paused_at,paused_reason}}'::text[] FROM {} t ORDER BY 1"
+        )
+        return {
+            name: query(self.database, statement.format(f"batch_pipeline.{name}"))
+            for name in _TABLES
+        }
+
+    def publish_numbers(self) -> list[int]:
+        """Return the publish numbers of the stream in order."""
+        statement = "SELECT publish_number FROM batch_pipeline.attempt WHERE status = 'succeeded'"
+        return sorted(number for (number,) in query(self.database, statement))
 
     @property
     def _name(self) -> str:
@@ -257,45 +200,39 @@ class Site:
 
 
 @contextmanager
-def open_site(
+def open_stream(
     folder: Path, server_url: str, database_url: str, root: str, **facts: Any
-) -> Iterator[Site]:
-    """Return a site; its copies of the database end with it."""
-    site = Site(folder=folder, server_url=server_url, database_url=database_url, root=root, **facts)
-    yield site
-    site.drop_backups()
+) -> Iterator[RestorableStream]:
+    """Return a stream; the copies of its database are deleted at the end."""
+    stream = RestorableStream(
+        folder=folder, server_url=server_url, database_url=database_url, root=root, **facts
+    )
+    yield stream
+    stream.drop_backups()
 
 
 @dataclass
 class Consumer:
-    """Reads what is published, and goes on behind its bookmark as a target's state lets it."""
+    """A reader of what is published, which continues after its bookmark."""
 
     bookmark: Bookmark = field(default_factory=Bookmark)
     received: list[int] = field(default_factory=list)
 
-    def read(self, site: Site) -> None:
+    def read(self, stream: RestorableStream) -> None:
         """Read what is new."""
-        published = site.database.manifests.published_after(
+        published = stream.database.manifests.published_after(
             "orders", self.bookmark.numbers, last=self.bookmark.last
         )
         for number, manifest in published:
-            self.received += lines(manifest)
+            texts = [gzip.decompress(content(part.uri)) for part in manifest.part_files]
+            lines = [line for text in texts for line in text.splitlines()]
+            self.received += [json.loads(line)["order_id"] for line in lines]
             self.bookmark = self.bookmark.after(manifest, number)
 
-
-def tally(received: list[int], last: int) -> dict[str, int]:
-    """Count the lines from 1 to a last one that are lost, and those that came once too often."""
-    return {
-        "lost": len({*range(1, last + 1)} - {*received}),
-        "twice": len(received) - len({*received}),
-    }
-
-
-def lines(manifest: Manifest) -> list[int]:
-    """Read the lines of a manifest's part files."""
-    texts = (gzip.decompress(content(part.uri)) for part in manifest.part_files)
-    return [json.loads(line)["order_id"] for text in texts for line in text.splitlines()]
+    def lost(self, last: int) -> int:
+        """Count the lines from 1 to a last one that were not received."""
+        return len({*range(1, last + 1)} - {*self.received})
 
 
 def _no_session() -> Any:
-    raise AssertionError("nothing of it needs Spark")
+    raise AssertionError("no Spark is needed")

@@ -13,12 +13,15 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
 from batch_pipeline.pipeline.restore_check import (
     CheckedInventory,
-    discard_unknown_manifests,
     ensure_inventory_current,
     unknown_manifests_of,
 )
-from batch_pipeline_tests.factories import NOON, limits
-from batch_pipeline_tests.guarantees.restorable_stream import Consumer, Site, open_site, tally
+from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.guarantees.restorable_stream import (
+    Consumer,
+    RestorableStream,
+    open_stream,
+)
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage_roots import content
 
@@ -30,30 +33,30 @@ MANIFESTS = [
 
 
 @pytest.fixture(params=["disk", "s3"])
-def site(
+def stream(
     request: pytest.FixtureRequest, tmp_path: Path, server_url: str, database_url: str
-) -> Iterator[Site]:
+) -> Iterator[RestorableStream]:
     """A stream whose storage is on a disk, or in S3."""
     root = str(tmp_path / "batches")
     if request.param == "s3":
         root = f"{request.getfixturevalue('bucket')}/batches"
-    with open_site(tmp_path, server_url, database_url, root) as opened:
+    with open_stream(tmp_path, server_url, database_url, root) as opened:
         yield opened
 
 
 @pytest.fixture
-def disk(tmp_path: Path, server_url: str, database_url: str) -> Iterator[Site]:
+def disk(tmp_path: Path, server_url: str, database_url: str) -> Iterator[RestorableStream]:
     """A stream whose storage is on a disk."""
-    with open_site(tmp_path, server_url, database_url, str(tmp_path / "batches")) as opened:
+    with open_stream(tmp_path, server_url, database_url, str(tmp_path / "batches")) as opened:
         yield opened
 
 
 @pytest.fixture
 def loading(
     tmp_path: Path, server_url: str, database_url: str, empty_database_url: str
-) -> Iterator[Site]:
+) -> Iterator[RestorableStream]:
     """A stream whose storage is on a disk, and which is loaded into a table of Postgres."""
-    with open_site(
+    with open_stream(
         tmp_path,
         server_url,
         database_url,
@@ -64,99 +67,103 @@ def loading(
         yield opened
 
 
-def yesterday_and_today(site: Site) -> str:
-    """Publish two batches, take a backup, and publish two more; gives the backup."""
-    site.land(1, 4)
-    site.work()
-    backup = site.back_up()
-    site.land(5, 8)
-    site.work()
+def publish_around_a_backup(stream: RestorableStream) -> str:
+    """Publish two batches, take a backup, publish two more, and return the backup."""
+    stream.land(1, 4)
+    stream.publish()
+    backup = stream.back_up()
+    stream.land(5, 8)
+    stream.publish()
     return backup
 
 
-def backfilled(site: Site) -> Manifest:
+def backfilled(stream: RestorableStream) -> Manifest:
     """Publish a backfill of the first two items."""
     selection = Selection(ids=IdRange(first_id=1, last_id=2))
     request = Backfill.of_stream("orders", "2023", selection, limits(max_count=2))
-    table = site.database.meta_table("orders")
-    site.database.backfills.plan(request, table)
-    [status] = site.database.backfills.statuses("orders.2023", table.name)
-    return site.encode(status.batch)
+    table = stream.database.meta_table("orders")
+    stream.database.backfills.plan(request, table)
+    [status] = stream.database.backfills.statuses("orders.2023", table.name)
+    return stream.encode(status.batch)
 
 
-def states(site: Site) -> list[str]:
+def states(stream: RestorableStream) -> list[str]:
     """Return the states of the stream's batches in id order."""
-    return [one.state.value for one in site.database.batches.statuses("orders")]
+    return [one.state.value for one in stream.database.batches.statuses("orders")]
 
 
 def test_restored_inventory_is_noticed_before_anything_is_planned(
-    site: Site, figures: Figures
+    stream: RestorableStream, figures: Figures
 ) -> None:
-    backup = yesterday_and_today(site)
-    site.land(9, 10)
-    site.restore(backup)
-    before = site.said()
+    backup = publish_around_a_backup(stream)
+    stream.land(9, 10)
+    stream.restore(backup)
+    before = stream.rows()
     with pytest.raises(InventoryOlderError) as caught:
-        site.work()
+        stream.publish()
     said = str(caught.value)
     assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in said
     assert "`batch-pipeline reconcile orders --discard` sets the manifests aside" in said
     assert "restore the inventory to a later point in time" in said
-    assert site.said() == before
-    paused = site.database.jobs.paused("orders")
+    assert stream.rows() == before
+    paused = stream.database.jobs.paused("orders")
     assert paused is not None
     assert paused.startswith(HELD)
     figures(restores=1, manifests_newer=2, noticed=1)
 
 
-def test_restored_inventory_of_one_stream_lets_another_go_on(disk: Site) -> None:
+def test_restored_inventory_of_one_stream_lets_another_go_on(disk: RestorableStream) -> None:
     """The other stream has the same storage root and a name that begins alike."""
-    backup = yesterday_and_today(disk)
-    disk.describe("orders.eu")
+    backup = publish_around_a_backup(disk)
+    disk.write_stream("orders.eu")
     disk.restore(backup)
     with pytest.raises(InventoryOlderError):
-        disk.work()
+        disk.publish()
     ensure_inventory_current(disk.pipeline.database, disk.pipeline.stream("orders.eu"))
     assert disk.database.jobs.paused("orders.eu") is None
 
 
-def test_empty_inventory_beside_manifests_is_noticed(disk: Site, figures: Figures) -> None:
+def test_empty_inventory_beside_manifests_is_noticed(
+    disk: RestorableStream, figures: Figures
+) -> None:
     backup = disk.back_up()
     disk.land(1, 4)
-    disk.work()
+    disk.publish()
     disk.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 2"):
-        disk.work()
+        disk.publish()
     figures(restores=1, manifests_newer=2, noticed=1)
 
 
 def test_manifests_of_a_backfill_that_the_inventory_lacks_are_noticed(
-    disk: Site, figures: Figures
+    disk: RestorableStream, figures: Figures
 ) -> None:
     disk.land(1, 2)
-    disk.work()
+    disk.publish()
     backup = disk.back_up()
     name = f"{backfilled(disk).job}-00000001-00000002.g1.json"
     disk.restore(backup)
     assert unknown_manifests_of(disk.pipeline.database, disk.stream).jobs == {name: "orders.2023"}
-    done = discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
+    done = disk.discard()
     assert (done.manifests, done.records, done.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, noticed=1, discarded=1)
 
 
-def test_load_is_refused_while_the_inventory_is_older(loading: Site, figures: Figures) -> None:
-    backup = yesterday_and_today(loading)
+def test_load_is_refused_while_the_inventory_is_older(
+    loading: RestorableStream, figures: Figures
+) -> None:
+    backup = publish_around_a_backup(loading)
     loading.restore(backup)
     with pytest.raises(InventoryOlderError):
-        loading.work()
+        loading.publish()
     [target] = loading.stream.targets
     with pytest.raises(JobPausedError, match=HELD):
         list(loading.pipeline.load_pending(loading.stream, target, run_id="load-1"))
     figures(restores=1, manifests_newer=2, noticed=1)
 
 
-def test_consumer_that_is_ahead_of_a_restored_inventory_is_refused(disk: Site) -> None:
-    backup, consumer = yesterday_and_today(disk), Consumer()
+def test_consumer_that_is_ahead_of_a_restored_inventory_is_refused(disk: RestorableStream) -> None:
+    backup, consumer = publish_around_a_backup(disk), Consumer()
     consumer.read(disk)
     disk.restore(backup)
     with pytest.raises(ConfigurationError, match="read up to publish number 4"):
@@ -165,25 +172,25 @@ def test_consumer_that_is_ahead_of_a_restored_inventory_is_refused(disk: Site) -
 
 
 def test_discarded_manifests_are_set_aside_and_published_once_more(
-    site: Site, figures: Figures
+    stream: RestorableStream, figures: Figures
 ) -> None:
     """No file is deleted, no publish number is reused, and the consumer misses nothing."""
-    backup, consumer = yesterday_and_today(site), Consumer()
-    consumer.read(site)
-    texts = {name: content(f"{site.storage.uri}/manifests/{name}") for name in MANIFESTS}
-    parts = [name for name in site.storage.names() if "/" not in name]
-    site.restore(backup)
-    done = discard_unknown_manifests(site.pipeline.database, site.stream, now=NOON, dry_run=False)
+    backup, consumer = publish_around_a_backup(stream), Consumer()
+    consumer.read(stream)
+    texts = {name: content(f"{stream.storage.uri}/manifests/{name}") for name in MANIFESTS}
+    parts = [name for name in stream.storage.names() if "/" not in name]
+    stream.restore(backup)
+    done = stream.discard()
     assert (done.manifests, done.records, done.unread) == (2, 4, 0)
     assert {name: content(f"{done.folder}/manifests/{name}") for name in MANIFESTS} == texts
-    site.land(9, 9)
-    site.work()
-    assert set(parts) <= set(site.storage.names())
-    consumer.read(site)
+    stream.land(9, 9)
+    stream.publish()
+    assert set(parts) <= set(stream.storage.names())
+    consumer.read(stream)
     assert sorted(consumer.received) == [1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9]
-    assert states(site) == ["published"] * 5
-    counted = tally(consumer.received, 9)
-    figures(restores=1, discarded=2, lost=counted["lost"], sent_again=counted["twice"])
+    assert states(stream) == ["published"] * 5
+    sent_again = len(consumer.received) - len({*consumer.received})
+    figures(restores=1, discarded=2, lost=consumer.lost(9), sent_again=sent_again)
 
 
 def without_origin(path: Path) -> None:
@@ -207,40 +214,38 @@ def without_content(path: Path) -> None:
     ids=["of an earlier release", "not a manifest", "empty"],
 )
 def test_discarded_manifests_without_publish_number_count_as_one_more(
-    disk: Site, harm: Callable[[Path], None], unread: int, figures: Figures
+    disk: RestorableStream, harm: Callable[[Path], None], unread: int, figures: Figures
 ) -> None:
-    backup, consumer = yesterday_and_today(disk), Consumer()
+    backup, consumer = publish_around_a_backup(disk), Consumer()
     consumer.read(disk)
     disk.restore(backup)
     for name in MANIFESTS:
         harm(Path(disk.root, "manifests", name))
-    done = discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
+    done = disk.discard()
     assert (done.manifests, done.unread) == (2, 2 * unread)
-    disk.work()
-    assert sorted(row[7] for row in disk.said()["attempts"]) == [1, 2, 5, 6]
+    disk.publish()
+    assert disk.publish_numbers() == [1, 2, 5, 6]
     consumer.read(disk)
     assert sorted(consumer.received) == [1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8]
-    figures(restores=1, discarded=2, lost=tally(consumer.received, 8)["lost"])
+    figures(restores=1, discarded=2, lost=consumer.lost(8))
 
 
-def test_dry_runs_tell_the_same_and_change_nothing(disk: Site) -> None:
-    backup = yesterday_and_today(disk)
+def test_dry_runs_tell_the_same_and_change_nothing(disk: RestorableStream) -> None:
+    backup = publish_around_a_backup(disk)
     disk.restore(backup)
-    before, names = disk.said(), disk.storage.names()
-    discarded = discard_unknown_manifests(
-        disk.pipeline.database, disk.stream, now=NOON, dry_run=True
-    )
+    before, names = disk.rows(), disk.storage.names()
+    discarded = disk.discard(dry_run=True)
     assert (discarded.manifests, discarded.records) == (2, 4)
-    assert (disk.said(), disk.storage.names()) == (before, names)
+    assert (disk.rows(), disk.storage.names()) == (before, names)
     with pytest.raises(InventoryOlderError):
-        disk.work()
+        disk.publish()
 
 
-def test_attempt_whose_manifest_is_there_already_encodes_nothing(disk: Site) -> None:
+def test_attempt_whose_manifest_is_there_already_encodes_nothing(disk: RestorableStream) -> None:
     """A run that no sensor launched is stopped by the name alone, without using up an attempt."""
     disk.land(1, 2)
     backup = disk.back_up()
-    disk.work()
+    disk.publish()
     disk.restore(backup)
     disk.plan()
     [one] = [status.batch for status in disk.database.batches.statuses("orders")]
@@ -252,54 +257,56 @@ def test_attempt_whose_manifest_is_there_already_encodes_nothing(disk: Site) -> 
     assert disk.storage.names() == parts
 
 
-def test_names_are_listed_once_for_each_process_and_database(disk: Site) -> None:
+def test_names_are_listed_once_for_each_process_and_database(disk: RestorableStream) -> None:
     """Manifest names are listed again only after the database was restored."""
     checked = CheckedInventory()
-    backup = yesterday_and_today(disk)
-    ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
+    backup = publish_around_a_backup(disk)
+    ensure_inventory_current(disk.database, disk.stream, checked)
     stranger = "orders-00000091-00000092.g1.json"
     disk.storage.put(f"manifests/{stranger}", b"{}")
-    ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
+    ensure_inventory_current(disk.database, disk.stream, checked)
     disk.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 3"):
-        ensure_inventory_current(disk.pipeline.database, disk.stream, checked)
+        ensure_inventory_current(disk.database, disk.stream, checked)
 
 
-def test_stream_that_is_resumed_without_being_settled_is_paused_again(disk: Site) -> None:
-    backup = yesterday_and_today(disk)
+def test_stream_that_is_resumed_without_being_settled_is_paused_again(
+    disk: RestorableStream,
+) -> None:
+    backup = publish_around_a_backup(disk)
     disk.restore(backup)
     for _ in range(2):
         with pytest.raises(InventoryOlderError):
-            disk.work()
+            disk.publish()
         assert disk.database.jobs.paused("orders") is not None
         disk.database.jobs.resume("orders")
 
 
 @pytest.mark.parametrize("reason", [None, "lunch"])
 def test_settling_ends_the_pause_and_leaves_that_of_a_person(
-    disk: Site, reason: str | None
+    disk: RestorableStream, reason: str | None
 ) -> None:
-    backup = yesterday_and_today(disk)
+    backup = publish_around_a_backup(disk)
     disk.restore(backup)
     if reason is not None:
         disk.database.jobs.pause("orders", reason)
     with pytest.raises(InventoryOlderError):
-        disk.work()
+        disk.publish()
     assert disk.database.jobs.paused("orders") is not None
-    discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
+    disk.discard()
     assert disk.database.jobs.paused("orders") == reason
 
 
 @pytest.mark.parametrize("point", ["discard.counted", "discard.moved"])
 def test_discarding_that_is_stopped_can_be_done_again(
-    disk: Site, point: str, monkeypatch: pytest.MonkeyPatch
+    disk: RestorableStream, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backup = yesterday_and_today(disk)
+    backup = publish_around_a_backup(disk)
     disk.restore(backup)
     monkeypatch.setenv(VARIABLE, f"{point}=raise")
     with pytest.raises(RuntimeError, match="failpoint"):
-        discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
+        disk.discard()
     monkeypatch.delenv(VARIABLE)
-    discard_unknown_manifests(disk.pipeline.database, disk.stream, now=NOON, dry_run=False)
-    disk.work()
-    assert sorted(row[7] for row in disk.said()["attempts"]) == [1, 2, 5, 6]
+    disk.discard()
+    disk.publish()
+    assert disk.publish_numbers() == [1, 2, 5, 6]

@@ -1,4 +1,4 @@
-"""Every door of a stream is shut while its inventory is older than its storage (G13)."""
+"""Sensors, jobs and commands refuse a stream whose inventory is older than its storage (G13)."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
-from batch_pipeline_tests.guarantees.restorable_stream import Site, open_site
+from batch_pipeline_tests.guarantees.restorable_stream import RestorableStream, open_stream
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
 
@@ -39,22 +39,22 @@ def scene(
 
 
 @pytest.fixture
-def site(tmp_path: Path, server_url: str, database_url: str) -> Iterator[Site]:
-    """Two batches of which the backup that was put back knows one."""
-    with open_site(tmp_path, server_url, database_url, str(tmp_path / "batches")) as opened:
+def restored(tmp_path: Path, server_url: str, database_url: str) -> Iterator[RestorableStream]:
+    """Two published batches, after the restore of a backup that has one of them."""
+    with open_stream(tmp_path, server_url, database_url, str(tmp_path / "batches")) as opened:
         opened.land(1, 2)
-        opened.work()
+        opened.publish()
         backup = opened.back_up()
         opened.land(3, 4)
-        opened.work()
+        opened.publish()
         opened.restore(backup)
         yield opened
 
 
 @pytest.fixture
-def run(site: Site) -> Run:
-    """The command on the site."""
-    return lambda *words: CliRunner().invoke(cli, words, env=site.environment)
+def run(restored: RestorableStream) -> Run:
+    """The command on the restored."""
+    return lambda *words: CliRunner().invoke(cli, words, env=restored.environment)
 
 
 def planned_rows(scene: DefsScene) -> int:
@@ -112,28 +112,28 @@ def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
     ids=lambda words: words[0],
 )
 def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
-    site: Site, run: Run, words: tuple[str, ...], figures: Figures
+    restored: RestorableStream, run: Run, words: tuple[str, ...], figures: Figures
 ) -> None:
-    before = site.said()
+    before = restored.rows()
     ended = run(*words)
     assert ended.exit_code == 1, ended.output
     said = ended.stderr if words[0] == "reconcile" else str(ended.exception)
     assert "`batch-pipeline reconcile orders --discard`" in said
-    assert site.said() == before
+    assert restored.rows() == before
     figures(doors=1)
 
 
 def test_garbage_of_a_stream_that_is_older_stays_while_that_of_others_goes(
-    site: Site, run: Run
+    restored: RestorableStream, run: Run
 ) -> None:
-    site.describe("clicks")
+    restored.write_stream("clicks")
     ended = run("gc", "orders", "clicks")
     assert ended.exit_code == 1
     assert "`batch-pipeline reconcile orders --discard`" in ended.stderr
     assert ended.stdout.splitlines() == ["clicks", "  Nothing to delete."]
 
 
-def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
+def test_reconcile_command_discards_in_words(restored: RestorableStream, run: Run) -> None:
     done = run("reconcile", "orders", "--discard", "--no-audit")
     assert done.exit_code == 0, done.output
     head, moved, twice, closed = done.stdout.splitlines()
@@ -148,13 +148,15 @@ def test_reconcile_command_discards_in_words(site: Site, run: Run) -> None:
     ]
 
 
-def test_reconcile_command_discards_what_is_in_the_way_of_a_pointer(site: Site, run: Run) -> None:
+def test_reconcile_command_discards_what_is_in_the_way_of_a_pointer(
+    restored: RestorableStream, run: Run
+) -> None:
     """A foreign manifest file is replaced by that of the published batch."""
-    Path(site.root, "manifests", "orders-00000003-00000004.g1.json").unlink()
-    [first] = Path(site.root, "manifests").glob("*.json")
+    Path(restored.root, "manifests", "orders-00000003-00000004.g1.json").unlink()
+    [first] = Path(restored.root, "manifests").glob("*.json")
     text = first.read_text()
     first.write_text("{}")
-    with site.database.engine.begin() as connection:
+    with restored.database.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
     ended = run("reconcile", "orders")
     assert (ended.exit_code, first.read_text()) == (1, "{}")
