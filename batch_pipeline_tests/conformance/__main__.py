@@ -1,4 +1,4 @@
-"""`python -m batch_pipeline_tests.conformance CMD…`: tell what the lines of a command break.
+"""`python -m batch_pipeline_tests.conformance CMD…`: report the rules that a command breaks.
 
 The command gets `--state FILE` to be resumed from each STATE that it printed.
 """

@@ -17,7 +17,7 @@ class Producer:
     environment: Mapping[str, str]
 
     def lines(self, state: Mapping[str, Any] | None = None) -> list[bytes]:
-        """Run the command to its end, expect exit code 0, and give the lines that it printed."""
+        """Run the command, which must succeed, and return its output as lines."""
         with tempfile.TemporaryDirectory() as folder:
             words = list(self.command)
             if state is not None:
@@ -38,6 +38,6 @@ class Producer:
 
 
 def parsed(lines: Sequence[bytes], kind: str | None = None) -> list[dict[str, Any]]:
-    """Read lines as messages, of one kind if it is named."""
+    """Parse lines as messages, of one kind if it is given."""
     messages = [json.loads(line) for line in lines]
     return [one for one in messages if kind in (None, one["type"])]

@@ -42,7 +42,7 @@ class PublishedHome:
     url: str
 
     def config(self, **more: Any) -> dict[str, Any]:
-        """Give a configuration of the tap, in RECORD mode unless told otherwise."""
+        """Return a configuration of the tap, by default in RECORD mode."""
         return {
             "home": str(self.sandbox.home),
             "streams_folder": str(self.sandbox.streams),
@@ -51,14 +51,14 @@ class PublishedHome:
         }
 
     def tap(self, *options: str, **more: Any) -> Producer:
-        """Give the tap's command with a configuration and options of the command line."""
+        """Return the tap's command with a configuration and options of the command line."""
         file = self.sandbox.folder / f"tap-{len(list(self.sandbox.folder.iterdir()))}.json"
         file.write_text(json.dumps(self.config(**more)), encoding="utf-8")
         command = [sys.executable, "-c", TAP, "--config", str(file), *options]
         return Producer(command=command, environment=self.sandbox.environment)
 
     def messages(self, stream: str) -> Producer:
-        """Give the command that writes the messages of a stream."""
+        """Return the command that writes the messages of a stream."""
         command = [sys.executable, "-m", "batch_pipeline", "messages", stream]
         return Producer(command=command, environment=self.sandbox.environment)
 
@@ -83,10 +83,7 @@ def published_home(folder: Path, url: str) -> Iterator[PublishedHome]:
     sandbox.land("orders", _ORDERS)
     sandbox.land("parcels", {"parcels-1.jsonl": _PARCELS})
     home = PublishedHome(sandbox=sandbox, url=url)
-    with (
-        session_of("local", folder / "spark") as session,
-        closing(home.pipeline()) as pipeline,
-    ):
+    with session_of("local", folder / "spark") as session, closing(home.pipeline()) as pipeline:
         for stream in pipeline.streams.values():
             _publish_all(pipeline, stream, session)
     yield home
@@ -97,14 +94,11 @@ def _publish_all(pipeline: Pipeline, stream: Stream, session: Any) -> None:
     table.register(pipeline.landing(stream, wait=False).found_files())
     pipeline.database.batches.plan(table, stream.limits, drain=True)
     statuses = list(pipeline.database.batches.statuses(stream.name))
-    workshop = pipeline.encode_context(stream, lambda: session)
+    context = pipeline.encode_context(stream, lambda: session)
     if stream.name == "orders":
         selection = Selection(ids=IdRange(first_id=1, last_id=2))
         request = Backfill.of_stream("orders", "2023", selection, limits(max_weight=10**6))
         pipeline.database.backfills.plan(request, table)
-        statuses += [
-            *pipeline.database.backfills.statuses("orders.2023", table.name),
-            statuses[1],
-        ]
+        statuses += [*pipeline.database.backfills.statuses("orders.2023", table.name), statuses[1]]
     for status in statuses:
-        encode(workshop, status.batch, run_id="run-1")
+        encode(context, status.batch, run_id="run-1")

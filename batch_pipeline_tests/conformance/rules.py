@@ -1,30 +1,38 @@
-"""What a consumer of BATCH messages may rely on, as rules that tell each line that breaks one.
+"""Rules for producers of BATCH messages: each line that breaks one is reported.
 
-Nothing here knows the product: facts beyond the Singer SDK's keys are looked at where they are.
+Nothing of the product is used here. Manifests may only name `file://` URIs, whose paths are taken
+as they stand, as the Singer SDK takes them.
 """
 
+import gzip
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
 from jsonschema import Draft202012Validator
+from pyarrow import orc
 
-from batch_pipeline_tests.conformance.files import packing, path_of, records
 from batch_pipeline_tests.conformance.producer import Producer, parsed
 
 _ENCODING_KEYS = {"format", "compression"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd", b"PA": "parquet", b"AR": "arrow", b"OR": "orc"}
 
 
 def broken_rules(lines: Sequence[bytes], json_schema: Any = None) -> list[str]:
-    """Give what lines break, each with its number; with a JSON Schema every line has to fit it."""
+    """Return each broken rule with its line; with a JSON Schema every line has to fit it."""
     return [f"line {number}: {problem}" for number, problem in _problems(lines, json_schema)]
 
 
 def broken_resume(producer: Producer) -> list[str]:
-    """Give after which STATE a second run does not give exactly the BATCH messages that follow."""
+    """Return each STATE after which another run does not send exactly the rest of the batches."""
     whole, sent = parsed(producer.lines()), 0
-    batches = [one for one in whole if one["type"] == "BATCH"]
+    batches = [message for message in whole if message["type"] == "BATCH"]
     problems: list[str] = []
     for message in whole:
         sent += message["type"] == "BATCH"
@@ -35,10 +43,21 @@ def broken_resume(producer: Producer) -> list[str]:
     return problems
 
 
+def records_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Read all records of a BATCH message by its label."""
+    label = message["encoding"]
+    files = [_path_of(uri).read_bytes() for uri in message["manifest"]]
+    return [record for data in files for record in _records(data, **label)]
+
+
+def _path_of(uri: str) -> Path:
+    return Path(uri.removeprefix("file://"))
+
+
 def _problems(lines: Sequence[bytes], json_schema: Any) -> Iterator[tuple[int, str]]:
     validator = None if json_schema is None else Draft202012Validator(json_schema)
     schemas: dict[str, Mapping[str, Any]] = {}
-    unsaid: int | None = None
+    batch_line: int | None = None  # of the last BATCH, until its STATE
     for number, line in enumerate(lines, start=1):
         try:
             message = json.loads(line)
@@ -53,50 +72,85 @@ def _problems(lines: Sequence[bytes], json_schema: Any) -> Iterator[tuple[int, s
         if kind == "SCHEMA":
             schemas[message["stream"]] = message
         elif kind == "STATE":
-            unsaid = None
+            batch_line = None
         elif kind in {"BATCH", "RECORD"} and message["stream"] not in schemas:
             yield number, f"{kind} before the SCHEMA of {message['stream']}"
         elif kind == "BATCH":
-            if unsaid is not None:
-                yield number, f"no STATE after the BATCH of line {unsaid}"
-            unsaid = number
-            problems = _of_batch(message, schemas[message["stream"]])
+            if batch_line is not None:
+                yield number, f"no STATE after the BATCH of line {batch_line}"
+            batch_line = number
+            problems = _batch_problems(message, schemas[message["stream"]])
             yield from ((number, problem) for problem in problems)
-    if unsaid is not None:
-        yield len(lines), f"no STATE after the BATCH of line {unsaid}"
+    if batch_line is not None:
+        yield len(lines), f"no STATE after the BATCH of line {batch_line}"
 
 
-def _of_batch(message: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
+def _batch_problems(message: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
     encoding, manifest = message["encoding"], message["manifest"]
-    if strange := encoding.keys() - _ENCODING_KEYS:
-        yield f"encoding has the keys {sorted(strange)}, which the SDK refuses"
+    if unknown := encoding.keys() - _ENCODING_KEYS:
+        yield f"encoding has the keys {sorted(unknown)}, which the SDK refuses"
+    format_, label = encoding["format"], encoding.get("compression") or "none"
     count = size = 0
-    for place, uri in enumerate(manifest):
+    for number, uri in enumerate(manifest):
         if not uri.startswith("file:///"):
             yield f"{uri} is not absolute"
-        elif not path_of(uri).is_file():
+        elif not _path_of(uri).is_file():
             yield f"{uri} is not there, as a path that nothing is decoded in"
         else:
-            data = path_of(uri).read_bytes()
+            data = _path_of(uri).read_bytes()
             size += len(data)
-            if "sha256" in message and hashlib.sha256(data).hexdigest() != message["sha256"][place]:
+            if (
+                "sha256" in message
+                and hashlib.sha256(data).hexdigest() != message["sha256"][number]
+            ):
                 yield f"{uri} has another SHA-256"
-            found, label = packing(data, encoding["format"]), encoding.get("compression") or "none"
+            found = _compression(data, format_)
             if found not in (label, "unknown"):
                 yield f"{uri} is {found}, and its label {label}"
                 continue
-            held = records(data, encoding["format"], label)
-            count += len(held)
-            yield from _of_records(held, schema)
-    for name, found_there in (("record_count", count), ("bytes", size)):
-        if message.get(name, found_there) != found_there:
-            yield f"{name} is {message[name]}, and the files have {found_there}"
+            records = _records(data, format_, label)
+            count += len(records)
+            yield from _record_problems(records, schema)
+    for name, expected in (("record_count", count), ("bytes", size)):
+        if message.get(name, expected) != expected:
+            yield f"{name} is {message[name]}, and the files have {expected}"
 
 
-def _of_records(held: list[dict[str, Any]], schema: Mapping[str, Any]) -> Iterator[str]:
-    strange = {name for record in held for name in record} - schema["schema"]["properties"].keys()
-    if strange:
-        yield f"records have {sorted(strange)}, which the SCHEMA has not"
+def _record_problems(records: list[dict[str, Any]], schema: Mapping[str, Any]) -> Iterator[str]:
+    unknown = {key for record in records for key in record} - schema["schema"]["properties"].keys()
+    if unknown:
+        yield f"records have {sorted(unknown)}, which the SCHEMA has not"
     for key in schema["key_properties"]:
-        if any(record.get(key) is None for record in held):
+        if any(record.get(key) is None for record in records):
             yield f"records have no {key}, which is a key"
+
+
+def _compression(data: bytes, file_format: str) -> str:
+    """Return how a file is compressed; `unknown` if its bytes do not show it."""
+    start = _MAGIC.get(data[:2], "none")
+    if file_format == "jsonl":
+        return start
+    if file_format == "parquet" and start == "parquet":
+        metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+        if not metadata.num_row_groups:
+            return "unknown"
+        codec = str(metadata.row_group(0).column(0).compression).lower()
+        return "none" if codec == "uncompressed" else codec
+    return "unknown" if start == file_format else f"not {file_format}"
+
+
+def _records(data: bytes, format: str, compression: str | None = None) -> list[dict[str, Any]]:  # noqa: A002 - the key of the label
+    match format:
+        case "parquet":
+            table = pq.read_table(io.BytesIO(data))
+        case "arrow":
+            table = pa.ipc.open_file(io.BytesIO(data)).read_all()
+        case "orc":
+            table = orc.ORCFile(io.BytesIO(data)).read()
+        case _:
+            if compression == "gzip":
+                data = gzip.decompress(data)
+            elif compression == "zstd":
+                data = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+            return [json.loads(line) for line in data.splitlines()]
+    return list(table.to_pylist())

@@ -7,9 +7,9 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from batch_pipeline_tests.conformance.files import path_of, records
 from batch_pipeline_tests.conformance.producer import Producer, parsed
 from batch_pipeline_tests.conformance.published_home import PublishedHome
+from batch_pipeline_tests.conformance.rules import records_of
 
 STANDARD = """\
 from singer_sdk.testing import get_tap_test_class
@@ -47,12 +47,7 @@ def test_tap_passes_the_standard_tests_of_the_sdk(home: PublishedHome) -> None:
 
 def test_tap_in_record_mode_sends_what_the_files_of_batches_hold(home: PublishedHome) -> None:
     batches = parsed(home.tap(mode="batch", streams=["orders"]).lines(), "BATCH")
-    held = [
-        record
-        for one in batches
-        for uri in one["manifest"]
-        for record in records(path_of(uri).read_bytes(), "jsonl", "gzip")
-    ]
+    held = [record for message in batches for record in records_of(message)]
     lines = home.tap().lines()
     sent = [one for one in parsed(lines, "RECORD") if one["stream"] == "orders"]
     assert [one["record"] for one in sent] == held

@@ -56,7 +56,7 @@ def test_bombs_are_refused_before_they_fill_the_memory(
         path.write_bytes(BOMBS[name]())
         assert path.stat().st_size < 2 * MIB, name
         paths.append(str(path))
-    command = [sys.executable, "-m", "batch_pipeline_tests.guarantees.inputs.bomb_reader", *paths]
+    command = [sys.executable, "-m", "batch_pipeline_tests.guarantees.inputs.bombs", *paths]
     told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert {name: told[name][0] for name in names if REASONS[name] not in told[name][0]} == {}
     _, open_quote = told.pop("cell", (None, 0))  # the last one: the peak of a process only grows

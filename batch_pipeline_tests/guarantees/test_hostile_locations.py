@@ -34,10 +34,7 @@ from batch_pipeline.singer.target.batches import locate
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.local import OutsideError, open_within
 from batch_pipeline_tests.factories import CONTEXT, stream
-from batch_pipeline_tests.guarantees.inputs.connection_counter import (
-    count_connections,
-)
-from batch_pipeline_tests.guarantees.inputs.locations import SECRET, Exports
+from batch_pipeline_tests.guarantees.inputs.hostile import SECRET, Exports, count_connections
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = pytest.mark.guarantee("S1")

@@ -22,7 +22,7 @@ from batch_pipeline.singer.bookmarks import parse_bookmark, parse_bookmarks
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
 from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline_tests.factories import manifest, part_file, stream
-from batch_pipeline_tests.guarantees.inputs.texts import TEXTS, is_text
+from batch_pipeline_tests.guarantees.inputs.hostile import TEXTS, is_text
 from batch_pipeline_tests.proofs import Figures
 
 pytestmark = pytest.mark.guarantee("S1")

@@ -26,10 +26,7 @@ from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.storage_roots import content
 
 pytestmark = pytest.mark.guarantee("G13")
-MANIFESTS = [
-    "orders-00000005-00000006.g1.json",
-    "orders-00000007-00000008.g1.json",
-]
+MANIFESTS = ["orders-00000005-00000006.g1.json", "orders-00000007-00000008.g1.json"]
 
 
 @pytest.fixture(params=["disk", "s3"])

@@ -107,9 +107,7 @@ def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("plan", "orders"), ("reconcile", "orders")],
-    ids=lambda words: words[0],
+    "words", [("plan", "orders"), ("reconcile", "orders")], ids=lambda words: words[0]
 )
 def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
     restored: RestorableStream, run: Run, words: tuple[str, ...], figures: Figures

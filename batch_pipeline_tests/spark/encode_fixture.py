@@ -1,13 +1,16 @@
 """A landing folder, a storage root and a real encoder between them."""
 
 import gzip
+import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from batch_pipeline.model.encode import EncodeCallbacks, EncodeRequest, EncodeResult
@@ -16,17 +19,15 @@ from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.record_rules import LineageContext
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline_tests.factories import CONTEXT
+from batch_pipeline_tests.storage_roots import content
 
 MIB = 2**20
-CONTEXT = LineageContext(
-    batch_key="1-2", attempt=1, started_at=datetime(2026, 1, 31, 12, tzinfo=UTC)
-)
 
 
 @contextmanager
@@ -42,6 +43,23 @@ def session_of(kind: str, home: Path) -> Iterator[SparkSession]:
         close_session()
 
 
+def encode_items(
+    session: SparkSession,
+    stream: Stream,
+    items: Sequence[Item],
+    schema: RecordSchema,
+    watch: EncodeCallbacks,
+) -> EncodeResult:
+    """Encode items, and check that no record is lost."""
+    request = EncodeRequest(
+        stream=stream, items=items, schema=schema, stem="orders-1", context=CONTEXT, watch=watch
+    )
+    result = SparkEncoder(lambda: session).encode(request)
+    result.check_conservation()
+    assert [item.item_id for item in result.items] == [item.id for item in items]
+    return result
+
+
 class EncodeRun:
     """A landing folder, a storage root and the encoder between them."""
 
@@ -50,7 +68,7 @@ class EncodeRun:
         self.root = folder / "batches"
         self.landing.mkdir()
         self.root.mkdir()
-        self.encoder = SparkEncoder(lambda: session)
+        self.session = session
         self.items: list[Item] = []
         self.watch = EncodeCallbacks()
         self.stream = Stream(
@@ -60,6 +78,10 @@ class EncodeRun:
             encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
             storage=Storage(root=to_uri(self.root), prefix="p-"),
         )
+
+    def configure(self, **changes: Any) -> None:
+        """Change attributes of the stream."""
+        self.stream = replace(self.stream, **changes)
 
     def land(self, data: bytes, *, ending: str = "csv") -> Path:
         """Write the next file."""
@@ -82,19 +104,7 @@ class EncodeRun:
 
     def encode_as(self, schema: RecordSchema) -> EncodeResult:
         """Encode all files with a schema, and check that no record is lost."""
-        result = self.encoder.encode(
-            EncodeRequest(
-                stream=self.stream,
-                items=self.items,
-                schema=schema,
-                stem="orders-1",
-                context=CONTEXT,
-                watch=self.watch,
-            )
-        )
-        result.check_conservation()
-        assert [item.item_id for item in result.items] == [item.id for item in self.items]
-        return result
+        return encode_items(self.session, self.stream, self.items, schema, self.watch)
 
     def settled(self) -> tuple[RecordSchema, EncodeResult]:
         """Encode all files as often as their schema asks for, as the encode step does."""
@@ -113,14 +123,33 @@ class EncodeRun:
 
 
 def names(files: Sequence[PartFile]) -> list[str]:
-    """Give the names of part files."""
+    """Return the names of part files."""
     return [Path(to_path(part.uri)).name for part in files]
 
 
 def records(files: Sequence[PartFile]) -> list[Any]:
     """Read gzipped JSON lines."""
-    return [
-        json.loads(line)
-        for part in files
-        for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines()
-    ]
+    texts = (gzip.decompress(content(part.uri)) for part in files)
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
+def numbered_jsonl(count: int, text_bytes: int, **changed: str) -> bytes:
+    """Return JSON lines with ids from 0; `changed` replaces some, as `line7=text`."""
+    lines = {f"line{n}": json.dumps({"id": n, "text": "x" * text_bytes}) for n in range(count)}
+    return "\n".join((lines | changed).values()).encode()
+
+
+def numbered_csv(count: int, text_bytes: int, **changed: str) -> bytes:
+    """Return csv with ids from 0, whose second cells hold line breaks and quotes."""
+    quoted = '"' + 'a,\n""b' * (text_bytes // 6) + '"'
+    rows = {f"line{number}": f"{number},{quoted}" for number in range(count)}
+    return "\n".join(["id,text", *(rows | changed).values(), ""]).encode()
+
+
+def numbered_parquet(count: int, text_bytes: int) -> bytes:
+    """Return parquet with ids from 0, in row groups of 200."""
+    texts = [f"{number:08d}" * (text_bytes // 8) for number in range(count)]
+    table = pa.table({"id": pa.array(range(count)), "text": texts})
+    file = io.BytesIO()
+    pq.write_table(table, file, row_group_size=200, compression="none", use_dictionary=False)
+    return file.getvalue()

@@ -1,22 +1,28 @@
-"""A standalone Spark cluster on this machine: a master and workers of one core and 1 GB each."""
+"""A standalone Spark cluster on this machine: a master and workers of one core and 1 GB each.
+
+Sixty small files make three tasks for it.
+"""
 
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
+from pyspark.sql import SparkSession
 
 from batch_pipeline.spark.sessions import launch
 from batch_pipeline.spark.sessions.java import find_java_home
+from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import wait_until
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
+REGISTERED = "Successfully registered with master"
 START_SECONDS = 120
 _OPTIONS = " ".join([*launch.JVM_OPTIONS, "-Dspark.master.rest.enabled=false"])
 
@@ -26,26 +32,22 @@ class Worker:
     """A worker, and by its executor the processes that run tasks."""
 
     process: "subprocess.Popen[bytes]"
-    folder: Path
-
-    def family(self) -> list[psutil.Process]:
-        """Give the processes of the worker, itself last."""
-        worker = psutil.Process(self.process.pid)
-        return [*worker.children(recursive=True), worker]
+    name: str
 
     def kill(self) -> None:
-        """End the worker and its executors as a power cut would: by SIGKILL, all at once."""
-        family = self.family()
-        for one in family:
+        """Kill the worker and its executors, all at once, as a power cut would."""
+        worker = psutil.Process(self.process.pid)
+        family = [*worker.children(recursive=True), worker]
+        for process in family:
             with suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         psutil.wait_procs(family, timeout=START_SECONDS)
         self.process.wait(START_SECONDS)
 
 
 @dataclass
 class StandaloneCluster:
-    """A master that listens on the loopback interface, and the workers that have come to it."""
+    """A master that listens on the loopback interface, and the workers that have registered."""
 
     folder: Path
     port: int
@@ -58,57 +60,46 @@ class StandaloneCluster:
         """The master's URL."""
         return f"spark://{launch.LOOPBACK}:{self.port}"
 
-    def add_worker(self, **variables: str) -> Worker:
+    def add_worker(self, **variables: str) -> None:
         """Start a worker with more variables; its executors have them too."""
         name = f"worker-{len(self.workers) + 1}"
-        folder = self.folder / name
-        arguments = ("--host", launch.LOOPBACK, "--port", "0", "--webui-port", "0")
-        size = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder))
-        process = self._started(name, WORKER, (*arguments, *size, self.master), variables)
-        self.workers.append(Worker(process, folder))
-        return self.workers[-1]
+        size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name))
+        process = self._start(name, WORKER, "0", *size, self.master, **variables)
+        self.workers.append(Worker(process, name))
 
     def wait(self) -> None:
         """Wait until all workers are registered."""
-        for number in range(1, len(self.workers) + 1):
-            self._says(f"worker-{number}", "Successfully registered with master")
+        for worker in self.workers:
+            self._wait_for_log(worker.name, REGISTERED)
 
     def start_master(self) -> None:
         """Start the master and wait until it listens."""
-        where = ("--host", launch.LOOPBACK, "--port", str(self.port), "--webui-port", "0")
-        self.master_process = self._started("master", MASTER, where, {})
-        self._says("master", "I have been elected leader")
+        self.master_process = self._start("master", MASTER, str(self.port))
+        self._wait_for_log("master", "I have been elected leader")
 
     def kill_master(self) -> None:
-        """End the master by SIGKILL; workers and executors go on."""
+        """Kill the master; workers and executors continue."""
         if self.master_process is not None:
             self.master_process.kill()
             self.master_process.wait(START_SECONDS)
 
     def restart_master(self) -> None:
-        """Let a master without a memory take the place of this one, and the workers come to it."""
-        alive = [one for one in self.workers if one.process.poll() is None]
-        before = {one.folder.name: self._registrations(one) for one in alive}
+        """Replace the master by one without state, and wait until the workers register there."""
+        alive = [worker.name for worker in self.workers if worker.process.poll() is None]
+        counts = {name: self._log(name).count(REGISTERED) for name in alive}
         self.kill_master()
         self.start_master()
-        for one in alive:
-            wait_until(
-                lambda one=one: self._registrations(one) > before[one.folder.name],  # type: ignore[misc]
-                f"{one.folder.name} comes back",
-                seconds=START_SECONDS,
-            )
+        for name, count in counts.items():
+            self._wait_for_log(name, REGISTERED, times=count + 1)
 
-    def _registrations(self, worker: Worker) -> int:
-        log = (self.folder / f"{worker.folder.name}.log").read_text()
-        return log.count("Successfully registered with master")
-
-    def _started(
-        self, name: str, main: str, arguments: tuple[str, ...], variables: Mapping[str, str]
+    def _start(
+        self, name: str, main: str, port: str, *arguments: str, **variables: str
     ) -> "subprocess.Popen[bytes]":
-        command = [str(launch.spark_home() / "bin" / "spark-class"), main, *arguments]
+        command = [str(launch.spark_home() / "bin" / "spark-class"), main]
+        where = ["--host", launch.LOOPBACK, "--port", port, "--webui-port", "0"]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                command,
+                [*command, *where, *arguments],
                 env={**self.environment, **variables},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -117,16 +108,20 @@ class StandaloneCluster:
                 start_new_session=True,
             )
 
-    def _says(self, name: str, words: str) -> None:
-        log = self.folder / f"{name}.log"
-        wait_until(lambda: words in log.read_text(), f"{name}: {words}", seconds=START_SECONDS)
+    def _log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def _wait_for_log(self, name: str, words: str, *, times: int = 1) -> None:
+        wait_until(
+            lambda: self._log(name).count(words) >= times, f"{name}: {words}", seconds=START_SECONDS
+        )
 
 
 @contextmanager
 def standalone_cluster(
     folder: Path, *workers: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> Iterator[StandaloneCluster]:
-    """Start a master, and a worker for each mapping of more variables; nothing of them stays."""
+    """Start a master, and a worker for each mapping of variables; at the end all are killed."""
     folder.mkdir(parents=True, exist_ok=True)
     given = dict(os.environ if environment is None else environment)
     clean = {name: text for name, text in given.items() if not re.match("PY|SPARK_", name)}
@@ -139,7 +134,7 @@ def standalone_cluster(
         "SPARK_LAUNCHER_OPTS": " ".join(launch.JVM_OPTIONS),
         "SPARK_LOCAL_IP": launch.LOOPBACK,
     }
-    cluster = StandaloneCluster(folder, _free_port(), settled)
+    cluster = StandaloneCluster(folder, free_port(), settled)
     try:
         cluster.start_master()
         for variables in workers:
@@ -153,8 +148,24 @@ def standalone_cluster(
         cluster.kill_master()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((launch.LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
+FILES = 60
+TASK_ITEMS = 20  # for `task_planning.MAX_TASK_ITEMS`: three tasks
+
+
+def landed(folder: Path, session: SparkSession) -> EncodeRun:
+    """Land sixty files of one record each; a part file holds seven records."""
+    folder.mkdir()
+    run = EncodeRun(folder, session)
+    run.configure(part_limits=replace(run.stream.part_limits, max_records=7))
+    for number in range(FILES):
+        run.land(b"id,name\n%d,n%d\n" % (number, number))
+    return run
+
+
+def encoded(folder: Path, session: SparkSession) -> list[str]:
+    """Encode the files, check each record, and return the digests of the part files in order."""
+    result = (run := landed(folder, session)).encode(id="integer", name="string")
+    assert [record["id"] for record in records(result.part_files)] == list(range(FILES))
+    assert run.files() == sorted(names(result.part_files))
+    assert len(result.part_files) == 9
+    return [part.sha256 for part in result.part_files]

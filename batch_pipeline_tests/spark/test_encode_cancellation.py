@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +72,7 @@ def test_encode_with_a_transform_that_is_called_off_leaves_no_file(
 ) -> None:
     """Reading and writing tasks end alike, whether or not all is read before any is written."""
     module = "batch_pipeline_tests.spark.transforms"
-    run.stream = replace(run.stream, transform=f"{module}:{function}")
+    run.configure(transform=f"{module}:{function}")
     schema = RecordSchema.from_json(
         [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
     )

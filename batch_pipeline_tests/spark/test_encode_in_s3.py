@@ -1,35 +1,36 @@
 """Whole encodes from and to a store: the records and the bytes of part files of local disks."""
 
 import gzip
-import io
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.encode.readers.item_cuts import ItemCutter
-from batch_pipeline.model.encode import EncodeCallbacks, EncodeRequest, EncodeResult
+from batch_pipeline.model.encode import EncodeCallbacks, EncodeResult
 from batch_pipeline.model.errors import ConflictError, SourceUnavailableError
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark import task_planning
-from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
 from batch_pipeline.spark.spark_job import SparkJobRunner
 from batch_pipeline.spark.task_planning import split_files
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.object_store import ObjectStore
-from batch_pipeline_tests.spark.encode_fixture import CONTEXT
+from batch_pipeline_tests.spark.encode_fixture import (
+    encode_items,
+    numbered_csv,
+    numbered_jsonl,
+    numbered_parquet,
+    records,
+)
 from batch_pipeline_tests.storage.places import between
-from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_prefix
+from batch_pipeline_tests.storage_roots import Root, new_folder, new_prefix
 from batch_pipeline_tests.store_faults import Faults, proxy
 
 MIB = 2**20
@@ -66,73 +67,32 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", 2 * MIB)
 
 
-def jsonl() -> bytes:
-    """Make JSON lines whose records count from 0."""
-    lines = [json.dumps({"id": number, "text": "x" * TEXT}) for number in range(COUNT)]
-    return "\n".join(lines).encode()
-
-
-def csv() -> bytes:
-    """Make csv whose second cells hold line breaks and quotes."""
-    quoted = '"' + 'a,\n""b' * (TEXT // 6) + '"'
-    return "\n".join(["id,text", *(f"{number},{quoted}" for number in range(COUNT)), ""]).encode()
-
-
-def parquet() -> bytes:
-    """Make a file of 15 row groups."""
-    noise = [f"{number:08d}" * (TEXT // 8) for number in range(COUNT)]
-    table = pa.table({"id": pa.array(range(COUNT)), "text": noise})
-    file = io.BytesIO()
-    pq.write_table(table, file, row_group_size=200, compression="none", use_dictionary=False)
-    return file.getvalue()
-
-
+JSONL, CSV = numbered_jsonl(COUNT, TEXT), numbered_csv(COUNT, TEXT)
 LANDED = {
-    "1.csv": csv(),
-    "2.jsonl": jsonl(),
-    "3.parquet": parquet(),
+    "1.csv": CSV,
+    "2.jsonl": JSONL,
+    "3.parquet": numbered_parquet(COUNT, TEXT),
     "4.jsonl.gz": gzip.compress(b'{"id":7,"text":"seven"}\n', mtime=0),
     "5.csv": b"id,text\n8,eight\n",
 }
+SCHEMA = RecordSchema.from_json([("id", "integer"), ("text", "string")])
+QUARANTINE = BadFileRules.all(OnBadFile.QUARANTINE)
 
 
 def encode(
     session: SparkSession,
     stream: Stream,
-    files: list[LandedFile],
+    files: Sequence[LandedFile],
     watch: EncodeCallbacks | None = None,
 ) -> EncodeResult:
-    """Encode files, numbered from 1, and check that no record is lost."""
+    """Encode files, numbered from 1."""
     items = [Item(id=number, file=file) for number, file in enumerate(files, 1)]
-    schema = RecordSchema.from_json([("id", "integer"), ("text", "string")])
-    request = EncodeRequest(
-        stream=stream,
-        items=items,
-        schema=schema,
-        stem="orders-1",
-        context=CONTEXT,
-        watch=watch or EncodeCallbacks(),
-    )
-    result = SparkEncoder(lambda: session).encode(request)
-    result.check_conservation()
-    return result
-
-
-def sums(result: EncodeResult) -> list[tuple[str, int, int, str]]:
-    """Give of each part file what must not depend on where it is: its name but the token, too."""
-    return [
-        (part.uri.rpartition("/")[2][:17], part.records, part.size_bytes, part.sha256)
-        for part in result.part_files
-    ]
+    return encode_items(session, stream, items, SCHEMA, watch or EncodeCallbacks())
 
 
 def ids(result: EncodeResult) -> list[int]:
     """Read the ids of all records in order."""
-    return [
-        json.loads(line)["id"]
-        for part in result.part_files
-        for line in gzip.decompress(content(part.uri)).splitlines()
-    ]
+    return [record["id"] for record in records(result.part_files)]
 
 
 def test_encode_between_any_two_places_gives_the_same_bytes(
@@ -153,7 +113,14 @@ def test_encode_between_any_two_places_gives_the_same_bytes(
     assert ids(results[1]) == [*list(range(COUNT)) * 3, 7, 8]
     assert [item.written for item in results[1].items] == [COUNT] * 3 + [1, 1]
     assert len(results[0].part_files) == 10
-    assert [sums(result) for result in results] == [sums(results[0])] * 4
+    parts = [  # with the name up to the token
+        [
+            (part.uri.rpartition("/")[2][:17], part.records, part.size_bytes, part.sha256)
+            for part in result.part_files
+        ]
+        for result in results
+    ]
+    assert parts == [parts[0]] * 4
 
 
 def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
@@ -161,7 +128,7 @@ def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
 ) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage)
-    file = landing.land("large.jsonl", jsonl())
+    file = landing.land("large.jsonl", JSONL)
     item = Item(id=1, file=LandedFile(location=file.location), row_weight=file.size_bytes)
     jobs = SparkJobRunner(lambda: session, stream.storage, "orders-1", EncodeCallbacks())
     works = split_files([item], stream, jobs)[1]
@@ -171,7 +138,7 @@ def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
 def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket: str) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage)
-    file = landing.land("large.csv", csv())
+    file = landing.land("large.csv", CSV)
     ranges = list(ItemCutter(stream=stream, most_bytes=MIB).ranges(file))
     assert len(ranges) == 6
     assert {one.etag for one in ranges} == {file.etag}
@@ -179,42 +146,31 @@ def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket
     assert ids(result) == list(range(COUNT))
     assert {item.etag for item in result.items} == {file.etag}
 
-    landing.land("large.csv", csv()[:-2] + b'c"\n')
-    rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    result = encode(session, replace(stream, on_bad_file=rules), ranges)
+    landing.land("large.csv", CSV[:-2] + b'c"\n')
+    result = encode(session, replace(stream, on_bad_file=QUARANTINE), ranges)
     assert {item.bad_kind for item in result.items} == {BadFileKind.CHANGED}
 
 
 def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: str) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
-    rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
+    stream = replace(between(STREAM, landing, storage), on_bad_file=QUARANTINE)
     files = [landing.land(name, data) for name, data in LANDED.items()]
-    landing.land("2.jsonl", jsonl().replace(b"x", b"y"))
+    landing.land("2.jsonl", JSONL.replace(b"x", b"y"))
     landing.remove("4.jsonl.gz")
     result = encode(session, stream, files)
     kinds = [item.bad_kind for item in result.items]
     assert kinds == [None, BadFileKind.CHANGED, None, BadFileKind.MISSING, None]
-    told = [
-        json.loads(line)["location"]
-        for part in result.quarantine_files
-        for line in gzip.decompress(content(part.uri)).splitlines()
-    ]
+    told = [record["location"] for record in records(result.quarantine_files)]
     assert told == [files[1].location, files[3].location]
     assert len(storage.names()) == len(result.part_files) + len(result.quarantine_files)
 
 
 @pytest.mark.parametrize("transform", [None, UNCHANGED], ids=["plain", "transformed"])
 def test_encode_with_a_store_out_of_reach_says_so(
-    session: SparkSession,
-    workers_store: Faults,
-    bucket: str,
-    tmp_path: Path,
-    transform: str | None,
+    session: SparkSession, workers_store: Faults, bucket: str, tmp_path: Path, transform: str | None
 ) -> None:
     landing, storage = new_prefix(bucket), new_folder(tmp_path / "batches")
-    rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    stream = replace(between(STREAM, landing, storage), on_bad_file=rules, transform=transform)
+    stream = replace(between(STREAM, landing, storage), on_bad_file=QUARANTINE, transform=transform)
     files = [landing.land(name, LANDED["5.csv"]) for name in ("1.csv", "a {b}.csv")]
     # A transformed stream is read twice: then it is the second time that fails.
     workers_store.slow_down(1, target="a%20%7Bb%7D.csv", skip=int(transform is not None))
@@ -237,7 +193,7 @@ def test_encode_that_is_called_off_leaves_neither_object_nor_upload(
     session: SparkSession, bucket: str
 ) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
-    files = [landing.land(f"{number}.jsonl", jsonl()) for number in range(4)]
+    files = [landing.land(f"{number}.jsonl", JSONL) for number in range(4)]
     stop = EncodeCallbacks(is_cancelled=lambda: True)
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
         encode(session, between(STREAM, landing, storage), files, stop)

@@ -27,7 +27,7 @@ def land(
     """Land a file as several items."""
     source = run.stream.source
     assert isinstance(source, Source)
-    run.stream = replace(run.stream, source=replace(source, format=form))
+    run.configure(source=replace(source, format=form))
     path = run.landing / "big"
     path.write_bytes(data)
     stat = path.stat()
@@ -80,7 +80,7 @@ def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
 ) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", slice_bytes)
     file = land(run, csv_text(bad_at=1_500), most=10 * KIB)
-    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
 
     result = run.encode(id="integer", text="string")
 
@@ -105,7 +105,7 @@ def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(run: EncodeRu
 def test_source_file_of_a_range_is_the_file(run: EncodeRun) -> None:
     file = land(run, csv_text(), most=10 * KIB)
     columns = (LineageColumn.ITEM_ID, LineageColumn.SOURCE_FILE)
-    run.stream = replace(run.stream, lineage=columns)
+    run.configure(lineage=columns)
     _, result = run.settled()
     found = records(result.part_files)
     assert {one["_source_file"] for one in found} == {file.location}
@@ -115,7 +115,7 @@ def test_source_file_of_a_range_is_the_file(run: EncodeRun) -> None:
 def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
     file = land(run, csv_text(), most=10 * KIB)
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    run.stream = replace(run.stream, on_bad_file=rules)
+    run.configure(on_bad_file=rules)
     path = Path(to_path(file.location))
     path.write_bytes(csv_text() + b"\n")
     result = run.encode(id="integer", text="string")
@@ -127,6 +127,6 @@ def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
 
 def test_ranges_go_through_a_transform(run: EncodeRun) -> None:
     land(run, csv_text(), most=10 * KIB)
-    run.stream = replace(run.stream, transform=UNCHANGED)
+    run.configure(transform=UNCHANGED)
     _, result = run.settled()
     assert sorted(written(result)) == list(range(COUNT))

@@ -78,7 +78,7 @@ def test_encoder_with_csv_and_jsonl_does_not_call_the_source_text(run: EncodeRun
 
 def test_encoder_with_too_many_bad_records_over_all_tasks_leaves_no_file(run: EncodeRun) -> None:
     """Each task stays within the limit, all together do not: the result lists no file."""
-    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     for number in range(201):
         run.land(b"a,b\n1,2\n3\n" if number in (7, 200) else b"a,b\n1,2\n")
 

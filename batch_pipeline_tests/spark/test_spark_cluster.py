@@ -6,7 +6,7 @@ The tests share one cluster, and one session where they can, so that few Java pr
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.encode import EncodeResult
 from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest
@@ -35,9 +36,15 @@ from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene, paths
 from batch_pipeline_tests.seeds import plan, query
 from batch_pipeline_tests.spark import transforms
-from batch_pipeline_tests.spark.cluster_files import FILES, TASK_ITEMS, encoded, landed
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
-from batch_pipeline_tests.spark.spark_cluster import StandaloneCluster, standalone_cluster
+from batch_pipeline_tests.spark.spark_cluster import (
+    FILES,
+    TASK_ITEMS,
+    StandaloneCluster,
+    encoded,
+    landed,
+    standalone_cluster,
+)
 
 pytestmark = pytest.mark.long
 
@@ -54,15 +61,15 @@ QUICK = {"spark.executor.extraJavaOptions": " ".join(launch.JVM_OPTIONS)}
 
 
 @dataclass(frozen=True)
-class Ground:
+class ClusterFixture:
     """A cluster of a quick worker and a slow one, and a Python that has nothing of ours."""
 
-    cluster: StandaloneCluster
+    standalone: StandaloneCluster
     home: Path
     bare_python: str
 
     def session(self) -> SparkSession:
-        """Give the session that the tests share as long as it works, then the next one."""
+        """Return the session that the tests share; a new one if it no longer works."""
         return open_session(self._settings(None, {}))
 
     @contextmanager
@@ -75,12 +82,16 @@ class Ground:
             close_session()
 
     def _settings(self, packed: Path | None, conf: Mapping[str, str]) -> SparkSettings:
-        told = QUICK | {key.replace("_", "."): value for key, value in conf.items()}
-        return SparkSettings(home=self.home, master=self.cluster.master, packed=packed, conf=told)
+        settings = QUICK | {key.replace("_", "."): value for key, value in conf.items()}
+        return SparkSettings(
+            home=self.home, master=self.standalone.master, packed=packed, conf=settings
+        )
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore) -> Iterator[Ground]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore
+) -> Iterator[ClusterFixture]:
     """The cluster, on the bundled Java; its workers have keys for S3, and no more of it."""
     keys = {name: text for name, text in object_store.environment.items() if "_KEY" in name}
     folder = tmp_path_factory.mktemp("cluster")
@@ -88,27 +99,27 @@ def ground(tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore) 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BATCH_PIPELINE_JAVA", "bundled")
-        with standalone_cluster(folder / "spark", keys, keys | SLOW) as cluster:
+        with standalone_cluster(folder / "spark", keys, keys | SLOW) as standalone:
             try:
-                yield Ground(cluster, folder / "home", str(bare / "bin" / "python"))
+                yield ClusterFixture(standalone, folder / "home", str(bare / "bin" / "python"))
             finally:
                 close_session()
 
 
 @pytest.fixture
 def three_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let sixty files make three tasks."""
+    """Make three tasks of sixty files."""
     monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
 
 
 @pytest.fixture(scope="module")
-def local_digests(tmp_path_factory: pytest.TempPathFactory, ground: Ground) -> list[str]:
-    """What a local session of two cores makes of the files."""
+def local_digests(tmp_path_factory: pytest.TempPathFactory, cluster: ClusterFixture) -> list[str]:
+    """Digests of the part files of a local session of two cores."""
     folder = tmp_path_factory.mktemp("local")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
         close_session()
-        session = open_session(SparkSettings(home=ground.home, master="local[2]"))
+        session = open_session(SparkSettings(home=cluster.home, master="local[2]"))
         try:
             return encoded(folder / "run", session)
         finally:
@@ -136,7 +147,7 @@ def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
 def published(scene: GarbageScene, session: SparkSession) -> Manifest:
     """Encode and publish the batch, as a run does."""
     database = scene.database
-    workshop = EncodeContext(
+    context = EncodeContext(
         stream=scene.stream,
         meta_table=database.meta_table(scene.stream.name),
         schemas=database.schemas,
@@ -144,24 +155,28 @@ def published(scene: GarbageScene, session: SparkSession) -> Manifest:
         encoder=SparkEncoder(lambda: session),
         storage=scene.storage,
     )
-    return encode(workshop, scene.batches[0], run_id="run-1").manifest
+    return encode(context, scene.batches[0], run_id="run-1").manifest
 
 
 def only_half_a_task_is_left(root: Path) -> bool:
-    """Tell whether two of the tasks are done, and the third has finished a part file, not all."""
+    """Return whether two tasks are done, and the third has finished a part file, not all."""
     names_there = [path.name for path in root.iterdir()]
     finished = sum(name.endswith(".gz") for name in names_there)
     return finished in {7, 8} and sum(name.endswith(".tmp") for name in names_there) == 1
 
 
 def test_batch_whose_worker_is_killed_is_published_once_and_whole(
-    ground: Ground, tmp_path: Path, database: Database, local_digests: list[str], three_tasks: None
+    cluster: ClusterFixture,
+    tmp_path: Path,
+    database: Database,
+    local_digests: list[str],
+    three_tasks: None,
 ) -> None:
     """The slow worker is killed with its executor when it has finished one part file of its task or
     two, with the next one open. What is published has the bytes that a local session makes.
     """
-    slow = ground.cluster.workers[1]
-    session = ground.session()
+    slow = cluster.standalone.workers[1]
+    session = cluster.session()
     with ThreadPoolExecutor() as threads:
         wait_until(lambda: executors(session) == 2, "both executors come")
         run = landed(tmp_path / "run", session)
@@ -191,10 +206,12 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
 
 
-def test_executors_without_the_package_are_named_with_what_they_lack(ground: Ground) -> None:
+def test_executors_without_the_package_are_named_with_what_they_lack(
+    cluster: ClusterFixture,
+) -> None:
     with (
         pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
-        ground.other_session(spark_pyspark_python=ground.bare_python),
+        cluster.other_session(spark_pyspark_python=cluster.bare_python),
     ):
         pass
 
@@ -205,15 +222,19 @@ def test_executors_without_the_package_are_named_with_what_they_lack(ground: Gro
 
 
 def test_executors_with_a_packed_archive_need_nothing_else(
-    ground: Ground, tmp_path: Path, bucket: str, local_digests: list[str], three_tasks: None
+    cluster: ClusterFixture,
+    tmp_path: Path,
+    bucket: str,
+    local_digests: list[str],
+    three_tasks: None,
 ) -> None:
     """The executors have keys of their own; where S3 is, the driver tells them."""
     packed = tmp_path / "packed.tar.gz"
     build_archive(packed)
-    with ground.other_session(packed, spark_pyspark_python=ground.bare_python) as session:
+    with cluster.other_session(packed, spark_pyspark_python=cluster.bare_python) as session:
         assert encoded(tmp_path / "run", session) == local_digests
         run = landed(tmp_path / "to-s3", session)
-        run.stream = replace(run.stream, storage=Storage(root=f"{bucket}/batches", prefix="p-"))
+        run.configure(storage=Storage(root=f"{bucket}/batches", prefix="p-"))
         written = run.encode(id="integer", name="string").part_files
 
     assert [part.sha256 for part in written] == local_digests
@@ -221,23 +242,23 @@ def test_executors_with_a_packed_archive_need_nothing_else(
 
 
 def test_executors_without_the_python_are_named(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = ground.session()
+    session = cluster.session()
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
-        check_executors(session, ground.cluster.master)
+        check_executors(session, cluster.standalone.master)
     assert "it has no /no/such/python" in str(raised.value)
     assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
 
 
 def test_executors_without_a_module_of_the_transform_are_named(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
     monkeypatch.syspath_prepend(tmp_path)
-    run = EncodeRun(tmp_path, ground.session())
-    run.stream = replace(run.stream, transform="only_here:same")
+    run = EncodeRun(tmp_path, cluster.session())
+    run.configure(transform="only_here:same")
     run.land(b"id\n1\n")
 
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
@@ -250,62 +271,63 @@ def test_executors_without_a_module_of_the_transform_are_named(
     assert run.files() == []
 
 
-def test_session_whose_context_ends_in_mid_transform_is_replaced(
-    ground: Ground, tmp_path: Path
-) -> None:
-    """The JVM ends the context and lives on, as it does when the master removes the application."""
-    mark = tmp_path / "mark"
-    session = ground.session()
-    run = EncodeRun(tmp_path, session)
-    run.stream = replace(run.stream, transform=f"{transforms.__name__}:held")
+@contextmanager
+def held_encode(
+    folder: Path, session: SparkSession
+) -> Iterator[tuple[EncodeRun, "Future[EncodeResult]"]]:
+    """Encode in a thread with a transform that waits on a worker while a file `mark` exists."""
+    mark = folder / "mark"
+    run = EncodeRun(folder, session)
+    run.configure(transform=f"{transforms.__name__}:held")
     run.land(f"mark\n{mark}\n".encode())
     with ThreadPoolExecutor() as threads:
         running = threads.submit(run.encode, mark="string")
-        wait_until(lambda: mark.exists() or running.done(), "the function has begun")
+        wait_until(lambda: mark.exists() or running.done(), "the function has started")
         try:
-            session.sparkContext._jsc.sc().stop()
-        finally:
-            mark.unlink(missing_ok=True)  # else the function would go on
-        with pytest.raises(SparkUnavailableError, match="SparkContext was shut down"):
-            running.result()
-
-    assert ground.session() is not session
-    assert ground.session().range(3).count() == 3
-
-
-def test_session_whose_master_was_started_again_is_replaced(ground: Ground) -> None:
-    """Its context goes on without executors; the JVM would wait for them for ever."""
-    session = ground.session()
-    ground.cluster.restart_master()
-    wait_until(lambda: executors(session) == 0, "the executors are ended")
-    assert not is_stopped(session)
-
-    assert ground.session() is not session
-    assert ground.session().range(3).count() == 3
-
-
-def test_job_whose_master_was_started_again_ends(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would wait for ever: its context knows of no end."""
-    monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
-    mark = tmp_path / "mark"
-    session = ground.session()
-    run = EncodeRun(tmp_path, session)
-    run.stream = replace(run.stream, transform=f"{transforms.__name__}:held")
-    run.land(f"mark\n{mark}\n".encode())
-    with ThreadPoolExecutor() as threads:
-        running = threads.submit(run.encode, mark="string")
-        wait_until(lambda: mark.exists() or running.done(), "a task has begun")
-        try:
-            ground.cluster.restart_master()
-            with pytest.raises(SparkUnavailableError, match="the cluster started no others"):
-                running.result()
+            yield run, running
         finally:
             mark.unlink(missing_ok=True)
 
+
+def test_session_whose_context_ends_in_mid_transform_is_replaced(
+    cluster: ClusterFixture, tmp_path: Path
+) -> None:
+    """The JVM ends the context and lives on, as it does when the master removes the application."""
+    session = cluster.session()
+    with held_encode(tmp_path, session) as (_, running):
+        session.sparkContext._jsc.sc().stop()
+        (tmp_path / "mark").unlink()  # else the function would continue
+        with pytest.raises(SparkUnavailableError, match="SparkContext was shut down"):
+            running.result()
+
+    assert cluster.session() is not session
+    assert cluster.session().range(3).count() == 3
+
+
+def test_session_whose_master_was_started_again_is_replaced(cluster: ClusterFixture) -> None:
+    """Its context goes on without executors; the JVM would wait for them for ever."""
+    session = cluster.session()
+    cluster.standalone.restart_master()
+    wait_until(lambda: executors(session) == 0, "the executors are ended")
+    assert not is_stopped(session)
+
+    assert cluster.session() is not session
+    assert cluster.session().range(3).count() == 3
+
+
+def test_job_whose_master_was_started_again_ends(
+    cluster: ClusterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever: its context knows of no end."""
+    monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
+    session = cluster.session()
+    with held_encode(tmp_path, session) as (run, running):
+        cluster.standalone.restart_master()
+        with pytest.raises(SparkUnavailableError, match="the cluster started no others"):
+            running.result()
+
     assert run.files() == []
-    assert ground.session() is not session
+    assert cluster.session() is not session
 
 
 def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
@@ -315,3 +337,22 @@ def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
         open_session(settings)
     assert (raised.value.target, raised.value.reason) == (settings.master, "connection refused")
     assert list((tmp_path / "spark" / "scratch").iterdir()) == []
+
+
+def test_local_cluster_gives_the_bytes_of_a_local_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Spark writes for them is gone with the session, and nothing of it is in the package."""
+    monkeypatch.setenv("BATCH_PIPELINE_JAVA", "bundled")
+    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
+    digests = {}
+    for master in ("local[2]", "local-cluster[2,1,1024]"):
+        try:
+            session = open_session(SparkSettings(home=tmp_path / "home", master=master))
+            digests[master] = encoded(tmp_path / master, session)
+        finally:
+            close_session()
+
+    assert digests["local-cluster[2,1,1024]"] == digests["local[2]"]
+    assert list((tmp_path / "home" / "spark" / "scratch").iterdir()) == []
+    assert not (launch.spark_home() / "work").exists()

@@ -114,58 +114,40 @@ sys.stdin.read()
 """
 
 SERVER_HELD_OPEN = """
-import json, sys
-from pathlib import Path
-import psutil
-from batch_pipeline.spark.sessions.connect_session import without_session_id
 from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
-SparkConnectServer(Path(sys.argv[1])).start()
-family = psutil.Process().children(recursive=True)
-print(json.dumps([process.pid for process in family]), flush=True)
+SparkConnectServer(settings.home).start()
+print(json.dumps([process.pid for process in family()]), flush=True)
 sys.stdin.read()
 """
 
 EXPECTED_ROWS = [[0, sys.executable], [2, sys.executable], [4, sys.executable]]
 
 
-def command(program: str, home: Path) -> list[str]:
-    """Give the command that runs `program` with every warning an error."""
-    return [sys.executable, "-W", "error", "-c", program, str(home)]
+def process_options(program: str, home: Path, variables: dict[str, str]) -> dict[str, Any]:
+    """Return the options that run a program in an empty folder, with every warning an error.
 
-
-def environment() -> dict[str, str]:
-    """Give the environment without what a session of this very process has left in it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    Its environment has nothing that a session of this process left.
+    """
+    folder = home / "empty"
+    folder.mkdir(parents=True, exist_ok=True)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    command = [sys.executable, "-W", "error", "-c", COMMON + program, str(home)]
+    return {"args": command, "env": clean | variables, "cwd": folder}
 
 
 def run(program: str, home: Path, **variables: str) -> Any:
-    """Run a program in an empty folder; it prints one JSON value and nothing else anywhere."""
-    folder = home / "empty"
-    folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        command(COMMON + program, home),
-        env=environment() | variables,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.stderr == ""
-    assert done.returncode == 0
-    assert list(folder.iterdir()) == []
+    """Run a program that prints one JSON value, and writes nothing else anywhere."""
+    options = process_options(program, home, variables)
+    done = subprocess.run(**options, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(options["cwd"].iterdir()) == []
     return json.loads(done.stdout)
 
 
 def killed(program: str, home: Path, java: str) -> list[int]:
-    """Start a program that prints process ids, kill it by SIGKILL, give those that outlive it."""
-    with subprocess.Popen(
-        command(program, home),
-        env=environment() | {"BATCH_PIPELINE_JAVA": java},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as owner:
+    """Kill a program that prints process ids, and return the processes that outlive it."""
+    options = process_options(program, home, {"BATCH_PIPELINE_JAVA": java})
+    with subprocess.Popen(**options, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         children = [psutil.Process(pid) for pid in json.loads(owner.stdout.readline())]
         assert "java" in {child.name() for child in children}
@@ -174,8 +156,15 @@ def killed(program: str, home: Path, java: str) -> list[int]:
     return [process.pid for process in alive]
 
 
+def connections_of(process: psutil.Process) -> list[Any]:
+    """Return the sockets of a process, which may have ended."""
+    with suppress(psutil.Error):
+        return process.net_connections(kind="inet")
+    return []
+
+
 def unauthenticated_answer(port: int) -> bytes:
-    """Send a request of Spark's own protocol, without a secret, and give what is answered."""
+    """Send a request of Spark's own protocol, without a secret, and return the answer."""
     body = b"an object of anybody's"
     head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))  # length, RPC request, its id
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -230,7 +219,7 @@ def test_local_session_damaged_archive_starts_without_it(
 
 def test_local_session_owner_killed_ends_the_jvm(tmp_path: Path) -> None:
     """The JVM does not outlive an owner that was killed."""
-    assert killed(COMMON + HELD_OPEN, tmp_path, "auto") == []
+    assert killed(HELD_OPEN, tmp_path, "auto") == []
 
 
 def test_connect_session_right_token_runs_python_of_this_environment(
@@ -292,31 +281,35 @@ def test_connect_session_no_token_is_refused(server: SparkConnectServer, tmp_pat
     assert "it wants a token" in answer
 
 
-def test_connect_session_nothing_listens_is_unavailable(tmp_path: Path) -> None:
-    """A server that is not there is reported as such, without the token."""
+@pytest.mark.parametrize(
+    ("remote", "expected"),
+    [
+        ("sc://localhost:{port}/;token=hidden", "SparkUnavailableError: Spark at sc://localhost:"),
+        ("http://host/;token=hidden", "InvalidValueError: the Spark Connect address is"),
+    ],
+    ids=["nothing listens", "no address"],
+)
+def test_connect_session_that_fails_does_not_show_its_token(
+    tmp_path: Path, remote: str, expected: str
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
-        remote = f"sc://localhost:{taken.getsockname()[1]}/;token=hidden"
+        remote = remote.format(port=taken.getsockname()[1])
         answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
-    assert answer.startswith("SparkUnavailableError: Spark at sc://localhost:")
-    assert "hidden" not in answer
-
-
-def test_connect_session_not_an_address_is_refused(tmp_path: Path) -> None:
-    """Another kind of address is the operator's to correct; its parameters are not repeated."""
-    answer = run(SMALL_JOB, tmp_path, REMOTE="http://host/;token=hidden")["error"]
-    assert answer.startswith("InvalidValueError: the Spark Connect address is 'http://host'")
+    assert answer.startswith(expected)
     assert "hidden" not in answer
 
 
 @pytest.mark.guarantee("S3")
 def test_connect_server_running_listens_on_loopback_only(server: SparkConnectServer) -> None:
     """No port of the server can be reached from another machine."""
-    addresses = set()
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # a worker that has nothing more to do
-            found = process.net_connections(kind="inet")
-            addresses |= {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
+    processes = psutil.Process().children(recursive=True)
+    addresses = {
+        connection.laddr.ip
+        for process in processes
+        for connection in connections_of(process)
+        if connection.status == psutil.CONN_LISTEN
+    }
     assert addresses
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
@@ -326,7 +319,7 @@ def test_driver_takes_no_object_from_who_has_no_secret(server: SparkConnectServe
     """The ports of driver and block manager, which turn bytes into Java objects, ask first."""
     connect_port = int(server.remote.partition("/;")[0].rpartition(":")[2])
     ports_of_each = [
-        {one.laddr.port for one in process.net_connections("inet") if one.status == "LISTEN"}
+        {one.laddr.port for one in connections_of(process) if one.status == "LISTEN"}
         for process in psutil.Process().children(recursive=True)
         if process.name() == "java"  # another module's server may be among them
     ]

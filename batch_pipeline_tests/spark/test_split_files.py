@@ -3,10 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from batch_pipeline.model.record_rules import (
@@ -19,7 +16,14 @@ from batch_pipeline.model.record_rules import (
 )
 from batch_pipeline.model.stream import CsvOptions
 from batch_pipeline.spark import spark_job, task_planning
-from batch_pipeline_tests.spark.encode_fixture import MIB, EncodeRun, records
+from batch_pipeline_tests.spark.encode_fixture import (
+    MIB,
+    EncodeRun,
+    numbered_csv,
+    numbered_jsonl,
+    numbered_parquet,
+    records,
+)
 
 KIB = 2**10
 COUNT = 3_000  # records of 1 KiB and some: three slices of one MiB
@@ -31,25 +35,12 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", MIB)
 
 
-def lines(*, bad_at: int | None = None) -> bytes:
-    """Make JSON lines whose records count from 0; the one at `bad_at` breaks off."""
-    good = [json.dumps({"id": number, "text": "x" * KIB}) for number in range(COUNT)]
-    if bad_at is not None:
-        good[bad_at] = '{"id":'
-    return "\n".join(good).encode()
-
-
-def csv_text(*, odd_at: int | None = None, odd: str = "") -> bytes:
-    """Make csv whose second cells hold line breaks and quotes; the record at `odd_at` is `odd`."""
-    quoted = '"' + 'a,\n""b' * (KIB // 6) + '"'
-    rows = [f"{number},{quoted}" for number in range(COUNT)]
-    if odd_at is not None:
-        rows[odd_at] = odd
-    return "\n".join(["id,text", *rows, ""]).encode()
+JSONL, CSV = numbered_jsonl(COUNT, KIB), numbered_csv(COUNT, KIB)
+TYPES = {"id": "integer", "text": "string"}
 
 
 def parts_of(result_names: list[str]) -> set[str]:
-    """Give the task numbers in the names of part files."""
+    """Return the task numbers in the names of part files."""
     return {name.split("-")[3][:4] for name in result_names}
 
 
@@ -62,10 +53,10 @@ def test_split_jsonl_gives_all_records_in_order(
     """Three tasks read the file, however they are told to; the item's report adds up theirs."""
     monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
     run.land(b'{"id":-1,"text":""}\n')
-    run.land(lines())
+    run.land(JSONL)
     run.land(b'{"id":3000,"text":""}\n')
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
     assert [item.read for item in result.items] == [1, COUNT, 1]
@@ -75,9 +66,9 @@ def test_split_jsonl_gives_all_records_in_order(
 
 def test_split_csv_with_line_breaks_in_quotes_gives_all_records_in_order(run: EncodeRun) -> None:
     """A first job counts quotes, so that each task knows where its first record starts."""
-    run.land(csv_text())
+    run.land(CSV)
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     found = records(result.part_files)
     assert [one["id"] for one in found] == list(range(COUNT))
@@ -85,16 +76,11 @@ def test_split_csv_with_line_breaks_in_quotes_gives_all_records_in_order(run: En
     assert len(parts_of(run.files())) == 3
 
 
-def test_split_parquet_gives_all_records_in_order(run: EncodeRun, tmp_path: Path) -> None:
+def test_split_parquet_gives_all_records_in_order(run: EncodeRun) -> None:
     """Each task reads row groups of its own."""
-    path = run.landing / "orders.parquet"
-    numbers = pa.array(range(COUNT))
-    noise = [f"{number:08d}" * (KIB // 8) for number in range(COUNT)]
-    table = pa.table({"id": numbers, "text": noise})
-    pq.write_table(table, path, row_group_size=200, compression="none", use_dictionary=False)
-    run.register(path)
+    run.land(numbered_parquet(COUNT, KIB), ending="parquet")
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     assert [one["id"] for one in records(result.part_files)] == list(range(COUNT))
     assert len(parts_of(run.files())) == 3
@@ -103,20 +89,20 @@ def test_split_parquet_gives_all_records_in_order(run: EncodeRun, tmp_path: Path
 @pytest.mark.guarantee("G7")
 def test_split_file_gives_the_same_bytes_each_time(run: EncodeRun) -> None:
     """Where it is cut depends on its size alone."""
-    run.land(lines())
+    run.land(JSONL)
 
-    first = run.encode(id="integer", text="string")
-    second = run.encode(id="integer", text="string")
+    first = run.encode(**TYPES)
+    second = run.encode(**TYPES)
 
     assert [part.sha256 for part in first.part_files] == [p.sha256 for p in second.part_files]
 
 
 def test_split_jsonl_with_a_bad_record_tells_its_line_in_the_file(run: EncodeRun) -> None:
     """Lines count from the start of the file, whichever task met the record."""
-    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
-    run.land(lines(bad_at=2_500))
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
+    run.land(numbered_jsonl(COUNT, KIB, line2500='{"id":'))
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     assert [bad.line for bad in result.bad_records] == [2_501]
     assert [one["line"] for one in records(result.quarantine_files)] == [2_501]
@@ -130,11 +116,11 @@ def test_split_csv_that_breaks_the_rules_is_read_in_one_piece(
     run: EncodeRun, odd: str, kept: int
 ) -> None:
     """Which quotes count then takes the whole file to tell; nothing of the parts is left."""
-    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(b"id,text\n-1,\n")
-    run.land(csv_text(odd_at=2_500, odd=odd))
+    run.land(numbered_csv(COUNT, KIB, line2500=odd))
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     found = [one["id"] for one in records(result.part_files)]
     assert len(found) == kept + 1
@@ -147,16 +133,15 @@ def test_split_csv_that_breaks_the_rules_is_read_in_one_piece(
 
 def test_split_file_that_is_bad_leaves_nothing_of_itself(run: EncodeRun) -> None:
     """One part meets a record that is too long: its neighbours' files are dropped, others stay."""
-    run.stream = replace(
-        run.stream,
+    run.configure(
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
         read_limits=ReadLimits(max_record_bytes=10 * KIB),
     )
     long = json.dumps({"id": 0, "text": "x" * 20 * KIB}).encode()
     run.land(b'{"id":-1,"text":""}\n')
-    run.land(lines() + b"\n" + long + b"\n")
+    run.land(JSONL + b"\n" + long + b"\n")
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     assert [one["id"] for one in records(result.part_files)] == [-1]
     assert [item.bad_kind for item in result.items] == [None, BadFileKind.CORRUPT]
@@ -169,8 +154,8 @@ def test_large_file_that_is_not_the_registered_one_is_left_for_the_task_to_repor
     run: EncodeRun,
 ) -> None:
     """The look that finds out whether to split never fails."""
-    run.stream = replace(run.stream, on_bad_file=BadFileRules.all(OnBadFile.SKIP))
-    run.land(lines())
+    run.configure(on_bad_file=BadFileRules.all(OnBadFile.SKIP))
+    run.land(JSONL)
     (item,) = run.items
     registered = item.file.modified_at
     assert registered is not None
@@ -178,7 +163,7 @@ def test_large_file_that_is_not_the_registered_one_is_left_for_the_task_to_repor
     gone = replace(item.file, location=f"{item.file.location}.gone")
     run.items = [replace(item, file=earlier), replace(item, id=2, file=gone)]
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     assert [one.bad_kind for one in result.items] == [BadFileKind.CHANGED, BadFileKind.MISSING]
     assert run.files() == []
@@ -186,12 +171,12 @@ def test_large_file_that_is_not_the_registered_one_is_left_for_the_task_to_repor
 
 def test_large_file_of_which_nothing_was_noted_is_split_like_any_other(run: EncodeRun) -> None:
     """A user's table may only know the weight; all parts then read the file as it is now."""
-    run.land(lines())
+    run.land(JSONL)
     (item,) = run.items
     unknown = replace(item.file, size_bytes=None, modified_at=None)
     run.items = [replace(item, file=unknown, row_weight=item.weight)]
 
-    result = run.encode(id="integer", text="string")
+    result = run.encode(**TYPES)
 
     assert [item.read for item in result.items] == [COUNT]
     assert len(parts_of(run.files())) == 3
@@ -201,10 +186,10 @@ def test_large_files_that_cannot_be_cut_are_tasks_of_their_own(run: EncodeRun) -
     """With record numbers, or an escape that takes the meaning from a quote, nothing is split."""
     numbered = replace(run.stream, lineage=(LineageColumn.RECORD_NUMBER,))
     escaped = CsvOptions(escape="\\")
-    run.land(csv_text())
+    run.land(CSV)
 
-    run.stream = replace(run.stream, source=replace(run.stream.source, csv=escaped))
-    run.encode(id="integer", text="string")
+    run.configure(source=replace(run.stream.source, csv=escaped))
+    run.encode(**TYPES)
     with_escapes = run.files()
     run.stream = numbered
     result = run.encode(id="integer", text="string", _record_number="integer")

@@ -1,7 +1,6 @@
 """A user's transform between reading and writing: values, counts, and whose fault an error is."""
 
 import json
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def session(each_session: SparkSession) -> SparkSession:
 
 def use(run: EncodeRun, function: str) -> None:
     """Give the stream a transform."""
-    run.stream = replace(run.stream, transform=f"{MODULE}:{function}")
+    run.configure(transform=f"{MODULE}:{function}")
 
 
 def land_numbers(run: EncodeRun) -> None:
@@ -89,7 +88,7 @@ def test_transform_that_aggregates_and_looks_at_its_frame_sees_each_record_once(
 ) -> None:
     """A plan may read the frame several times; that writes nothing twice."""
     use(run, "summed")
-    run.stream = replace(run.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(b"customer,amount\na,1\nb,2\n")
     run.land(b"customer,amount\na,3\nb\n")
 
@@ -107,11 +106,7 @@ def test_transform_that_gives_what_came_keeps_every_value(run: EncodeRun, encodi
     """All types pass through Spark and come out as they would without a transform."""
     declared = SchemaRules(declared=RecordSchema.from_json(list(TYPES.items())))
     compression = Compression.GZIP if encoding is Format.JSONL else Compression.NONE
-    run.stream = replace(
-        run.stream,
-        schema=declared,
-        encoding=Encoding(format=encoding, compression=compression),
-    )
+    run.configure(schema=declared, encoding=Encoding(format=encoding, compression=compression))
     run.land(VALUES.encode() + b'\n{"integer":null}\n')
     plain = run.encode(**TYPES)
     use(run, "unchanged")
@@ -175,10 +170,8 @@ def test_transform_that_calls_python_on_the_workers_runs_there(run: EncodeRun) -
 def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(run: EncodeRun) -> None:
     """What was set aside is reported and in quarantine; lineage columns are the frame's."""
     use(run, "unchanged")
-    run.stream = replace(
-        run.stream,
-        on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
-        lineage=(LineageColumn.ITEM_ID,),
+    run.configure(
+        on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE), lineage=(LineageColumn.ITEM_ID,)
     )
     run.land(b"a,a\n")
     run.land(b"a\n1\n")
@@ -212,7 +205,7 @@ def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
     with pytest.raises(TransformError, match=said) as raised:
         run.settled()
 
-    assert f"transform {MODULE}:{function} failed on batch 1-2" in str(raised.value)
+    assert f"transform {MODULE}:{function} failed on batch 00000001-00000002" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert run.files() == []
 
@@ -231,7 +224,7 @@ def test_transform_that_is_no_function_of_frames_is_refused(
     run: EncodeRun, transform: str, said: str
 ) -> None:
     """The operator is told what to write instead."""
-    run.stream = replace(run.stream, transform=transform)
+    run.configure(transform=transform)
     land_numbers(run)
 
     with pytest.raises(ConfigurationError, match=said):
@@ -248,7 +241,7 @@ def test_transform_of_the_page_works_as_written(
     package.mkdir()
     (package / "transforms.py").write_text(f"{function}\n{test}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    run.stream = replace(run.stream, transform="shop_project.transforms:paid_orders")
+    run.configure(transform="shop_project.transforms:paid_orders")
     run.land(b"status,quantity,unit_price\npaid,2,1.5\nopen,1,9.5\n")
 
     _, result = run.settled()

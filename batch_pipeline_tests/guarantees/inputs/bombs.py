@@ -1,15 +1,29 @@
-"""Small files that say, or hold, a thousand times as much. None is ever whole in memory here."""
+"""Small files that become a thousand times as large; none is ever whole in memory here.
+
+`python -m ….bombs FILE …` reads files as a task does, and prints the outcome and the peak memory of
+each as JSON.
+"""
 
 import bz2
 import gzip
 import io
 import json
 import lzma
+import re
+import sys
 import zlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import to_uri
+from batch_pipeline_tests.factories import stream
 
 MIB = 2**20
 _LINES = (b"0" * (MIB - 1) + b"\n") * 16
@@ -99,3 +113,28 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
     "parquet nulls": _parquet_of_nulls,
     "cell": lambda: gzip.compress(b'a\n"', mtime=0) + gzip.compress(_LINES, mtime=0) * 64,
 }
+
+
+def _read(path: Path) -> str:
+    """Read all of a file and return why it is bad, or how many records it has."""
+    orders, records = stream(), 0
+    try:
+        with open_source(LandedFile(location=to_uri(path)), orders) as source:
+            for chunk in open_reader(source, orders).chunks():
+                records += len(chunk.record_numbers)
+    except BadFileError as error:
+        return error.reason
+    return f"{records} records"
+
+
+def _peak_mib() -> int:
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None  # `getrusage` begins with the peak of the parent
+    return int(match[1]) >> 10
+
+
+if __name__ == "__main__":
+    before = _peak_mib()
+    paths = map(Path, sys.argv[1:])
+    outcomes = {path.name: [_read(path), _peak_mib() - before] for path in paths}
+    print(json.dumps(outcomes))  # noqa: T201 - the parent reads it

@@ -22,9 +22,7 @@ def test_local_conf_of_a_short_home_has_sockets_in_its_scratch_folder() -> None:
     assert conf[SOCKET_FOLDER] == str(scratch)
 
 
-def test_local_conf_of_a_deep_home_has_sockets_in_a_private_folder(
-    tmp_path: Path,
-) -> None:
+def test_local_conf_of_a_deep_home_has_sockets_in_a_private_folder(tmp_path: Path) -> None:
     """A socket's path has 107 bytes at most. The folder is deleted with the scratch folder."""
     home = tmp_path / ("deep" * 10)
     scratch = create_scratch(home)

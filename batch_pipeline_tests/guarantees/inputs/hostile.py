@@ -1,12 +1,35 @@
-"""Locations that an attacker might write into a table or a message to reach another file."""
+"""Texts, locations and a port with which others might make the product do what it should not.
+
+The texts mean something to a database, a shell, a template, a terminal, a page or a path. All of
+them are plain data here; each test uses them as a name or as a value.
+"""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
+
+
+def _data(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(name).read_bytes())
+
+
+_LONG = ("a" * 64, "a" * 100, "a" * 101, "a" * 5_000, "'" * 5_000, "é" * 40, "../" * 500, "%s" * 99)
+TEXTS: tuple[str, ...] = (*chain(*_data("hostile_texts.json").values()), *_LONG)
+
+
+def is_text(text: str) -> bool:
+    """Return whether databases accept a text: valid UTF-8 without NUL."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
 
 SECRET = "id\nsecret\n"  # noqa: S105 - the content of a file that nothing may read
-_HOSTILE = json.loads(Path(__file__).with_name("hostile_locations.json").read_bytes())
+_HOSTILE = _data("hostile_locations.json")
 
 
 @dataclass(frozen=True)
@@ -56,3 +79,36 @@ class Exports:
             yield from (f"{self.parent}/{other}", f"file://{self.parent}/{other}")
         for form in _HOSTILE["elsewhere"]:
             yield form.format(host=host, secret=self.parent / "secret/a.csv")
+
+
+@dataclass
+class ConnectionCounter:
+    """Address of a listening port; `connections` is final when its context has ended."""
+
+    address: str
+    connections: int = 0
+
+
+@contextmanager
+def count_connections() -> Iterator[ConnectionCounter]:
+    """Accept connections, count them and close them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        counter = ConnectionCounter(f"127.0.0.1:{server.getsockname()[1]}")
+
+        def accept() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection, suppress(OSError):
+                    connection.settimeout(1)
+                    if connection.recv(3) == b"end":
+                        return
+                counter.connections += 1
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield counter
+        finally:
+            with socket.create_connection(server.getsockname()) as last:
+                last.sendall(b"end")
+            thread.join()
