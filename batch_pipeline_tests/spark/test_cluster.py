@@ -90,6 +90,7 @@ def test_conf_of_the_user_wins_and_java_options_are_added(tmp_path: Path) -> Non
 
 def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
     """Comments, three kinds of separators, continued lines, escapes."""
+    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {}
     (tmp_path / "spark-defaults.conf").write_text(
         "#spark.a 1\n! spark.b 2\n\nspark.c 3 and more\nspark.d=4\nspark.e : 5\nspark.f \\\n   6\n"
         "spark.g C\\:\\\\x\nspark.empty=\n"
@@ -102,10 +103,6 @@ def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
         "spark.g": "C:\\x",
         "spark.empty": "",
     }
-
-
-def test_spark_defaults_without_a_file_is_empty(tmp_path: Path) -> None:
-    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {}
 
 
 def test_conf_with_a_packed_archive_adds_it_and_its_path(tmp_path: Path) -> None:
@@ -166,21 +163,21 @@ def test_driver_environment_of_a_local_cluster_has_a_home_in_the_scratch_folder(
     assert (home / "bin" / "spark-submit").is_file()
 
 
+MASTERS = {
+    ExecutorLocation.DRIVER: ("local", "local[*]", "local[2, 4]"),
+    ExecutorLocation.SAME_MACHINE: (
+        *("local-cluster[2,1,1024]", "spark://127.0.0.1:7077"),
+        *("spark://localhost", "spark://[::1]:7077"),
+    ),
+    ExecutorLocation.REMOTE: (
+        *("spark://localhost:7077,10.0.0.1:7077", "spark://localhost.example.org:7077"),
+        *("k8s://https://127.0.0.1:6443", "yarn"),
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("master", "location"),
-    [
-        ("local", ExecutorLocation.DRIVER),
-        ("local[*]", ExecutorLocation.DRIVER),
-        ("local[2, 4]", ExecutorLocation.DRIVER),
-        ("local-cluster[2,1,1024]", ExecutorLocation.SAME_MACHINE),
-        ("spark://127.0.0.1:7077", ExecutorLocation.SAME_MACHINE),
-        ("spark://localhost", ExecutorLocation.SAME_MACHINE),
-        ("spark://[::1]:7077", ExecutorLocation.SAME_MACHINE),
-        ("spark://localhost:7077,10.0.0.1:7077", ExecutorLocation.REMOTE),
-        ("spark://localhost.example.org:7077", ExecutorLocation.REMOTE),
-        ("k8s://https://127.0.0.1:6443", ExecutorLocation.REMOTE),
-        ("yarn", ExecutorLocation.REMOTE),
-    ],
+    ("master", "location"), [(one, where) for where, some in MASTERS.items() for one in some]
 )
 def test_locate_executors_of_a_master(master: str, location: ExecutorLocation) -> None:
     """Only a master that no other machine can reach has all executors on this machine."""

@@ -153,7 +153,7 @@ def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket
 
 def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: str) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
-    stream = replace(between(STREAM, landing, storage), on_bad_file=QUARANTINE)
+    stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
     files = [landing.land(name, data) for name, data in LANDED.items()]
     landing.land("2.jsonl", JSONL.replace(b"x", b"y"))
     landing.remove("4.jsonl.gz")
@@ -170,7 +170,7 @@ def test_encode_with_a_store_out_of_reach_says_so(
     session: SparkSession, workers_store: Faults, bucket: str, tmp_path: Path, transform: str | None
 ) -> None:
     landing, storage = new_prefix(bucket), new_folder(tmp_path / "batches")
-    stream = replace(between(STREAM, landing, storage), on_bad_file=QUARANTINE, transform=transform)
+    stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE, transform=transform)
     files = [landing.land(name, LANDED["5.csv"]) for name in ("1.csv", "a {b}.csv")]
     # A transformed stream is read twice: then it is the second time that fails.
     workers_store.slow_down(1, target="a%20%7Bb%7D.csv", skip=int(transform is not None))
@@ -184,12 +184,12 @@ def test_encode_through_a_transform_reads_and_writes_objects(
     session: SparkSession, bucket: str
 ) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
-    stream = replace(between(STREAM, landing, storage), transform=UNCHANGED)
+    stream = between(STREAM, landing, storage, transform=UNCHANGED)
     files = [landing.land(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
     assert sorted(ids(encode(session, stream, files))) == [7, 8]
 
 
-def test_encode_that_is_called_off_leaves_neither_object_nor_upload(
+def test_encode_that_is_cancelled_leaves_neither_object_nor_upload(
     session: SparkSession, bucket: str
 ) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)

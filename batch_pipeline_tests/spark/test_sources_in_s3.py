@@ -10,6 +10,7 @@ import pytest
 from batch_pipeline.encode import source_file
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.source_file import Prefetcher
+from batch_pipeline.encode.task_values import SourceFailure
 from batch_pipeline.model.errors import (
     BadFileError,
     PipelineError,
@@ -19,6 +20,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
+from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.encode.landed_files import STREAM
@@ -27,6 +29,7 @@ from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_pr
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 MIB = 2**20
+QUARANTINE = BadFileRules.all(OnBadFile.QUARANTINE)
 AVRO_SCHEMA = b'{"type":"record","name":"r","fields":[{"name":"id","type":"bytes"}]}'
 AVRO_START = b"Obj\1\2\x16avro.schema\x88\1" + AVRO_SCHEMA + b"\0" + b"sixteen bytes ok"
 
@@ -34,6 +37,12 @@ AVRO_START = b"Obj\1\2\x16avro.schema\x88\1" + AVRO_SCHEMA + b"\0" + b"sixteen b
 @pytest.fixture
 def landing(bucket: str) -> Root:
     """An empty prefix to land below."""
+    return new_prefix(bucket)
+
+
+@pytest.fixture
+def storage(bucket: str) -> Root:
+    """An empty prefix to write below."""
     return new_prefix(bucket)
 
 
@@ -146,17 +155,24 @@ def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return faults
 
 
-def test_store_that_is_busy_makes_no_bad_file(tried_once: Faults, landing: Root) -> None:
-    file = landing.land("orders.csv", b"id\n1\n")
+def test_store_that_is_busy_makes_no_bad_file(
+    tried_once: Faults, landing: Root, storage: Root
+) -> None:
+    first, second = landing.land("a.csv", b"id\n1\n"), landing.land("orders.csv", b"id\n1\n")
     tried_once.slow_down(1, method="GET")
-    error = refusal(file)
+    error = refusal(second)
     assert isinstance(error, SourceUnavailableError)
-    assert (error.uri, "SlowDown" in error.reason) == (file.location, True)
-    assert refusal_of_task(tried_once, landing) == file.location
+    assert (error.uri, "SlowDown" in error.reason) == (second.location, True)
+    tried_once.slow_down(1, method="GET", target="orders.csv")
+    stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
+    assert source_error(stream, first, second).uri == second.location
+    assert storage.names() == []
 
 
-def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Root) -> None:
-    file, storage = landing.land("orders.csv", b"id\n1\n"), new_prefix(landing.uri)
+def test_store_that_refuses_makes_no_bad_file(
+    tried_once: Faults, landing: Root, storage: Root
+) -> None:
+    file = landing.land("orders.csv", b"id\n1\n")
     tried_once.refuse(403, "AccessDenied", method="GET", target="orders.csv")
     error = refusal(file)
     assert isinstance(error, SourceRefusedError)
@@ -164,32 +180,24 @@ def test_store_that_refuses_makes_no_bad_file(tried_once: Faults, landing: Root)
         "the store refuses s3:GetObject (AccessDenied), or there is none and s3:ListBucket is "
         "refused"
     )
-    rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
-    report = task(stream, [file], id="integer")
-    assert (report.items, report.part_files, storage.names()) == ((), (), [])
-    assert report.source_error is not None
-    again = report.source_error.error()
+    stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
+    again = source_error(stream, file).error()
     assert isinstance(again, SourceRefusedError)
     assert str(again) == str(error)
+    assert storage.names() == []
 
 
-def refusal_of_task(faults: Faults, landing: Root) -> str:
-    """Run a task whose second object meets a busy store; give what it could not read."""
-    first, second = landing.land("a.csv", b"id\n1\n"), landing.land("orders.csv", b"id\n1\n")
-    storage = new_prefix(landing.uri)
-    rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    faults.slow_down(1, method="GET", target="orders.csv")
-    stream = replace(between(STREAM, landing, storage), on_bad_file=rules)
-    report = task(stream, [first, second], id="integer")
-    assert (report.items, report.part_files, storage.names()) == ((), (), [])
+def source_error(stream: Stream, *files: LandedFile) -> SourceFailure:
+    """Run a task that must fail by its source, without an item or a part file."""
+    report = task(stream, files, id="integer")
+    assert (report.failure, report.items, report.part_files) == (None, (), ())
     assert report.source_error is not None
-    return report.source_error.uri
+    return report.source_error
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "gzip", "parquet", "avro"])
 def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
-    tried_once: Faults, landing: Root, kind: str
+    tried_once: Faults, landing: Root, storage: Root, kind: str
 ) -> None:
     noise = os.urandom(5 * MIB)
     data = {
@@ -200,22 +208,18 @@ def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
         "avro": AVRO_START + b"\2\x80\x80\x80\5" + noise,  # a block of one record, 5 MiB
     }[kind]
     file = landing.land("orders", data)
-    storage = new_prefix(landing.uri)
     cut = Fault(deed=Deed.CUT, method="GET", target="orders", after_bytes=300_000)
     busy = Fault(deed=Deed.ANSWER, method="GET", target="orders", times=99)
     tried_once.add(cut, busy)
-    report = task(between(STREAM, landing, storage), [file], id="integer")
-    assert report.failure is None
-    assert report.source_error is not None, report.items
-    assert (report.part_files, storage.names()) == ((), [])
+    source_error(between(STREAM, landing, storage), file)
+    assert storage.names() == []
 
 
 def test_small_objects_of_a_task_are_fetched_before_their_turn(
-    landing: Root, monkeypatch: pytest.MonkeyPatch
+    landing: Root, storage: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_file, "_MAX_REQUESTS", 3)
     files = [landing.land(f"{number:02}.csv", b"id\n%d\n" % number) for number in range(10)]
-    storage = new_prefix(landing.uri)
     stream = between(STREAM, landing, storage)
     with Requests() as requests:
         report = task(stream, files, id="integer")
@@ -237,17 +241,14 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
 
 
 @pytest.mark.guarantee("G9")
-def test_bad_objects_among_good_ones_spoil_nothing(landing: Root) -> None:
+def test_bad_objects_among_good_ones_spoil_nothing(landing: Root, storage: Root) -> None:
     """Expect what is gone, changed or damaged to be set aside, and the rest to be written."""
     good = [landing.land("a.csv", b"id\n1\n"), landing.land("z.csv", b"id\n2\n")]
     old = landing.land("changed.csv", b"id\n3\n")
     landing.land("changed.csv", b"id\n4\n")
     torn = landing.land("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
     gone = replace(old, location=join_uri(landing.uri, "gone.csv"))
-    storage = new_prefix(landing.uri)
-    stream = replace(
-        between(STREAM, landing, storage), on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
-    )
+    stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
     report = task(stream, [good[0], old, torn, gone, good[1]], id="integer")
     kinds = [None, BadFileKind.CHANGED, BadFileKind.CORRUPT, BadFileKind.MISSING, None]
     assert [item.bad_kind for item in report.items] == kinds

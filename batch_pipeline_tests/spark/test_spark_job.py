@@ -1,14 +1,8 @@
 """Counts of finished tasks, and when they are reported."""
 
-from collections.abc import Callable
+import pytest
 
 from batch_pipeline.spark.spark_job import ProgressReporter, TaskCount
-
-
-def clock_of(*times: float) -> Callable[[], float]:
-    """Return a clock that shows these times, one for each call."""
-    remaining = iter(times)
-    return lambda: next(remaining)
 
 
 def test_task_count_of_several_stages_takes_the_largest() -> None:
@@ -23,30 +17,25 @@ def test_task_count_of_several_stages_takes_the_largest() -> None:
     assert (count.done, count.total) == (4, 10)
 
 
-def test_progress_reporter_of_a_short_job_reports_nothing() -> None:
-    """The first report comes after five seconds."""
+@pytest.mark.parametrize(
+    ("seconds", "counts", "expected"),
+    [
+        ((0, 1, 4.9), (1, 9), []),
+        # At 6, 8 and 12 seconds; the clock is not read for a count that has not changed.
+        ((0, 6, 6, 8, 12, 12), (1, 2, 1, 3), [(1, 10), (3, 10)]),
+    ],
+    ids=["short job", "long job"],
+)
+def test_progress_reporter_reports_changes_once_in_five_seconds(
+    seconds: tuple[float, ...], counts: tuple[int, ...], expected: list[tuple[int, int]]
+) -> None:
     reported: list[tuple[int, int]] = []
-    reporter = ProgressReporter(
-        lambda done, total: reported.append((done, total)), clock_of(0, 1, 4.9)
-    )
+    clock = iter(seconds)
+    reporter = ProgressReporter(lambda *counts: reported.append(counts), lambda: next(clock))
     count = TaskCount(10)
 
-    for done in (1, 9):
+    for done in counts:
         count.done = done
         reporter.report(count)
 
-    assert reported == []
-
-
-def test_progress_reporter_of_a_long_job_reports_changes_every_few_seconds() -> None:
-    """At most once in five seconds, and not if nothing has changed."""
-    reported: list[tuple[int, int]] = []
-    clock = clock_of(0, 6, 6, 8, 12, 12)
-    reporter = ProgressReporter(lambda done, total: reported.append((done, total)), clock)
-    count = TaskCount(10)
-
-    for done in (1, 2, 1, 3):  # at 6, 8, (the clock is not read: no change), 12
-        count.done = done
-        reporter.report(count)
-
-    assert reported == [(1, 10), (3, 10)]
+    assert reported == expected

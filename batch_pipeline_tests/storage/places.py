@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from batch_pipeline.encode.task import encode_items
 from batch_pipeline.encode.task_values import TaskReport, TaskSpec
@@ -30,13 +31,14 @@ class Requests:
         self.sent.append(event_name.rpartition(".")[2])
 
 
-def between(stream: Stream, landing: Root, storage: Root) -> Stream:
-    """Let a stream lead from one place to another."""
+def between(stream: Stream, landing: Root, storage: Root, **changes: Any) -> Stream:
+    """Return a stream that leads from one place to another, with other changes."""
     assert isinstance(stream.source, Source)
     return replace(
         stream,
         source=replace(stream.source, uri=landing.uri),
         storage=Storage(root=storage.uri, prefix=stream.storage.prefix),
+        **changes,
     )
 
 

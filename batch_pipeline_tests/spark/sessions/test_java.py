@@ -60,19 +60,13 @@ def output_of(java: Path, *arguments: str) -> list[str]:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_find_java_home_two_system_runtimes_prefers_java_home(tmp_path: Path) -> None:
-    """JAVA_HOME is taken before the java on PATH."""
-    configured, on_path = fake_java(tmp_path / "a"), fake_java(tmp_path / "b")
+@pytest.mark.parametrize(("version", "chosen"), [("17", "a"), ("11", "b"), ("1.8", "b")])
+def test_find_java_home_takes_java_home_before_the_path_unless_it_is_too_old(
+    tmp_path: Path, version: str, chosen: str
+) -> None:
+    configured, on_path = fake_java(tmp_path / "a", version=version), fake_java(tmp_path / "b")
     environment = {"JAVA_HOME": str(configured), "PATH": str(on_path / "bin")}
-    assert find_java_home(tmp_path, environment) == configured
-
-
-@pytest.mark.parametrize("version", ["11", "1.8"])
-def test_find_java_home_too_old_takes_the_next(tmp_path: Path, version: str) -> None:
-    """A runtime older than 17 is skipped."""
-    old, on_path = fake_java(tmp_path / "a", version=version), fake_java(tmp_path / "b")
-    environment = {"JAVA_HOME": str(old), "PATH": str(on_path / "bin")}
-    assert find_java_home(tmp_path, environment) == on_path
+    assert find_java_home(tmp_path, environment) == tmp_path / chosen
 
 
 def test_find_java_home_shim_on_path_returns_the_home_behind_it(tmp_path: Path) -> None:
