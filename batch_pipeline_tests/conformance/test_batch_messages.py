@@ -63,7 +63,7 @@ def test_rules_have_nothing_against_lines_that_are_right(right: list[bytes]) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"encoding": {"format": "jsonl", "compression": "none"}}, "is gzip, and its label none"),
         ({"encoding": {"format": "jsonl", "compression": "gzip", "_x": 1}}, "SDK refuses"),
@@ -76,12 +76,12 @@ def test_rules_have_nothing_against_lines_that_are_right(right: list[bytes]) -> 
     ],
 )
 def test_rules_notice_a_batch_that_is_wrong(
-    right: list[bytes], changes: dict[str, Any], told: str
+    right: list[bytes], changes: dict[str, Any], expected: str
 ) -> None:
     schema, batch, state = right
     [problem, *_] = broken_rules([schema, changed(batch, **changes), state])
     assert problem.startswith("line 2: ")
-    assert told in problem
+    assert expected in problem
 
 
 def test_rules_notice_records_that_their_schema_does_not_know(right: list[bytes]) -> None:

@@ -86,9 +86,9 @@ def test_tap_leaves_a_deselected_column_out_of_parquet(home: PublishedHome) -> N
 
 
 def test_tap_tells_what_it_is(home: PublishedHome) -> None:
-    told = json.loads(run(home.tap(), "--about", "--format", "json").stdout)
-    assert told["name"] == "tap-batch-pipeline"
-    settings = told["settings"]["properties"]
+    about = json.loads(run(home.tap(), "--about", "--format", "json").stdout)
+    assert about["name"] == "tap-batch-pipeline"
+    settings = about["settings"]["properties"]
     assert list(settings) == [
         "home",
         "streams_folder",
@@ -99,7 +99,7 @@ def test_tap_tells_what_it_is(home: PublishedHome) -> None:
         "batch_config",
     ]
     assert all(one["description"] for one in settings.values())
-    assert "batch" in told["capabilities"]
+    assert "batch" in about["capabilities"]
 
 
 def test_tap_discovers_the_streams_with_their_newest_columns(home: PublishedHome) -> None:

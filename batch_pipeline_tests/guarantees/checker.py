@@ -215,7 +215,7 @@ def _check_landed_files(evidence: _Evidence, torn: str) -> Iterator[Fault]:
 
 
 def _check_items(evidence: _Evidence) -> Iterator[Fault]:
-    """Expect each item once in the batches of its stream, at most once in those of a backfill."""
+    """Find items that are not once in the batches of their stream, or twice in a backfill."""
     counts: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for batch in evidence.batches:
         counts[batch.stream, batch.backfill].update(evidence.lineage.get(batch.attempt_id, ()))
@@ -229,7 +229,7 @@ def _check_items(evidence: _Evidence) -> Iterator[Fault]:
 
 
 def _check_batches(evidence: _Evidence) -> Iterator[Fault]:
-    """Expect a batch to be published, with exactly the records of its items."""
+    """Find batches that are not published with exactly the records of their items."""
     for batch in evidence.batches:
         if batch.attempt_id is None:
             yield Fault(Kind.LOST, f"{batch.name} is not published")
@@ -253,7 +253,7 @@ def _compare(
 
 
 def _check_manifest_files(evidence: _Evidence) -> Iterator[Fault]:
-    """Expect a manifest file for each generation, with the content of the inventory."""
+    """Find generations whose manifest file is missing or differs from the inventory."""
     for attempt in evidence.attempts:
         if attempt.status != "succeeded":
             continue

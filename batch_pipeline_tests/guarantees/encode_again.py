@@ -31,7 +31,7 @@ def content(number: int) -> bytes:
     return b"id,text,price\n" + b"".join(b"%d,x%d,%d.25\n" % (u, u, u % 5) for u in uids)
 
 
-def told(parts: Sequence[PartFile]) -> list[tuple[int, int, str]]:
+def facts_of(parts: Sequence[PartFile]) -> list[tuple[int, int, str]]:
     """Return what makes a part file the same as another one: all but its name."""
     return [(part.records, part.size_bytes, part.sha256) for part in parts]
 
@@ -48,7 +48,7 @@ def main() -> None:
     found = []
     for encoding in ENCODINGS:
         run.stream = replace(run.stream, encoding=encoding)
-        found.append([told(run.encode(**TYPES).part_files) for _ in range(2)])
+        found.append([facts_of(run.encode(**TYPES).part_files) for _ in range(2)])
     close_session()
     print(json.dumps(found))  # noqa: T201 - what the test reads
 

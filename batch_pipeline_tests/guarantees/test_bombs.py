@@ -57,11 +57,11 @@ def test_bombs_are_refused_before_they_fill_the_memory(
         assert path.stat().st_size < 2 * MIB, name
         paths.append(str(path))
     command = [sys.executable, "-m", "batch_pipeline_tests.guarantees.inputs.bombs", *paths]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    assert {name: told[name][0] for name in names if REASONS[name] not in told[name][0]} == {}
-    _, open_quote = told.pop("cell", (None, 0))  # the last one: the peak of a process only grows
-    peak = max(mib for _, mib in told.values())
-    assert peak < MOST_MIB, told
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert {name: found[name][0] for name in names if REASONS[name] not in found[name][0]} == {}
+    _, open_quote = found.pop("cell", (None, 0))  # the last one: the peak of a process only grows
+    peak = max(mib for _, mib in found.values())
+    assert peak < MOST_MIB, found
     assert open_quote < 1_000
     figures(bombs=len(names), peak_mib=float(max(peak, open_quote)))
 

@@ -1,6 +1,6 @@
 """Files that change between listing and reading, or while they are read (G9).
 
-Whatever is done to a file must be told, and no byte of another version may be in a part file.
+Every change of a file must be reported, and no byte of another version may be in a part file.
 """
 
 import gzip
@@ -91,7 +91,7 @@ CHANGES = {
 
 
 def later(path: Path) -> None:
-    """Let a file be newer than it was, however coarse the clock of the disk is."""
+    """Make a file newer, however coarse the clock of the disk is."""
     if path.exists():
         status = path.stat()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 2_000))

@@ -97,7 +97,7 @@ def test_naive_protocol_is_found_to_lose_and_to_repeat(
 
 @pytest.fixture
 def clean(protocol: NaivePipeline) -> NaivePipeline:
-    """Three files in three batches, and a table with their records; nobody was killed."""
+    """Three files in three batches, and a table with their records, without kills."""
     protocol.land(3)
     protocol.work("")
     protocol.execute("CREATE TABLE public.orders AS SELECT generate_series(3, 11) AS id")

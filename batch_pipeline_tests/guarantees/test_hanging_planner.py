@@ -1,7 +1,7 @@
-"""A planner that hangs in the middle of its transaction, and everybody else (G12).
+"""A planner that hangs in the middle of its transaction makes no other session wait (G12).
 
-The planner is a process of its own, stopped by SIGSTOP. Who writes to the meta table meanwhile may
-wait for no lock at all; who wants to plan is told who is in the way.
+The planner is a process of its own, stopped by SIGSTOP. Sessions that write to the meta table wait
+for no lock at all; other planners get an error that names its session.
 """
 
 import os
@@ -63,7 +63,7 @@ def hanging(database: Database) -> list[int]:
 def stopped(
     database: Database, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[int]:
-    """Stop a planner right before its commit; give the pid of its session. It is killed after."""
+    """Stop a planner right before its commit, yield the pid of its session, and kill it."""
     script, arguments, point = PLANNERS[name]
     monkeypatch.setenv(VARIABLE, f"{point}=sleep:3600")
     with python(script, url, *arguments) as child:
@@ -75,7 +75,7 @@ def stopped(
 
 
 def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
-    """Insert rows and register files; give the seconds of each insert.
+    """Insert rows and register files; return the seconds of each insert.
 
     Nobody else writes, so a statement that has to wait for a lock at all waits for the planner.
     """
@@ -93,7 +93,7 @@ def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
 
 @contextmanager
 def rival(url: str, milliseconds: int) -> Iterator[Stage]:
-    """Open the inventory once more, for somebody who waits for a lock so long."""
+    """Open the inventory again, with a limit on waiting for locks."""
 
     def limit(raw: Any, _record: object) -> None:
         raw.execute(f"SET lock_timeout = '{milliseconds}ms'")
@@ -106,15 +106,15 @@ def rival(url: str, milliseconds: int) -> Iterator[Stage]:
 
 
 def refused(stage: Stage, name: str, pid: int) -> int:
-    """Try to plan what the stopped planner plans, in each way; give how often it was named."""
-    # Who knows the job, as one does at the second time, acquires inside of the server.
+    """Try to plan beside the stopped planner, in each way; return how often it was named."""
+    # The second acquisition of a job runs inside of the server.
     ways = [stage.planning()] if name == "planning" else [stage.acquired, stage.acquired]
     for way in ways:
         with pytest.raises(RetryableError, match="Another session holds a lock") as caught:
             way()
-        told = str(caught.value)
-        assert f"blocked by: pid {pid} (batch-pipeline, in a transaction for " in told
-        assert "Nothing was changed." in told
+        message = str(caught.value)
+        assert f"blocked by: pid {pid} (batch-pipeline, in a transaction for " in message
+        assert "Nothing was changed." in message
     return len(ways)
 
 
@@ -145,7 +145,7 @@ def test_planner_that_hangs_makes_no_writer_wait_and_is_named_to_other_planners(
         assert stage.succeed(in_table) == 1
         assert stage.publish(in_stream)
         with rival(database_url, 5_000 if long_form else 50) as other:
-            told = refused(other, name, pid)
+            refusals = refused(other, name, pid)
         assert hanging(database) == [pid]
         began = time.monotonic()
         if long_form:
@@ -157,7 +157,7 @@ def test_planner_that_hangs_makes_no_writer_wait_and_is_named_to_other_planners(
     figures(
         inserts_beside=len(beside),
         waits=0,
-        planners_told=told,
+        planners_told=refusals,
         ms_p99_of_inserts_alone=slowest(alone),
         ms_p99_of_inserts_beside=slowest(beside),
     )

@@ -36,7 +36,7 @@ SOME = 8  # of so many names, one is tried in the short form
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def files(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """An empty meta table of a user, beside a table that nobody touches."""
+    """An empty meta table of a user, beside a table that must stay as it is."""
     engine: sa.Engine = request.getfixturevalue(request.param)
     schema = "ops" if request.param == "postgres" else "main"
     if request.param == "postgres":
@@ -75,8 +75,8 @@ def test_values_of_filters_are_compared_and_nothing_else(
             condition = {"column": "file_location", "operator": "=", "value": text}
             chosen = replace(files, where=parse_filter([condition]))
             assert [one.id for one in chosen.items(EVERYTHING)] == [number]
-    told = {statement for statement, _ in statements if "file_location" in statement}
-    assert len(told) == 1
+    distinct = {statement for statement, _ in statements if "file_location" in statement}
+    assert len(distinct) == 1
     check_untouched(files)
     figures(hostile_texts=len(VALUES), executed=0)
 
@@ -166,7 +166,7 @@ def test_searches_for_files_find_what_they_name(
 
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Iterator[Warehouse]:
-    """A warehouse with a table that nobody touches."""
+    """A warehouse with a table that must stay as it is."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
     made = Warehouse(url=empty_database_url, folder=tmp_path, target=target)
     made.execute("CREATE TABLE sentinel AS SELECT 'untouched' AS secret")

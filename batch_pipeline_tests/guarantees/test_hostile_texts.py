@@ -95,10 +95,10 @@ def test_stream_files_that_a_tap_brings_about_say_what_it_said(
     """Templates are refused, because a Dagster project would execute them."""
     refused, texts = [], [text for text in TEXTS if is_text(text)]
     for text in texts:
-        wanted = AnnouncedStream(name=text, schema={}, key_properties=("id", text))
+        announced = AnnouncedStream(name=text, schema={}, key_properties=("id", text))
         name = stream_name(text)
         try:
-            made = scaffold(wanted, name, f"file:///landing/{name}")
+            made = scaffold(announced, name, f"file:///landing/{name}")
         except ConfigurationError:
             refused.append(text)
             continue

@@ -1,4 +1,4 @@
-"""Sixty-four workers that acquire batches of one job, and somebody who writes a batch by hand (G2).
+"""Sixty-four workers that acquire batches of one job, and a batch that is inserted by hand (G2).
 
 What the workers were given is compared with what the inventory says, id by id.
 """

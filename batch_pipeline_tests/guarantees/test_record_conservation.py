@@ -128,9 +128,9 @@ def quarantined_ids(report: TaskReport, here: Landed) -> Iterator[int]:
     headed = here.task.stream.source.format is SourceFormat.CSV
     for part in report.quarantine_files:
         for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines():
-            told = json.loads(line)
-            if told["line"] is not None:  # else it tells of a whole file
-                yield here.first_ids[told["item_id"] - 1] + told["line"] - 1 - headed
+            bad = json.loads(line)
+            if bad["line"] is not None:  # otherwise a whole file is bad
+                yield here.first_ids[bad["item_id"] - 1] + bad["line"] - 1 - headed
 
 
 def check(here: Landed) -> Counter[str]:

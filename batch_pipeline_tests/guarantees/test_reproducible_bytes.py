@@ -19,11 +19,11 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.task_planning import TaskInput, plan_tasks
 from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.factories import CONTEXT
-from batch_pipeline_tests.guarantees.encode_again import ENCODINGS, TYPES, content, told
+from batch_pipeline_tests.guarantees.encode_again import ENCODINGS, TYPES, content, facts_of
 from batch_pipeline_tests.proofs import Figures
 
 PROJECT = Path(__file__).parents[2]
-Part = tuple[int, int, str]  # what `told` gives
+Part = tuple[int, int, str]  # the result of `facts_of`
 Runs = Callable[[Sequence[Callable[[], TaskReport]]], Iterable[TaskReport]]
 
 
@@ -56,7 +56,7 @@ def encoded(stream: Stream, works: Sequence[TaskInput], way: Runs) -> list[Part]
     tasks = [partial(encode_items, spec, execution=f"{WAYS.index(way):08x}") for spec in specs]
     reports = sorted(way(tasks), key=lambda report: report.number)
     assert not any(report.misfits for report in reports)
-    return [one for report in reports for one in told(report.part_files)]
+    return [one for report in reports for one in facts_of(report.part_files)]
 
 
 def on_spark(folder: Path, cores: int, files: int) -> list[list[list[Part]]]:

@@ -98,10 +98,10 @@ def test_restored_inventory_is_noticed_before_anything_is_planned(
     before = stream.rows()
     with pytest.raises(InventoryOlderError) as caught:
         stream.publish()
-    said = str(caught.value)
-    assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in said
-    assert "`batch-pipeline reconcile orders --discard` sets the manifests aside" in said
-    assert "restore the inventory to a later point in time" in said
+    message = str(caught.value)
+    assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in message
+    assert "`batch-pipeline reconcile orders --discard` sets the manifests aside" in message
+    assert "restore the inventory to a later point in time" in message
     assert stream.rows() == before
     paused = stream.database.jobs.paused("orders")
     assert paused is not None

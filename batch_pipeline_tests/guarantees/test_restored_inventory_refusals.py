@@ -30,7 +30,7 @@ Run = Callable[..., Result]
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """Four planned batches, and a manifest in the storage that nobody knows."""
+    """Four planned batches, and an unknown manifest in the storage."""
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=TARGETS) as opened:
         path = Path(to_path(opened.stream.storage.root), "manifests", STRANGER)
         path.parent.mkdir(parents=True)
@@ -99,9 +99,9 @@ def test_jobs_of_a_stream_that_is_older_fail_and_say_why(
     )
     assert not result.success
     [failed] = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data
-    assert told is not None
-    assert "--discard" in str(told.description)
+    failure = failed.step_failure_data.user_failure_data
+    assert failure is not None
+    assert "--discard" in str(failure.description)
     assert failed.step_key == op
     figures(doors=1)
 
@@ -115,8 +115,8 @@ def test_commands_on_a_stream_that_is_older_end_with_the_ways_on(
     before = restored.rows()
     ended = run(*words)
     assert ended.exit_code == 1, ended.output
-    said = ended.stderr if words[0] == "reconcile" else str(ended.exception)
-    assert "`batch-pipeline reconcile orders --discard`" in said
+    message = ended.stderr if words[0] == "reconcile" else str(ended.exception)
+    assert "`batch-pipeline reconcile orders --discard`" in message
     assert restored.rows() == before
     figures(doors=1)
 
@@ -170,6 +170,8 @@ def test_reconcile_command_dry_run_without_discard_is_a_usage_error(run: Run) ->
 def test_reconcile_command_with_adopt_names_its_replacement(run: Run) -> None:
     ended = run("reconcile", "orders", "--adopt")
     assert ended.exit_code == 2
-    said = " ".join(ended.stderr.split())
-    assert "The option --adopt was removed. Restore the inventory to a later point in time" in said
-    assert "--discard" in said
+    message = " ".join(ended.stderr.split())
+    assert (
+        "The option --adopt was removed. Restore the inventory to a later point in time" in message
+    )
+    assert "--discard" in message

@@ -160,8 +160,8 @@ def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: 
     result = encode(session, stream, files)
     kinds = [item.bad_kind for item in result.items]
     assert kinds == [None, BadFileKind.CHANGED, None, BadFileKind.MISSING, None]
-    told = [record["location"] for record in records(result.quarantine_files)]
-    assert told == [files[1].location, files[3].location]
+    locations = [record["location"] for record in records(result.quarantine_files)]
+    assert locations == [files[1].location, files[3].location]
     assert len(storage.names()) == len(result.part_files) + len(result.quarantine_files)
 
 

@@ -47,7 +47,7 @@ def csv_text(*, bad_at: int | None = None) -> bytes:
 
 
 def written(result: EncodeResult) -> list[int]:
-    """Give the ids that were written, in their order."""
+    """Return the written ids in order."""
     return [one["id"] for one in records(result.part_files)]
 
 
@@ -121,8 +121,8 @@ def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
     result = run.encode(id="integer", text="string")
     assert result.part_files == ()
     size = file.size_bytes
-    told = f"changed since it was registered: size {size} -> {(size or 0) + 1} B"
-    assert {item.bad_file for item in result.items} == {told}
+    reason = f"changed since it was registered: size {size} -> {(size or 0) + 1} B"
+    assert {item.bad_file for item in result.items} == {reason}
 
 
 def test_ranges_go_through_a_transform(run: EncodeRun) -> None:

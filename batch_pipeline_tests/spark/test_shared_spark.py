@@ -65,6 +65,6 @@ def test_small_job_takes_its_turn_beside_a_large_one(tmp_path: Path) -> None:
     marks.mkdir()
     with SparkConnectServer(tmp_path / "home", conf={"spark.master": "local[2]"}) as server:
         words = [sys.executable, "-c", PROGRAM, server.remote, str(marks), str(TASKS)]
-        told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
-    assert json.loads(told.stdout) < TASKS / 2
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=600)
+    assert json.loads(done.stdout) < TASKS / 2
     assert len(list(marks.glob("begun-*"))) == TASKS

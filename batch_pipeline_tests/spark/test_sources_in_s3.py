@@ -96,21 +96,21 @@ def test_object_of_a_user_table_is_read_as_it_is_found(landing: Root) -> None:
 
 @pytest.mark.guarantee("G9")
 def test_object_with_another_etag_has_changed(landing: Root) -> None:
-    """Expect the old and the new one to be told, also where the size is the same."""
+    """Old and new are named, also where the size is the same."""
     old = landing.land("orders.csv", b"id\n1\n")
     new = landing.land("orders.csv", b"id\n2\n")
-    told = f"changed since it was registered: etag {old.etag} -> {new.etag}"
-    assert kind_of(old) == (BadFileKind.CHANGED, told)
+    reason = f"changed since it was registered: etag {old.etag} -> {new.etag}"
+    assert kind_of(old) == (BadFileKind.CHANGED, reason)
     longer = landing.land("orders.csv", b"id\n10\n")
-    told = f"changed since it was registered: size 5 -> 6 B, etag {old.etag} -> {longer.etag}"
-    assert kind_of(old) == (BadFileKind.CHANGED, told)
-    told = "changed since it was registered: size 5 -> 6 B"
-    assert kind_of(replace(old, etag=None)) == (BadFileKind.CHANGED, told)
+    reason = f"changed since it was registered: size 5 -> 6 B, etag {old.etag} -> {longer.etag}"
+    assert kind_of(old) == (BadFileKind.CHANGED, reason)
+    reason = "changed since it was registered: size 5 -> 6 B"
+    assert kind_of(replace(old, etag=None)) == (BadFileKind.CHANGED, reason)
 
 
 @pytest.mark.guarantee("G9")
 def test_object_that_is_gone_is_missing(landing: Root) -> None:
-    """Expect one that vanished to be no damage."""
+    """A missing object is not a damaged one."""
     file = landing.land("orders.csv", b"id\n1\n")
     landing.remove("orders.csv")
     assert kind_of(file) == (BadFileKind.MISSING, "is not there")
@@ -127,7 +127,7 @@ def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_object_replaced_while_it_is_read_has_changed(landing: Root, is_packed: bool) -> None:
-    """Expect bytes of two versions never to be mixed, and no talk of damage."""
+    """Bytes of two versions are never mixed, and the reason is not damage."""
     data = os.urandom(6 * MIB)
     file = landing.land("orders", gzip.compress(data, 1, mtime=0) if is_packed else b"Obj\1" + data)
 
@@ -149,7 +149,7 @@ def test_object_replaced_while_it_is_read_has_changed(landing: Root, is_packed: 
 
 @pytest.fixture
 def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
-    """A store that fails when told to, of which nothing is asked twice."""
+    """A store whose faults are configured, and whose requests are not retried."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3_client.forget()
     return faults
@@ -242,7 +242,7 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
 
 @pytest.mark.guarantee("G9")
 def test_bad_objects_among_good_ones_spoil_nothing(landing: Root, storage: Root) -> None:
-    """Expect what is gone, changed or damaged to be set aside, and the rest to be written."""
+    """Missing, changed and damaged objects are quarantined; the others are written."""
     good = [landing.land("a.csv", b"id\n1\n"), landing.land("z.csv", b"id\n2\n")]
     old = landing.land("changed.csv", b"id\n3\n")
     landing.land("changed.csv", b"id\n4\n")

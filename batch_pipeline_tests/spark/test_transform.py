@@ -57,7 +57,7 @@ def session(each_session: SparkSession) -> SparkSession:
 
 
 def use(run: EncodeRun, function: str) -> None:
-    """Give the stream a transform."""
+    """Configure a transform."""
     run.configure(transform=f"{MODULE}:{function}")
 
 
@@ -184,7 +184,7 @@ def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(run: Encod
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         ("raises", r"at transforms.py:\d+ in raises \(ValueError: no 7 columns in 1\)"),
         ("raises_on_workers", r"at transforms.py:\d+ in <lambda> \(ZeroDivisionError: "),
@@ -196,13 +196,13 @@ def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(run: Encod
     ],
 )
 def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
-    run: EncodeRun, function: str, said: str
+    run: EncodeRun, function: str, message: str
 ) -> None:
     """It is the data's or the function's fault, not Spark's, and the batch is named."""
     use(run, function)
     land_numbers(run)
 
-    with pytest.raises(TransformError, match=said) as raised:
+    with pytest.raises(TransformError, match=message) as raised:
         run.settled()
 
     assert f"transform {MODULE}:{function} failed on batch 00000001-00000002" in str(raised.value)
@@ -211,7 +211,7 @@ def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
 
 
 @pytest.mark.parametrize(
-    ("transform", "said"),
+    ("transform", "message"),
     [
         ("no.such.package:f", r"no.such.package cannot be imported: ModuleNotFoundError"),
         (f"{MODULE}:missing", "has no missing"),
@@ -221,13 +221,13 @@ def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
     ],
 )
 def test_transform_that_is_no_function_of_frames_is_refused(
-    run: EncodeRun, transform: str, said: str
+    run: EncodeRun, transform: str, message: str
 ) -> None:
     """The operator is told what to write instead."""
     run.configure(transform=transform)
     land_numbers(run)
 
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         run.encode()
 
     assert run.files() == []

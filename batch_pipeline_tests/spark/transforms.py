@@ -17,12 +17,12 @@ def keep_even(frame: DataFrame) -> DataFrame:
 
 
 def unchanged(frame: DataFrame) -> DataFrame:
-    """Give what came."""
+    """Return the frame."""
     return frame
 
 
 def shuffled(frame: DataFrame) -> DataFrame:
-    """Give what came in another order, which takes all of it first."""
+    """Return the records in another order, which needs all of them first."""
     return frame.repartition(4)
 
 
@@ -79,14 +79,14 @@ def held(frame: DataFrame) -> DataFrame:
 
 
 def wrong_attribute(frame: DataFrame) -> DataFrame:
-    """Ask for a method that is not there."""
+    """Call a method that does not exist."""
     untyped: Any = frame
     given: DataFrame = untyped.nope()
     return given
 
 
 def wrong_column(frame: DataFrame) -> DataFrame:
-    """Ask for a column that is not there."""
+    """Select a column that does not exist."""
     return frame.select(functions.col("nope"))
 
 
@@ -110,14 +110,14 @@ def bad_cast(frame: DataFrame) -> DataFrame:
 
 
 def twice_named(frame: DataFrame) -> DataFrame:
-    """Give two columns of one name."""
+    """Return two columns of one name."""
     return frame.select("id", "id")
 
 
 def not_a_number(frame: DataFrame) -> DataFrame:
-    """Give what JSON cannot say."""
+    """Return a number that JSON does not have."""
     return frame.select(functions.lit(float("nan")).alias("n"))
 
 
 def nothing(frame: DataFrame) -> None:
-    """Forget to give anything."""
+    """Return nothing."""

@@ -192,11 +192,11 @@ def _is_same(value: Any, was: Any, column: Column, *, is_csv: bool) -> bool:
         was = {"true": True, "false": False}.get(was, was)
     if not isinstance(was, str) or column.type is ColumnType.STRING:
         return value == was or oracles.is_same_json(value, was, column)
-    said = _said(was, column)
-    return said is not None and value in (was, said)
+    parsed = _parsed(was, column)
+    return parsed is not None and value in (was, parsed)
 
 
-def _said(text: str, column: Column) -> Any:
+def _parsed(text: str, column: Column) -> Any:
     """Return the value that a text says, None for none."""
     try:
         if column.type is ColumnType.BINARY:

@@ -58,8 +58,8 @@ def open_messages(_folder: Path) -> Check:
     """What a line says is all that is taken from it."""
     reader = MessageReader()
     for name in ("orders", "ä"):
-        said: Any = {"type": "SCHEMA", "stream": name, "schema": {"properties": {}}}
-        reader.read(json.dumps(said).encode(), 1)
+        given: Any = {"type": "SCHEMA", "stream": name, "schema": {"properties": {}}}
+        reader.read(json.dumps(given).encode(), 1)
 
     def check(data: bytes) -> Outcome:
         line = data.replace(b"\n", b" ")
@@ -70,21 +70,21 @@ def open_messages(_folder: Path) -> Check:
             return Outcome.REFUSED
         # What is skipped may be no UTF-8; what is taken is compared, and has no such character.
         text = line.decode(errors="replace")
-        said = json.loads(text, parse_float=Decimal)
+        given = json.loads(text, parse_float=Decimal)
         with suppress(oracles.Unclear):
             oracles.record(text.strip().encode())  # which refuses what has two meanings
         match message:
             case RecordMessage():
-                expect(message.record == said["record"], message.record)
-                expect(json.loads(message.text, parse_float=Decimal) == said["record"])
+                expect(message.record == given["record"], message.record)
+                expect(json.loads(message.text, parse_float=Decimal) == given["record"])
             case StateMessage():
-                expect(json.loads(message.text, parse_float=Decimal) == said["value"])
+                expect(json.loads(message.text, parse_float=Decimal) == given["value"])
             case SchemaMessage():
-                expect(message.schema == said["schema"], message.schema)
+                expect(message.schema == given["schema"], message.schema)
             case BatchMessage():
-                expect(list(message.manifest) == said["manifest"], message.manifest)
+                expect(list(message.manifest) == given["manifest"], message.manifest)
             case _:
-                expect(message.version == said["version"], message.version)
+                expect(message.version == given["version"], message.version)
         return Outcome.READ
 
     return check
@@ -97,9 +97,9 @@ def open_schemas(folder: Path) -> Check:
 
     def check(data: bytes) -> Outcome:
         try:
-            said = json.loads(data)
-            name, schema, keys = str(said["stream"]), said["schema"], said["keys"]
-            record = said["record"]
+            given = json.loads(data)
+            name, schema, keys = str(given["stream"]), given["schema"], given["keys"]
+            record = given["record"]
             is_message = isinstance(schema["properties"], dict) and isinstance(record, dict)
             is_message = (
                 is_message and bool(name) and all(key and isinstance(key, str) for key in keys)
@@ -113,9 +113,9 @@ def open_schemas(folder: Path) -> Check:
         except (InvalidJSONSchema, InvalidRecord):
             return Outcome.REFUSED
         stream = stream_name(name)
-        wanted = AnnouncedStream(name=name, schema=schema, key_properties=tuple(keys))
+        announced = AnnouncedStream(name=name, schema=schema, key_properties=tuple(keys))
         try:
-            made = scaffold(wanted, stream, "file:///landing/a b")
+            made = scaffold(announced, stream, "file:///landing/a b")
         except ConfigurationError:
             return Outcome.REFUSED
         path = place / "defs.yaml"

@@ -66,8 +66,8 @@ def refusing(check: Callable[[bytes], object], *errors: type[Exception]) -> Chec
         try:
             check(data)
         except errors as error:
-            told = str(error)
-            expect(0 < len(told) < 100_000, "a message of", len(told), "characters")
+            reason = str(error)
+            expect(0 < len(reason) < 100_000, "a message of", len(reason), "characters")
             return Outcome.REFUSED
         return Outcome.READ
 
@@ -240,8 +240,8 @@ def open_manifests(_folder: Path) -> Check:
         try:
             found = parse_manifest_file(data, NAME)
         except ManifestUnfitError as error:
-            said = str(error)
-            expect(NAME in said and len(said) < 20_000, said[:200])
+            reason = str(error)
+            expect(NAME in reason and len(reason) < 20_000, reason[:200])
             stream_of(data, NAME)
             return Outcome.REFUSED
         values = json.loads(data)
@@ -282,12 +282,12 @@ def open_stream_files(folder: Path) -> Check:
         try:
             stream = read_stream_file(path)
         except StreamFileError as error:
-            told = str(error)
-            expect(told.startswith(str(path)) and len(told) < 20_000, told[:200])
+            reason = str(error)
+            expect(reason.startswith(str(path)) and len(reason) < 20_000, reason[:200])
             return Outcome.REFUSED
-        said = yaml.safe_load(data.decode("utf-8-sig"))["attributes"]
-        expect(stream.name == said["stream"], stream.name, said["stream"])
-        expect(list(stream.key_properties) == said.get("key_properties", []), said)
+        attributes = yaml.safe_load(data.decode("utf-8-sig"))["attributes"]
+        expect(stream.name == attributes["stream"], stream.name, attributes["stream"])
+        expect(list(stream.key_properties) == attributes.get("key_properties", []), attributes)
         json.dumps(str(stream))
         return Outcome.READ
 

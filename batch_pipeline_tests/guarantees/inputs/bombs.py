@@ -48,10 +48,10 @@ def avro(*blocks: tuple[int, bytes], kind: str = "long", codec: str = "deflate")
     fields = [{"name": "a", "type": kind}]
     schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
     facts = {b"avro.codec": codec.encode(), b"avro.schema": schema}
-    told = b"".join(
+    metadata = b"".join(
         _zigzag(len(key)) + key + _zigzag(len(value)) + value for key, value in facts.items()
     )
-    head = b"Obj\x01" + _zigzag(len(facts)) + told + b"\0" + _SYNC
+    head = b"Obj\x01" + _zigzag(len(facts)) + metadata + b"\0" + _SYNC
     return head + b"".join(
         _zigzag(count) + _zigzag(len(packed)) + packed + _SYNC for count, packed in blocks
     )

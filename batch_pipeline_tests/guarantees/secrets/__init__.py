@@ -1,1 +1,1 @@
-"""Secrets that are looked for in everything that is written, said and started."""
+"""The search for secrets in all files, outputs and processes."""

@@ -44,7 +44,7 @@ def installation(
 
 
 def _run_with_wrong_settings(installation: Installation) -> None:
-    """Let every connection fail, and every setting be wrong, that has a secret in it."""
+    """Run commands with each connection refused and each setting wrong that holds a secret."""
     words = installation.secrets
     token, password = words["token of Spark Connect"], words["inventory password"]
     installation.run("run", exits=75, **{REMOTE: f"sc://127.0.0.1:1/;token={token}"})
@@ -88,7 +88,7 @@ def _run_the_rest(installation: Installation) -> None:
 
 
 def _keep_dagsters_runs_elsewhere(installation: Installation) -> None:
-    """Let Dagster's storage be a database of a person's own, which works, and one that does not."""
+    """Run with Dagster's storage in a database of its own, a working and an unreachable one."""
     name = "DAGSTER_STORAGE"
     elsewhere = {"module": "dagster_postgres.storage", "class": "DagsterPostgresStorage"}
     storage = {"custom": {**elsewhere, "config": {"postgres_url": {"env": name}}}}
