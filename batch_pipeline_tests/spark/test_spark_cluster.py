@@ -5,7 +5,7 @@ The tests share one cluster, and one session where they can, so that few Java pr
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -61,37 +61,32 @@ QUICK = {"spark.executor.extraJavaOptions": " ".join(launch.JVM_OPTIONS)}
 
 
 @dataclass(frozen=True)
-class ClusterFixture:
+class Cluster:
     """A cluster of a quick worker and a slow one, and a Python that has nothing of ours."""
 
     standalone: StandaloneCluster
     home: Path
     bare_python: str
 
-    def session(self) -> SparkSession:
+    def session(self, packed: Path | None = None, **conf: str) -> SparkSession:
         """Return the session that the tests share; a new one if it no longer works."""
-        return open_session(self._settings(None, {}))
+        master, conf = self.standalone.master, QUICK | conf
+        return open_session(SparkSettings(home=self.home, master=master, packed=packed, conf=conf))
 
     @contextmanager
-    def other_session(self, packed: Path | None = None, **conf: str) -> Iterator[SparkSession]:
-        """Open a session of its own; keys of `conf` have `_` in place of dots."""
+    def bare_session(self, packed: Path | None = None) -> Iterator[SparkSession]:
+        """Open a session whose executors use the bare Python."""
         close_session()
         try:
-            yield open_session(self._settings(packed, conf))
+            yield self.session(packed, **{"spark.pyspark.python": self.bare_python})
         finally:
             close_session()
-
-    def _settings(self, packed: Path | None, conf: Mapping[str, str]) -> SparkSettings:
-        settings = QUICK | {key.replace("_", "."): value for key, value in conf.items()}
-        return SparkSettings(
-            home=self.home, master=self.standalone.master, packed=packed, conf=settings
-        )
 
 
 @pytest.fixture(scope="module")
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore
-) -> Iterator[ClusterFixture]:
+) -> Iterator[Cluster]:
     """The cluster, on the bundled Java; its workers have keys for S3, and no more of it."""
     keys = {name: text for name, text in object_store.environment.items() if "_KEY" in name}
     folder = tmp_path_factory.mktemp("cluster")
@@ -101,29 +96,28 @@ def cluster(
         patch.setenv("BATCH_PIPELINE_JAVA", "bundled")
         with standalone_cluster(folder / "spark", keys, keys | SLOW) as standalone:
             try:
-                yield ClusterFixture(standalone, folder / "home", str(bare / "bin" / "python"))
+                yield Cluster(standalone, folder / "home", str(bare / "bin" / "python"))
             finally:
                 close_session()
 
 
-@pytest.fixture
-def three_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def small_tasks() -> Iterator[None]:
     """Make three tasks of sixty files."""
-    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
+        yield
 
 
 @pytest.fixture(scope="module")
-def local_digests(tmp_path_factory: pytest.TempPathFactory, cluster: ClusterFixture) -> list[str]:
+def local_digests(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> list[str]:
     """Digests of the part files of a local session of two cores."""
-    folder = tmp_path_factory.mktemp("local")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
+    close_session()
+    session = open_session(SparkSettings(home=cluster.home, master="local[2]"))
+    try:
+        return encoded(tmp_path_factory.mktemp("local") / "run", session)
+    finally:
         close_session()
-        session = open_session(SparkSettings(home=cluster.home, master="local[2]"))
-        try:
-            return encoded(folder / "run", session)
-        finally:
-            close_session()
 
 
 def executors(session: SparkSession) -> int:
@@ -166,11 +160,10 @@ def only_half_a_task_is_left(root: Path) -> bool:
 
 
 def test_batch_whose_worker_is_killed_is_published_once_and_whole(
-    cluster: ClusterFixture,
+    cluster: Cluster,
     tmp_path: Path,
     database: Database,
     local_digests: list[str],
-    three_tasks: None,
 ) -> None:
     """The slow worker is killed with its executor when it has finished one part file of its task or
     two, with the next one open. What is published has the bytes that a local session makes.
@@ -206,12 +199,10 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
 
 
-def test_executors_without_the_package_are_named_with_what_they_lack(
-    cluster: ClusterFixture,
-) -> None:
+def test_executors_without_the_package_are_named_with_what_they_lack(cluster: Cluster) -> None:
     with (
         pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
-        cluster.other_session(spark_pyspark_python=cluster.bare_python),
+        cluster.bare_session(),
     ):
         pass
 
@@ -222,16 +213,12 @@ def test_executors_without_the_package_are_named_with_what_they_lack(
 
 
 def test_executors_with_a_packed_archive_need_nothing_else(
-    cluster: ClusterFixture,
-    tmp_path: Path,
-    bucket: str,
-    local_digests: list[str],
-    three_tasks: None,
+    cluster: Cluster, tmp_path: Path, bucket: str, local_digests: list[str]
 ) -> None:
     """The executors have keys of their own; where S3 is, the driver tells them."""
     packed = tmp_path / "packed.tar.gz"
     build_archive(packed)
-    with cluster.other_session(packed, spark_pyspark_python=cluster.bare_python) as session:
+    with cluster.bare_session(packed) as session:
         assert encoded(tmp_path / "run", session) == local_digests
         run = landed(tmp_path / "to-s3", session)
         run.configure(storage=Storage(root=f"{bucket}/batches", prefix="p-"))
@@ -242,7 +229,7 @@ def test_executors_with_a_packed_archive_need_nothing_else(
 
 
 def test_executors_without_the_python_are_named(
-    cluster: ClusterFixture, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = cluster.session()
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
@@ -253,7 +240,7 @@ def test_executors_without_the_python_are_named(
 
 
 def test_executors_without_a_module_of_the_transform_are_named(
-    cluster: ClusterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -290,7 +277,7 @@ def held_encode(
 
 
 def test_session_whose_context_ends_in_mid_transform_is_replaced(
-    cluster: ClusterFixture, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     """The JVM ends the context and lives on, as it does when the master removes the application."""
     session = cluster.session()
@@ -304,7 +291,7 @@ def test_session_whose_context_ends_in_mid_transform_is_replaced(
     assert cluster.session().range(3).count() == 3
 
 
-def test_session_whose_master_was_started_again_is_replaced(cluster: ClusterFixture) -> None:
+def test_session_whose_master_was_started_again_is_replaced(cluster: Cluster) -> None:
     """Its context goes on without executors; the JVM would wait for them for ever."""
     session = cluster.session()
     cluster.standalone.restart_master()
@@ -316,7 +303,7 @@ def test_session_whose_master_was_started_again_is_replaced(cluster: ClusterFixt
 
 
 def test_job_whose_master_was_started_again_ends(
-    cluster: ClusterFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for ever: its context knows of no end."""
     monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
@@ -344,7 +331,6 @@ def test_local_cluster_gives_the_bytes_of_a_local_session(
 ) -> None:
     """What Spark writes for them is gone with the session, and nothing of it is in the package."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", "bundled")
-    monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
     digests = {}
     for master in ("local[2]", "local-cluster[2,1,1024]"):
         try:

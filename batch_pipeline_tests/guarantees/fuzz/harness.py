@@ -56,7 +56,7 @@ def expect(is_right: bool, *details: object) -> None:
         raise ChangedError(*details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """One kind of input: a strategy for batches of them, and a check that reads one.
 

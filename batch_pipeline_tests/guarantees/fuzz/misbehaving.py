@@ -34,20 +34,9 @@ def _open_check(_folder: Path) -> Check:
 
 
 def _target(word: str) -> Target:
-    return Target(
-        name=word,
-        batches=st.integers().map(lambda _: iter([word.encode()])),
-        open_check=_open_check,
-        short=1,
-        long=1,
-    )
+    return Target(word, st.integers().map(lambda _: iter([word.encode()])), _open_check, 1, 1)
 
 
 TARGETS = {word: _target(word) for word in WORDS}
-TARGETS["sometimes"] = Target(
-    name="sometimes",
-    batches=st.integers().map(lambda number: iter([b"crash" if number % 10 == 5 else b"read"])),
-    open_check=_open_check,
-    short=1,
-    long=1,
-)
+_SOMETIMES = st.integers().map(lambda number: iter([b"crash" if number % 10 == 5 else b"read"]))
+TARGETS["sometimes"] = Target("sometimes", _SOMETIMES, _open_check, 1, 1)

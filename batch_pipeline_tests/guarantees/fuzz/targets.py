@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hypothesis import strategies as st
-
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.guarantees.fuzz import (
     declared_files,
@@ -14,7 +12,6 @@ from batch_pipeline_tests.guarantees.fuzz import (
     small_texts,
     whole_files,
 )
-from batch_pipeline_tests.guarantees.fuzz.damage import Batch
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Target
 
 _AUTO, _CSV = SourceFormat.AUTO, SourceFormat.CSV
@@ -25,41 +22,31 @@ def _files(*declared: SourceFormat) -> Callable[[Path], Check]:
     return partial(whole_files.open_check, declared=declared)
 
 
-def _target(
-    name: str,
-    batches: st.SearchStrategy[Batch],
-    open_check: Callable[[Path], Check],
-    short: int,
-    long: int,
-) -> Target:
-    return Target(name=name, batches=batches, open_check=open_check, short=short, long=long)
-
-
 _ALL = (
-    _target("csv", files.text(files.CSV), _files(_CSV, _AUTO), 20, 40_000),
-    _target("jsonl", files.text(files.JSONL), _files(_JSONL, _AUTO), 20, 40_000),
-    _target("json", files.text(files.DOCUMENTS), _files(_JSON, _JSON, _AUTO), 20, 40_000),
-    _target("avro", files.AVRO, _files(_AUTO), 20, 40_000),
-    _target("parquet", files.PARQUET, _files(_AUTO), 20, 30_000),
-    _target("arrow", files.ARROW, _files(_AUTO), 10, 20_000),
-    _target("packed", files.PACKED, _files(_AUTO), 20, 30_000),
-    _target("large", files.LARGE, _files(_AUTO, _CSV, _JSON, _JSONL), 2, 200),
-    _target("dialects", files.text(files.TEXT), whole_files.open_dialects, 20, 30_000),
-    _target("declared", declared_files.tables(), declared_files.open_check, 20, 40_000),
-    _target("keys", small_texts.KEYS, small_texts.open_keys, 60, 150_000),
-    _target("locations", small_texts.LOCATIONS, small_texts.open_locations, 60, 120_000),
-    _target("names", small_texts.NAMES, small_texts.open_names, 30, 60_000),
-    _target("sizes", small_texts.SIZES, small_texts.open_sizes, 30, 60_000),
-    _target("filters", small_texts.FILTERS, small_texts.open_filters, 60, 80_000),
-    _target("states", small_texts.STATES, small_texts.open_states, 30, 60_000),
-    _target("manifest files", small_texts.POINTERS, small_texts.open_pointers, 30, 30_000),
-    _target("manifests", small_texts.MANIFESTS, small_texts.open_manifests, 30, 30_000),
-    _target("declared columns", small_texts.SCHEMAS, small_texts.open_schemas, 30, 40_000),
-    _target("configs", small_texts.CONFIGS, small_texts.open_configs, 30, 60_000),
-    _target("messages", singer_lines.MESSAGES, singer_lines.open_messages, 60, 120_000),
-    _target("schemas", singer_lines.SCHEMAS, singer_lines.open_schemas, 20, 20_000),
-    _target("batch files", singer_lines.BATCH_FILES, singer_lines.open_batch_files, 30, 40_000),
-    _target("load lines", singer_lines.LOAD_LINES, singer_lines.open_load_lines, 30, 40_000),
-    _target("stream files", small_texts.STREAM_FILES, small_texts.open_stream_files, 30, 12_000),
+    Target("csv", files.text(files.CSV), _files(_CSV, _AUTO), 20, 40_000),
+    Target("jsonl", files.text(files.JSONL), _files(_JSONL, _AUTO), 20, 40_000),
+    Target("json", files.text(files.DOCUMENTS), _files(_JSON, _JSON, _AUTO), 20, 40_000),
+    Target("avro", files.AVRO, _files(_AUTO), 20, 40_000),
+    Target("parquet", files.PARQUET, _files(_AUTO), 20, 30_000),
+    Target("arrow", files.ARROW, _files(_AUTO), 10, 20_000),
+    Target("packed", files.PACKED, _files(_AUTO), 20, 30_000),
+    Target("large", files.LARGE, _files(_AUTO, _CSV, _JSON, _JSONL), 2, 200),
+    Target("dialects", files.text(files.TEXT), whole_files.open_dialects, 20, 30_000),
+    Target("declared", declared_files.tables(), declared_files.open_check, 20, 40_000),
+    Target("keys", small_texts.KEYS, small_texts.open_keys, 60, 150_000),
+    Target("locations", small_texts.LOCATIONS, small_texts.open_locations, 60, 120_000),
+    Target("names", small_texts.NAMES, small_texts.open_names, 30, 60_000),
+    Target("sizes", small_texts.SIZES, small_texts.open_sizes, 30, 60_000),
+    Target("filters", small_texts.FILTERS, small_texts.open_filters, 60, 80_000),
+    Target("states", small_texts.STATES, small_texts.open_states, 30, 60_000),
+    Target("manifest files", small_texts.POINTERS, small_texts.open_pointers, 30, 30_000),
+    Target("manifests", small_texts.MANIFESTS, small_texts.open_manifests, 30, 30_000),
+    Target("declared columns", small_texts.SCHEMAS, small_texts.open_schemas, 30, 40_000),
+    Target("configs", small_texts.CONFIGS, small_texts.open_configs, 30, 60_000),
+    Target("messages", singer_lines.MESSAGES, singer_lines.open_messages, 60, 120_000),
+    Target("schemas", singer_lines.SCHEMAS, singer_lines.open_schemas, 20, 20_000),
+    Target("batch files", singer_lines.BATCH_FILES, singer_lines.open_batch_files, 30, 40_000),
+    Target("load lines", singer_lines.LOAD_LINES, singer_lines.open_load_lines, 30, 40_000),
+    Target("stream files", small_texts.STREAM_FILES, small_texts.open_stream_files, 30, 12_000),
 )
 TARGETS = {target.name: target for target in _ALL}

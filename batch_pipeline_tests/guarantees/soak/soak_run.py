@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import quantiles
 from threading import Event
 from typing import Any
 
@@ -155,30 +155,20 @@ class SoakResult:
     def report(self) -> Iterator[str]:
         """Yield all results as lines of text."""
         feeds = self.landed.values()
-        yield (
-            f"{self.pace.load_seconds / 60:.1f} minutes: {self.files} files, "
-            f"{sum(feed.old_files for feed in feeds)} of them old; "
-            f"{sum(len(feed.good_ids) for feed in feeds)} records, {sum(f.bad for f in feeds)} bad"
-        )
-        yield ", ".join(f"{count} {name}" for name, count in self.counts.items())
-        yield f"killed: {dict(self.faults.done)}; no process to kill: {dict(self.faults.missed)}"
-        yield (
-            f"backfills: {self.backfills.launched} of {self.backfills.partitions} partitions, "
-            f"{self.backfills.refused} refused"
-        )
+        numbers = self.figures() | self.counts
+        numbers["old files"] = sum(feed.old_files for feed in feeds)
+        numbers["bad records"] = sum(feed.bad for feed in feeds)
+        numbers["partitions of backfills"] = self.backfills.partitions
+        numbers["refused backfills"] = self.backfills.refused
+        numbers["seconds a file waited at most"] = max_age_seconds(self.samples)
+        numbers["repeated events"] = self.repeated_events
+        numbers["garbage files"] = self.verdict.garbage
+        yield from (f"{name}: {number:,.1f}" for name, number in numbers.items())
         if len(self.latencies) > 1:
-            yield (
-                f"from landed to published: median {median(self.latencies):.1f} s, 95 % within "
-                f"{quantiles(self.latencies, n=20)[-1]:.1f} s, longest {self.latencies[-1]:.1f} s"
-            )
-        yield (
-            f"files waiting: at most {max_backlog(self.samples):.0f}, for at most "
-            f"{max_age_seconds(self.samples):.0f} s; drained within {self.drained_seconds:.0f} s"
-        )
-        yield (
-            f"differences to Dagster: {len(self.drift)}; repeated events: {self.repeated_events}; "
-            f"files that are garbage: {self.verdict.garbage}; {self.verdict}"
-        )
+            percentiles = quantiles(self.latencies, n=20)
+            yield f"seconds from landed to published, from 5 to 95 %: {percentiles}"
+        yield f"killed: {dict(self.faults.done)}, no process to kill: {dict(self.faults.missed)}"
+        yield str(self.verdict)
         yield from report_growth([*self.samples, self.at_rest])
 
 
