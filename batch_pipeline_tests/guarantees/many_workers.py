@@ -1,9 +1,8 @@
 """Many workers on one job: processes of several threads that acquire batches at the same time."""
 
 import multiprocessing
-import threading
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from batch_pipeline.inventory.acquire import AcquireRequest
@@ -46,47 +45,25 @@ def acquire_batches(work: Work) -> Result:
     database = open_database(work.url, migrated=False)
     meta_engine = open_engine(work.url)
     table = ReflectedMetaTable.open(meta_engine, "public.meta", MetaColumns(uid="id"))
-
-    def worker() -> Callable[[], tuple[int, int]]:
-        source = MetaSource(table=table, choice=choose_watermark(table))
-        terms = JobTerms(name=work.job, meta_table=source.name)
-        wish = AcquireRequest(terms=terms, limits=_BATCH, config={})
-
-        def call() -> tuple[int, int]:
-            attempt = database.acquisitions.acquire(wish, source)
-            assert attempt is not None
-            return attempt.batch.id_range.first_id, attempt.batch.id_range.last_id
-
-        return call
-
-    result = _in_threads(work, worker)
-    database.close()
-    meta_engine.dispose()
-    return result
-
-
-def _in_threads(work: Work, worker: Callable[[], Callable[[], tuple[int, int]]]) -> Result:
     ranges: list[tuple[int, int]] = []
     seconds: list[tuple[float, float]] = []
-    errors: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            call = worker()
-            for _ in range(work.calls // work.threads):
-                began = time.monotonic()
-                ranges.append(call())
-                seconds.append((began, time.monotonic()))
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
-            errors.append(error)
+    def acquire(_thread: int) -> None:
+        source = MetaSource(table=table, choice=choose_watermark(table))
+        terms = JobTerms(name=work.job, meta_table=source.name)
+        request = AcquireRequest(terms=terms, limits=_BATCH, config={})
+        for _ in range(work.calls // work.threads):
+            began = time.monotonic()
+            attempt = database.acquisitions.acquire(request, source)
+            seconds.append((began, time.monotonic()))
+            assert attempt is not None
+            id_range = attempt.batch.id_range
+            ranges.append((id_range.first_id, id_range.last_id))
 
-    threads = [threading.Thread(target=run) for _ in range(work.threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(work.threads) as threads:
+        list(threads.map(acquire, range(work.threads)))
+    database.close()
+    meta_engine.dispose()
     return ranges, seconds
 
 

@@ -53,7 +53,7 @@ OUTPUTS = (
 
 @dataclass
 class Landed:
-    """What landed in one task: the ids of all records by what must become of them, file by file.
+    """The files of one task: the ids of all records by their expected fates, file by file.
 
     The records of a file have ids that follow one another, a line each.
     """
@@ -65,14 +65,9 @@ class Landed:
 
     def ids(self, *fates: str) -> list[int]:
         """Return the ids of records with these fates, in the order in which they are read."""
-        found = (
-            (uid, fate)
-            for one, is_damaged in zip(self.files, self.damaged, strict=True)
-            if not is_damaged
-            for fate, ids in one.items()
-            for uid in ids
-        )
-        return sorted(uid for uid, fate in found if fate in fates)
+        files = zip(self.files, self.damaged, strict=True)
+        whole = [file for file, is_damaged in files if not is_damaged]
+        return sorted(uid for file in whole for fate in fates for uid in file[fate])
 
 
 def landed(folder: Path, chance: random.Random) -> Landed:
