@@ -281,6 +281,7 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 
     @dg.job(
         name=PLAN_BACKFILL_JOB,
+        executor_def=dg.in_process_executor,
         description=(
             "Plans batches that process items of a stream again. Run it with dry_run first: the "
             "run shows batches, items, bytes and seconds. With dry_run false the batches are "

@@ -45,6 +45,14 @@ def test_asset_graph_of_a_stream(tmp_path: Path) -> None:
     assert all(graph.get(key).description for key in graph.get_all_asset_keys())
 
 
+def test_jobs_run_their_steps_in_the_process_of_the_run() -> None:
+    definitions = build_definitions([stream(dagster=DagsterRules(backfills=True))])
+    jobs = definitions.get_repository_def().get_all_jobs()
+    own = [job for job in jobs if not job.name.startswith("__")]
+    assert "batch_pipeline_plan_backfill" in {job.name for job in own}
+    assert {job.executor_def.name for job in own} == {"in_process"}
+
+
 def test_jobs_and_sensors_of_streams(tmp_path: Path) -> None:
     definitions = _definitions(tmp_path, "orders", "refunds")
     repository = definitions.get_repository_def()
