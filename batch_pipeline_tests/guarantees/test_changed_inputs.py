@@ -103,11 +103,11 @@ def test_file_that_changed_before_it_was_read_is_told_and_nothing_of_it_written(
     tmp_path: Path, name: str, figures: Figures
 ) -> None:
     made = FORMATS[name]
-    for change, deed in CHANGES.items():
+    for change, change_file in CHANGES.items():
         landing, storage = new_folder(tmp_path / change), new_folder(tmp_path / f"{change}-out")
         files = [landing.land(f"{number}.dat", made(number * ROWS)) for number in (0, 1, 2)]
         path = Path(to_path(files[1].location))
-        deed(path, made(9 * ROWS))
+        change_file(path, made(9 * ROWS))
         later(path)
         stream = replace(
             between(STREAM, landing, storage), on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)

@@ -1,4 +1,4 @@
-"""The same files are encoded into the same bytes, whoever does it and in which order (G7)."""
+"""The same files are encoded into the same bytes, on any number of cores and in any order (G7)."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The encoder on a real Spark: packing, adding up reports, and what a caller is told."""
+"""The encoder on a real Spark: planning of tasks, merged reports, and errors."""
 
 import os
 import signal

@@ -55,15 +55,19 @@ def report_of(**facts: Any) -> ExecutorReport:
 
 
 CAUSES = {
-    "ModuleNotFoundError: No module named 'pyarrow.lib'\n": "lacks modules: pyarrow.lib",
-    'Cannot run program "python3.11": error=2, No such file': "it has no python3.11",
-    "Python in worker has different version: 3.12 than that in driver: 3.11, PySpark": (
-        "it has Python 3.12, and the driver has Python 3.11"
+    "module": (
+        "ModuleNotFoundError: No module named 'pyarrow.lib'\n",
+        "lacks modules: pyarrow.lib",
+    ),
+    "program": ('Cannot run program "python3.11": error=2, No such file', "it has no python3.11"),
+    "version": (
+        "Python in worker has different version: 3.12 than that in driver: 3.11, PySpark",
+        "it has Python 3.12, and the driver has Python 3.11",
     ),
 }
 
 
-@pytest.mark.parametrize(("reason", "cause"), CAUSES.items())
+@pytest.mark.parametrize(("reason", "cause"), CAUSES.values(), ids=CAUSES)
 def test_diagnose_executor_of_a_lost_task_names_executor_and_cause(reason: str, cause: str) -> None:
     """Host and id are those of Spark's own pages."""
     error = diagnose_executor("yarn", LOST.format(reason))
@@ -96,15 +100,15 @@ BY_OTHERS = "ExecutorLostFailure (executor 2 exited unrelated to the running tas
 
 
 IN_TASKS = {
-    LOST.format(BY_TASKS): True,
-    LOST.format("SparkException: Python worker exited unexpectedly (crashed)"): True,
-    LOST.format(BY_OTHERS): False,
-    "Job 3 cancelled because SparkContext was shut down": False,
-    "Job aborted due to stage failure: Master removed our application: FAILED": False,
+    "executor": (LOST.format(BY_TASKS), True),
+    "worker": (LOST.format("SparkException: Python worker exited unexpectedly (crashed)"), True),
+    "taken away": (LOST.format(BY_OTHERS), False),
+    "shut down": ("Job 3 cancelled because SparkContext was shut down", False),
+    "removed": ("Job aborted due to stage failure: Master removed our application: FAILED", False),
 }
 
 
-@pytest.mark.parametrize(("report", "is_in_tasks"), IN_TASKS.items())
+@pytest.mark.parametrize(("report", "is_in_tasks"), IN_TASKS.values(), ids=IN_TASKS)
 def test_process_loss_error_distinguishes_exits_in_tasks_from_outages(
     report: str, is_in_tasks: bool
 ) -> None:
@@ -121,21 +125,27 @@ SHUFFLED = (
 IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
 
 
-# Only a lost process does not count as a failure of a user's function or data.
+# A lost process does not count as a failure of a user's function or data.
+SHUT_DOWN = f"{CALLED}Job 4 cancelled because SparkContext was shut down\n\tat org.apache.spark"
+REMOVED = f"{CALLED}Job aborted due to stage failure: Master removed our application: KILLED\n\t"
+STOPPED = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis"
+DIVISION = f'{IN_WORKER}  File "t.py", line 7, in add\nZeroDivisionError: division by zero'
+FAILED_TASK = f"{CALLED}Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times"
+CAST = "[CAST_INVALID_INPUT] The value 'x0' of the type STRING cannot be cast to INT"
 IS_PROCESS_LOSS = {
-    LOST.format(BY_TASKS): True,
-    LOST.format(BY_OTHERS): True,
-    f"{CALLED}Job 4 cancelled because SparkContext was shut down\n\tat org.apache.spark": True,
-    f"{CALLED}Job aborted due to stage failure: Master removed our application: KILLED\n\t": True,
-    "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis": True,
-    SHUFFLED: True,
-    f'{IN_WORKER}  File "t.py", line 7, in add\nZeroDivisionError: division by zero': False,
-    f"{CALLED}Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times": False,
-    "[CAST_INVALID_INPUT] The value 'x0' of the type STRING cannot be cast to INT": False,
+    "died": (LOST.format(BY_TASKS), True),
+    "taken away": (LOST.format(BY_OTHERS), True),
+    "shut down": (SHUT_DOWN, True),
+    "removed": (REMOVED, True),
+    "stopped": (STOPPED, True),
+    "shuffled records": (SHUFFLED, True),
+    "python": (DIVISION, False),
+    "task": (FAILED_TASK, False),
+    "cast": (CAST, False),
 }
 
 
-@pytest.mark.parametrize(("report", "is_loss"), IS_PROCESS_LOSS.items())
+@pytest.mark.parametrize(("report", "is_loss"), IS_PROCESS_LOSS.values(), ids=IS_PROCESS_LOSS)
 def test_is_process_loss_of_a_report(report: str, is_loss: bool) -> None:
     assert is_process_loss(report) is is_loss
 

@@ -50,7 +50,7 @@ def parts_of(result_names: list[str]) -> set[str]:
 def test_split_jsonl_gives_all_records_in_order(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
-    """Three tasks read the file, however they are told to; the item's report adds up theirs."""
+    """Three tasks read the file, with payloads inline or as rows; their reports are added up."""
     monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
     run.land(b'{"id":-1,"text":""}\n')
     run.land(JSONL)

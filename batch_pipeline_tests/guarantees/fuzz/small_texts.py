@@ -109,7 +109,7 @@ def open_locations(_folder: Path) -> Check:
 
 
 def open_names(_folder: Path) -> Check:
-    """Names are those that are written here, or nobody's."""
+    """Names are those that the product writes, or unknown."""
 
     def check(data: bytes) -> Outcome:
         name = text(data)

@@ -119,8 +119,8 @@ def _outcome(encoded: Encoded) -> Outcome:
         is_readable = reason.isprintable() and 0 < len(reason) <= _LONGEST_REASON
         expect(is_readable, "a reason that nobody can read", reason)
     if item.bad_file is not None:
-        is_told = reasons == [item.bad_file] and not report.part_files
-        expect(is_told, "a bad file is not told, or is published", reasons)
+        is_reported = reasons == [item.bad_file] and not report.part_files
+        expect(is_reported, "a bad file is not reported, or is published", reasons)
         return Outcome.REFUSED
     return Outcome.READ
 

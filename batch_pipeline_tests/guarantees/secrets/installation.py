@@ -109,7 +109,8 @@ class Installation:
             # The token of the Spark Connect server, from where only its user can read it.
             webserver = dev.find_processes("dagster_webserver")[0]
             remote = psutil.Process(webserver.pid).environ()[REMOTE]
-            self.secrets["token of dev"] = remote.partition("token=")[2]
+            token = remote.partition("token=")[2]
+            self.secrets = self.search.canaries = {**self.secrets, "token of dev": token}
             self.sandbox.land("orders", {"d.csv": b"id\n6\n", "e.csv": b'id\n"7\n'})
             wait_until(lambda: self._is_settled(dev), "dev has done its work", pause_seconds=1)
             self.observations.poll(self.search, self.sandbox.home, self.temporary)
