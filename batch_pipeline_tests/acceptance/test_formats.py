@@ -227,7 +227,7 @@ def test_columns_that_the_sample_of_the_first_batch_lacks_are_written(sandbox: S
     records[-1] |= {"id": 0.5, "note": "late"}
     data = "".join(f"{json.dumps(record)}\n" for record in records).encode()
     sandbox.land("late_types", {"1.jsonl": data})
-    sandbox.write_stream("late_types", source={"include": ["*.jsonl"]})
+    sandbox.write_stream("late_types", source={"include": ["*.jsonl"], "format": "jsonl"})
     storage = sandbox.storage("late_types")
     sandbox.output_of("run", "late_types")
     written = [*json_records(storage)]
