@@ -9,10 +9,10 @@ import pytest
 
 from batch_pipeline.encode.readers.item_cuts import ItemCutter
 from batch_pipeline.model.encode import EncodeResult
-from batch_pipeline.model.item import Item, LandedFile, modified_at
-from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
-from batch_pipeline.model.stream import Source, SourceFormat
+from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.spark import task_planning
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
@@ -22,19 +22,15 @@ UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
 
 
 def land(
-    run: EncodeRun, data: bytes, *, most: int, form: SourceFormat = SourceFormat.CSV
+    run: EncodeRun, data: bytes, *, most: int = 10 * KIB, form: SourceFormat = SourceFormat.CSV
 ) -> LandedFile:
     """Land a file as several items."""
-    source = run.stream.source
-    assert isinstance(source, Source)
-    run.configure(source=replace(source, format=form))
-    path = run.landing / "big"
-    path.write_bytes(data)
-    stat = path.stat()
-    file = LandedFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
+    run.configure(source=replace(run.stream.source, format=form))
+    run.land(data)
+    file = run.items[-1].file
     pieces = ItemCutter(stream=run.stream, most_bytes=most).ranges(file)
-    assert len(pieces) > 2
     run.items = [Item(id=number, file=piece) for number, piece in enumerate(pieces, start=1)]
+    assert len(run.items) > 2
     return file
 
 
@@ -64,11 +60,11 @@ def test_ranges_that_are_large_themselves_are_split_over_tasks(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", KIB)
-    land(run, csv_text(), most=10 * KIB)
+    land(run, csv_text())
     assert written(run.encode(id="integer", text="string")) == list(range(COUNT))
     assert len(run.files()) > len(run.items)
     lines = b"".join(b'{"id":%d}\n' % number for number in range(COUNT))
-    land(run, lines, most=10 * KIB, form=SourceFormat.JSONL)
+    land(run, lines, form=SourceFormat.JSONL)
     assert written(run.encode(id="integer", text="string")) == list(range(COUNT))
 
 
@@ -79,7 +75,7 @@ def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", slice_bytes)
-    file = land(run, csv_text(bad_at=1_500), most=10 * KIB)
+    file = land(run, csv_text(bad_at=1_500))
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
 
     result = run.encode(id="integer", text="string")
@@ -96,14 +92,14 @@ def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
 
 def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(run: EncodeRun) -> None:
     data = csv_text().replace(b"1999,", b"x1999,")
-    land(run, data, most=10 * KIB)
+    land(run, data)
     result = run.encode(id="integer", text="string")
     [misfit] = result.misfits
     assert (misfit.item_id, misfit.line) == (len(run.items), 2 * 1_999 + 2)
 
 
 def test_source_file_of_a_range_is_the_file(run: EncodeRun) -> None:
-    file = land(run, csv_text(), most=10 * KIB)
+    file = land(run, csv_text())
     columns = (LineageColumn.ITEM_ID, LineageColumn.SOURCE_FILE)
     run.configure(lineage=columns)
     _, result = run.settled()
@@ -113,7 +109,7 @@ def test_source_file_of_a_range_is_the_file(run: EncodeRun) -> None:
 
 
 def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
-    file = land(run, csv_text(), most=10 * KIB)
+    file = land(run, csv_text())
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     run.configure(on_bad_file=rules)
     path = Path(to_path(file.location))
@@ -126,7 +122,7 @@ def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
 
 
 def test_ranges_go_through_a_transform(run: EncodeRun) -> None:
-    land(run, csv_text(), most=10 * KIB)
+    land(run, csv_text())
     run.configure(transform=UNCHANGED)
     _, result = run.settled()
     assert sorted(written(result)) == list(range(COUNT))
