@@ -42,7 +42,7 @@ _PEAK = re.compile(rb"VmHWM:\s*([0-9]+)")
 _PACKAGE = f"{Path(batch_pipeline.__file__).parent}{os.sep}"
 
 
-class _HungerError(Exception):
+class _MemoryGrowthError(Exception):
     pass
 
 
@@ -103,12 +103,12 @@ def _try(
         errors.append(error)
     seconds = time.process_time() - started
     if (grown := _peak_bytes() - before) > max_bytes:
-        errors.append(_HungerError(f"took {grown >> 20} MiB more"))
+        errors.append(_MemoryGrowthError(f"took {grown >> 20} MiB more"))
     return outcome, errors, seconds
 
 
 def _finding(target: str, number: int, path: Path, error: Exception) -> Finding:
-    kind = "memory" if isinstance(error, _HungerError) else "exception"
+    kind = "memory" if isinstance(error, _MemoryGrowthError) else "exception"
     place: object = _place_of(error.__traceback__)
     if isinstance(error, ChangedError):
         kind, place = "changed", next(iter(error.args), place)

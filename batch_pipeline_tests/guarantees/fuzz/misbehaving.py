@@ -24,8 +24,8 @@ def _open_check(_folder: Path) -> Check:
             case b"changed":
                 expect(False, "other bytes")
             case b"memory":
-                hunger = bytearray(b"x") * _MUCH
-                del hunger
+                large = bytearray(b"x") * _MUCH
+                del large
             case b"refuse":
                 return Outcome.REFUSED
         return Outcome.READ
