@@ -1,17 +1,19 @@
 """The command `status`: where streams stand, and what to do where something is wrong."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import ago, fact, facts, head, lasting, print_json, say
+from batch_pipeline.cli.console import ago, fact, facts, head, lasting, note, print_json, say
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from batch_pipeline.model.status import StreamStatus
     from batch_pipeline.model.stream import Stream
 
+_MAINTENANCE_SCHEDULES = (
+    *("batch_pipeline_reconcile_hourly", "batch_pipeline_collect_garbage_daily"),
+    "batch_pipeline_check_streams_hourly",
+)
 _SHOWN = 5
 _WRONG = ("dead", "failed", "cancelled")  # states that wait for a person
 _WORTH_A_LINE = (*_WRONG, "interrupted", "running")
@@ -41,15 +47,57 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
       batch-pipeline status orders
     """
     with opened() as pipeline:
-        reports = [_report(pipeline, one) for one in chosen(pipeline, stream)]
+        streams = chosen(pipeline, stream)
+        reports = [_report(pipeline, one) for one in streams]
+        stopped = _stopped_automation(pipeline, streams)
     if as_json:
-        print_json({"streams": [report for report, _ in reports]})
+        print_json({"streams": [report for report, _ in reports], "automation_stopped": stopped})
         return
+    if stopped:
+        more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
+        names = f"{', '.join(stopped[:_SHOWN])}{more}"
+        note(f"Automation is stopped: {names}. Start it on the page Automation of Dagster's UI.")
     now = datetime.now(UTC)
     for number, (report, reading) in enumerate(reports):
         if number:
             say()
         _print(report, reading, now)
+
+
+def _stopped_automation(pipeline: "Pipeline", streams: "list[Stream]") -> list[str]:
+    """Return the sensors and schedules of streams, and of maintenance, that Dagster does not run.
+
+    What Dagster stores goes before the stream file. Nothing is known of those that it has no state
+    of, unless the file says `stopped`.
+    """
+    stored = pipeline.database.stream_statuses.automation()
+    if stored is None:
+        return []
+    every = pipeline.usable_streams.values()
+    declared = dict.fromkeys(_MAINTENANCE_SCHEDULES, all(map(_is_declared_stopped, every)))
+    for stream in streams:
+        declared |= dict.fromkeys(_sensor_names(stream), _is_declared_stopped(stream))
+    return [name for name, stopped in declared.items() if _is_stopped(stored.get(name), stopped)]
+
+
+def _is_declared_stopped(stream: "Stream") -> bool:
+    return stream.dagster.automation is Automation.STOPPED
+
+
+def _is_stopped(statuses: Collection[str] | None, declared: bool) -> bool:
+    """Return whether no code location runs it; without RUNNING, a declared status counts."""
+    return "RUNNING" not in (statuses or ()) and (declared or statuses == {"STOPPED"})
+
+
+def _sensor_names(stream: "Stream") -> Iterator[str]:
+    name = re.sub(r"[^A-Za-z0-9_]", "_", stream.name)
+    yield f"{name}_new_files" if stream.dagster.schedule is None else f"{name}_planned"
+    if stream.dagster.schedule is not None:
+        yield f"{name}_new_files_at"
+    if stream.dagster.backfills:
+        yield f"{name}_backfill"
+    if stream.targets:
+        yield f"{name}_load"
 
 
 def _report(
