@@ -319,12 +319,7 @@ class Pipeline:
         )
 
     def load_pending(
-        self,
-        stream: Stream,
-        target: Target,
-        *,
-        run_id: str,
-        only: Collection[str] | None = None,
+        self, stream: Stream, target: Target, *, run_id: str, only: Collection[str] | None = None
     ) -> Iterator[Outcome]:
         """Load what is pending of a stream into a target; yield an outcome for each generation.
 

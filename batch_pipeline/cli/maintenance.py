@@ -135,11 +135,7 @@ _INSTEAD_OF_ADOPT = (
 @dry_run
 @as_json
 def reconcile(
-    stream: tuple[str, ...],
-    discard: bool,
-    dry_run: bool,
-    as_json: bool,
-    **audit: Any,
+    stream: tuple[str, ...], discard: bool, dry_run: bool, as_json: bool, **audit: Any
 ) -> None:
     """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
 

@@ -135,9 +135,7 @@ def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _D
         start_step(stream.name, "looking for files")
         landing = pipeline.landing(stream, wait=True)
         registered = database.meta_table(stream.name).register(
-            landing.found_files(),
-            accept_changed=accept_changed,
-            cutter=pipeline.cutter(stream),
+            landing.found_files(), accept_changed=accept_changed, cutter=pipeline.cutter(stream)
         )
         troubles = (*landing.troubles,)
     done = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True)

@@ -343,12 +343,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         "records_sampled": sample.records,
         "records_malformed": sample.bad,
         "first_malformed": first
-        and {
-            "location": first[0],
-            "file": shown(first[0]),
-            "line": first[1],
-            "reason": first[2],
-        },
+        and {"location": first[0], "file": shown(first[0]), "line": first[1], "reason": first[2]},
         "max_weight": proposal.stream.limits.max_weight,
         "max_count": proposal.stream.limits.max_count,
         "plan": {

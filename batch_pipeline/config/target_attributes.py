@@ -149,8 +149,7 @@ class TargetAttributes(Section):
         None, description="Instead of `postgres`: command line of a Singer target."
     )
     config: TargetConfig | None = Field(
-        None,
-        description="Its configuration; $NAME is taken from the environment.",
+        None, description="Its configuration; $NAME is taken from the environment."
     )
     messages: MessageMode | None = Field(
         None,

@@ -312,10 +312,7 @@ def _stream_for_pass(stream: Stream, evolution: Evolution, pass_number: int) -> 
 
 
 def _check_evolution(
-    stream: Stream,
-    evolution: Evolution,
-    misfits: Sequence[Misfit],
-    known: tuple[int, RecordSchema],
+    stream: Stream, evolution: Evolution, misfits: Sequence[Misfit], known: tuple[int, RecordSchema]
 ) -> None:
     """Check that the schema may change; a column that had only nulls may always take a type.
 

@@ -53,10 +53,7 @@ def gap(database: Database) -> Database:
     with claimed(database, one) as attempt:
         reports = (item_report(1), item_report(3))
         database.attempts.publish(attempt, encoded(attempt.stem, items=reports), stream())
-    execute(
-        database,
-        """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""",
-    )
+    execute(database, """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""")
     return database
 
 

@@ -112,9 +112,7 @@ def test_demo_written_again_touches_nothing(demo: DemoFiles) -> None:
     assert _written(demo.folder) == before
 
 
-def test_demo_written_again_restores_order_files_and_keeps_the_stream_file(
-    demo: DemoFiles,
-) -> None:
+def test_demo_written_again_restores_order_files_and_keeps_the_stream_file(demo: DemoFiles) -> None:
     """Order files are the demo's own; the stream file is for its reader to play with."""
     original = demo.files[0].read_bytes()
     demo.files[0].write_text("order_id\n1\n")

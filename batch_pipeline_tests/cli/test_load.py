@@ -40,11 +40,7 @@ def run(database_url: str, tmp_path: Path) -> Run:
         config = {"out": str(folder / "read"), "password": "$TARGET_PASSWORD"}
         targets[name] = {"command": list(script(folder, body)), "config": config}
     for name, its in (("orders", targets), ("bare", {})):
-        attributes = {
-            "stream": name,
-            "source": {"uri": str(tmp_path / "landing")},
-            "targets": its,
-        }
+        attributes = {"stream": name, "source": {"uri": str(tmp_path / "landing")}, "targets": its}
         path = tmp_path / "streams" / name / "defs.yaml"
         path.parent.mkdir(parents=True)
         path.write_text(
