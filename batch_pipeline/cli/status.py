@@ -49,7 +49,8 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
         reports = [_report(pipeline, one) for one in streams]
         stopped = _stopped_automation(pipeline, streams)
     if as_json:
-        print_json({"streams": [report for report, _ in reports], "automation_stopped": stopped})
+        warning = {"automation_stopped": stopped} if stopped else {}
+        print_json({"streams": [report for report, _ in reports], **warning})
         return
     if stopped:
         more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
