@@ -81,10 +81,9 @@ def check_home(home: Home) -> Iterator[Finding]:
         yield failure("home", f"{home.path} cannot be written. {_right(home.path)}")
         return
     if facts.st_mode & _FOLDERS_OF_OTHERS:
-        text = (
-            f"others may read {home.path} (mode {facts.st_mode & 0o777:04o}), where the database "
-        )
-        yield warning("home", f"{text}and the logs lie. Run `chmod 700 {home.path}`.")
+        text = f"others may read {home.path} (mode {facts.st_mode & 0o777:04o}), where the"
+        step = f"Run `chmod 700 {home.path}`."
+        yield warning("home", f"{text} database and the logs lie. {step}")
     if facts.st_uid != os.geteuid():
         text = f"{home.path} belongs to another user (id {facts.st_uid}). Take a home of your own."
         yield warning("home", text)

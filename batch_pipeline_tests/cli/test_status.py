@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,10 +27,9 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.home import open_instance
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import claimed, execute, insert_batches, register
 
 pytestmark = [
@@ -40,15 +38,6 @@ pytestmark = [
 ]
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 ERROR = "orders: /landing/4.csv, line 2: a quote is not closed. Repair the file; then run again."
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items in four planned batches."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def shown(*words: str) -> list[str]:
