@@ -75,7 +75,16 @@ class SchemaAttributes(Section):
         Raises:
             InvalidValueError: it cannot be read.
         """
-        return None if self.file is None else _json(base / self.file)
+        if self.file is None:
+            return None
+        path = base / self.file
+        try:
+            return json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise InvalidValueError(
+                "schema.file", str(path), f"a JSON Schema ({reason})"
+            ) from error
 
     def to_model(self, declared_json: Any) -> SchemaRules:
         """Return the model; `declared_json` is the content of the schema file.
@@ -87,14 +96,6 @@ class SchemaAttributes(Section):
         return SchemaRules(
             declared=declared, evolution=self.evolution, sample_records=self.sample_records
         )
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidValueError("schema.file", str(path), f"a JSON Schema ({reason})") from error
 
 
 class OnBadRecordAttributes(Section):
@@ -121,28 +122,25 @@ class OnBadFileAttributes(Section):
     corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
 
 
-def _for_all_kinds(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"missing": value, "changed": value, "corrupt": value}
-    return value
-
-
 OnBadFileValue = Annotated[
     OnBadFileAttributes,
-    BeforeValidator(_for_all_kinds, json_schema_input_type=OnBadFile | OnBadFileAttributes),
+    BeforeValidator(
+        lambda value: (
+            dict.fromkeys(OnBadFileAttributes.model_fields, value)
+            if isinstance(value, str)
+            else value
+        ),
+        json_schema_input_type=OnBadFile | OnBadFileAttributes,
+    ),
 ]
-
-
-def _lineage(value: Any) -> Any:
-    """Read `true` as the columns that Singer targets expect."""
-    if isinstance(value, bool):
-        return _SDC if value else ()
-    return value
 
 
 LineageValue = Annotated[
     tuple[LineageColumn, ...],
-    BeforeValidator(_lineage, json_schema_input_type=bool | tuple[LineageColumn, ...]),
+    BeforeValidator(
+        lambda value: (_SDC if value else ()) if isinstance(value, bool) else value,
+        json_schema_input_type=bool | tuple[LineageColumn, ...],
+    ),
 ]
 
 

@@ -14,12 +14,7 @@ import pytest
 import zstandard
 
 from batch_pipeline.config.stream_file import read_stream_file
-from batch_pipeline.config.stream_proposal import (
-    Proposal,
-    proposal_json,
-    propose,
-    text_of,
-)
+from batch_pipeline.config.stream_proposal import Proposal, proposal_json, propose, text_of
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.planning import Machine
 from batch_pipeline.storage.landing import SourceLanding

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.config.stream_file import read_stream_file
-from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.filter import AllOf, Condition, Operator
-from batch_pipeline.model.stream import CsvOptions, SourceFormat, Strategy, Stream, TableSource
+from batch_pipeline.model.stream import CsvOptions, SourceFormat, Strategy, TableSource
+from batch_pipeline_tests.config.test_stream_file_mistakes import refusal_of, stream_file
 
 MINIMAL = """\
 type: batch_pipeline.BatchStream
@@ -45,36 +45,21 @@ attributes:
 """
 
 
-def read(folder: Path, text: str) -> Stream:
-    """Write a stream file and read it."""
-    path = folder / "orders" / "defs.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return read_stream_file(path)
-
-
 def with_keys(*lines: str) -> str:
     """Return the minimal file with more keys of the table; the first of them is on line 8."""
     return MINIMAL + "".join(f"      {line}\n" for line in lines)
 
 
-def refusal_of(folder: Path, text: str) -> StreamFileError:
-    """Read a stream file that must be refused."""
-    with pytest.raises(StreamFileError) as caught:
-        read(folder, text)
-    return caught.value
-
-
 def test_table_by_its_name_alone_takes_the_defaults(tmp_path: Path) -> None:
     """Expect the columns to go by the names of their roles, in the usual database."""
-    assert read(tmp_path, MINIMAL).source == TableSource(
+    assert read_stream_file(stream_file(tmp_path, MINIMAL)).source == TableSource(
         table="ops.files", roots=("file:///data/exports",), uid="uid", item="item", weight="weight"
     )
 
 
 def test_table_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
     """Expect no key to be read and then dropped."""
-    stream = read(tmp_path, FULL)
+    stream = read_stream_file(stream_file(tmp_path, FULL))
     assert stream.user_table == TableSource(
         table="ops.files",
         roots=("file:///data/exports", f"file://{tmp_path}/orders/here", "s3://bucket/exports"),
@@ -109,7 +94,7 @@ def test_connection_without_a_password_is_taken(
     tmp_path: Path, written: str, expected: str
 ) -> None:
     """Expect both ways to write a variable, and a SQLite file to be beside the stream file."""
-    table = read(tmp_path, with_keys(f"conn: {written}")).user_table
+    table = read_stream_file(stream_file(tmp_path, with_keys(f"conn: {written}"))).user_table
     assert table is not None
     assert table.conn == expected.format(folder=tmp_path / "orders")
 

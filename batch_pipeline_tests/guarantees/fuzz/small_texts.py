@@ -37,7 +37,11 @@ from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
 from batch_pipeline.storage.manifest_files import check_manifest_file, manifest_file_text
-from batch_pipeline_tests.config import test_stream_file, test_stream_file_tables
+from batch_pipeline_tests.config import (
+    test_stream_file,
+    test_stream_file_mistakes,
+    test_stream_file_tables,
+)
 from batch_pipeline_tests.factories import NOON, manifest, part_file, record_schema
 from batch_pipeline_tests.guarantees.fuzz.damage import Batch, damaged_bytes, damaged_json
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
@@ -373,7 +377,7 @@ _LAUGHS = "".join(
     f"  b{level}: &b{level} [{', '.join([f'*b{level - 1}'] * 9)}]\n" for level in range(1, 9)
 )
 _PLAIN = [
-    test_stream_file.MINIMAL,
+    test_stream_file_mistakes.MINIMAL,
     test_stream_file.FULL,
     test_stream_file_tables.FULL,
     _HEAD + _LANDING + _LOADED,
