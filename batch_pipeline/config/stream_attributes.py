@@ -60,7 +60,9 @@ class SchemaAttributes(Section):
         "values into `_rescued_data` (default add).",
     )
     sample_records: Count | None = Field(
-        None, description="Records per task to infer columns from (default: all)."
+        None,
+        description="Records per task to infer columns from (default: 10,000 in a stream's first "
+        "batch, then all). If other records do not fit, the batch is encoded again.",
     )
 
     def check(self) -> None:

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE = timedelta(minutes=5)
-_MAX_WIDENINGS = 4
+_MAX_PASSES = 5
+_SAMPLE_RECORDS = 10_000  # per task, to infer the first schema of a stream
 
 
 class Encoder(Protocol):
@@ -159,15 +160,12 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
     )
     items = context.meta_table.items(attempt.batch)
     version, schema = _known_schema(context.schemas, context.stream)
-    evolution = _evolution_of(context.stream, schema)
+    first, later = _streams_of_passes(context.stream, schema)
     changes: tuple[SchemaChange, ...] = ()
-    for pass_number in range(_MAX_WIDENINGS):
-        # Only the first pass infers from a sample.
-        sample = context.stream.schema.sample_records if pass_number == 0 else None
-        rules = replace(context.stream.schema, evolution=evolution, sample_records=sample)
+    for stream in (first, *[later] * (_MAX_PASSES - 1)):
         result = context.encoder.encode(
             EncodeRequest(
-                stream=replace(context.stream, schema=rules),
+                stream=stream,
                 items=items,
                 schema=schema,
                 stem=attempt.stem,
@@ -175,7 +173,8 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 watch=EncodeCallbacks(is_cancelled=lambda: not context.attempts.holds(attempt)),
             )
         )
-        _check_bad_data(context.stream, result)
+        is_sample = bool(result.misfits) and stream.schema.sample_records is not None
+        _check_bad_data(context.stream, result, is_sample=is_sample)
         if not result.misfits:
             result.check_conservation()
             if not version:  # the stream has no column yet
@@ -190,7 +189,7 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 schema_changes=changes,
                 weight=weight,
             )
-        _check_evolution(context.stream, evolution, result.misfits, (version, schema))
+        _check_evolution(stream, result.misfits, (version, schema))
         before = schema
         version, schema = context.schemas.widen(
             context.stream.name,
@@ -200,18 +199,20 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
         )
         changes += changes_between(before, schema, result.misfits)
     raise InvariantError(
-        f"{context.stream.name}: the schema did not settle after {_MAX_WIDENINGS} widenings "
+        f"{context.stream.name}: the schema did not settle after {_MAX_PASSES} passes "
         f"(columns: {len(schema.columns)}). Nothing was published. Please report this."
     )
 
 
-def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
+def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) -> None:
     is_registered = stream.user_table is None
     for item in result.items:
         kind = item.bad_kind
         if kind is not None and stream.on_bad_file.of(kind) is OnBadFile.FAIL:
             place = (stream.name, item.location, None, item.bad_file or kind)
             raise BadFileError(*place, is_registered=is_registered, kind=kind)
+    if is_sample and stream.on_bad_record.max_bad_ratio is not None:
+        return  # a share of all records
     bad = sum(item.quarantined for item in result.items)
     read = sum(item.read for item in result.items)
     if not stream.on_bad_record.allow(bad=bad, read=read):
@@ -270,23 +271,32 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     return schemas.widen(stream.name, added, text_source=False)
 
 
-def _evolution_of(stream: Stream, schema: RecordSchema) -> Evolution:
-    """Return the rule for a batch: without declared or known columns, records may add any."""
+def _streams_of_passes(stream: Stream, schema: RecordSchema) -> tuple[Stream, Stream]:
+    """Return the stream for the first pass of the encoder, and for the others.
+
+    Only the first pass may stop after a sample. Without declared or known columns, records may add
+    any, and the first pass infers them from a sample.
+    """
+    evolution, sample = stream.schema.evolution, stream.schema.sample_records
     added = {column.name for column in _added(stream)}
     if stream.schema.declared is None and added.issuperset(schema.names):
-        return Evolution.ADD
-    return stream.schema.evolution
+        evolution, sample = Evolution.ADD, sample or _SAMPLE_RECORDS
+    later = replace(stream.schema, evolution=evolution, sample_records=None)
+    first = replace(later, sample_records=sample)
+    return replace(stream, schema=first), replace(stream, schema=later)
 
 
 def _check_evolution(
-    stream: Stream, evolution: Evolution, misfits: Sequence[Misfit], known: tuple[int, RecordSchema]
+    stream: Stream,
+    misfits: Sequence[Misfit],
+    known: tuple[int, RecordSchema],
 ) -> None:
     """Check that the schema may change; a column that had only nulls may always take a type.
 
     Raises:
         BatchDataError: it may not change.
     """
-    if evolution is not Evolution.FAIL:
+    if stream.schema.evolution is not Evolution.FAIL:
         return
     version, columns = known[0], known[1].by_name()
     untyped = {name for name, column in columns.items() if column.type is ColumnType.UNKNOWN}
