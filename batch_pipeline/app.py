@@ -172,7 +172,11 @@ class Pipeline:
         """
         home = Home(path=self.settings.home)
         if self.settings.inventory_conn is None and not home.postgres.is_dir():
-            raise _no_inventory(str(home.path))
+            raise ConfigurationError(
+                f"There is no inventory in {home.path}. Nothing was made. Change to the folder of "
+                f"your project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
+                f"`batch-pipeline run` makes a new embedded inventory."
+            )
         database = open_database(self.database_url, migrated=None)
         try:
             return *database.migrate(), database.location
@@ -186,7 +190,11 @@ class Pipeline:
             StreamFileError, ConfigurationError: its file is not valid, or no file is.
             UnknownStreamError: there is none.
         """
-        errors = [error for error in self.stream_file_errors if _describes(error, name)]
+        errors = [
+            error  # of its file: by the name in it, or else that of its folder
+            for error in self.stream_file_errors
+            if name == (error.stream or Path(error.path).parent.name)
+        ]
         if errors:
             raise invalid_file_error(errors)
         known = self.usable_streams
@@ -319,12 +327,7 @@ class Pipeline:
         )
 
     def load_pending(
-        self,
-        stream: Stream,
-        target: Target,
-        *,
-        run_id: str,
-        only: Collection[str] | None = None,
+        self, stream: Stream, target: Target, *, run_id: str, only: Collection[str] | None = None
     ) -> Iterator[Outcome]:
         """Load what is pending of a stream into a target; yield an outcome for each generation.
 
@@ -408,21 +411,8 @@ class Pipeline:
         return url
 
 
-def _describes(error: StreamFileError, name: str) -> bool:
-    """Return whether an invalid file is that of a stream, by its name or else by its folder."""
-    return name == (error.stream or Path(error.path).parent.name)
-
-
 def _file_check(target: Target) -> FileCheck:
     """Return how part files are verified before a load; a loader may verify their bytes itself."""
     if isinstance(target, SingerTarget) and target.messages is not MessageMode.RECORD:
         return content_problem
     return problem_before_reading
-
-
-def _no_inventory(home: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"There is no inventory in {home}. Nothing was made. Change to the folder of your "
-        f"project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
-        f"`batch-pipeline run` makes a new embedded inventory."
-    )

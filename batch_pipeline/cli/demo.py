@@ -7,9 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -54,11 +52,9 @@ def demo(reset: bool) -> None:
         folder = pipeline.home.path / "demo"
         if reset:
             _forget(pipeline)
-        files = write_demo(folder)
+        write_demo(folder)
         [stream] = load_streams(folder / "streams").values()
-        say(
-            f"{len(files.files)} daily order files are in {folder / 'landing'}; one has a malformed"
-        )
+        say(f"{_FILES} daily order files are in {folder / 'landing'}; one has a malformed")
         say("line, one only a header, one is empty; from the middle on there is one more column.")
         with progress():
             [drained] = run_streams(pipeline, [stream], command="batch-pipeline demo")
@@ -90,7 +86,7 @@ def _forget(pipeline: "Pipeline") -> None:
 _T = TypeVar("_T")
 
 _SEED = 20260101
-_FIRST_DAY = date(2026, 1, 1)
+_FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 _FILES = 60
 _DISCOUNTS_FROM = 30  # files before this one have no column `discount_code`
 _MALFORMED, _HEADER_ONLY, _EMPTY = 23, 17, 44  # numbers of files, counted from 0
@@ -139,117 +135,52 @@ attributes:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoFiles:
-    """What was written, and what has to come out of it.
-
-    `records` counts the well-formed ones and `quantity` is their sum of that column; the malformed
-    records are apart from both. `malformed_line` is the line, from 1, where the only one starts.
-    """
-
-    folder: Path
-    landing: Path
-    streams: Path
-    files: tuple[Path, ...]
-    records: int
-    bad_records: int
-    quantity: int
-    malformed_file: Path
-    malformed_line: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DayFile:
-    """One order file; `malformed_line` is None where all records are well-formed."""
-
-    day: date
-    text: str
-    records: int
-    quantity: int
-    malformed_line: int | None = None
-
-    @property
-    def name(self) -> str:
-        return f"orders-{self.day.isoformat()}.csv"
-
-
-def write_demo(folder: Path) -> DemoFiles:
+def write_demo(folder: Path) -> None:
     """Write 60 order files into `<folder>/landing` and `<folder>/streams/demo_orders/defs.yaml`.
 
     An order file that is there with the same size, and a stream file that is there at all, are left
     alone; files appear under their names only when complete.
     """
-    landing, days = folder / "landing", tuple(_day_files())
-    for one in days:
-        closed_at = datetime(one.day.year, one.day.month, one.day.day, 23, 30, tzinfo=UTC)
-        _write(landing / one.name, one.text.encode(), closed_at)
-    stream_file = folder / "streams" / "demo_orders" / "defs.yaml"
-    if not stream_file.exists():
-        first = datetime(_FIRST_DAY.year, _FIRST_DAY.month, _FIRST_DAY.day, tzinfo=UTC)
-        _write(stream_file, _STREAM_FILE.encode(), first)
-    malformed = days[_MALFORMED]
-    return DemoFiles(
-        folder=folder,
-        landing=landing,
-        streams=folder / "streams",
-        files=tuple(landing / one.name for one in days),
-        records=sum(one.records for one in days),
-        bad_records=sum(one.malformed_line is not None for one in days),
-        quantity=sum(one.quantity for one in days),
-        malformed_file=landing / malformed.name,
-        malformed_line=malformed.malformed_line or 0,
-    )
-
-
-def _day_files() -> Iterator[_DayFile]:
     draw = Random(_SEED)  # noqa: S311 - repeatable, not secret
     order_id = 1
     for number in range(_FILES):
         day = _FIRST_DAY + timedelta(days=number)
-        if number == _EMPTY:
-            yield _DayFile(day=day, text="", records=0, quantity=0)
-            continue
         busy = 70 if day.weekday() < 5 else 130
-        count = 0 if number == _HEADER_ONLY else busy + _below(draw, 40)
-        yield _day_file(draw, number, day, range(order_id, order_id + count))
+        is_filled = number not in {_HEADER_ONLY, _EMPTY}
+        count = busy + _below(draw, 40) if is_filled else 0
+        text = _day_file(draw, number, range(order_id, order_id + count))
+        closed_at = day + timedelta(hours=23, minutes=30)
+        name = f"orders-{day:%Y-%m-%d}.csv"
+        _write(folder / "landing" / name, "" if number == _EMPTY else text, closed_at)
         order_id += count
+    stream_file = folder / "streams" / "demo_orders" / "defs.yaml"
+    if not stream_file.exists():
+        _write(stream_file, _STREAM_FILE, _FIRST_DAY)
 
 
-def _day_file(draw: Random, number: int, day: date, order_ids: range) -> _DayFile:
+def _day_file(draw: Random, number: int, order_ids: range) -> str:
     header = ["order_id", "ordered_at", "customer", "city", "product", "quantity", "unit_price"]
     header += ["note", "discount_code"] if number >= _DISCOUNTS_FROM else ["note"]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    records, total, malformed_line = 0, 0, None
-    malformed_id = order_ids[len(order_ids) // 2] if number == _MALFORMED else None
     for order_id in order_ids:
-        quantity, row = _order(draw, day, order_id)
-        cells = row[: len(header)]
-        if order_id == malformed_id:
-            malformed_line = text.getvalue().count("\n") + 1
+        cells = _order(draw, _FIRST_DAY + timedelta(days=number), order_id)[: len(header)]
+        if number == _MALFORMED and order_id == order_ids[len(order_ids) // 2]:
             cells[7] = ""  # one line, so that an editor shows what is wrong with it
             del cells[3]
-        else:
-            records, total = records + 1, total + quantity
         writer.writerow(cells)
-    return _DayFile(
-        day=day,
-        text=text.getvalue(),
-        records=records,
-        quantity=total,
-        malformed_line=malformed_line,
-    )
+    return text.getvalue()
 
 
-def _order(draw: Random, day: date, order_id: int) -> tuple[int, list[str]]:
-    """Draw one order: its quantity, and its cells with the discount code last."""
+def _order(draw: Random, day: datetime, order_id: int) -> list[str]:
+    """Draw the cells of an order, with the discount code last."""
     product, price = _one_of(draw, _PRODUCTS)
     quantity = 1 + _below(draw, 5)
     hour, minute = 7 + _below(draw, 15), _below(draw, 60)
-    return quantity, [
+    return [
         str(order_id),
-        f"{day.isoformat()}T{hour:02}:{minute:02}:00Z",
+        f"{day:%Y-%m-%d}T{hour:02}:{minute:02}:00Z",
         _one_of(draw, _CUSTOMERS),
         _one_of(draw, _CITIES),
         product,
@@ -269,7 +200,8 @@ def _one_of(draw: Random, choices: tuple[_T, ...]) -> _T:
     return choices[_below(draw, len(choices))]
 
 
-def _write(path: Path, content: bytes, modified_at: datetime) -> None:
+def _write(path: Path, text: str, modified_at: datetime) -> None:
+    content = text.encode()
     if path.exists() and path.stat().st_size == len(content):
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +67,9 @@ def _now(story: dict[str, Any], now: datetime) -> str:
             said.append(f"records set aside: {count:,} of {done[-1]['read']:,}")
         if story["files_removed"] is not None:
             said.append("its files were removed since")
-        loaded = [one["target"] for one in story["targets"] if one["loaded"]]
-        missing = [one["target"] for one in story["targets"] if not one["loaded"]]
-        said += [f"loaded into {', '.join(loaded)}"] if loaded else []
-        said += [f"not loaded into {', '.join(missing)}"] if missing else []
+        for is_loaded, words in ((True, "loaded into"), (False, "not loaded into")):
+            names = [one["target"] for one in story["targets"] if one["loaded"] is is_loaded]
+            said += [f"{words} {', '.join(names)}"] if names else []
     if not attempts:
         return "planned, and not tried yet"
     last = attempts[-1]
@@ -101,15 +99,16 @@ def _next_steps(story: dict[str, Any]) -> Iterator[str]:
 
 
 def _print_arrival(story: dict[str, Any], now: datetime) -> None:
-    if story["meta_table"] is not None:
-        fact("1 land", f"weight {format_bytes(story['weight'])}; {story['now']}")
-        fact("2 register", f"by you: id {story['item_id']} of {story['meta_table']}")
-        return
-    size, cut, modified = format_bytes(story["size_bytes"]), story["range"], story["modified_at"]
-    wanted = "" if cut is None else f"bytes {cut['first']} to {cut['last']} of "
-    when = "" if modified is None else f", modified {at(modified, now)}"
-    fact("1 land", f"{wanted}{size}{when}; {story['now']}")
-    fact("2 register", f"item {story['item_id']} of stream {story['stream']}")
+    amount = f"weight {format_bytes(story['weight'])}"
+    registered = f"by you: id {story['item_id']} of {story['meta_table']}"
+    if story["meta_table"] is None:
+        cut, modified = story["range"], story["modified_at"]
+        part = "" if cut is None else f"bytes {cut['first']} to {cut['last']} of "
+        when = "" if modified is None else f", modified {at(modified, now)}"
+        amount = f"{part}{format_bytes(story['size_bytes'])}{when}"
+        registered = f"item {story['item_id']} of stream {story['stream']}"
+    fact("1 land", f"{amount}; {story['now']}")
+    fact("2 register", registered)
 
 
 def _print_batch(story: dict[str, Any], now: datetime) -> None:
@@ -124,11 +123,6 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
     if story["generation"] is None:
         fact("7 publish", "not published")
         return
-    _print_published(story, now)
-    _print_loads(story, now)
-
-
-def _print_published(story: dict[str, Any], now: datetime) -> None:
     fact("7 publish", f"generation {story['generation']}:")
     facts("", story["part_files"])
     if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
@@ -139,11 +133,11 @@ def _print_published(story: dict[str, Any], now: datetime) -> None:
     _print_removal(story, now)
     does = "sends it" if story["files_removed"] is None else "leaves it out"
     fact("8 emit", f"`batch-pipeline messages {story['stream']}` {does}")
+    _print_loads(story, now)
 
 
 def _print_removal(story: dict[str, Any], now: datetime) -> None:
-    removal = story["files_removed"]
-    if removal is not None:
+    if (removal := story["files_removed"]) is not None:
         again = "materialize the partition again to have them anew"
         fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
 
@@ -169,12 +163,8 @@ def _print_attempt(
         fact("", one["error"])
     if one["read"] is not None:
         counts = f"{one['written']} written, {one['quarantined']} quarantined"
-        text = (
-            f"records of this file: {one['read']} read"
-            if encode
-            else f"records read: {one['read']}"
-        )
-        fact(encode, f"{text}, {counts}")
+        what = "records of this file: {} read" if encode else "records read: {}"
+        fact(encode, f"{what.format(one['read'])}, {counts}")
     if one["read_etag"]:
         version = "" if one["read_version"] is None else f", version {one['read_version']}"
         fact("", f"from the object with etag {one['read_etag']}{version}")
@@ -186,12 +176,8 @@ _SHOWN = 20
 _FOUND = 20  # what a meta table finds at most
 
 
-def _complete_file(_ctx: object, _param: object, incomplete: str) -> list[CompletionItem[str]]:
-    return [CompletionItem(incomplete, type="file")]
-
-
 @click.command()
-@click.argument("file", shell_complete=_complete_file)
+@click.argument("file", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
 @as_json
 def explain(file: str, as_json: bool) -> None:
     """Show the steps of FILE: a path, a file:// or s3:// URI, a file name, or an item id.
@@ -208,27 +194,22 @@ def explain(file: str, as_json: bool) -> None:
     """
     with opened() as pipeline:
         streams = chosen(pipeline, ())
-        found = [
-            (stream, item)
+        location = _location(file)
+        stories = [
+            _story(pipeline, stream, item)
             for stream in streams
-            for item in _found(pipeline, stream, _location(file))
+            for item in _found(pipeline, stream, location)
         ]
-        stories = [_story(pipeline, stream, item) for stream, item in found]
         batches = [*_batch_stories(pipeline, streams, file)]
         missing = [] if stories or batches else _why_not(pipeline, file)
     if as_json:
-        told = {"file": file, "items": stories, "batches": batches, "not_registered": missing}
-        print_json(told)
+        print_json({"file": file, "items": stories, "batches": batches, "not_registered": missing})
     else:
         now = datetime.now(UTC)
-        shown_parts = [
-            *(partial(_print_timeline, one, now) for one in stories),
-            *(partial(_print_one_batch, one, now) for one in batches),
-        ]
-        for number, print_part in enumerate(shown_parts):
+        for number, story in enumerate((*stories, *batches)):
             if number:
                 say()
-            print_part()
+            (_print_timeline if number < len(stories) else _print_one_batch)(story, now)
         for line in missing:
             say(line)
     if len(stories) >= _FOUND:
@@ -253,11 +234,17 @@ def _location(file: str) -> str:
 
 
 def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, Any]:
+    from batch_pipeline.storage.landing import compare
+
     database, modified_at, part = pipeline.database, item.file.modified_at, item.file.range
     batch = database.batches.batch_of_item(stream.name, item.id)
     manifest = None if batch is None else database.manifests.of_batch(batch)
     attempts = [] if batch is None else database.history.of_item(batch, item.id)
     again = database.backfills.of_item(stream.name, item.id)
+    within = stream.source.within
+    is_outside = within.refuse(item.file.location)
+    removed = manifest and database.manifests.removal(manifest)
+    quarantine_removed = manifest and database.manifests.quarantine_removal(manifest)
     return {
         "stream": stream.name,
         "targets": _loads(pipeline, stream, manifest),
@@ -266,32 +253,21 @@ def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, An
         "range": None if part is None else {"first": part.start, "last": part.stop - 1},
         "weight": item.weight,
         "modified_at": modified_at,
-        "now": _explain_now(stream, item),
-        "meta_table": None if stream.user_table is None else stream.user_table.table,
+        "now": f"it {within.advice}" if is_outside else compare(item.file),
+        "meta_table": stream.user_table and stream.user_table.table,
         "item_id": item.id,
-        "batch_id": None if batch is None else stream_batch_key(batch, stream.name),
+        "batch_id": batch and stream_batch_key(batch, stream.name),
         "is_late": batch is not None and batch.item_ids is not None,
-        "batch_items": None if batch is None else batch.count,
-        "batch_weight_bytes": None if batch is None else batch.weight,
+        "batch_items": batch and batch.count,
+        "batch_weight_bytes": batch and batch.weight,
         "attempts": [asdict(one) for one in attempts],
-        "generation": None if manifest is None else manifest.generation,
+        "generation": manifest and manifest.generation,
         "part_files": _uris(manifest, "part_files"),
         "quarantine_files": _uris(manifest, "quarantine_files"),
-        "quarantine_removed": manifest and _json(database.manifests.quarantine_removal(manifest)),
-        "files_removed": manifest and _json(database.manifests.removal(manifest)),
+        "quarantine_removed": quarantine_removed and {"at": quarantine_removed},
+        "files_removed": removed and {"at": removed},
         "backfills": [_backfill(pipeline, stream, item, one) for one in again],
     }
-
-
-def _explain_now(stream: "Stream", item: "Item") -> str:
-    from batch_pipeline.storage.landing import compare
-
-    within = stream.source.within
-    return f"it {within.advice}" if within.refuse(item.file.location) else compare(item.file)
-
-
-def _json(removed_at: datetime | None) -> dict[str, Any] | None:
-    return None if removed_at is None else {"at": removed_at}
 
 
 def _uris(manifest: "Manifest | None", files: str) -> list[str]:
@@ -303,6 +279,7 @@ def _backfill(
 ) -> dict[str, Any]:
     """Describe a batch of a backfill that contains an item."""
     manifest = pipeline.database.manifests.of_batch(one.batch)
+    removed = manifest and pipeline.database.manifests.removal(manifest)
     name = backfill_name(stream.name, one.batch.job)
     attempts = pipeline.database.history.of_item(one.batch, item.id)
     return {
@@ -312,7 +289,7 @@ def _backfill(
         "generation": one.generation,
         "attempts": [asdict(each) for each in attempts],
         "part_files": _uris(manifest, "part_files"),
-        "files_removed": manifest and _json(pipeline.database.manifests.removal(manifest)),
+        "files_removed": removed and {"at": removed},
         "targets": _loads(pipeline, stream, manifest),
     }
 
@@ -320,7 +297,7 @@ def _backfill(
 def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
     from batch_pipeline.model.stream import Source
 
-    what = "item and no batch" if _is_batch_name(file) else "item"
+    what = "item and no batch" if _BATCH_NAME.fullmatch(file) else "item"
     lines = [f"{file} is no registered {what} of any stream. The streams look here:"]
     for stream in pipeline.usable_streams.values():
         if isinstance(stream.source, Source):
@@ -334,18 +311,11 @@ def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
 _BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
 
 
-def _is_batch_name(text: str) -> bool:
-    """Return whether a text has the form of a partition key, or of a range of ids."""
-    return _BATCH_NAME.fullmatch(text) is not None
-
-
 def _batch_stories(
     pipeline: "Pipeline", streams: "list[Stream]", name: str
 ) -> Iterator[dict[str, Any]]:
     """Describe the batches of this name, at most one for each stream."""
-    if not _is_batch_name(name):
-        return
-    for stream in streams:
+    for stream in streams if _BATCH_NAME.fullmatch(name) else ():
         try:
             batch = find_batch(pipeline, stream, name)
         except (BatchSupersededError, InvalidValueError) as error:
@@ -353,12 +323,8 @@ def _batch_stories(
         except (UnknownBatchError, UnknownJobError):
             continue
         else:
-            yield _batch_story(
-                pipeline,
-                stream,
-                batch,
-                name if ":" in name else stream_batch_key(batch, stream.name),
-            )
+            label = name if ":" in name else stream_batch_key(batch, stream.name)
+            yield _batch_story(pipeline, stream, batch, label)
 
 
 def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
@@ -447,15 +413,15 @@ def _loads(
     for name in names:
         tries = [one for one in newest if one.target == name]
         last = tries[-1] if tries else None
-        done = [one for one in tries if one.status is LoadStatus.SUCCEEDED and not one.is_void]
-        has = done[0] if done else None
+        done = (one for one in tries if one.status is LoadStatus.SUCCEEDED and not one.is_void)
+        has = next(done, None)
         loads.append(
             {
                 "target": name,
                 "loaded": has is not None,
                 "loaded_at": has and has.finished_at,
-                "records": None if has is None else has.records,
-                "messages": None if has is None else has.mode,
+                "records": has and has.records,
+                "messages": has and has.mode,
                 "tries": len(tries),
                 "status": last and last.status.value,
                 "run_id": last and last.run_id,
@@ -466,23 +432,20 @@ def _loads(
 
 
 def _print_loads(story: dict[str, Any], now: datetime) -> None:
-    """Print station 9 of a batch."""
+    """Print step 9 of a batch."""
     if not story["targets"]:
         fact("9 load", "by the Singer target that reads its messages; no `targets` are named")
     for one in story["targets"]:
-        fact("9 load", _load_sentence(one, now))
+        if one["loaded"]:
+            state = f"records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
+        elif one["status"] is None:
+            state = "due; `batch-pipeline load` loads it"
+        elif one["status"] == LoadStatus.RUNNING:
+            state = f"being loaded by run {one['run_id']}"
+        elif one["status"] == LoadStatus.SUCCEEDED:
+            state = "to be loaded again"
+        else:
+            state = f"due, {one['status']}, tries: {one['tries']}"
+        fact("9 load", f"{one['target']}: {state}")
         if one["error"]:
             fact("", one["error"])
-
-
-def _load_sentence(one: dict[str, Any], now: datetime) -> str:
-    name = one["target"]
-    if one["loaded"]:
-        return f"{name}: records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
-    if one["status"] is None:
-        return f"{name}: due; `batch-pipeline load` loads it"
-    if one["status"] == LoadStatus.RUNNING:
-        return f"{name}: being loaded by run {one['run_id']}"
-    if one["status"] == LoadStatus.SUCCEEDED:
-        return f"{name}: to be loaded again"
-    return f"{name}: due, {one['status']}, tries: {one['tries']}"

@@ -48,7 +48,6 @@ def init(
       batch-pipeline init shop --from exports
     """
     from batch_pipeline.config.stream_proposal import (
-        InitOptions,
         proposal_json,
         propose,
         text_of,
@@ -57,9 +56,8 @@ def init(
     from batch_pipeline.defs.project import write_project
 
     there = Path(os.path.normpath(folder.expanduser().absolute()))
-    asked = InitOptions(folder=there, place=place, name=name, include=include)
     with err.status("looking at the files"):
-        proposal = propose(asked, this_machine())
+        proposal = propose(there, place, this_machine(), name=name, include=include)
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)
     made = write_project(there, proposal.stream.name, text_of(proposal), ignored=ignored)
     if as_json:

@@ -88,16 +88,19 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
             reports = [report for report in reports if report.job.id == chosen.id]
             unfinished = control.unfinished(job, chosen.meta_table)
     if as_json:
-        told: dict[str, Any] = {"jobs": [_report(report) for report in reports]}
-        if job is not None:
-            told["unfinished"] = [_status(one) for one in unfinished]
-        print_json(told)
+        of_job = {} if job is None else {"unfinished": [_status(one) for one in unfinished]}
+        print_json({"jobs": [_report(report) for report in reports], **of_job})
         return
     for report in reports:
         _print_report(report)
     if not reports:
         say("No jobs yet: `batch-pipeline run` makes one for each stream.")
-    print_some([_sentence(one) for one in unfinished], indent="    ")
+    lines = [
+        f"{one.batch.label} (number {one.batch.id}) {one.state}, attempts: {one.attempts}"
+        + (f": {one.error}" if one.error else "")
+        for one in unfinished
+    ]
+    print_some(lines, indent="    ")
 
 
 @jobs.command()
@@ -118,11 +121,9 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
     with _opened() as pipeline:
         table = pipeline.job(job, meta_table).meta_table
         one = pipeline.database.jobs.pause(job, reason, table)
-    if as_json:
-        print_json(_job(one))
-        return
     why = f" ({one.paused})" if one.paused else ""
-    say(f"{job} is paused{why}. `batch-pipeline jobs resume {job}` lets it go on.")
+    text = f"{job} is paused{why}. `batch-pipeline jobs resume {job}` lets it go on."
+    print_json(_job(one)) if as_json else say(text)
 
 
 @jobs.command()
@@ -141,10 +142,7 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
     with _opened() as pipeline:
         table = pipeline.job(job, meta_table).meta_table
         one = pipeline.database.jobs.resume(job, table)
-    if as_json:
-        print_json(_job(one))
-        return
-    say(f"{job} goes on.")
+    print_json(_job(one)) if as_json else say(f"{job} goes on.")
 
 
 @jobs.command()
@@ -294,14 +292,6 @@ def _print_report(report: JobReport) -> None:
         say(f"  paused   {one.paused or 'no reason given'}")
     weight = _weight(one, report.waiting_weight)
     say(f"  waiting  batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
-    counts = [
-        f"{report.batches[state]} {state.value}" for state in BatchState if state in report.batches
-    ]
+    counts = [f"{report.batches[one]} {one.value}" for one in BatchState if one in report.batches]
     end = " (finished)" if report.is_finished else ""
     say(f"  batches  {', '.join(counts) or 'none'}{end}")
-
-
-def _sentence(one: BatchStatus) -> str:
-    reason = f": {one.error}" if one.error else ""
-    label = f"{one.batch.label} (number {one.batch.id})"
-    return f"{label} {one.state}, attempts: {one.attempts}{reason}"

@@ -2,8 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import click
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
     from batch_pipeline.pipeline.load import Outcome
 
 
-@dataclass(slots=True)
-class _Result:
+class _Result(NamedTuple):
     """The result of one target; `stopped` is the error that ended it before all were tried."""
 
     target: str
-    outcomes: "list[Outcome]" = field(default_factory=list)
+    outcomes: "list[Outcome]"
     stopped: PipelineError | None = None
 
 
@@ -81,10 +79,9 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
     known = [target.name for target in stream.targets]
     unknown = [f" {name!r}" for name in names if name not in known]
     if unknown or not known:
-        asked = unknown[0] if unknown else ""
         raise ConfigurationError(
-            f"The stream {stream.name} has no target{asked} (targets of its stream file: "
-            f"{', '.join(known) or 'none'}). Nothing was loaded. Describe the target below "
+            f"The stream {stream.name} has no target{''.join(unknown[:1])} (targets of its stream "
+            f"file: {', '.join(known) or 'none'}). Nothing was loaded. Describe the target below "
             f"`targets` in the stream file."
         )
     return [target for target in stream.targets if not names or target.name in names]
@@ -118,29 +115,29 @@ def _load(
     tell: Callable[[str], None],
 ) -> _Result:
     """Load the pending batches into one target, and print the outcome of each."""
-    result, name = _Result(target.name), target.name
+    name, outcomes = target.name, []
     tell(f"{stream.name} into {name}")
     start_step(stream.name, f"loading into {name}")
     loads = pipeline.database.loads
     due = None if only is None else len(only)
     if due is None and is_enabled():
         due = loads.target_statuses(stream.name, [name])[0].due
-    outcomes = pipeline.load_pending(stream, target, run_id=run_id, only=only)
+    pending = pipeline.load_pending(stream, target, run_id=run_id, only=only)
     try:
-        for outcome in track(outcomes, f"loading into {name}", total=due):
-            result.outcomes.append(outcome)
+        for outcome in track(pending, f"loading into {name}", total=due):
+            outcomes.append(outcome)
             tell(f"  {_line(outcome)}")
     except PipelineError as error:  # the other targets are still loaded
-        result.stopped = error
-    if result.outcomes or result.stopped is not None:
-        return result
+        return _Result(name, outcomes, error)
+    if outcomes:
+        return _Result(name, outcomes)
     gone = loads.target_statuses(stream.name, [name])[0].gone
     if gone:
         tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
         tell("  materialize their partitions again to have them loaded.")
     else:
         tell("  Nothing to load: the target has everything that is published.")
-    return result
+    return _Result(name, outcomes)
 
 
 def _line(outcome: "Outcome") -> str:
@@ -159,7 +156,7 @@ def _line(outcome: "Outcome") -> str:
 def _report(result: _Result) -> dict[str, Any]:
     return {
         "target": result.target,
-        "error": None if result.stopped is None else str(result.stopped),
+        "error": result.stopped and str(result.stopped),
         "batches": [_batch(outcome) for outcome in result.outcomes],
     }
 
@@ -172,8 +169,8 @@ def _batch(outcome: "Outcome") -> dict[str, Any]:
         "generation": loading.manifest.generation,
         "loaded": loaded is not None,
         "already": loaded is not None and loaded.already,
-        "records": None if loaded is None else loaded.records,
-        "messages": None if loaded is None or not loaded.mode else loaded.mode,
+        "records": loaded and loaded.records,
+        "messages": (loaded and loaded.mode) or None,
         "waits": outcome.waits,
-        "error": None if outcome.error is None else str(outcome.error),
+        "error": outcome.error and str(outcome.error),
     }

@@ -19,8 +19,6 @@ from batch_pipeline.model.manifest_file import Discarded
 from batch_pipeline.model.progress import start_step
 
 if TYPE_CHECKING:
-    from batch_pipeline.app import Pipeline
-    from batch_pipeline.model.stream import Stream
     from batch_pipeline.pipeline.collect_garbage import Collected
     from batch_pipeline.pipeline.reconcile import Reconciled
 
@@ -100,12 +98,9 @@ def _print_verified(name: str, said: list[CheckResult]) -> None:
                 say(f"       {'':<13} {more}")
 
 
-_USUAL_AGE = timedelta(days=7)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Result:
-    """What came of one stream; `error` is what ended it before its time."""
+    """The results of one stream; `errors` are what ended it early, or kept it from some files."""
 
     stream: str
     discarded: Discarded | None = None
@@ -135,11 +130,7 @@ _INSTEAD_OF_ADOPT = (
 @dry_run
 @as_json
 def reconcile(
-    stream: tuple[str, ...],
-    discard: bool,
-    dry_run: bool,
-    as_json: bool,
-    **audit: Any,
+    stream: tuple[str, ...], discard: bool, dry_run: bool, as_json: bool, **audit: Any
 ) -> None:
     """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
 
@@ -157,6 +148,12 @@ def reconcile(
     Example:
       batch-pipeline reconcile orders --discard --dry-run
     """
+    from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
+    from batch_pipeline.pipeline.restore_check import (
+        discard_unknown_manifests,
+        ensure_inventory_current,
+    )
+
     if dry_run and not discard:
         raise click.UsageError("--dry-run needs --discard.")
     since = _audit_since(**audit)
@@ -167,12 +164,20 @@ def reconcile(
             result = _Result(stream=one.name)
             results.append(result)
             try:
+                database = pipeline.database
                 if discard:
-                    _discard(pipeline, one, result, dry_run=dry_run)
-                if not dry_run:
-                    _reconcile(pipeline, one, result)
-                    if not audit["no_audit"]:
-                        result.audit = pipeline.audit(one, since)
+                    result.discarded = discard_unknown_manifests(
+                        database, one, now=datetime.now(UTC), dry_run=dry_run
+                    )
+                if dry_run:
+                    continue
+                ensure_inventory_current(database, one)  # the rest is what the hourly job does
+                done = reconcile_step(
+                    one.name, database.attempts, database.manifests, pipeline.storage(one)
+                )
+                result.reconciled, result.errors = done, [*done.troubles]
+                if not audit["no_audit"]:
+                    result.audit = pipeline.audit(one, since)
             except PipelineError as error:  # the other streams have their own troubles
                 result.errors.append(error)
     if as_json:
@@ -188,27 +193,8 @@ def _audit_since(*, since: str | None, everything: bool, no_audit: bool) -> time
     if sum((since is not None, everything, no_audit)) > 1:
         raise click.UsageError("Choose one of --since TIME, --all and --no-audit.")
     if since is None:
-        return None if everything else _USUAL_AGE
+        return None if everything else timedelta(days=7)
     return datetime.now(UTC) - parse_time(since, name="--since")
-
-
-def _discard(pipeline: "Pipeline", stream: "Stream", result: _Result, *, dry_run: bool) -> None:
-    from batch_pipeline.pipeline.restore_check import discard_unknown_manifests
-
-    result.discarded = discard_unknown_manifests(
-        pipeline.database, stream, now=datetime.now(UTC), dry_run=dry_run
-    )
-
-
-def _reconcile(pipeline: "Pipeline", stream: "Stream", result: _Result) -> None:
-    """Do what the hourly job does."""
-    from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
-    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
-
-    ensure_inventory_current(pipeline.database, stream)
-    database, storage = pipeline.database, pipeline.storage(stream)
-    result.reconciled = reconcile_step(stream.name, database.attempts, database.manifests, storage)
-    result.errors += result.reconciled.troubles
 
 
 def _reconciled_json(one: _Result) -> dict[str, Any]:
@@ -225,26 +211,21 @@ def _reconciled_json(one: _Result) -> dict[str, Any]:
 
 def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
     head(one.stream)
-    if one.discarded is not None:
-        _print_discarded(one.discarded, dry_run=dry_run)
-    if one.reconciled is not None:
-        done = one.reconciled
+    if (discarded := one.discarded) is not None and not discarded.manifests:
+        say("  The inventory knows every manifest of the storage: nothing to discard.")
+    elif discarded is not None:
+        to = "that would be moved below" if dry_run else "moved below"
+        say(f"  manifests {to} {discarded.folder}: {discarded.manifests}")
+        say(f"    records that may be in targets, which get them again: {discarded.records:,}")
+        if discarded.unread:
+            unread = "manifests that could not be read, whose records are not counted"
+            say(f"    {unread}: {discarded.unread}")
+    if (done := one.reconciled) is not None:
         say(f"  attempts closed: {done.attempts}, manifest files written: {done.pointers}")
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:
         say("  stopped by an error, which is told at the end")
-
-
-def _print_discarded(done: Discarded, *, dry_run: bool) -> None:
-    if not done.manifests:
-        say("  The inventory knows every manifest of the storage: nothing to discard.")
-        return
-    to = "that would be moved below" if dry_run else "moved below"
-    say(f"  manifests {to} {done.folder}: {done.manifests}")
-    say(f"    records that may be in targets, which get them again: {done.records:,}")
-    if done.unread:
-        say(f"    manifests that could not be read, whose records are not counted: {done.unread}")
 
 
 _BECAUSE = {
@@ -334,18 +315,13 @@ def _print_collected(one: "Collected", *, dry_run: bool) -> None:
         if count := one.files(reason):
             say(f"  {count:>6} {because}")
     if dry_run:
-        _print_paths(one.garbage)
-    if one.unknown:
-        count = len(one.unknown)
-        size = format_bytes(sum(unknown.file.size_bytes for unknown in one.unknown))
-        say(f"  Files left alone, {_BECAUSE[Reason.UNKNOWN]}: {count}, {size}.")
+        print_some([garbage.file.path for garbage in one.garbage], indent="    ")
+    if unknown := [garbage.file for garbage in one.unknown]:
+        size = format_bytes(sum(file.size_bytes for file in unknown))
+        say(f"  Files left alone, {_BECAUSE[Reason.UNKNOWN]}: {len(unknown)}, {size}.")
         say("  If no other inventory's files are stored here, delete them with")
         say(f"  `batch-pipeline gc {one.stream} --unknown`:")
-        _print_paths(one.unknown)
-
-
-def _print_paths(some: tuple[Garbage, ...]) -> None:
-    print_some([one.file.path for one in some], indent="    ")
+        print_some([file.path for file in unknown], indent="    ")
 
 
 def _instead_of_roles() -> str:

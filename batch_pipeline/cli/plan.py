@@ -1,8 +1,9 @@
 """The command `plan`: registers new files and plans them, or plans a part of the past again."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,7 +14,6 @@ from batch_pipeline.model.backfill import Backfill, Estimate
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
-from batch_pipeline.model.planning import Planned
 from batch_pipeline.model.progress import start_step
 
 if TYPE_CHECKING:
@@ -26,17 +26,14 @@ _ONLY_WITH_BACKFILL = (
 )
 _UNSET: tuple[object, ...] = (None, False, ())
 _ID = click.IntRange(min=1)
-_NOTHING = Registered(found=0, new_items=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
+class _Done(NamedTuple):
     """What was registered and planned; `troubles` kept some files from being registered."""
 
-    planned: Planned
     batches: list[Batch]
-    registered: Registered = _NOTHING
-    troubles: tuple[PipelineError, ...] = ()
+    registered: Registered = Registered(found=0, new_items=0)
+    troubles: Sequence[PipelineError] = ()
 
 
 @click.command()
@@ -115,39 +112,39 @@ def plan(
         else:
             done = _plan_backfill(pipeline, one, request)
     if dry_run:
-        _tell_estimate(stream, job, told, as_json=as_json)
+        _print_estimate(stream, job, told, as_json=as_json)
         return
     if as_json:
         print_json(_report(one, job, done))
     else:
         if request is None and one.user_table is None:
             _print_registered(stream, done.registered, accept_changed=accept_changed)
-        _print_planned(job, done)
+        say(f"{job}: batches planned: {len(done.batches)}.")
+        heavy = "  heavier than max_weight"
+        print_some(
+            [
+                f"{one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}"
+                + heavy * one.oversized
+                for one in done.batches
+            ]
+        )
     if done.troubles:
         raise done.troubles[0]
 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
     """Register what landed and plan it; return the new batches in id order."""
-    registered, database = _NOTHING, pipeline.database
-    troubles: tuple[PipelineError, ...] = ()
+    done, database = _Done([]), pipeline.database
     if stream.user_table is None:
         start_step(stream.name, "looking for files")
         landing = pipeline.landing(stream, wait=True)
         registered = database.meta_table(stream.name).register(
-            landing.found_files(),
-            accept_changed=accept_changed,
-            cutter=pipeline.cutter(stream),
+            landing.found_files(), accept_changed=accept_changed, cutter=pipeline.cutter(stream)
         )
-        troubles = (*landing.troubles,)
-    done = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True)
-    statuses = [] if done.ids is None else database.batches.statuses(stream.name, done.ids)
-    return _Done(
-        planned=done,
-        batches=[one.batch for one in statuses],
-        registered=registered,
-        troubles=troubles,
-    )
+        done = _Done([], registered, landing.troubles)
+    ids = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True).ids
+    statuses = [] if ids is None else database.batches.statuses(stream.name, ids)
+    return done._replace(batches=[one.batch for one in statuses])
 
 
 def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) -> _Done:
@@ -155,27 +152,26 @@ def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) ->
     table, backfills = pipeline.meta_table(stream), pipeline.database.backfills
     done = backfills.plan(request, table)
     if done.ids is None:
-        return _Done(planned=done, batches=[])
+        return _Done([])
     mine = [one.batch for one in backfills.statuses(request.name, table.name)]
     newest = sorted(one.id for one in mine)[-done.batches :]
-    return _Done(planned=done, batches=[one for one in mine if one.id >= newest[0]])
+    return _Done([one for one in mine if one.id >= newest[0]])
 
 
 def _report(stream: "Stream", job: str, done: _Done) -> dict[str, Any]:
-    rows = [
-        {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight}
-        for one in done.batches
-    ]
     registered = done.registered
     return {
         "stream": stream.name,
         "job": job,
-        "meta_table": None if stream.user_table is None else stream.user_table.table,
+        "meta_table": stream.user_table and stream.user_table.table,
         "files_found": registered.found,
         "items_registered": registered.new_items,
         "files_changed": list(registered.changed),
         "changes_accepted": registered.accepted,
-        "batches": rows,
+        "batches": [
+            {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight}
+            for one in done.batches
+        ],
     }
 
 
@@ -191,19 +187,7 @@ def _print_registered(stream: str, done: Registered, *, accept_changed: bool) ->
         say(f"changed after it was registered: {location} {advice}")
 
 
-def _print_planned(job: str, done: _Done) -> None:
-    say(f"{job}: batches planned: {done.planned.batches}.")
-    heavy = "  heavier than max_weight"
-    print_some(
-        [
-            f"{one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}"
-            + heavy * one.oversized
-            for one in done.batches
-        ]
-    )
-
-
-def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:
+def _print_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -215,7 +199,7 @@ def _tell_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> N
                 "weight_bytes": told.weight,
                 "oversized": told.oversized,
                 "seconds": told.seconds,
-                "pace": None if told.pace is None else asdict(told.pace),
+                "pace": told.pace and asdict(told.pace),
             }
         )
         return

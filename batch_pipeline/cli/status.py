@@ -1,26 +1,30 @@
 """The command `status`: where streams stand, and what to do where something is wrong."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import ago, fact, facts, head, lasting, print_json, say
+from batch_pipeline.cli.console import ago, fact, facts, head, lasting, note, print_json, say
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
-from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.batch import BatchState
+from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
     from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading
-    from batch_pipeline.model.backfill import Progress
-    from batch_pipeline.model.status import StreamStatus
     from batch_pipeline.model.stream import Stream
 
+_MAINTENANCE_SCHEDULES = (
+    *("batch_pipeline_reconcile_hourly", "batch_pipeline_collect_garbage_daily"),
+    "batch_pipeline_check_streams_hourly",
+)
 _SHOWN = 5
 _WRONG = ("dead", "failed", "cancelled")  # states that wait for a person
 _WORTH_A_LINE = (*_WRONG, "interrupted", "running")
@@ -41,10 +45,17 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
       batch-pipeline status orders
     """
     with opened() as pipeline:
-        reports = [_report(pipeline, one) for one in chosen(pipeline, stream)]
+        streams = chosen(pipeline, stream)
+        reports = [_report(pipeline, one) for one in streams]
+        stopped = _stopped_automation(pipeline, streams)
     if as_json:
-        print_json({"streams": [report for report, _ in reports]})
+        warning = {"automation_stopped": stopped} if stopped else {}
+        print_json({"streams": [report for report, _ in reports], **warning})
         return
+    if stopped:
+        more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
+        names = f"{', '.join(stopped[:_SHOWN])}{more}"
+        note(f"Automation is stopped: {names}. Start it on the page Automation of Dagster's UI.")
     now = datetime.now(UTC)
     for number, (report, reading) in enumerate(reports):
         if number:
@@ -52,98 +63,110 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
         _print(report, reading, now)
 
 
+def _stopped_automation(pipeline: "Pipeline", streams: "list[Stream]") -> list[str]:
+    """Return the sensors and schedules of streams, and of maintenance, that Dagster does not run.
+
+    What Dagster stores goes before the stream file. Nothing is known of those that it has no state
+    of, unless the file says `stopped`.
+    """
+    stored = pipeline.database.stream_statuses.automation()
+    if stored is None:
+        return []
+    every = pipeline.usable_streams.values()
+    declared = dict.fromkeys(_MAINTENANCE_SCHEDULES, all(map(_is_declared_stopped, every)))
+    for stream in streams:
+        declared |= dict.fromkeys(_sensor_names(stream), _is_declared_stopped(stream))
+    return [name for name, stopped in declared.items() if _is_stopped(stored.get(name), stopped)]
+
+
+def _is_declared_stopped(stream: "Stream") -> bool:
+    return stream.dagster.automation is Automation.STOPPED
+
+
+def _is_stopped(statuses: Collection[str] | None, declared: bool) -> bool:
+    """Return whether no code location runs it; without RUNNING, a declared status counts."""
+    return "RUNNING" not in (statuses or ()) and (declared or statuses == {"STOPPED"})
+
+
+def _sensor_names(stream: "Stream") -> Iterator[str]:
+    name = re.sub(r"[^A-Za-z0-9_]", "_", stream.name)
+    yield f"{name}_new_files" if stream.dagster.schedule is None else f"{name}_planned"
+    if stream.dagster.schedule is not None:
+        yield f"{name}_new_files_at"
+    if stream.dagster.backfills:
+        yield f"{name}_backfill"
+    if stream.targets:
+        yield f"{name}_load"
+
+
 def _report(
     pipeline: "Pipeline", stream: "Stream"
 ) -> "tuple[dict[str, Any], WatermarkReading | None]":
     database, targets = pipeline.database, [target.name for target in stream.targets]
-    standing, reading, problem = _standing(pipeline, stream)
+    status = reading = problem = None
+    try:
+        table = pipeline.meta_table(stream)
+        status = database.stream_statuses.status(stream.name, table)
+        reading = table.read_high_watermark()
+    except OF_ONE_META_TABLE as error:  # the inventory knows the rest
+        status, problem = None, str(error)
     statuses = database.batches.statuses(stream.name)
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
+    waiting = status and status.waiting
+    oldest = status.oldest if status is not None and status.waiting.items else None
     report = {
         "stream": stream.name,
         "source": stream.source.place,
-        "meta_table": None if stream.user_table is None else stream.user_table.table,
+        "meta_table": stream.user_table and stream.user_table.table,
         "problem": problem,
-        **_ceiling(reading),
+        "ceiling": reading and reading.value,
+        "ceiling_strategy": reading and reading.strategy.value,
+        "ceiling_held_by": [asdict(one) for one in reading.held_by] if reading else [],
         "paused": database.jobs.paused(stream.name),
-        **_waiting(standing),
+        "items_waiting": status and status.items_not_planned,
+        "bytes_waiting": status and status.bytes_not_planned,
+        "items_unpublished": waiting and waiting.items,
+        "bytes_unpublished": waiting and waiting.size_bytes,
+        "oldest_seconds": None if oldest is None else round(oldest.total_seconds(), 1),
         "last_published_at": max((at for at in ends if at is not None), default=None),
         "warnings": [one.sentence for one in database.stream_statuses.many_partitions(stream.name)],
         "batches": {state.value: states.get(state, 0) for state in BatchState},
-        "unfinished": [_unfinished(one) for one in statuses if one.state not in _SETTLED],
-        "backfills": [_backfill(one, paused) for one in database.backfills.of_stream(stream.name)],
+        "unfinished": [
+            {
+                "batch_id": one.batch.key,
+                "state": one.state.value,
+                "attempts": one.attempts,
+                "finished_at": one.finished_at,
+                "error": one.error,
+            }
+            for one in statuses
+            if one.state not in _SETTLED
+        ],
+        "backfills": [
+            {
+                "job": one.job,
+                "batches": {state.value: one.states.get(state, 0) for state in BatchState},
+                "items": one.items,
+                "items_done": one.items_done,
+                "weight_bytes": one.weight,
+                "weight_bytes_done": one.weight_done,
+                "seconds_left": None if one.remaining is None else one.remaining.total_seconds(),
+                "finished": one.is_finished,
+                "paused": paused.get(one.job),
+            }
+            for one in database.backfills.of_stream(stream.name)
+        ],
         "targets": [asdict(one) for one in database.loads.target_statuses(stream.name, targets)],
     }
     return report, reading
 
 
-def _standing(
-    pipeline: "Pipeline", stream: "Stream"
-) -> "tuple[StreamStatus | None, WatermarkReading | None, str | None]":
-    """Return the status of a stream and its ceiling, or why its meta table cannot be read."""
-    try:
-        table = pipeline.meta_table(stream)
-        standing = pipeline.database.stream_statuses.status(stream.name, table)
-        return standing, table.read_high_watermark(), None
-    except OF_ONE_META_TABLE as error:  # the inventory still tells the rest
-        return None, None, str(error)
-
-
-def _ceiling(reading: "WatermarkReading | None") -> dict[str, Any]:
-    if reading is None:
-        return {"ceiling": None, "ceiling_strategy": None, "ceiling_held_by": []}
-    return {
-        "ceiling": reading.value,
-        "ceiling_strategy": reading.strategy.value,
-        "ceiling_held_by": [asdict(one) for one in reading.held_by],
-    }
-
-
-def _waiting(standing: "StreamStatus | None") -> dict[str, Any]:
-    """Describe what is not planned, what is not published, and for how long it has waited."""
-    names = ("items_waiting", "bytes_waiting", "items_unpublished", "bytes_unpublished")
-    if standing is None:
-        return dict.fromkeys((*names, "oldest_seconds"))
-    waiting, oldest = standing.waiting, standing.oldest if standing.waiting.items else None
-    amounts = (
-        *(standing.items_not_planned, standing.bytes_not_planned),
-        *(waiting.items, waiting.size_bytes),
-    )
-    seconds = None if oldest is None else round(oldest.total_seconds(), 1)
-    return {**dict(zip(names, amounts, strict=True)), "oldest_seconds": seconds}
-
-
-def _backfill(one: "Progress", paused: dict[str, str]) -> dict[str, Any]:
-    return {
-        "job": one.job,
-        "batches": {state.value: one.states.get(state, 0) for state in BatchState},
-        "items": one.items,
-        "items_done": one.items_done,
-        "weight_bytes": one.weight,
-        "weight_bytes_done": one.weight_done,
-        "seconds_left": None if one.remaining is None else one.remaining.total_seconds(),
-        "finished": one.is_finished,
-        "paused": paused.get(one.job),
-    }
-
-
-def _unfinished(one: BatchStatus) -> dict[str, Any]:
-    return {
-        "batch_id": one.batch.key,
-        "state": one.state.value,
-        "attempts": one.attempts,
-        "finished_at": one.finished_at,
-        "error": one.error,
-    }
-
-
 def _in_short(report: dict[str, Any], now: datetime) -> str:
     """Summarize the state of a stream, problems first."""
-    batches, last = report["batches"], ""
-    if report["last_published_at"] is not None:
-        last = ago(report["last_published_at"], now)
+    batches, published_at = report["batches"], report["last_published_at"]
+    last = "" if published_at is None else ago(published_at, now)
     said = ["its meta table cannot be read"] if report["problem"] else []
     said += ["paused"] if report["paused"] is not None else []
     said += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]

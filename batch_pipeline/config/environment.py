@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dotenv.parser import parse_stream
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from batch_pipeline.model.errors import SettingError
 
@@ -33,7 +26,7 @@ REMOVED = {
     f"{PREFIX}KEEP_LOGS": (
         "Remove it. Errors, logs and events are kept; larger batches (`batch.max_weight`, "
         "`batch.max_count`) cause fewer of them."
-    ),
+    )
 }
 
 
@@ -64,8 +57,7 @@ _DATABASE = "like postgresql://user:password@host:5432/database"
 _PostgresUrl = Annotated[SecretStr, _secret_url(r"postgres(ql)?(\+.*?)?://.+", f"URL {_DATABASE}")]
 _DatabaseUrl = Annotated[SecretStr, _secret_url(r"[^\W_][\w+]*://.*", f"database URL {_DATABASE}")]
 _SparkConnectUrl = Annotated[
-    SecretStr,
-    _secret_url(r"sc://.*[^/].*", "Spark Connect URL like sc://host:15002/;token=…"),
+    SecretStr, _secret_url(r"sc://.*[^/].*", "Spark Connect URL like sc://host:15002/;token=…")
 ]
 
 

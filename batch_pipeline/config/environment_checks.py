@@ -81,11 +81,9 @@ def check_home(home: Home) -> Iterator[Finding]:
         yield failure("home", f"{home.path} cannot be written. {_right(home.path)}")
         return
     if facts.st_mode & _FOLDERS_OF_OTHERS:
-        text = (
-            f"others may read {home.path} (mode {facts.st_mode & 0o777:04o}), where the database "
-            f"and the logs lie. Run `chmod 700 {home.path}`."
-        )
-        yield warning("home", text)
+        text = f"others may read {home.path} (mode {facts.st_mode & 0o777:04o}), where the"
+        step = f"Run `chmod 700 {home.path}`."
+        yield warning("home", f"{text} database and the logs lie. {step}")
     if facts.st_uid != os.geteuid():
         text = f"{home.path} belongs to another user (id {facts.st_uid}). Take a home of your own."
         yield warning("home", text)
@@ -102,7 +100,7 @@ def check_disks(home: Home, streams: Iterable[Stream]) -> Iterator[Finding]:
             places[f"files of {stream.name}"] = Path(to_path(stream.storage.root))
     disks: dict[int, tuple[Path, list[str]]] = {}
     for name, place in places.items():
-        path = _nearest(place)
+        path = next(filter(_is_there, (place, *place.parents)))
         disks.setdefault(path.stat().st_dev, (path, []))[1].append(name)
     for path, names in disks.values():
         yield _room("disk", path, f"for {', '.join(names)}", (_LITTLE, _TOO_LITTLE))
@@ -131,12 +129,11 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
             yield from clock(f"the store of {shown(uri)}", store_time, now)
         return
     path = Path(to_path(uri))
-    if not _is_there(path):
-        if rights == _WRITE:
-            yield from _absent(name, path, f"the first batch makes it ({key})")
-        else:
-            text = f"{path} is not there ({key}): nothing lands. Make it, or correct the file."
-            yield warning(name, text)
+    if not _is_there(path) and rights == _WRITE:
+        yield from _absent(name, path, f"the first batch makes it ({key})")
+    elif not _is_there(path):
+        text = f"{path} is not there ({key}): nothing lands. Make it, or correct the file."
+        yield warning(name, text)
     elif not path.is_dir():
         yield failure(name, f"{path} is no folder ({key}). Name another one, or move it away.")
     elif not os.access(path, rights):
@@ -157,7 +154,7 @@ def clock(whose: str, told: datetime, now: datetime) -> Iterator[Finding]:
 
 
 def _absent(subject: str, path: Path, made_by: str) -> Iterator[Finding]:
-    above = _nearest(path)
+    above = next(filter(_is_there, path.parents))
     if os.access(above, _WRITE):
         yield fine(subject, f"{path} is not there yet; {made_by}.")
     else:
@@ -168,11 +165,6 @@ def _absent(subject: str, path: Path, made_by: str) -> Iterator[Finding]:
 def _right(path: Path) -> str:
     user = psutil.Process().username()
     return f"Give the user {user} the right to, or take another place than {path}."
-
-
-def _nearest(path: Path) -> Path:
-    """Return the nearest existing ancestor of a path."""
-    return next(one for one in (path, *path.parents) if _is_there(one))
 
 
 def _is_there(path: Path) -> bool:
@@ -242,15 +234,21 @@ def check_versions(found: Callable[[str], str] = version) -> Iterator[Finding]:
                 continue
             yield failure("versions", f"the package {name} is not installed. {_SYNC}")
     dagster = here.get("dagster", "")
-    wanted = dict.fromkeys(_AS_DAGSTER, dagster) | dict.fromkeys(_LIBRARIES, _library(dagster))
+    major, minor, *rest = (*dagster.split("."), "", "")
+    of_library = (
+        ".".join(["0", str(int(minor) + _BEHIND), *filter(None, rest)])
+        if major == "1" and minor.isdigit()
+        else ""
+    )
+    wanted = dict.fromkeys(_AS_DAGSTER, dagster) | dict.fromkeys(_LIBRARIES, of_library)
     apart = [
         f"{name} {here[name]}" for name in wanted if here.get(name, wanted[name]) != wanted[name]
     ]
     if apart:
         text = f"Dagster {dagster} is not of a release with {', '.join(apart)}. {_SYNC}"
         yield warning("versions", text)
-    told = f"Python {platform.python_version()}, Dagster {dagster}, PySpark {here.get('pyspark')}"
-    yield fine("versions", f"{told}.")
+    python = platform.python_version()
+    yield fine("versions", f"Python {python}, Dagster {dagster}, PySpark {here.get('pyspark')}.")
 
 
 def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -267,9 +265,8 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
         if number is None or 0 < number < MIN_JAVA_VERSION:
             tried.append(f"{label} ({'is not there' if number is None else f'Java {number}'})")
             continue
-        yield fine(
-            "java", f"{f'Java {number}' if number else 'a Java of unknown version'}, {label}."
-        )
+        java_text = f"Java {number}" if number else "a Java of unknown version"
+        yield fine("java", f"{java_text}, {label}.")
         return
     looked = f"; looked at {', '.join(tried)}" if tried else ""
     text = (
@@ -277,11 +274,3 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
         f"or unset BATCH_PIPELINE_JAVA so that the bundled one is used."
     )
     yield failure("java", text)
-
-
-def _library(dagster: str) -> str:
-    """Return the version of Dagster's libraries that belongs to a version of Dagster."""
-    major, minor, *rest = (*dagster.split("."), "", "")
-    if major != "1" or not minor.isdigit():
-        return ""
-    return ".".join(["0", str(int(minor) + _BEHIND), *(part for part in rest if part)])

@@ -3,11 +3,12 @@
 import glob
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
+from itertools import chain
 from os.path import commonprefix
-from typing import Any
+from typing import Any, NamedTuple
 
 from batch_pipeline.encode.readers.csv_dialect import detect_dialect
 from batch_pipeline.encode.readers.formats import (
@@ -29,8 +30,7 @@ _BREAKS = "-_. "
 _NUMBER = re.compile(r"(?:^|(?<=[-_. ]))[0-9]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileKind:
+class FileKind(NamedTuple):
     """Files with the same extension and first word in their names.
 
     `ending` is the extension in lower case, without that of a compression.
@@ -141,18 +141,18 @@ def grouped(files: Iterable[LandedFile]) -> list[Group]:
         if kind not in groups:
             groups[kind] = Group(kind=kind)
         groups[kind].add(file, name, ending, number)
-    return sorted(groups.values(), key=_rank)
+
+    def rank(group: Group) -> tuple[bool, int, int, list[str]]:
+        is_unknown = reader_for_extension(group.kind.ending) is None
+        return is_unknown, -len(group.sizes), -sum(group.sizes), group.patterns
+
+    return sorted(groups.values(), key=rank)
 
 
 def weights(groups: Iterable[Group]) -> Iterator[int]:
     """Return the sizes of the files of some groups in the order of the listing."""
     each = (zip(one.order, one.sizes, strict=True) for one in groups)
     return (size for _, size in merge(*each))
-
-
-def _rank(group: Group) -> tuple[bool, int, int, list[str]]:
-    is_unknown = reader_for_extension(group.kind.ending) is None
-    return is_unknown, -len(group.sizes), -sum(group.sizes), group.patterns
 
 
 _MOST_WORDS = 20  # beyond, files are not compared by what their names begin with
@@ -162,7 +162,6 @@ _FIRST_RECORDS = 100
 _OF_A_KIND = "which cannot be read"  # how reasons end that tell what a file is instead
 _OTHER_COLUMNS = "other columns"
 _OTHER_KIND = "another kind of file"
-_READABLE = frozenset({_OTHER_COLUMNS, _OTHER_KIND})
 _EMPTY = "empty"
 _UNKNOWN_TEXT = "neither csv nor JSON; convert it to csv"
 
@@ -174,7 +173,11 @@ class LeftOut:
     patterns: tuple[str, ...]
     files: int
     reason: str
-    is_readable: bool = False
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the files could be a stream."""
+        return self.reason in {_OTHER_COLUMNS, _OTHER_KIND}
 
     @property
     def shown(self) -> str:
@@ -194,7 +197,7 @@ class Choice:
     left_out: tuple[LeftOut, ...]
 
 
-ReadAs = Mapping[str, Any]  # the keys below `source` that say how files are read
+ReadAs = dict[str, Any]  # the keys below `source` that say how files are read
 _AUTO: ReadAs = {"format": SourceFormat.AUTO.value}
 StreamOf = Callable[[ReadAs], Stream]
 
@@ -215,8 +218,17 @@ def choose(groups: Sequence[Group], stream_of: StreamOf, place: str) -> Choice:
     left_out: list[LeftOut] = []
     for number, family in enumerate(ranked):
         read_as = _read_as(family, stream_of, left_out)
-        if read_as is not None:
-            return _alike(family, read_as, stream_of, (left_out, ranked[number + 1 :]))
+        if read_as is None:
+            continue
+        chosen = _alike(family, stream_of(read_as), left_out)
+        others = ranked[number + 1 :]
+        for place_in_order, other in enumerate(others):
+            left_out.append(_without(other, _reason(other, stream_of, place_in_order)))
+        unlike = [one for one in family if one not in chosen]
+        include = _patterns(chosen) if unlike else _endings(chosen)
+        exclude = _overlapping(include, chosen, [*unlike, *chain.from_iterable(others)])
+        source = {"include": list(include), **({"exclude": list(exclude)} if exclude else {})}
+        return Choice(groups=tuple(chosen), source=source | read_as, left_out=tuple(left_out))
     why = "; ".join(f"{one.files} {one.shown}: {one.reason}" for one in left_out[:3])
     if not any(one.samples for one in groups):
         why = "all files are empty"
@@ -284,65 +296,38 @@ def _reading(promised: SourceReader | None, start: FileStart) -> ReadAs | None:
     return {"format": detected.value} | ({"options": options} if options else {})
 
 
-def _alike(
-    family: Sequence[Group],
-    read_as: ReadAs,
-    stream_of: StreamOf,
-    others: tuple[list[LeftOut], Sequence[Sequence[Group]]],
-) -> Choice:
-    """Choose the groups of an ending whose files have the columns of the largest one."""
-    left_out, rest = others
-    chosen, main = list(family), family[0]
-    if 1 < len(family) <= _MOST_WORDS:
-        stream = stream_of(read_as)
-        columns = _columns(main, stream, is_first=True)
-        chosen = [main]
-        for group in family[1:]:
-            reason = _difference(group, stream, columns)
-            if reason is None:
-                chosen.append(group)
-            else:
-                left_out.append(_without([group], reason))
-    for number, other in enumerate(rest):
-        left_out.append(_without(other, _reason(other, stream_of, number)))
-    unlike = [one for one in family if one not in chosen]
-    include = _patterns(chosen) if unlike else _endings(chosen)
-    exclude = _overlapping(include, chosen, [*unlike, *(one for other in rest for one in other)])
-    return Choice(
-        groups=tuple(chosen),
-        source={"include": list(include)}
-        | ({"exclude": list(exclude)} if exclude else {})
-        | dict(read_as),
-        left_out=tuple(left_out),
-    )
+def _alike(family: Sequence[Group], stream: Stream, left_out: list[LeftOut]) -> list[Group]:
+    """Return the groups of an ending whose files have the columns of the largest one."""
+    if not 1 < len(family) <= _MOST_WORDS:
+        return list(family)
+    main, *others = family
+    try:
+        columns = _columns(main, stream)
+    except BadFileError as error:
+        raise unreadable(error) from error
+    chosen = [main]
+    for group in others:
+        try:
+            own = _columns(group, stream)
+            is_other = len(own & columns) * 2 < min(len(own), len(columns))
+            reason = _OTHER_COLUMNS if is_other else None
+        except BadFileError as error:
+            reason = error.reason
+        if reason is None:
+            chosen.append(group)
+        else:
+            left_out.append(_without([group], reason))
+    return chosen
 
 
 def _without(groups: Sequence[Group], reason: str) -> LeftOut:
     files = sum(len(one.sizes) for one in groups)
-    is_readable = reason in _READABLE
-    return LeftOut(patterns=_endings(groups), files=files, reason=reason, is_readable=is_readable)
+    return LeftOut(patterns=_endings(groups), files=files, reason=reason)
 
 
-def _columns(group: Group, stream: Stream, *, is_first: bool) -> set[str]:
-    if not group.samples:
-        return set()
-    try:
-        found = read_sample(group.samples[:1], stream, most_records=_FIRST_RECORDS)
-    except BadFileError as error:
-        if is_first:
-            raise unreadable(error) from error
-        raise
-    return {column.name for column in found.columns}
-
-
-def _difference(group: Group, stream: Stream, columns: set[str]) -> str | None:
-    """Return why files differ from those with these columns; None if they do not."""
-    try:
-        own = _columns(group, stream, is_first=False)
-    except BadFileError as error:
-        return error.reason
-    common = len(own & columns)
-    return _OTHER_COLUMNS if common * 2 < min(len(own), len(columns)) else None
+def _columns(group: Group, stream: Stream) -> set[str]:
+    sample = read_sample(group.samples[:1], stream, most_records=_FIRST_RECORDS)
+    return {column.name for column in sample.columns}
 
 
 def _reason(family: Sequence[Group], stream_of: StreamOf, number: int) -> str:

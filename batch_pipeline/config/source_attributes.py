@@ -98,10 +98,7 @@ class TableAttributes(Section):
         "weight",
         description="Column that batch limits count; null: every file weighs 0 (default weight).",
     )
-    where: Where = Field(
-        None,
-        description="Rows to read (default: all).",
-    )
+    where: Where = Field(None, description="Rows to read (default: all).")
     imported: Text | None = Field(None, description="Column of insertion times (default: none).")
     ceiling: Strategy | None = Field(
         None,
@@ -224,12 +221,10 @@ class SourceAttributes(Section):
         None, description="Instead of `uri`: a table of your own, one row per file."
     )
     roots: tuple[Location, ...] = Field(
-        (),
-        description="Folders outside of `uri` where links may lead (default: none).",
+        (), description="Folders outside of `uri` where links may lead (default: none)."
     )
     include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
-        ("*",),
-        description="Patterns of file names (`*`, `?`, `[abc]`).",
+        ("*",), description="Patterns of file names (`*`, `?`, `[abc]`)."
     )
     exclude: tuple[Text, ...] = Field(
         (), description="Patterns of file names to ignore (default: none)."
@@ -293,8 +288,4 @@ class SourceAttributes(Section):
         return Arrivals(order=self.listing.order, relist=self.listing.relist, queue=queue)
 
     def _read_as(self) -> dict[str, Any]:
-        return {
-            "format": self.format,
-            "csv": self.options.csv(),
-            "charset": self.options.charset,
-        }
+        return {"format": self.format, "csv": self.options.csv(), "charset": self.options.charset}

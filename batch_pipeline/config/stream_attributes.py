@@ -77,7 +77,16 @@ class SchemaAttributes(Section):
         Raises:
             InvalidValueError: it cannot be read.
         """
-        return None if self.file is None else _json(base / self.file)
+        if self.file is None:
+            return None
+        path = base / self.file
+        try:
+            return json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise InvalidValueError(
+                "schema.file", str(path), f"a JSON Schema ({reason})"
+            ) from error
 
     def to_model(self, declared_json: Any) -> SchemaRules:
         """Return the model; `declared_json` is the content of the schema file.
@@ -91,14 +100,6 @@ class SchemaAttributes(Section):
         )
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidValueError("schema.file", str(path), f"a JSON Schema ({reason})") from error
-
-
 class OnBadRecordAttributes(Section):
     """How many malformed records are set aside in a quarantine file before the batch fails."""
 
@@ -109,10 +110,7 @@ class OnBadRecordAttributes(Section):
         description="Maximum per batch (default: 0, or any number with `max_bad_ratio`).",
     )
     max_bad_ratio: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Maximum share of the records of a batch.",
+        None, ge=0, le=1, description="Maximum share of the records of a batch."
     )
 
 
@@ -126,28 +124,25 @@ class OnBadFileAttributes(Section):
     corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
 
 
-def _for_all_kinds(value: Any) -> Any:
-    if isinstance(value, str):
-        return {"missing": value, "changed": value, "corrupt": value}
-    return value
-
-
 OnBadFileValue = Annotated[
     OnBadFileAttributes,
-    BeforeValidator(_for_all_kinds, json_schema_input_type=OnBadFile | OnBadFileAttributes),
+    BeforeValidator(
+        lambda value: (
+            dict.fromkeys(OnBadFileAttributes.model_fields, value)
+            if isinstance(value, str)
+            else value
+        ),
+        json_schema_input_type=OnBadFile | OnBadFileAttributes,
+    ),
 ]
-
-
-def _lineage(value: Any) -> Any:
-    """Read `true` as the columns that Singer targets expect."""
-    if isinstance(value, bool):
-        return _SDC if value else ()
-    return value
 
 
 LineageValue = Annotated[
     tuple[LineageColumn, ...],
-    BeforeValidator(_lineage, json_schema_input_type=bool | tuple[LineageColumn, ...]),
+    BeforeValidator(
+        lambda value: (_SDC if value else ()) if isinstance(value, bool) else value,
+        json_schema_input_type=bool | tuple[LineageColumn, ...],
+    ),
 ]
 
 
@@ -155,12 +150,10 @@ class ReadLimitAttributes(Section):
     """What a task is willing to read."""
 
     max_record_bytes: Annotated[Size, Field(ge=1)] = Field(
-        64 * 2**20,
-        description="Maximum length of a record (bytes, or with a unit; default 64MiB).",
+        64 * 2**20, description="Maximum length of a record (bytes, or with a unit; default 64MiB)."
     )
     max_expansion: Count = Field(
-        250,
-        description="Maximum growth of a compressed file, checked from 64MiB on (default 250).",
+        250, description="Maximum growth of a compressed file, checked from 64MiB on (default 250)."
     )
     max_columns: Count = Field(10_000, description="Maximum number of columns (default 10000).")
 
@@ -169,8 +162,7 @@ class MappingAttributes(Section):
     """Selection, stream maps and flattening, with the names and meanings of the Singer SDK."""
 
     select: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
-        ("*",),
-        description="Patterns of properties; `!` deselects, the last match wins.",
+        ("*",), description="Patterns of properties; `!` deselects, the last match wins."
     )
     stream_maps: dict[str, Any] = Field(
         {}, description="The Singer SDK's stream maps, by stream (default: none)."
@@ -210,12 +202,10 @@ class EncodingAttributes(Section):
     """What BATCH files are; Singer's `batch_config.encoding`."""
 
     format: Format = Field(
-        Format.JSONL,
-        description=f"What a BATCH file is: {_TITLES} (default jsonl).",
+        Format.JSONL, description=f"What a BATCH file is: {_TITLES} (default jsonl)."
     )
     compression: Compression | None = Field(
-        None,
-        description=f"O{_COMPRESSIONS[1:]} (default: the first of these).",
+        None, description=f"O{_COMPRESSIONS[1:]} (default: the first of these)."
     )
     level: Annotated[int, Field(strict=True)] | None = Field(
         None, description="gzip 0 to 9, zstd 1 to 19 (default: fast)."
@@ -234,8 +224,7 @@ class StorageAttributes(Section):
     """Where part files go; Singer's `batch_config.storage`."""
 
     root: Location = Field(
-        "./batches",
-        description="Folder or s3://bucket/prefix of part files (default ./batches).",
+        "./batches", description="Folder or s3://bucket/prefix of part files (default ./batches)."
     )
     prefix: str = Field("", description="Prefix of file names (default: none).")
     keep_superseded: Duration | None = Field(
@@ -305,8 +294,7 @@ class DagsterAttributes(Section):
         "dev` and `batch_pipeline.definitions`, else stopped).",
     )
     backfills: bool = Field(
-        default=False,
-        description="Define an asset for batches of backfills (default false).",
+        default=False, description="Define an asset for batches of backfills (default false)."
     )
     spark_resource: Text | None = Field(
         None,
@@ -325,13 +313,11 @@ class DagsterAttributes(Section):
     )
     tags: dict[Text, str] = Field({}, description="Tags of the assets (default: none).")
     schedule: Text | None = Field(
-        None,
-        description="Cron line of polls for new files (default: continuously).",
+        None, description="Cron line of polls for new files (default: continuously)."
     )
     timezone: Text = Field("UTC", description="Time zone of the schedule (default UTC).")
     pool: Text | None = Field(
-        None,
-        description="Dagster pool of the runs (default: one of its own).",
+        None, description="Dagster pool of the runs (default: one of its own)."
     )
     max_backlog_age: Duration = Field(
         timedelta(hours=1),
@@ -381,12 +367,10 @@ class StreamAttributes(MappingAttributes):
         "(default quarantine).",
     )
     transform: Text | None = Field(
-        None,
-        description="`package.module:function`, from DataFrame to DataFrame (default: none).",
+        None, description="`package.module:function`, from DataFrame to DataFrame (default: none)."
     )
     lineage: LineageValue = Field(
-        (),
-        description="Columns added to each record; true: `_sdc_…` (default: none).",
+        (), description="Columns added to each record; true: `_sdc_…` (default: none)."
     )
     read_limits: ReadLimitAttributes = Field(
         ReadLimitAttributes(), description="Limits of files that are read."

@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -32,15 +33,11 @@ def check_apart(stream: Stream) -> None:
     """
     if not isinstance(stream.source, Source):
         return
-    landing = f"{stream.source.uri}/"
-    root = stream.storage.root
-    below = f"{root}/"
-    is_hidden = "/." in f"/{below.removeprefix(landing)}"
-    if below.startswith(landing) and not is_hidden:
-        expected = f"a place outside of `source.uri` ({stream.source.uri}), or part files land"
-        raise InvalidValueError(
-            "storage.root", root, f"{expected} there, and are read and written again"
-        )
+    landing, root = stream.source.uri, stream.storage.root
+    inside = f"/{root}/".removeprefix(f"/{landing}/")
+    if f"{root}/".startswith(f"{landing}/") and "/." not in f"/{inside}":
+        expected = f"a place outside of `source.uri` ({landing}), or part files land there, and"
+        raise InvalidValueError("storage.root", root, f"{expected} are read and written again")
 
 
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
@@ -195,9 +192,7 @@ def load_streams(folder: Path) -> dict[str, Stream]:
 
 def invalid_file_error(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
     """Return one error for all stream files that cannot be used."""
-    if len(errors) == 1:
-        return errors[0]
-    return invalid_files_error(errors)
+    return errors[0] if len(errors) == 1 else invalid_files_error(errors)
 
 
 def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
@@ -205,17 +200,14 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
 
     A name that two files claim is loaded from neither: which one owns the batches cannot be known.
     """
-    read: list[tuple[Path, int, Stream]] = []
-    errors: list[StreamFileError] = []
-    streams: dict[str, Stream] = {}
+    read, errors, streams = [], [], {}
     for path in find_stream_files(folder):
         try:
-            stream, line = _read(path)
-            read.append((path, line, stream))
+            read.append((path, *_read(path)))
         except StreamFileError as error:
             errors.append(error)
-    for path, line, stream in read:
-        same = [str(one) for one, _, other in read if other.name == stream.name and one != path]
+    for path, stream, line in read:
+        same = [str(one) for one, other, _ in read if other.name == stream.name and one != path]
         if same:
             problem = f"the stream {stream.name} is also described by {', '.join(same)}"
             step = "Neither was loaded. Rename one or remove one of the files, then run again."
@@ -293,15 +285,11 @@ def _parsed(path: Path, number: int | None) -> Document:
 def _stream_in(path: Path, document: Document) -> Stream:
     made = _stream_or_problems(document, path.absolute().parent)
     if isinstance(made, list):
-        raise replace(_error(path, made), stream=_name_in(document.value))
+        name = None
+        with suppress(KeyError, TypeError):
+            name = document.value["attributes"]["stream"]
+        raise replace(_error(path, made), stream=name if isinstance(name, str) else None)
     return made
-
-
-def _name_in(value: Any) -> str | None:
-    """Return the name of the stream that a document describes, None where it has none."""
-    attributes = value.get("attributes") if isinstance(value, dict) else None
-    name = attributes.get("stream") if isinstance(attributes, dict) else None
-    return name if isinstance(name, str) else None
 
 
 def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:
@@ -384,9 +372,13 @@ def stream_text(
     `heading` are lines of a comment above the attributes.
     """
     comments = _NOTES | dict(notes or {})
-    both = {key: _merged(_USUAL.get(key), attributes.get(key)) for key in _ORDER}
     lines = [f"type: {component}", "", *(f"# {_line(one)}" for one in heading), "attributes:"]
-    for key, value in both.items():
+    for key in _ORDER:
+        usual, value = _USUAL.get(key), attributes.get(key)
+        if isinstance(usual, Mapping) and isinstance(value, Mapping):
+            value = {**usual, **value}
+        elif value is None:
+            value = usual
         if value is None:
             continue
         if not isinstance(value, Mapping):
@@ -402,12 +394,6 @@ def stream_text(
     return "\n".join(lines) + "\n"
 
 
-def _merged(usual: Any, given: Any) -> Any:
-    if isinstance(usual, Mapping) and isinstance(given, Mapping):
-        return {**usual, **given}
-    return usual if given is None else given
-
-
 def _comment(comments: Mapping[str, str], key: str) -> str:
     return f"  # {_line(comments[key])}" if key in comments else ""
 
@@ -419,14 +405,10 @@ def _line(text: str) -> str:
 
 def _written(value: Any) -> str:
     if isinstance(value, str):
-        return _scalar(value)
+        is_plain = _PLAIN_WORD.fullmatch(value) and yaml.safe_load(value) == value
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
     if isinstance(value, Sequence):
         return "[" + ", ".join(json.dumps(one, ensure_ascii=False) for one in value) + "]"
     return json.dumps(value)
-
-
-def _scalar(word: str) -> str:
-    is_plain = _PLAIN_WORD.fullmatch(word) and yaml.safe_load(word) == word
-    return word if is_plain else json.dumps(word, ensure_ascii=False)

@@ -28,23 +28,10 @@ from batch_pipeline.encode.sample import Sample, read_sample
 from batch_pipeline.model.errors import BadFileError, InvalidValueError, LandingUnavailableError
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import shown, to_uri
-from batch_pipeline.model.planning import Limits, Machine, cut, limits_for
+from batch_pipeline.model.planning import Machine, cut, limits_for
 from batch_pipeline.model.stream import STREAM_NAME, Stream, stream_name_of
 from batch_pipeline.spark.task_planning import estimate_cost
 from batch_pipeline.storage.landing import SourceLanding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitOptions:
-    """What a person asked for: a project in `folder` for the files at `place`, a path or a URI.
-
-    `include` are the name patterns of the files that are meant; all of them where it is empty.
-    """
-
-    folder: Path
-    place: str
-    name: str | None = None
-    include: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +40,6 @@ class Site:
 
     folder: Path
     uri: str
-
-    @classmethod
-    def of(cls, asked: InitOptions) -> "Site":
-        """Take over what was asked for.
-
-        Raises:
-            ConfigurationError: there is no such place.
-        """
-        try:
-            uri = absolute_uri(asked.place, Path.cwd())
-        except (InvalidValueError, RuntimeError) as error:
-            step = "Give a folder, or a URI such as s3://bucket/prefix."
-            raise project_not_made(asked.place, "is no place where files land", step) from error
-        if uri.startswith("file:"):
-            _check_folder(Path(shown(uri)))
-        return cls(folder=asked.folder, uri=uri)
 
     @property
     def place(self) -> str:
@@ -95,14 +66,11 @@ class Site:
         Raises:
             ConfigurationError: it makes none.
         """
-        return stream_of(attributes, self._stream_folder(attributes["stream"]))
+        return stream_of(attributes, self.folder / "streams" / attributes["stream"])
 
     def unnamed(self, source: Mapping[str, Any]) -> Stream:
         """Return a stream with these keys below `source`, whose name is not known yet."""
         return self.stream(self.attributes("init", source))
-
-    def _stream_folder(self, name: str) -> Path:
-        return self.folder / "streams" / name
 
     def _location(self, name: str) -> str:
         """Return the location for the stream file: relative if it is in the project."""
@@ -112,36 +80,48 @@ class Site:
         if "{{" in str(path) or "://" in str(path) or not str(path).isprintable():
             return self.uri
         if path.is_relative_to(self.folder):
-            return Path(os.path.relpath(path, self._stream_folder(name))).as_posix()
+            return Path(os.path.relpath(path, self.folder / "streams" / name)).as_posix()
         return str(path)
 
 
-def name_for(asked: InitOptions, choice: Choice, place: str) -> str:
-    """Return the stream's name: the requested one, that of the files, or that of the folder.
+def _location_of(place: str) -> str:
+    """Return the URI of a path or URI.
+
+    Raises:
+        ConfigurationError: there is no such place.
+    """
+    try:
+        uri = absolute_uri(place, Path.cwd())
+    except (InvalidValueError, RuntimeError) as error:
+        step = "Give a folder, or a URI such as s3://bucket/prefix."
+        raise project_not_made(place, "is no place where files land", step) from error
+    path = Path(shown(uri))
+    if uri.startswith("file:") and path.is_file():
+        step = f"Give its folder: --from {path.parent} --include {path.name}"
+        raise project_not_made(str(path), "is a file, not a folder", step)
+    if uri.startswith("file:") and not path.is_dir():
+        step = "Correct --from, or make the folder and let files land there first."
+        raise project_not_made(str(path), "there is no such folder", step)
+    return uri
+
+
+def _name_for(given: str | None, choice: Choice, place: str) -> str:
+    """Return the stream's name: the given one, that of the files, or that of the folder.
 
     Raises:
         ConfigurationError: none of them can be the name of a stream.
     """
     step = "Name the stream with --name: letters, digits, `_`, `.` and `-`, at most 100."
-    if asked.name is not None:
-        if not STREAM_NAME.fullmatch(asked.name):
-            raise project_not_made(f"--name {asked.name}", "is no name of a stream", step)
-        return asked.name
+    if given is not None:
+        if not STREAM_NAME.fullmatch(given):
+            raise project_not_made(f"--name {given}", "is no name of a stream", step)
+        return given
     words = [choice.groups[0].word] if len(choice.groups) == 1 else []
     for text in (*words, place.rstrip("/").rpartition("/")[2]):
         name = stream_name_of(text)
         if name is not None and any(one.isalpha() for one in name):
             return name
     raise project_not_made(place, "neither files nor folder give a stream's name", step)
-
-
-def _check_folder(path: Path) -> None:
-    if path.is_file():
-        step = f"Give its folder: --from {path.parent} --include {path.name}"
-        raise project_not_made(str(path), "is a file, not a folder", step)
-    if not path.is_dir():
-        step = "Correct --from, or make the folder and let files land there first."
-        raise project_not_made(str(path), "there is no such folder", step)
 
 
 _MOST_FILES = 5
@@ -187,20 +167,28 @@ def this_machine() -> Machine:
     return Machine(cores=cores or 1, memory_bytes=psutil.virtual_memory().total)
 
 
-def propose(asked: InitOptions, machine: Machine) -> Proposal:
-    """Look at the files of a place and propose a stream for them.
+def propose(
+    folder: Path,
+    place: str,
+    machine: Machine,
+    *,
+    name: str | None = None,
+    include: Sequence[str] = (),
+) -> Proposal:
+    """Look at the files at a path or URI and propose a stream for them, in a project's folder.
+
+    `include` are the name patterns of the files that are meant; all of them if it is empty.
 
     Raises:
         ConfigurationError: there are none, none can be read, or they give no name.
         SourceUnavailableError: a store cannot be reached.
     """
-    site = Site.of(asked)
-    groups, troubles = _listed(asked, site)
+    site = Site(folder=folder, uri=_location_of(place))
+    groups, troubles = _listed(site, include)
     choice = choose(groups, site.unnamed, site.place)
-    if asked.include and not choice.left_out:
-        choice.source["include"] = list(asked.include)
-    name = name_for(asked, choice, site.place)
-    attributes = site.attributes(name, choice.source)
+    if include and not choice.left_out:
+        choice.source["include"] = list(include)
+    attributes = site.attributes(_name_for(name, choice, site.place), choice.source)
     files = _spread(choice.groups)
     try:
         sample = read_sample(files, site.stream(attributes), most_records=_MOST_RECORDS)
@@ -209,13 +197,22 @@ def propose(asked: InitOptions, machine: Machine) -> Proposal:
     sizes = list(weights(choice.groups))
     limits = limits_for(sizes, machine, growth=_growth(files))
     attributes["batch"] = {"max_weight": limits.max_weight, "max_count": limits.max_count}
-    attributes |= _on_bad_record(sample)
+    if sample.bad:  # twice the share that was seen
+        ratio = round(2 * sample.bad / (sample.bad + sample.records), 3)
+        attributes["on_bad_record"] = {"max_bad_ratio": min(1.0, max(_LEAST_RATIO, ratio))}
+    cuts = list(cut(enumerate(sizes, 1), after_id=0, high_watermark=len(sizes), limits=limits))
     return Proposal(
         stream=site.stream(attributes),
         attributes=attributes,
         left_out=choice.left_out,
         sample=sample,
-        plan=_dry_plan(sizes, limits),
+        plan=DryPlan(
+            files=len(sizes),
+            size_bytes=sum(sizes),
+            batches=len(cuts),
+            heavier=sum(one.weight > limits.max_weight for one in cuts),
+            largest_bytes=max(sizes),
+        ),
         machine=machine,
         files_found=sum(len(one.sizes) for one in groups),
         bytes_found=sum(sum(one.sizes) for one in groups),
@@ -224,8 +221,8 @@ def propose(asked: InitOptions, machine: Machine) -> Proposal:
     )
 
 
-def _listed(asked: InitOptions, site: Site) -> tuple[list[Group], list[str]]:
-    stream = site.unnamed({"include": list(asked.include) or ["*"]})
+def _listed(site: Site, include: Sequence[str]) -> tuple[list[Group], list[str]]:
+    stream = site.unnamed({"include": list(include) or ["*"]})
     landing = SourceLanding(stream=stream, wait=True)
     try:
         groups = grouped(landing.found_files())
@@ -233,7 +230,7 @@ def _listed(asked: InitOptions, site: Site) -> tuple[list[Group], list[str]]:
         step = "Mend the access, or name another place with --from."
         raise project_not_made(site.place, f"cannot be listed ({error.reason})", step) from error
     if not groups:
-        what = f"no file named {', '.join(asked.include)}" if asked.include else "no file"
+        what = f"no file named {', '.join(include)}" if include else "no file"
         step = "Let files land there first, or name another place with --from."
         raise project_not_made(site.place, f"{what} is there", step)
     return groups, [str(one) for one in landing.troubles]
@@ -256,26 +253,7 @@ def _growth(files: Sequence[LandedFile]) -> float:
     return sum(map(estimate_cost, items)) / weight if weight else 1.0
 
 
-def _on_bad_record(sample: Sample) -> dict[str, Any]:
-    """Allow twice the share of malformed records that was seen; the usual rule where none was."""
-    if not sample.bad:
-        return {}
-    ratio = round(2 * sample.bad / (sample.bad + sample.records), 3)
-    return {"on_bad_record": {"max_bad_ratio": min(1.0, max(_LEAST_RATIO, ratio))}}
-
-
-def _dry_plan(sizes: Sequence[int], limits: Limits) -> DryPlan:
-    cuts = list(cut(enumerate(sizes, 1), after_id=0, high_watermark=len(sizes), limits=limits))
-    return DryPlan(
-        files=len(sizes),
-        size_bytes=sum(sizes),
-        batches=len(cuts),
-        heavier=sum(one.weight > limits.max_weight for one in cuts),
-        largest_bytes=max(sizes),
-    )
-
-
-def bad_of(sample: Sample) -> str:
+def _malformed(sample: Sample) -> str:
     """Return how many of the records that were looked at are malformed."""
     return f"malformed records: {sample.bad} of {sample.bad + sample.records} looked at"
 
@@ -285,7 +263,7 @@ def _notes(sample: Sample) -> list[str]:
     if sample.first_bad is not None:
         location, line, reason = sample.first_bad
         notes.append(
-            f"{bad_of(sample)}, the first one in {shown(location)}, line {line}: {reason}. "
+            f"{_malformed(sample)}, the first one in {shown(location)}, line {line}: {reason}. "
             f"They will be quarantined; `on_bad_record` in the stream file says how many may be."
         )
     for error in sample.unread:
@@ -314,7 +292,7 @@ def text_of(proposal: Proposal) -> str:
     if keys:
         notes["key_properties"] = f"columns that together identify a record, such as {keys[0]}"
     if sample.bad:
-        notes["on_bad_record"] = f"{bad_of(sample)}; more than this share fails a batch"
+        notes["on_bad_record"] = f"{_malformed(sample)}; more than this share fails a batch"
     heading = [f"Columns (records looked at: {sample.records}):"]
     heading += [f"  {one.name}: {one.type_text}" for one in sample.columns[:_MOST_COLUMNS]]
     if len(sample.columns) > _MOST_COLUMNS:
@@ -343,12 +321,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         "records_sampled": sample.records,
         "records_malformed": sample.bad,
         "first_malformed": first
-        and {
-            "location": first[0],
-            "file": shown(first[0]),
-            "line": first[1],
-            "reason": first[2],
-        },
+        and {"location": first[0], "file": shown(first[0]), "line": first[1], "reason": first[2]},
         "max_weight": proposal.stream.limits.max_weight,
         "max_count": proposal.stream.limits.max_count,
         "plan": {

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from math import isfinite
 from typing import Annotated, Any
@@ -73,12 +74,9 @@ def _config(value: Any) -> Any:
         if isinstance(one, float) and not isfinite(one):
             place = ".".join(path)
             raise refusal(f"has no finite number at {place}; write one, or leave the key out")
-        if not _is_secret(path, one):
-            continue
-        raise refusal(
-            f"holds a secret at {'.'.join(path)}, which a stream file must not; write $NAME of an "
-            f"environment variable that holds it"
-        )
+        if _is_secret(path, one):
+            problem = f"holds a secret at {'.'.join(path)}, which a stream file must not"
+            raise refusal(f"{problem}; write $NAME of an environment variable that holds it")
     return _with_plain_variables(value)
 
 
@@ -98,14 +96,9 @@ def _is_secret(path: tuple[str, ...], value: Any) -> bool:
     """Return whether a text looks like a secret."""
     if not isinstance(value, str) or not value or variable_in(value):
         return False
-    return bool(_SECRET.search(path[-1])) or _has_password(value)
-
-
-def _has_password(text: str) -> bool:
-    try:
-        return bool(urlsplit(text).password)
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return bool(_SECRET.search(path[-1]) or urlsplit(value).password)
+    return False
 
 
 def _with_plain_variables(value: Any) -> Any:
@@ -149,8 +142,7 @@ class TargetAttributes(Section):
         None, description="Instead of `postgres`: command line of a Singer target."
     )
     config: TargetConfig | None = Field(
-        None,
-        description="Its configuration; $NAME is taken from the environment.",
+        None, description="Its configuration; $NAME is taken from the environment."
     )
     messages: MessageMode | None = Field(
         None,

@@ -166,6 +166,14 @@ def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
 _PARTITIONED = {JobKind.INCREMENTAL.value: "batches", JobKind.BACKFILL.value: "backfill"}
 
 
+_HAS_AUTOMATION = sa.text(
+    "SELECT coalesce(has_table_privilege(to_regclass('public.instigators'), 'SELECT'), false)"
+)
+_AUTOMATION = sa.text(
+    "SELECT instigator_body::json #>> '{origin,job_name}' AS name, status FROM public.instigators"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamStatuses:
     """The status of streams: batches of their job and late arrivals, without backfills."""
@@ -228,6 +236,20 @@ class StreamStatuses:
         """Return the assets of a stream that have too many partitions, backfills included."""
         with transaction(self.engine) as connection:
             return many_partitions(connection, job.c.stream == stream)
+
+    def automation(self) -> Mapping[str, Collection[str]] | None:
+        """Return the stored statuses of Dagster's sensors and schedules, by their names.
+
+        Several code locations may have one of a name. None: no Dagster instance is in this
+        database, or this login may not read its tables.
+        """
+        with transaction(self.engine) as connection:
+            if not connection.execute(_HAS_AUTOMATION).scalar_one():
+                return None
+            statuses: dict[str, set[str]] = defaultdict(set)
+            for row in connection.execute(_AUTOMATION):
+                statuses[row.name].add(row.status)
+        return statuses
 
     def stuck(self, stream: str, longer_than: timedelta) -> Stuck:
         """Count the batches that have been failed or dead for longer than `longer_than`."""

@@ -118,7 +118,11 @@ def encode(
     context.encoder.prepare()
     with context.attempts.claim(batch, run_id=run_id, lease=LEASE) as attempt:
         try:
-            _ensure_unpublished(context, attempt)
+            try:
+                context.storage.check_unpointed(attempt)
+            except InventoryOlderError:
+                context.attempts.check_running(attempt)  # raises if another attempt replaced it
+                raise
             failpoint("encode.after_claim")
             encoded = _encode_items(context, attempt, started_at)
             parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
@@ -137,15 +141,6 @@ def encode(
         seconds=seconds,
         schema_changes=encoded.schema_changes,
     )
-
-
-def _ensure_unpublished(context: EncodeContext, attempt: Attempt) -> None:
-    """Raise if the generation that this attempt would publish is in the storage already."""
-    try:
-        context.storage.check_unpointed(attempt)
-    except InventoryOlderError:
-        context.attempts.check_running(attempt)  # raises if another attempt replaced this one
-        raise
 
 
 def _write_manifest_file(context: EncodeContext, manifest: Manifest) -> str:
@@ -182,7 +177,10 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
         _check_bad_data(context.stream, result, is_sample=is_sample)
         if not result.misfits:
             result.check_conservation()
-            version = version or _first_version(context, result)
+            if not version:  # the stream has no column yet
+                version, _ = context.schemas.widen(
+                    context.stream.name, (), text_source=result.text_source
+                )
             weight = sum(item.weight for item in items)
             return Encoded(
                 result=result,
@@ -200,13 +198,10 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
             because=result.misfits,
         )
         changes += changes_between(before, schema, result.misfits)
-    raise _schema_unsettled(context.stream.name, schema)
-
-
-def _first_version(context: EncodeContext, result: EncodeResult) -> int:
-    """Record a first schema version for a stream that has no column yet; return its number."""
-    version, _ = context.schemas.widen(context.stream.name, (), text_source=result.text_source)
-    return version
+    raise InvariantError(
+        f"{context.stream.name}: the schema did not settle after {_MAX_PASSES} passes "
+        f"(columns: {len(schema.columns)}). Nothing was published. Please report this."
+    )
 
 
 def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) -> None:
@@ -239,46 +234,22 @@ def _publish(context: EncodeContext, attempt: Attempt, encoded: Encoded) -> Mani
 
 
 def _close_attempt(context: EncodeContext, attempt: Attempt, error: BaseException) -> None:
+    reason = str(error) or type(error).__name__ if isinstance(error, Exception) else "interrupted"
+    # Errors that the data did not cause are retried, and do not count towards `max_attempts`.
+    is_infrastructure = not isinstance(error, Exception) or isinstance(
+        error, RetryableError | StorageUnavailableError
+    )
+    status = AttemptStatus.ABANDONED if is_infrastructure else AttemptStatus.FAILED
+    # What a task read may have killed its process.
+    counts = isinstance(error, TasksLostError) or not is_infrastructure
     try:
-        unpublished = context.attempts.fail(
-            attempt, _reason(error), _status(error), counts=_counts(error)
-        )
+        unpublished = context.attempts.fail(attempt, reason, status, counts=counts)
     except RetryableError:
         return  # it may be published: its files stay until garbage collection
     if unpublished:
         # An error of the storage must not replace the error of the attempt.
         with suppress(StorageUnavailableError):
             context.storage.remove_attempt(attempt.stem)
-
-
-def _status(error: BaseException) -> AttemptStatus:
-    # Errors that the data did not cause are retried automatically.
-    return AttemptStatus.ABANDONED if _is_infrastructure_error(error) else AttemptStatus.FAILED
-
-
-def _counts(error: BaseException) -> bool:
-    """Return whether the attempt counts towards `max_attempts`; outages do not."""
-    # What a task read may have killed its process.
-    return isinstance(error, TasksLostError) or not _is_infrastructure_error(error)
-
-
-def _is_infrastructure_error(error: BaseException) -> bool:
-    is_interrupt = not isinstance(error, Exception)
-    return is_interrupt or isinstance(error, RetryableError | StorageUnavailableError)
-
-
-def _reason(error: BaseException) -> str:
-    if not isinstance(error, Exception):
-        return "interrupted"
-    return str(error) or type(error).__name__
-
-
-def _schema_unsettled(stream: str, schema: RecordSchema) -> InvariantError:
-    return InvariantError(
-        f"{stream}: the schema did not settle after {_MAX_PASSES} passes "
-        f"(columns: {len(schema.columns)}). Nothing was published. Please "
-        f"report this."
-    )
 
 
 def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, RecordSchema]:
@@ -328,7 +299,8 @@ def _check_evolution(
     if stream.schema.evolution is not Evolution.FAIL:
         return
     version, columns = known[0], known[1].by_name()
-    refused = [misfit for misfit in misfits if not _is_untyped(columns.get(misfit.column.name))]
+    untyped = {name for name, column in columns.items() if column.type is ColumnType.UNKNOWN}
+    refused = [misfit for misfit in misfits if misfit.column.name not in untyped]
     if not refused:
         return
     first = refused[0]
@@ -350,7 +322,3 @@ def _added(stream: Stream) -> list[Column]:
     if stream.schema.evolution is Evolution.RESCUE:
         added.append(Column(name=RESCUED, type=ColumnType.STRING))
     return added
-
-
-def _is_untyped(column: Column | None) -> bool:
-    return column is not None and column.type is ColumnType.UNKNOWN

@@ -157,7 +157,7 @@ def _remove(
     pointed: set[int] = set()
     for one in track(garbage, "removing files", total=len(garbage)):
         ids = set(one.attempt_ids)
-        if not marked.issuperset(_marks_of(one)):
+        if not marked.issuperset((one.reason is Reason.QUARANTINED, id_) for id_ in ids):
             continue  # it must be loaded again meanwhile
         if ids & pointed:
             continue  # a manifest file that cannot be deleted names it
@@ -178,10 +178,6 @@ def _remove(
 
 
 _Mark = tuple[bool, int]  # whether only quarantine files go; the id of an attempt
-
-
-def _marks_of(one: Garbage) -> list[_Mark]:
-    return [(one.reason is Reason.QUARANTINED, attempt_id) for attempt_id in one.attempt_ids]
 
 
 def _marked(garbage: Sequence[Garbage], owner: Owner, inventory: "StoredAttempts") -> set[_Mark]:

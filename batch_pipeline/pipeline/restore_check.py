@@ -41,7 +41,6 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
-    from batch_pipeline.inventory.job_control import RestoreCheck
 
 log = logging.getLogger("batch_pipeline")
 
@@ -77,12 +76,13 @@ def ensure_inventory_current(
     """
     known, inventory = checked or CheckedInventory(), database.restore_check
     fingerprint = inventory.fingerprint()
-    if fingerprint == known.fingerprint and known.unknown is None:
-        return
-    if fingerprint == known.fingerprint and known.unknown is not None and known.checks_left:
-        known.checks_left -= 1
-        raise InventoryOlderError.of(known.unknown, stream.storage.root)
-    unknown = unknown_manifests_of(database, stream)
+    if fingerprint == known.fingerprint:
+        if known.unknown is None:
+            return
+        if known.checks_left:
+            known.checks_left -= 1
+            raise InventoryOlderError.of(known.unknown, stream.storage.root)
+    unknown = find_unknown_manifests(database, stream)
     if not unknown.jobs:
         known.fingerprint, known.unknown = fingerprint, None
         # A process that listed the storage before the repair may have paused the stream after it.
@@ -108,18 +108,7 @@ def ensure_not_paused_as_older(database: "Database", stream: Stream) -> None:
         raise JobPausedError(stream.name, reason)
 
 
-def unknown_manifests_of(database: "Database", stream: Stream) -> UnknownManifests:
-    """Find the manifest files of a stream's storage that the inventory does not know.
-
-    Raises:
-        StorageUnavailableError: the storage cannot be listed.
-    """
-    return find_unknown_manifests(stream, database.restore_check, PartFileStorage(stream.storage))
-
-
-def find_unknown_manifests(
-    stream: Stream, inventory: "RestoreCheck", files: PartFileStorage
-) -> UnknownManifests:
+def find_unknown_manifests(database: "Database", stream: Stream) -> UnknownManifests:
     """Find the manifest files of a stream that its inventory does not know, by their names.
 
     Files are listed before the inventory is queried, so that it knows a manifest which is published
@@ -129,6 +118,7 @@ def find_unknown_manifests(
     Raises:
         StorageUnavailableError: the storage cannot be listed.
     """
+    inventory, files = database.restore_check, PartFileStorage(stream.storage)
     prefix = stream.storage.prefix
     mine, others = inventory.job_names(stream.name)
     known, taken = {stream.name, *mine}, set(others)
@@ -148,8 +138,10 @@ def find_unknown_manifests(
             for one in inventory.unknown_generations(stream.name, [*candidates])
         }
     for job, names in of_unknown_jobs.items():
-        if _is_of(stream, names[0], files):
-            unknown |= dict.fromkeys(names, job)
+        # Another inventory may have streams whose names begin alike, so the name is not enough.
+        with suppress(ManifestUnfitError):
+            if stream_of(files.read_manifest(names[0], MAX_BYTES), names[0]) == stream.name:
+                unknown |= dict.fromkeys(names, job)
     return UnknownManifests(stream=stream.name, jobs=unknown)
 
 
@@ -166,7 +158,10 @@ def discard_unknown_manifests(
         StorageUnavailableError: a file cannot be listed, read or moved; those before it are moved.
     """
     files = PartFileStorage(stream.storage)
-    jobs = {**unknown_manifests_of(database, stream).jobs, **_taken_names(database, stream, files)}
+    jobs = {
+        **find_unknown_manifests(database, stream).jobs,
+        **_taken_names(database, stream, files),
+    }
     mark = f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
     inventory = database.restore_check
     numbers = dict(inventory.publish_counts(stream.name))
@@ -208,16 +203,6 @@ def _parsed_names(names: Iterable[str]) -> Iterator[tuple[str, ManifestFile]]:
             continue
         if parsed.generation <= _MAX_GENERATION:
             yield name, parsed
-
-
-def _is_of(stream: Stream, name: str, files: PartFileStorage) -> bool:
-    """Return whether a job that the inventory does not know belongs to the stream.
-
-    Its name alone does not tell: another inventory may have streams whose names begin alike.
-    """
-    with suppress(ManifestUnfitError):
-        return stream_of(files.read_manifest(name, MAX_BYTES), name) == stream.name
-    return False
 
 
 def _taken_names(database: "Database", stream: Stream, files: PartFileStorage) -> dict[str, str]:

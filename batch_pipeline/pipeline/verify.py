@@ -147,29 +147,26 @@ class _Tally:
         if self.check is not Check.CONSERVATION:
             numbers |= {"files_checked": self.files, "size_bytes": self.size_bytes}
             checked += f", files: {self.files:,}"
-        removed = ""
+        removed, step = "", None
         if self.gone:
             numbers["batches_removed"] = self.gone
             removed = f" Files of {self.gone:,} more were removed once they were loaded."
-        if not self.batches and not self.gone:
-            summary = "There is nothing to judge yet: nothing is published."
-            return CheckResult(check=self.check, passed=True, summary=summary, numbers=numbers)
-        if not self.bad_batches:
-            summary = f"Yes: {checked}.{removed}"
-            return CheckResult(check=self.check, passed=True, summary=summary, numbers=numbers)
-        summary = (
-            f"No: problems: {self.problems:,}, batches with problems: {self.bad_batches:,}, "
-            f"{checked}.{removed}"
-        )
-        if self.check is Check.CONSERVATION:
-            step = f"Do not load these batches. {_TRY_AGAIN} Please report it."
-        elif self.check is Check.POINTERS:
-            step = f"Who reads manifest files misses these batches, or misreads them. {_TRY_AGAIN}"
-        else:
+        if self.bad_batches:
+            bad = f"problems: {self.problems:,}, batches with problems: {self.bad_batches:,}"
+            summary = f"No: {bad}, {checked}.{removed}"
             step = f"Do not load these batches. {_TRY_AGAIN}"
+            if self.check is Check.CONSERVATION:
+                step += " Please report it."
+            elif self.check is Check.POINTERS:
+                readers = "Who reads manifest files misses these batches, or misreads them."
+                step = f"{readers} {_TRY_AGAIN}"
+        elif self.batches or self.gone:
+            summary = f"Yes: {checked}.{removed}"
+        else:
+            summary = "There is nothing to judge yet: nothing is published."
         return CheckResult(
             check=self.check,
-            passed=False,
+            passed=not self.bad_batches,
             summary=summary,
             worst=self.worst,
             next_step=step,

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.cli.demo import DemoFiles, write_demo
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline_tests.acceptance.sandbox import (
     Sandbox,
@@ -72,12 +71,6 @@ def demo(shared_sandbox: Sandbox) -> Demo:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> DemoFiles:
-    """What the demo's files hold, as their writer counted."""
-    return write_demo(tmp_path_factory.mktemp("expected"))
-
-
-@pytest.fixture(scope="module")
 def sent(demo: Demo) -> list[dict[str, Any]]:
     """The messages of the demo's stream."""
     return [json.loads(line) for line in demo.sandbox.output_of("messages", STREAM).splitlines()]
@@ -112,14 +105,14 @@ def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
     assert [manifest["attempt"] for manifest in manifests(demo.storage)] == [1] * 10
 
 
-def test_demo_records_are_the_ones_of_its_files(demo: Demo, expected: DemoFiles) -> None:
+def test_demo_records_are_the_ones_of_its_files(demo: Demo) -> None:
     records = list(json_records(demo.storage))
     late = [record for record in records if record.get("discount_code") is not None]
-    assert len(records) == expected.records == 6_133
+    assert len(records) == 6_133
     assert [record["order_id"] for record in records] == sorted(
         {record["order_id"] for record in records}
     )
-    assert sum(record["quantity"] for record in records) == expected.quantity
+    assert sum(record["quantity"] for record in records) == 18_328
     assert min(record["ordered_at"] for record in late) >= "2026-01-31"
     assert {"Zoë Lindström", "ليلى حسن", "山田 太郎"} <= {record["customer"] for record in records}
     assert "Please ring twice.\nSecond floor." in {record["note"] for record in records}
@@ -131,18 +124,18 @@ def test_demo_part_files_match_their_manifests(demo: Demo) -> None:
     assert unaccounted_files(demo.storage) == []
 
 
-def test_demo_sets_the_malformed_line_aside(demo: Demo, expected: DemoFiles) -> None:
+def test_demo_sets_the_malformed_line_aside(demo: Demo) -> None:
     [quarantine] = [
         Path(to_path(part["uri"]))
         for manifest in manifests(demo.storage)
         for part in manifest["quarantine_files"]
     ]
     [kept] = [json.loads(line) for line in gzip.decompress(quarantine.read_bytes()).splitlines()]
-    source = demo.folder / "landing" / expected.malformed_file.name
-    raw = source.read_text(encoding="utf-8").split("\n")[expected.malformed_line - 1]
+    source = demo.folder / "landing" / "orders-2026-01-24.csv"
+    raw = source.read_text(encoding="utf-8").split("\n")[86]
     assert kept["item_id"] == 24
     assert kept["location"] == to_uri(source)
-    assert kept["line"] == expected.malformed_line
+    assert kept["line"] == 87
     assert kept["raw"].rstrip("\n") == raw
     assert "7" in kept["reason"]
     assert "8" in kept["reason"]
@@ -195,8 +188,8 @@ def test_messages_with_a_state_go_on_after_it(demo: Demo, sent: list[dict[str, A
 
 
 @pytest.mark.parametrize("way", ["name", "path", "id"])
-def test_explain_tells_the_stations_of_a_file(demo: Demo, expected: DemoFiles, way: str) -> None:
-    path = demo.folder / "landing" / expected.malformed_file.name
+def test_explain_tells_the_stations_of_a_file(demo: Demo, way: str) -> None:
+    path = demo.folder / "landing" / "orders-2026-01-24.csv"
     asked = {"name": path.name, "path": str(path), "id": "24"}[way]
     [story] = demo.sandbox.json_of("explain", asked)["items"]
     [attempt] = story["attempts"]

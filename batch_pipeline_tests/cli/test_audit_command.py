@@ -1,22 +1,16 @@
 """The command `audit` and the ceiling in `status`, run in this process on a real server."""
 
-import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from click.testing import CliRunner, Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import UnknownStreamError
+from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.seeds import claimed, execute, planned, query, register
 
-Run = Callable[..., Result]
 ROW = (
     "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
     "VALUES ('orders', :id, 'file:///landing/late.csv', 10, now())"
@@ -27,22 +21,8 @@ ROW = (
 def run(database_url: str, tmp_path: Path) -> Run:
     """The command with two streams, of which `idle` has no files."""
     for name in ("orders", "idle"):
-        attributes = {
-            "stream": name,
-            "source": {"uri": str(tmp_path / "landing")},
-            "batch": {"max_weight": "1KiB", "max_count": 3},
-        }
-        path = tmp_path / "streams" / name / "defs.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(
-            yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
-        )
-    environment = {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-    }
-    return lambda *words: CliRunner().invoke(cli, words, env=environment)
+        write_stream(tmp_path, name, batch={"max_weight": "1KiB", "max_count": 3})
+    return runs(tmp_path, database_url)
 
 
 @pytest.fixture
@@ -53,18 +33,8 @@ def gap(database: Database) -> Database:
     with claimed(database, one) as attempt:
         reports = (item_report(1), item_report(3))
         database.attempts.publish(attempt, encoded(attempt.stem, items=reports), stream())
-    execute(
-        database,
-        """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""",
-    )
+    execute(database, """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""")
     return database
-
-
-def told(run: Run, *words: str) -> Any:
-    """Run with `--json`, expect exit code 0, and read what was printed."""
-    ended = run(*words, "--json")
-    assert ended.exit_code == 0, ended.output
-    return json.loads(ended.stdout)
 
 
 def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Run) -> None:

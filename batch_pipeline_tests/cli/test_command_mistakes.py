@@ -1,32 +1,21 @@
 """Commands with a name, a place or a moment that does not fit: what they say and leave."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items in four planned batches."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def test_unknown_command_suggests_the_nearest_one() -> None:

@@ -1,23 +1,19 @@
 """The command `doctor`: what it finds well, what it warns of, and what fails."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
-import yaml
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline_tests.cli.commands import Run, runs, write_stream
 from batch_pipeline_tests.inventory.logins import Logins
 from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, execute
 from batch_pipeline_tests.seeds import planned, publish
 
-Run = Callable[..., Result]
 FILES_TABLE = ("--uid", "id", "--item", "file_location", "--weight", "size_in_bytes")
 OF_MACHINES = {"settings", "versions", "java", "home", "disk", "ports"}
 ANYWHERE = {"roots": ["/"]}
@@ -28,33 +24,13 @@ FILL = (
 )
 
 
-def stream_file(folder: Path, name: str, source: dict[str, Any]) -> None:
-    """Write a stream file."""
-    path = folder / "streams" / name / "defs.yaml"
-    path.parent.mkdir(parents=True)
-    described = {"type": "batch_pipeline.BatchStream", "attributes": {"stream": name}}
-    described["attributes"]["source"] = source  # type: ignore[index] # a dict of dicts
-    path.write_text(yaml.safe_dump(described))
-
-
-def runs(folder: Path, inventory: str, meta: str = "") -> Run:
-    """Return the command for a folder and two databases."""
-    environment = {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": inventory,
-        "BATCH_PIPELINE_META_CONN": meta,
-    }
-    return lambda *words: CliRunner().invoke(cli, ["doctor", *words], env=environment)
-
-
 @pytest.fixture
 def run(database_url: str, postgres: sa.Engine, tmp_path: Path) -> Run:
     """The command with a stream of its own files, and the meta tables of another database."""
-    stream_file(tmp_path, "orders", {"uri": str(tmp_path / "landing")})
+    write_stream(tmp_path, "orders")
     (tmp_path / "landing").mkdir()
     url = postgres.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    return runs(tmp_path, database_url, url)
+    return runs(tmp_path, database_url, "doctor", BATCH_PIPELINE_META_CONN=url)
 
 
 def told(ended: Result) -> list[tuple[str, str, str]]:
@@ -90,7 +66,7 @@ def test_doctor_names_the_rights_that_a_login_lacks(logins: Logins, tmp_path: Pa
     lacking = {}
     for name in ("olga", "paul", "wanda", "rita", "lib"):
         url = logins.of(name).engine.url.render_as_string(hide_password=False)
-        findings = told(runs(tmp_path, url)("--json"))
+        findings = told(runs(tmp_path, url, "doctor")("--json"))
         others = [one for one in findings if one[1] not in {*OF_MACHINES, "memory", "server"}]
         lacking[name] = [text for level, _, text in others if level != "ok"]
     no_streams = "No stream file found below"
@@ -107,7 +83,7 @@ def test_doctor_names_the_rights_that_a_login_lacks(logins: Logins, tmp_path: Pa
 
 def test_doctor_fails_without_a_server_and_looks_no_further(tmp_path: Path) -> None:
     """Expect the reason, and exit code 1."""
-    ended = runs(tmp_path, "postgresql://me:secret@127.0.0.1:1/none")("--json")
+    ended = runs(tmp_path, "postgresql://me:secret@127.0.0.1:1/none", "doctor")("--json")
     assert ended.exit_code == 1
     assert "secret" not in ended.output
     *_, failed, skipped = told(ended)
@@ -120,7 +96,7 @@ def test_doctor_fails_on_an_inventory_that_was_not_migrated(
     empty_database_url: str, tmp_path: Path
 ) -> None:
     """Expect the command that helps to be named."""
-    ended = runs(tmp_path, empty_database_url)()
+    ended = runs(tmp_path, empty_database_url, "doctor")()
     assert ended.exit_code == 1
     assert "fail inventory: " in ended.stdout
     assert "Run `batch-pipeline migrate`" in ended.stdout
@@ -133,7 +109,7 @@ def test_doctor_tells_ceiling_and_filter_cost_of_a_stream(
     execute(postgres, CREATE_FILES, "ALTER TABLE ops.files ADD kind text", FILL)
     columns = {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
     table = {"table": "ops.files", **columns, "where": json.loads(OF_KIND), **ANYWHERE}
-    stream_file(tmp_path, "rare", {"meta_table": table})
+    write_stream(tmp_path, "rare", {"meta_table": table})
     found = [one for one in told(run("--json")) if one[1] == "rare"][1:]  # after its storage
     assert found[:2] == [
         (
@@ -155,9 +131,9 @@ def test_doctor_tells_every_stream_whose_table_cannot_be_read(
     run: Run, postgres: sa.Engine, tmp_path: Path
 ) -> None:
     """Expect one line for each, the others to be looked at, and exit code 1."""
-    stream_file(tmp_path, "missing", {"meta_table": {"table": "ops.nothing", **ANYWHERE}})
+    write_stream(tmp_path, "missing", {"meta_table": {"table": "ops.nothing", **ANYWHERE}})
     unset = {"table": "ops.files", "conn": "$NO_SUCH_URL", **ANYWHERE}
-    stream_file(tmp_path, "unset", {"meta_table": unset})
+    write_stream(tmp_path, "unset", {"meta_table": unset})
     ended = run()
     assert ended.exit_code == 1
     failed = [line for line in ended.stdout.splitlines() if line.startswith("fail")]
@@ -167,7 +143,7 @@ def test_doctor_tells_every_stream_whose_table_cannot_be_read(
 
 def test_doctor_fails_on_a_stream_file_that_is_wrong(run: Run, tmp_path: Path) -> None:
     """Expect file and line, and a look at the other streams."""
-    stream_file(tmp_path, "wrong", {"uri": str(tmp_path / "landing"), "inclued": ["*"]})
+    write_stream(tmp_path, "wrong", {"uri": str(tmp_path / "landing"), "inclued": ["*"]})
     ended = run()
     assert ended.exit_code == 1
     assert "fail streams: " in ended.stdout

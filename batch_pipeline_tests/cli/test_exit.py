@@ -27,8 +27,7 @@ __main__.main()
 
 
 @pytest.mark.parametrize(
-    ("end", "code"),
-    [("", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("sys.exit(141)", 141)],
+    ("end", "code"), [("", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("sys.exit(141)", 141)]
 )
 def test_exit_comes_after_threads_and_handlers_and_before_teardown(end: str, code: int) -> None:
     ended = run(end)

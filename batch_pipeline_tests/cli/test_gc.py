@@ -2,20 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from click.testing import CliRunner, Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import SettingError
+from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
 from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageScene, open_garbage_scene
 
-Run = Callable[..., Result]
 UNKNOWN = "orders-00000001-00000003-a9-0badf00d-00000000-abcdef01.jsonl.gz"
 
 
@@ -35,42 +30,15 @@ def run(database_url: str, tmp_path: Path) -> Run:
     """The command with two streams, of which `broken` has a file as its storage root."""
     (tmp_path / "file").write_text("")
     for name, root in (("orders", "batches"), ("broken", "file")):
-        attributes = {
-            "stream": name,
-            "source": {"uri": str(tmp_path / "landing")},
-            "storage": {"root": str(tmp_path / root)},
-        }
-        path = tmp_path / "streams" / name / "defs.yaml"
-        path.parent.mkdir(parents=True)
-        document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
-        path.write_text(yaml.safe_dump(document))
-    environment = {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-    }
-    return lambda *words: CliRunner().invoke(cli, words, env=environment)
-
-
-def told(run: Run, *words: str) -> Any:
-    """Run with `--json`, expect exit code 0, and read what was printed."""
-    ended = run(*words, "--json")
-    assert ended.exit_code == 0, ended.output
-    return json.loads(ended.stdout)
+        write_stream(tmp_path, name, storage={"root": str(tmp_path / root)})
+    return runs(tmp_path, database_url)
 
 
 def keep(tmp_path: Path, text: str) -> None:
-    """Let the stream file say how long superseded generations are kept."""
-    rewrite(tmp_path, keep_superseded=text)
-
-
-def rewrite(tmp_path: Path, **storage: str) -> None:
-    """Let the stream file have a target, and other values in `storage`."""
-    path = tmp_path / "streams/orders/defs.yaml"
-    document = yaml.safe_load(path.read_text())
-    document["attributes"]["storage"] |= storage
-    document["attributes"]["targets"] = {"warehouse": {"postgres": {"conn": "$DW"}}}
-    path.write_text(yaml.safe_dump(document))
+    """Set how long superseded generations are kept."""
+    storage = {"root": str(tmp_path / "batches"), "keep_superseded": text}
+    targets = {"warehouse": {"postgres": {"conn": "$DW"}}}
+    write_stream(tmp_path, "orders", storage=storage, targets=targets)
 
 
 def test_dry_run_lists_files_and_deletes_none(scene: GarbageScene, run: Run) -> None:

@@ -1,19 +1,15 @@
 """The command `load`, run in this process with programs as targets."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
-import yaml
-from click.testing import CliRunner, Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.errors import FilesRemovedError, PipelineError
+from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, limits
 from batch_pipeline_tests.load.target_scripts import GOOD, SILENT, read, script
 from batch_pipeline_tests.pipeline.load_fixture import (
@@ -26,7 +22,6 @@ from batch_pipeline_tests.pipeline.load_fixture import (
 )
 from batch_pipeline_tests.seeds import execute, planned, publish
 
-Run = Callable[..., Result]
 AGAIN, LATE = f"2023:{FIRST}", "late-00000002"
 
 
@@ -39,29 +34,9 @@ def run(database_url: str, tmp_path: Path) -> Run:
         folder.mkdir()
         config = {"out": str(folder / "read"), "password": "$TARGET_PASSWORD"}
         targets[name] = {"command": list(script(folder, body)), "config": config}
-    for name, its in (("orders", targets), ("bare", {})):
-        attributes = {
-            "stream": name,
-            "source": {"uri": str(tmp_path / "landing")},
-            "targets": its,
-        }
-        path = tmp_path / "streams" / name / "defs.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(
-            yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
-        )
-    environment = {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-        "TARGET_PASSWORD": "hunter2!",
-    }
-    return lambda *words, **more: CliRunner().invoke(cli, words, env=environment | more)
-
-
-def told(ended: Result) -> Any:
-    """Read what was printed with `--json`."""
-    return json.loads(ended.stdout)
+    write_stream(tmp_path, "orders", targets=targets)
+    write_stream(tmp_path, "bare")
+    return runs(tmp_path, database_url, TARGET_PASSWORD="hunter2!")  # noqa: S106 - of nobody
 
 
 def test_load_tells_each_batch_in_a_line(run: Run, database: Database, tmp_path: Path) -> None:
@@ -89,7 +64,7 @@ def test_load_of_a_target_that_fails_leaves_the_other_done(
     published(database, tmp_path, 1)
     ended = run("load", "orders", "--json")
     assert ended.exit_code == 3
-    good, silent = told(ended)["targets"]
+    good, silent = json.loads(ended.stdout)["targets"]
     assert [one["loaded"] for one in good["batches"]] == [True]
     assert [one["loaded"] for one in silent["batches"]] == [False]
     assert "did not print the STATE of this batch" in silent["batches"][0]["error"]
@@ -145,9 +120,7 @@ def test_load_of_a_batch_again_sends_it_and_no_other(
     """Expect one batch more for the target, and the records of both loads to be kept."""
     published(database, tmp_path, 3)
     run("load", "orders", "--target", "good", "--batch", f"{FIRST},{SECOND}")
-    ended = run("load", "orders", "--target", "good", "--batch", SECOND, "--json")
-    assert ended.exit_code == 0
-    assert [one["batch_id"] for one in told(ended)["targets"][0]["batches"]] == [SECOND]
+    assert _loaded(run, "--batch", SECOND) == [SECOND]
     states = [one for one in read(tmp_path / "good") if one["type"] == "STATE"]
     assert len(states) == 3
 
@@ -157,8 +130,7 @@ def test_load_takes_a_batch_by_all_its_names(
     run: Run, database: Database, tmp_path: Path, name: str
 ) -> None:
     published(database, tmp_path, 2)
-    ended = run("load", "orders", "--target", "good", "--batch", name, "--json")
-    assert [one["batch_id"] for one in told(ended)["targets"][0]["batches"]] == [SECOND]
+    assert _loaded(run, "--batch", name) == [SECOND]
 
 
 def test_load_of_late_items_and_backfills_takes_the_names_that_load_prints(
@@ -185,9 +157,8 @@ def publish_late_and_backfill(database: Database, folder: Path) -> None:
 
 def _loaded(run: Run, *words: str) -> list[str]:
     """Return the names of the batches that a load into `good` sends."""
-    ended = run("load", "orders", "--target", "good", *words, "--json")
-    assert ended.exit_code == 0, ended.output
-    return [one["batch_id"] for one in told(ended)["targets"][0]["batches"]]
+    (report,) = told(run, "load", "orders", "--target", "good", *words)["targets"]
+    return [one["batch_id"] for one in report["batches"]]
 
 
 def test_load_of_batches_of_which_one_is_unknown_changes_nothing(
@@ -222,16 +193,12 @@ def test_load_into_a_postgres_table_is_recorded_like_any_other(
 ) -> None:
     """Expect rows, books and the standing of a target that is no program."""
     published(database, tmp_path, 2)
-    path = tmp_path / "streams" / "bare" / "defs.yaml"
-    bare = yaml.safe_load(path.read_text())
-    bare["attributes"] |= {"stream": "orders", "targets": {"dw": {"postgres": {"conn": "$DW"}}}}
-    path.write_text(yaml.safe_dump(bare))
-    (tmp_path / "streams" / "orders" / "defs.yaml").unlink()
+    write_stream(tmp_path, "orders", targets={"dw": {"postgres": {"conn": "$DW"}}})
     refused = run("load", "orders")
     assert (refused.exit_code, "targets.dw.postgres.conn" in refused.stderr) == (1, True)
     ended = run("load", "orders", "--json", DW=empty_database_url)
     assert ended.exit_code == 0, ended.output
-    (report,) = told(ended)["targets"]
+    (report,) = json.loads(ended.stdout)["targets"]
     assert [one["loaded"] for one in report["batches"]] == [True, True]
     with psycopg.connect(empty_database_url) as connection:
         found = connection.execute("SELECT order_id FROM orders ORDER BY 1").fetchall()
@@ -243,7 +210,7 @@ def test_status_tells_how_far_each_target_is(run: Run, database: Database, tmp_p
     """Expect loaded, due and failed, and the last error."""
     published(database, tmp_path, 2)
     run("load", "orders")
-    (report,) = told(run("status", "orders", "--json"))["streams"]
+    (report,) = told(run, "status", "orders")["streams"]
     good, silent = report["targets"]
     assert (good["loaded"], good["due"], good["error"]) == (2, 0, None)
     assert (silent["loaded"], silent["due"], silent["failed"]) == (0, 2, 2)
@@ -269,7 +236,7 @@ def test_explain_tells_which_version_of_an_object_was_read(
     told_line = f"              from the object with etag 9a0364b9{told_version}\n"
     assert told_line in run("explain", "1").stdout
     assert "etag" not in run("explain", "2").stdout
-    (story,) = told(run("explain", "1", "--json"))["items"]
+    (story,) = told(run, "explain", "1")["items"]
     (attempt,) = story["attempts"]
     assert (attempt["read_etag"], attempt["read_version"]) == ("9a0364b9", version)
 
@@ -283,7 +250,7 @@ def test_explain_tells_station_nine(run: Run, database: Database, tmp_path: Path
     after = run("explain", "1").stdout
     assert "  9 load      good: records: 2, loaded 20" in after
     assert "  9 load      silent: due, failed, tries: 3\n              orders: batch" in after
-    (story,) = told(run("explain", "1", "--json"))["items"]
+    (story,) = told(run, "explain", "1")["items"]
     good, silent = story["targets"]
     assert (good["loaded"], good["records"], good["messages"]) == (True, 2, "record")
     assert (silent["loaded"], silent["status"], silent["tries"]) == (False, "failed", 3)
@@ -307,7 +274,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
     assert "              these files were deleted 2" in shown
     assert "`batch-pipeline messages orders` leaves it out" in shown
     assert "  9 load      good: records: 2, loaded 20" in shown
-    (story,) = told(run("explain", "1", "--json"))["items"]
+    (story,) = told(run, "explain", "1")["items"]
     assert story["files_removed"]["at"].startswith("2")
 
     shown = run("status", "orders").stdout

@@ -1,52 +1,23 @@
 """The command `plan` and what `status` says of backfills, run in this process on a real server."""
 
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from click.testing import CliRunner, Result
 
-from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, JobChangedError
+from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
 from batch_pipeline_tests.seeds import publish, query, register
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
 def run(database_url: str, tmp_path: Path) -> Run:
     """The command with a stream `orders` of at most four files a batch."""
-    attributes = {
-        "stream": "orders",
-        "source": {"uri": str(tmp_path / "landing"), "format": "csv"},
-        "batch": {"max_weight": "1KiB", "max_count": 4},
-        "encoding": {"format": "jsonl", "compression": "gzip"},
-        "storage": {"root": str(tmp_path / "batches")},
-    }
     (tmp_path / "landing").mkdir()
-    path = tmp_path / "streams" / "orders" / "defs.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
-    )
-    environment = {
-        "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
-        "BATCH_PIPELINE_STREAMS": str(path.parents[1]),
-        "BATCH_PIPELINE_INVENTORY_CONN": database_url,
-    }
-    return lambda *words: CliRunner().invoke(cli, words, env=environment)
-
-
-def told(run: Run, *words: str) -> Any:
-    """Run with `--json`, expect exit code 0, and read what was printed."""
-    ended = run(*words, "--json")
-    assert ended.exit_code == 0, ended.output
-    return json.loads(ended.stdout)
+    write_stream(tmp_path, "orders", batch={"max_weight": "1KiB", "max_count": 4})
+    return runs(tmp_path, database_url)
 
 
 def rows(database: Database) -> list[tuple[Any, ...]]:
@@ -116,10 +87,8 @@ def test_plan_backfill_cuts_the_window_by_its_own_limits(database: Database, run
     dry = told(run, *words, "--max-count", "5", "--dry-run")
     assert (dry["job"], dry["batches"], dry["items"]) == ("orders.b", 2, 6)
     done = told(run, *words, "--max-count", "5")
-    assert [one["batch_id"] for one in done["batches"]] == [
-        "00000002-00000006",
-        "00000007-00000007",
-    ]
+    batch_ids = [one["batch_id"] for one in done["batches"]]
+    assert batch_ids == ["00000002-00000006", "00000007-00000007"]
     assert told(run, *words, "--max-count", "5")["batches"] == []
     assert rows(database) == [("orders", 3), ("orders.b", 2)]
 

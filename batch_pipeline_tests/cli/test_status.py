@@ -5,18 +5,31 @@ import os
 import pty
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import dagster as dg
 import pytest
+import yaml
 from click.testing import CliRunner
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    SensorInstigatorData,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from batch_pipeline.cli import cli, console
-from batch_pipeline.inventory.database import Database
+from batch_pipeline.defs.instance.home import open_instance
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import claimed, execute, insert_batches, register
 
 pytestmark = [
@@ -25,15 +38,6 @@ pytestmark = [
 ]
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 ERROR = "orders: /landing/4.csv, line 2: a quote is not closed. Repair the file; then run again."
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items in four planned batches."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def shown(*words: str) -> list[str]:
@@ -98,6 +102,77 @@ def test_status_tells_first_what_is_wrong_and_what_to_do(scene: DefsScene) -> No
         "  batches     1 planned, 1 published, 1 failed, 1 cancelled",
         "  waiting     items not planned yet: 2, 20 B",
     ]
+
+
+def set_dagster_status(instance: dg.DagsterInstance, name: str, status: str) -> None:
+    """Store the status of a sensor or schedule, as the page Automation and the daemon do."""
+    target = LoadableTargetOrigin(executable_path="python")
+    code_location = RemoteRepositoryOrigin(InProcessCodeLocationOrigin(target), "__repository__")
+    origin = RemoteInstigatorOrigin(code_location, name)
+    stored = InstigatorStatus[status]
+    state = InstigatorState(origin, InstigatorType.SENSOR, stored, SensorInstigatorData())
+    if instance.get_instigator_state(state.instigator_origin_id, state.selector_id) is None:
+        instance.add_instigator_state(state)
+    else:
+        instance.update_instigator_state(state)
+
+
+def automation_stopped() -> list[str]:
+    told = json.loads("\n".join(shown("status", "--json")))
+    names: list[str] = told.get("automation_stopped", [])
+    assert names or {*told} == {"streams"}
+    return names
+
+
+def test_status_warns_of_sensors_and_schedules_that_are_stopped_in_dagster(
+    scene: DefsScene,
+) -> None:
+    ended = CliRunner().invoke(cli, ["status"])
+    assert (ended.stderr, automation_stopped()) == ("", [])  # there is no Dagster instance
+    definitions = scene.definitions
+    sensors = [sensor.name for sensor in definitions.sensors or ()]
+    schedules = [schedule.name for schedule in definitions.schedules or ()]
+    with open_instance(scene.pipeline.home) as instance:
+        for name in (*sensors, *schedules):
+            set_dagster_status(instance, name, "DECLARED_IN_CODE")
+        assert automation_stopped() == []
+        for name in (*sensors, *schedules):
+            set_dagster_status(instance, name, "STOPPED")
+        assert automation_stopped() == [
+            "batch_pipeline_reconcile_hourly",
+            "batch_pipeline_collect_garbage_daily",
+            "batch_pipeline_check_streams_hourly",
+            "orders_new_files",
+            "orders_backfill",
+        ]
+        for name in (*schedules, "orders_backfill"):
+            set_dagster_status(instance, name, "RUNNING")
+    ended = CliRunner().invoke(cli, ["status"])
+    assert ended.exit_code == 0
+    assert ended.stderr == (
+        "note: Automation is stopped: orders_new_files. "
+        "Start it on the page Automation of Dagster's UI.\n"
+    )
+
+
+def test_status_warns_of_a_stream_whose_file_says_stopped_until_it_is_started(
+    scene: DefsScene, tmp_path: Path
+) -> None:
+    path = tmp_path / "streams" / "orders" / "defs.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["attributes"]["dagster"]["automation"] = "stopped"
+    document["attributes"]["dagster"]["schedule"] = "0 6 * * *"
+    path.write_text(yaml.safe_dump(document))
+    assert automation_stopped() == []  # there is no Dagster instance
+    with open_instance(scene.pipeline.home) as instance:
+        names = automation_stopped()
+        assert names[-3:] == ["orders_planned", "orders_new_files_at", "orders_backfill"]
+        assert len(names) == 6
+        set_dagster_status(instance, "orders_planned", "DECLARED_IN_CODE")  # of an earlier file
+        assert automation_stopped() == names
+        for name in names:
+            set_dagster_status(instance, name, "RUNNING")
+    assert automation_stopped() == []
 
 
 def test_status_of_a_new_stream_says_how_to_begin(scene: DefsScene) -> None:

@@ -1,7 +1,7 @@
 """The command `verify`, run in this process on a real server and a real disk."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batch_pipeline.cli import cli
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.defs.checks_fixture import path_of, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import execute
 from batch_pipeline_tests.storage_roots import content
 from batch_pipeline_tests.store_faults import Faults
@@ -23,15 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with four planned batches; the environment names it."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def run(*words: str) -> Result:

@@ -60,13 +60,7 @@ def test_settings_from_environment_fill_every_field() -> None:
 
 @pytest.mark.parametrize(
     ("left_out", "master"),
-    [
-        (0, "local[1]"),
-        (1, "local[2]"),
-        (2, "local[3]"),
-        (3, "local[4]"),
-        (4, "local[*]"),
-    ],
+    [(0, "local[1]"), (1, "local[2]"), (2, "local[3]"), (3, "local[4]"), (4, "local[*]")],
 )
 def test_settings_from_several_sources_take_the_first(
     tmp_path: Path, left_out: int, master: str

@@ -14,13 +14,7 @@ import pytest
 import zstandard
 
 from batch_pipeline.config.stream_file import read_stream_file
-from batch_pipeline.config.stream_proposal import (
-    InitOptions,
-    Proposal,
-    proposal_json,
-    propose,
-    text_of,
-)
+from batch_pipeline.config.stream_proposal import Proposal, proposal_json, propose, text_of
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.planning import Machine
 from batch_pipeline.storage.landing import SourceLanding
@@ -54,7 +48,7 @@ def proposed(tmp_path: Path, files: Mapping[str, bytes], **asked: Any) -> Propos
     """
     data = land(tmp_path / "data/exports", files)
     given = {"folder": tmp_path / "project", "place": str(data), **asked}
-    proposal = propose(InitOptions(**given), MACHINE)
+    proposal = propose(machine=MACHINE, **given)
     path = given["folder"] / "streams" / proposal.stream.name / "defs.yaml"
     path.parent.mkdir(parents=True)
     path.write_text(text_of(proposal), encoding="utf-8")
@@ -205,7 +199,7 @@ def test_later_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 def test_place_in_the_project_is_relative_and_nothing_lands_twice(tmp_path: Path) -> None:
     """Expect a path that moves with the project, and part files where no listing looks."""
     data = land(tmp_path, {"a-1.csv": CSV})
-    proposal = propose(InitOptions(folder=data, place=str(data)), MACHINE)
+    proposal = propose(data, str(data), MACHINE)
     assert proposal.attributes["source"]["uri"] == "../.."
     assert proposal.attributes["storage"]["root"] == "../../.batches/a"
 
@@ -259,4 +253,4 @@ def test_folder_without_a_name_for_a_stream_asks_for_one(tmp_path: Path) -> None
     """Expect the option to be named where neither files nor folder have letters."""
     land(tmp_path / "受注", {"2026-1.csv": CSV})
     with pytest.raises(ConfigurationError, match="--name"):
-        propose(InitOptions(folder=tmp_path / "p", place=str(tmp_path / "受注")), MACHINE)
+        propose(tmp_path / "p", str(tmp_path / "受注"), MACHINE)

@@ -37,13 +37,7 @@ from batch_pipeline.model.stream import (
     Storage,
     Stream,
 )
-
-MINIMAL = """\
-type: batch_pipeline.BatchStream
-attributes:
-  stream: orders
-  source: {uri: ./landing}
-"""
+from batch_pipeline_tests.config.test_stream_file_mistakes import MINIMAL, stream_file, with_lines
 
 FULL = """\
 type: batch_pipeline.BatchStream
@@ -76,19 +70,6 @@ attributes:
   part_files: {max_records: 5000, max_bytes: 1MiB}
   dagster: {partitions_per_run: 4}
 """
-
-
-def stream_file(folder: Path, text: str = MINIMAL, name: str = "orders") -> Path:
-    """Write a stream file into a streams folder."""
-    path = folder / name / "defs.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def with_lines(*lines: str) -> str:
-    """Return the minimal stream file with more lines; the first of them is line 5."""
-    return MINIMAL + "".join(f"  {line}\n" for line in lines)
 
 
 def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) -> None:
@@ -280,10 +261,7 @@ def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -
     assert list(streams) == ["customers"]
     paths = [f"{tmp_path}/{name}/defs.yaml" for name in "ab"]
     assert [(error.path, error.line) for error in errors] == [(path, 3) for path in paths]
-    assert [other in str(error) for error, other in zip(errors, paths[::-1], strict=True)] == [
-        True,
-        True,
-    ]
+    assert all(other in str(error) for error, other in zip(errors, paths[::-1], strict=True))
     with pytest.raises(ConfigurationError, match="the stream orders is also described by"):
         load_streams(tmp_path)
 

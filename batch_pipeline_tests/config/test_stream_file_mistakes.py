@@ -20,9 +20,9 @@ LAUGHS = "".join(
 )
 
 
-def stream_file(folder: Path, text: str) -> Path:
-    """Write a stream file of the stream orders."""
-    path = folder / "orders" / "defs.yaml"
+def stream_file(folder: Path, text: str = MINIMAL, name: str = "orders") -> Path:
+    """Write a stream file into a streams folder."""
+    path = folder / name / "defs.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

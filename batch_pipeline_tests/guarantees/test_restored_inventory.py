@@ -14,7 +14,7 @@ from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
 from batch_pipeline.pipeline.restore_check import (
     CheckedInventory,
     ensure_inventory_current,
-    unknown_manifests_of,
+    find_unknown_manifests,
 )
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.restorable_stream import (
@@ -140,7 +140,7 @@ def test_manifests_of_a_backfill_that_the_inventory_lacks_are_noticed(
     backup = disk.back_up()
     name = f"{backfilled(disk).job}-00000001-00000002.g1.json"
     disk.restore(backup)
-    assert unknown_manifests_of(disk.pipeline.database, disk.stream).jobs == {name: "orders.2023"}
+    assert find_unknown_manifests(disk.pipeline.database, disk.stream).jobs == {name: "orders.2023"}
     done = disk.discard()
     assert (done.manifests, done.records, done.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, noticed=1, discarded=1)

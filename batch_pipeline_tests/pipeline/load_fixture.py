@@ -17,11 +17,7 @@ from batch_pipeline_tests.load.target_scripts import loader, part_of
 from batch_pipeline_tests.seeds import planned, publish, query
 
 LEASE = timedelta(minutes=5)
-FIRST, SECOND, THIRD = (
-    "00000001-00000003",
-    "00000004-00000006",
-    "00000007-00000009",
-)
+FIRST, SECOND, THIRD = ("00000001-00000003", "00000004-00000006", "00000007-00000009")
 
 
 def orders(**overrides: Any) -> Stream:
@@ -69,10 +65,7 @@ def dock(database: Database, folder: Path, body: str, **overrides: Any) -> LoadC
 def settled(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     """What came of each batch, in a word."""
     return [
-        (
-            one.loading.label,
-            "waits" if one.waits else "failed" if one.loaded is None else "loaded",
-        )
+        (one.loading.label, "waits" if one.waits else "failed" if one.loaded is None else "loaded")
         for one in outcomes
     ]
 

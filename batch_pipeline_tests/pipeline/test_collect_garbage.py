@@ -78,9 +78,7 @@ def test_dry_run_tells_what_is_deleted_then(scene: GarbageScene) -> None:
 REMOVED = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at'"
 
 
-def test_superseded_generation_is_kept_unless_the_stream_says_how_long(
-    scene: GarbageScene,
-) -> None:
+def test_superseded_generation_is_kept_unless_the_stream_says_how_long(scene: GarbageScene) -> None:
     """Expect its pointer to go first, its row to stay and to be marked, the live one to stay."""
     scene.published()
     first = scene.there()
@@ -120,9 +118,7 @@ def test_collecting_beside_a_running_attempt_leaves_its_files(scene: GarbageScen
         assert scene.there() == sorted(left)
 
 
-def test_files_that_no_manifest_lists_go_and_those_of_the_attempt_stay(
-    scene: GarbageScene,
-) -> None:
+def test_files_that_no_manifest_lists_go_and_those_of_the_attempt_stay(scene: GarbageScene) -> None:
     """Expect what a lost task left beside its second run to be told apart by its name."""
     with claimed(scene.database, scene.batches[0]) as attempt:
         left = scene.put(f"{attempt.stem}-00000000-0badf00d.jsonl.gz")
@@ -146,10 +142,7 @@ def test_storage_that_moved_still_knows_its_live_files(disk: GarbageScene, tmp_p
 def test_files_of_unknown_attempts_are_told_and_deleted_on_request(scene: GarbageScene) -> None:
     """Expect files of another inventory's attempts to be left alone unless one insists."""
     stem = "orders-00000001-00000003-a1-0badf00d"
-    mine = [
-        f"{stem}-00000000-abcdef01.jsonl.gz",
-        "manifests/orders-00000001-00000003.g9.json",
-    ]
+    mine = [f"{stem}-00000000-abcdef01.jsonl.gz", "manifests/orders-00000001-00000003.g9.json"]
     other = f"clicks{stem.removeprefix('orders')}-00000000-abcdef01.jsonl.gz"
     for name in (*mine, other):
         scene.put(name)

@@ -107,10 +107,7 @@ def test_batches_behind_a_failed_one_wait_where_order_counts(
     published(database, tmp_path)
     first = dock(database, tmp_path, FAILS_AT_FOUR, in_order=True)
     assert loaded(first) == [(FIRST, "loaded"), (SECOND, "failed"), (THIRD, "waits")]
-    assert loaded(dock(database, tmp_path, scripts.GOOD)) == [
-        (SECOND, "loaded"),
-        (THIRD, "loaded"),
-    ]
+    assert loaded(dock(database, tmp_path, scripts.GOOD)) == [(SECOND, "loaded"), (THIRD, "loaded")]
 
 
 def test_next_generation_takes_the_place_of_one_that_failed(

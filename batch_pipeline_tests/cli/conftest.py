@@ -1,0 +1,18 @@
+"""Commands that run in this process, on a real server and real files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` with twelve items in four planned batches, named by the environment."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+        yield opened
