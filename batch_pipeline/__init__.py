@@ -47,7 +47,7 @@ Where to change what:
 - loading through a Singer target       load/singer_loader.py, load/singer_capabilities.py
 - metrics for Prometheus                metrics/, inventory/status.py
 - errors                                model/errors.py
-- docs                                  docs/; stream_file.md is generated from the models
+- docs                                  docs/
 """
 
 from importlib import import_module

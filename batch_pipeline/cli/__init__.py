@@ -78,7 +78,7 @@ REMOVED = {
     ),
     "report": "Use `status`, the plots of Dagster's asset pages, or `metrics` for Prometheus.",
     "import-pybatchintory": (
-        "See docs/from_pybatchintory.md for how to continue a job of pybatchintory."
+        "See docs/how_to/move_from_pybatchintory.md for how to continue a job of pybatchintory."
     ),
     "audit": "Use `batch-pipeline reconcile`, which plans items that appeared late.",
     "register": "Use `batch-pipeline plan`, which registers new files and plans them.",

@@ -116,7 +116,7 @@ class _Result:
 
 _INSTEAD_OF_ADOPT = (
     "Restore the inventory to a later point in time, or use --discard: it sets the manifests "
-    "aside and continues from the backup. See docs/operating/restore.md."
+    "aside and continues from the backup. See docs/how_to/back_up_and_restore.md."
 )
 
 

@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import JobPausedError, LandingTroubleError, Pip
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.pipeline.idle import RunResult, check_idle
+from batch_pipeline.pipeline.idle import RunResult, Work, find_work
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -62,25 +62,29 @@ def run_streams(
     Raises:
         RetryableError: another command works on the home.
     """
-    idle = _check_idle(pipeline, streams, command)
-    if idle is not None:
-        return idle
+    work, results = _find_work(pipeline, streams, command)
+    if work is Work.NONE:
+        return results
+    if work is Work.BATCHES:
+        from batch_pipeline.spark.sessions.session import start_session
+
+        start_session(pipeline.spark)  # its JVM starts during the imports
     from batch_pipeline.defs.in_process import open_exclusively, run_until_idle
 
     with open_exclusively(pipeline, command) as instance:
         return list(run_until_idle(pipeline, streams, instance))
 
 
-def _check_idle(
+def _find_work(
     pipeline: "Pipeline", streams: Sequence[Stream], command: str
-) -> list[RunResult] | None:
-    """Return the results if there is nothing to do for any stream, without importing Dagster."""
-    results: list[RunResult] = []
+) -> tuple[Work, list[RunResult]]:
+    """Return what is left to do, without importing Dagster, and the results if it is nothing."""
+    most, results = Work.NONE, []
     with pipeline.home.lock(command):
         for stream in streams:
             landing = None if stream.user_table else pipeline.landing(stream, wait=True)
             try:
-                result = check_idle(
+                work, result = find_work(
                     pipeline.database,
                     stream,
                     pipeline.meta_table(stream),
@@ -88,11 +92,13 @@ def _check_idle(
                     pipeline.home.reported(stream.name),
                 )
             except PipelineError:
-                return None  # reported with the other streams
-            if result is None:
-                return None
+                work, result = Work.REPORTS, RunResult(stream=stream.name)  # `run` reports it
+            if work is Work.BATCHES:
+                return work, []
+            if work is Work.REPORTS:
+                most = work
             results.append(result)
-    return results
+    return most, results
 
 
 def manifests(pipeline: "Pipeline", drained: RunResult) -> list[Manifest]:

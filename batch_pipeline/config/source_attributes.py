@@ -78,49 +78,44 @@ class TableAttributes(Section):
     table: Text = Field(description="Its name; another schema's table as `schema.table`.")
     roots: tuple[Location, ...] = Field(
         (),
-        description="Where its files may lie, links followed, one or more: folders, by file:///… "
-        "URIs or by paths, relative to the stream file, and prefixes such as s3://bucket/prefix. "
-        "A row that names a file elsewhere is refused; `[/]` is anywhere on disks (default: none, "
-        "which is refused).",
+        description="Folders and prefixes such as s3://bucket/prefix below which its files are, "
+        "links resolved. Rows with other files are refused; `[/]` allows any on disks (default: "
+        "none, which is refused).",
     )
     conn: Annotated[Text, AfterValidator(_connection)] | None = Field(
         None,
         description="$NAME of an environment variable with the URL of its database, or a URL "
-        "without a password; else BATCH_PIPELINE_META_CONN has the URL (default: the inventory's "
-        "database).",
+        "without a password (default: BATCH_PIPELINE_META_CONN, else the inventory's).",
     )
-    uid: Text = Field("uid", description="Column of ids: unique, never used again (default uid).")
+    uid: Text = Field(
+        "uid", description="Column of unique ids that are never reused (default uid)."
+    )
     item: Text = Field(
         "item",
         description="Column of locations: absolute paths, file:///… or s3://… URIs (default item).",
     )
     weight: Text | None = Field(
         "weight",
-        description="Column of what batch limits count, in bytes as a rule; null: every file "
-        "weighs 0 (default weight).",
+        description="Column that batch limits count; null: every file weighs 0 (default weight).",
     )
     where: Where = Field(
         None,
-        description="Which rows: a list of `{column, operator, value}`, `{all: […]}`, `{any: […]}` "
-        "(default: all).",
+        description="Rows to read (default: all).",
     )
-    imported: Text | None = Field(
-        None, description="Column of the times at which rows were inserted (default: none)."
-    )
+    imported: Text | None = Field(None, description="Column of insertion times (default: none).")
     ceiling: Strategy | None = Field(
         None,
-        description="How it is known that no row can still appear below an id (default: the exact "
-        "way of the database, else settle).",
+        description="How the high watermark is computed (default: the exact method of the "
+        "database, else settle).",
     )
     settle: Duration | None = Field(
         None,
-        description="Of settle: how long a row is left alone after it was imported (seconds, or "
-        "with a unit; default: 15m).",
+        description="With settle: minimum age of a row (seconds, or with a unit; default: 15m).",
     )
     on_bad_weight: Annotated[int, Field(strict=True, ge=0, le=MAX_ID)] | None = Field(
         None,
-        description="What a row counts whose weight is NULL, negative or no number (default: "
-        "such rows are refused).",
+        description="Weight of rows whose weight is NULL, negative or not a number (default: they "
+        "are refused).",
     )
 
     def check(self) -> None:
@@ -167,15 +162,13 @@ class OptionAttributes(Section):
     quote: str = Field('"', description="csv: one ASCII character around cells.")
     escape: str | None = Field(
         None,
-        description="csv: one ASCII character that takes the meaning from the next one; without it "
-        "a quote inside of a cell is doubled (default: none).",
+        description="csv: one ASCII character before a literal one (default: none, quotes are "
+        "doubled).",
     )
     names: tuple[Text, ...] = Field(
-        (), description="csv: columns of files without a header (default: the first record)."
+        (), description="csv: columns of files without a header (default: the header)."
     )
-    charset: str = Field(
-        "utf-8", description="csv and JSON: a charset that Python knows (default utf-8)."
-    )
+    charset: str = Field("utf-8", description="csv and JSON: a charset of Python (default utf-8).")
 
     def check(self) -> None:
         try:
@@ -201,13 +194,13 @@ class ListingAttributes(Section):
 
     order: KeyOrder = Field(
         KeyOrder.ANY,
-        description="any: every look lists all keys; ascending, where later files have higher "
-        "keys: a look asks for those behind the highest one alone (default any).",
+        description="any: each poll lists all keys; ascending: only those behind the highest known "
+        "(default any).",
     )
     relist: Duration | None = Field(
         None,
-        description="With ascending, or with events: how often all keys are listed nevertheless, "
-        "which finds what came out of order (seconds, or with a unit; default: 1h).",
+        description="With ascending or events: period of listing all keys (seconds, or with a "
+        "unit; default: 1h).",
     )
 
 
@@ -215,8 +208,7 @@ class EventAttributes(Section):
     """Queue with a bucket's notifications of new objects."""
 
     queue: QueueUrl = Field(
-        description="URL of the SQS queue that the bucket's event notifications go to; only this "
-        "stream reads it."
+        description="URL of the SQS queue of the bucket's notifications, read by this stream only."
     )
 
 
@@ -225,40 +217,38 @@ class SourceAttributes(Section):
 
     uri: Location | None = Field(
         None,
-        description="Where files land: a folder, by a file:///… URI or by a path, relative to the "
-        "stream file; or s3://bucket/prefix (default: none, then `meta_table` is needed).",
+        description="Folder or s3://bucket/prefix where files land (default: none, then "
+        "`meta_table` is needed).",
     )
     meta_table: TableAttributes | None = Field(
-        None, description="In place of uri: a table of your own, one row for each file."
+        None, description="Instead of `uri`: a table of your own, one row per file."
     )
     roots: tuple[Location, ...] = Field(
         (),
-        description="Where links in the folder may lead to, beside the folder itself: folders, by "
-        "file:///… URIs or by paths, relative to the stream file (default: nowhere).",
+        description="Folders outside of `uri` where links may lead (default: none).",
     )
     include: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
         ("*",),
-        description="Patterns of names (`*`, `?`, `[abc]`): a file is read if it matches one.",
+        description="Patterns of file names (`*`, `?`, `[abc]`).",
     )
     exclude: tuple[Text, ...] = Field(
-        (), description="Patterns of names: a file that matches one is left out (default: none)."
+        (), description="Patterns of file names to ignore (default: none)."
     )
     listing: ListingAttributes = Field(
-        ListingAttributes(), description="How a bucket is listed (default: all keys at each look)."
+        ListingAttributes(), description="How a bucket is listed (default: all keys at each poll)."
     )
     events: EventAttributes | None = Field(
-        None, description="Where a bucket tells of new files (default: it is listed)."
+        None, description="Notifications of new objects (default: listing)."
     )
     max_item_size: Annotated[Size, Field(ge=_LEAST_ITEM)] | None = Field(
         None,
-        description="Plain csv and jsonl files larger than this become several items, each a "
-        "range of whole records, and are encoded, resumed and repeated range by range (bytes, or "
-        "with a unit; default: none, a file is one item).",
+        description="Larger plain csv and jsonl files become several items, ranges of whole "
+        "records (bytes, or with a unit; default: none).",
     )
     format: SourceFormat = Field(
         SourceFormat.AUTO,
-        description="What the files contain: csv, jsonl, json (an array, or documents), parquet, "
-        "avro, or auto: decided file by file (default auto).",
+        description="Contents of the files; json is an array or documents; auto decides file by "
+        "file (default auto).",
     )
     options: OptionAttributes = Field(OptionAttributes(), description="How text files are written.")
 

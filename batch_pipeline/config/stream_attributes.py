@@ -48,19 +48,21 @@ class SchemaAttributes(Section):
 
     mode: Literal["infer", "declared"] | None = Field(
         None,
-        description="infer: from the records; declared: by `file` (default: declared where `file` "
-        "is given, else infer).",
+        description="infer: from records; declared: by `file` (default: declared with `file`, else "
+        "infer).",
     )
     file: Text | None = Field(
-        None, description="JSON Schema of a record: a path, relative to the stream file."
+        None, description="Path of a JSON Schema of a record, relative to the stream file."
     )
     evolution: Evolution = Field(
         Evolution.ADD,
-        description="When records do not fit the schema: add columns and widen types, fail the "
-        "batch, or rescue what does not fit into the column `_rescued_data` (default add).",
+        description="If records do not fit: add columns and widen types, fail the batch, or rescue "
+        "values into `_rescued_data` (default add).",
     )
     sample_records: Count | None = Field(
-        None, description="Records that one task reads to infer columns (default: all)."
+        None,
+        description="Records per task to infer columns from (default: 10,000 in a stream's first "
+        "batch, then all). If other records do not fit, the batch is encoded again.",
     )
 
     def check(self) -> None:
@@ -104,22 +106,23 @@ class OnBadRecordAttributes(Section):
         None,
         strict=True,
         ge=0,
-        description="Malformed records of a batch, at most (default: 0, or any number where "
-        "`max_bad_ratio` is given).",
+        description="Maximum per batch (default: 0, or any number with `max_bad_ratio`).",
     )
     max_bad_ratio: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Share of malformed records among all of the batch, at most.",
+        description="Maximum share of the records of a batch.",
     )
 
 
 class OnBadFileAttributes(Section):
     """What to do with each kind of bad file: fail, skip or quarantine."""
 
-    missing: OnBadFile = Field(OnBadFile.FAIL, description="A file that is not there any more.")
-    changed: OnBadFile = Field(OnBadFile.FAIL, description="A file other than the one registered.")
+    missing: OnBadFile = Field(OnBadFile.FAIL, description="A file that is gone.")
+    changed: OnBadFile = Field(
+        OnBadFile.FAIL, description="A file that differs from what was registered."
+    )
     corrupt: OnBadFile = Field(OnBadFile.FAIL, description="A file that cannot be read.")
 
 
@@ -153,14 +156,13 @@ class ReadLimitAttributes(Section):
 
     max_record_bytes: Annotated[Size, Field(ge=1)] = Field(
         64 * 2**20,
-        description="Length of a record, at most (bytes, or with a unit; default 64MiB).",
+        description="Maximum length of a record (bytes, or with a unit; default 64MiB).",
     )
     max_expansion: Count = Field(
         250,
-        description="How many times larger a compressed file may become, looked at from 64MiB on "
-        "(default 250).",
+        description="Maximum growth of a compressed file, checked from 64MiB on (default 250).",
     )
-    max_columns: Count = Field(10_000, description="Columns of a record, at most (default 10000).")
+    max_columns: Count = Field(10_000, description="Maximum number of columns (default 10000).")
 
 
 class MappingAttributes(Section):
@@ -168,21 +170,21 @@ class MappingAttributes(Section):
 
     select: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
         ("*",),
-        description="Patterns of properties; `!` in front deselects, the last match decides.",
+        description="Patterns of properties; `!` deselects, the last match wins.",
     )
     stream_maps: dict[str, Any] = Field(
         {}, description="The Singer SDK's stream maps, by stream (default: none)."
     )
     stream_map_config: dict[str, Any] = Field(
-        {}, description="What expressions of stream maps see as `config` (default: none)."
+        {}, description="`config` in expressions of stream maps (default: none)."
     )
     flattening_enabled: bool = Field(
         default=False, description="Flatten nested objects (default false)."
     )
     flattening_max_depth: Annotated[int, Field(strict=True, ge=0)] | None = Field(
-        None, description="Levels to flatten, at most (default: all)."
+        None, description="Maximum number of levels (default: all)."
     )
-    flattening_separator: Text = Field("__", description="Between the names of levels.")
+    flattening_separator: Text = Field("__", description="Separator of level names.")
 
     def mapping(self) -> RecordMapping:
         """Return the model."""
@@ -216,7 +218,7 @@ class EncodingAttributes(Section):
         description=f"O{_COMPRESSIONS[1:]} (default: the first of these).",
     )
     level: Annotated[int, Field(strict=True)] | None = Field(
-        None, description="gzip 0 to 9, zstd 1 to 19 (default: the fastest that is worth it)."
+        None, description="gzip 0 to 9, zstd 1 to 19 (default: fast)."
     )
 
     def check(self) -> None:
@@ -233,24 +235,23 @@ class StorageAttributes(Section):
 
     root: Location = Field(
         "./batches",
-        description="Where part files go: a folder, by a file:///… URI or by a path, relative to "
-        "the stream file; or s3://bucket/prefix (default ./batches).",
+        description="Folder or s3://bucket/prefix of part files (default ./batches).",
     )
-    prefix: str = Field("", description="Start of every file name (default: none).")
+    prefix: str = Field("", description="Prefix of file names (default: none).")
     keep_superseded: Duration | None = Field(
         None,
-        description="How long files of a generation stay once a newer one is published, at least "
-        "24h (seconds, or with a unit such as 30d; default: for ever).",
+        description="How long replaced generations are kept, at least 24h (seconds, or with a unit "
+        "such as 30d; default: for ever).",
     )
     keep_loaded: Duration | None = Field(
         None,
-        description="How long files of a generation stay once all `targets` have it, at least 24h "
+        description="How long generations are kept after all `targets` loaded them, at least 24h "
         "(seconds, or with a unit such as 30d; default: for ever).",
     )
     keep_quarantine: Duration | None = Field(
         None,
-        description="How long quarantine files stay once their generation is published, at least "
-        "24h (seconds, or with a unit such as 90d; default: as long as its other files).",
+        description="How long quarantine files are kept after publishing, at least 24h (seconds, "
+        "or with a unit such as 90d; default: as their generation).",
     )
 
     def check(self) -> None:
@@ -264,10 +265,10 @@ class StorageAttributes(Section):
 class PartFilesAttributes(Section):
     """Bounds of one part file."""
 
-    max_records: Count = Field(100_000, description="Records, at most (default 100000).")
+    max_records: Count = Field(100_000, description="Maximum number of records (default 100000).")
     max_bytes: Annotated[Size, Field(ge=1)] = Field(
         128 * 2**20,
-        description="Uncompressed size, at most (bytes, or with a unit; default 128MiB).",
+        description="Maximum uncompressed size (bytes, or with a unit; default 128MiB).",
     )
 
 
@@ -276,19 +277,19 @@ class BatchAttributes(Section):
 
     max_weight: Size = Field(
         64 * 2**20,
-        description="Size of all files of a batch together, at most; a heavier file is a batch of "
-        "its own (bytes, or with a unit; default 64MiB).",
+        description="Maximum size of its files; a larger file is a batch of its own (bytes, or "
+        "with a unit; default 64MiB).",
     )
-    max_count: Count = Field(100, description="Files in a batch, at most (default 100).")
+    max_count: Count = Field(100, description="Maximum number of files (default 100).")
     max_wait: Duration = Field(
         timedelta(minutes=5),
-        description="How old the oldest file of a batch lighter than `min_weight` must be before "
-        "it is taken anyway (seconds, or with a unit; default 5m).",
+        description="Age of the oldest file at which a batch below `min_weight` is planned "
+        "(seconds, or with a unit; default 5m).",
     )
     min_weight: Size = Field(
         0,
-        description="A last batch lighter than this waits for more files; 0 never waits (bytes, or "
-        "with a unit; default 0).",
+        description="A last batch below this size waits for more files (bytes, or with a unit; "
+        "default 0).",
     )
 
     def check(self) -> None:
@@ -300,45 +301,45 @@ class DagsterAttributes(Section):
 
     automation: Automation | None = Field(
         None,
-        description="Whether sensors and schedules run by default: running or stopped (default: "
-        "running in `batch-pipeline dev` and `batch_pipeline.definitions`, else stopped).",
+        description="Default status of sensors and schedules (default: running in `batch-pipeline "
+        "dev` and `batch_pipeline.definitions`, else stopped).",
     )
     backfills: bool = Field(
         default=False,
-        description="Whether the stream has an asset for batches of backfills (default false).",
+        description="Define an asset for batches of backfills (default false).",
     )
     spark_resource: Text | None = Field(
         None,
-        description="Key of a resource of your project whose `spark_session` encodes the stream, "
-        "such as a `PySparkResource` (default: a session of our own).",
+        description="Key of a resource with a `spark_session`, such as a `PySparkResource` "
+        "(default: a session of our own).",
     )
     partitions_per_run: Count = Field(
-        50, description="Batches that one run encodes, at most (default 50)."
+        50, description="Maximum number of batches per run (default 50)."
     )
     runs_at_once: Count = Field(
-        10, description="Runs that sensors keep queued or running, at most (default 10)."
+        10, description="Maximum number of runs that sensors keep queued or running (default 10)."
     )
     group: Text | None = Field(None, description="Asset group (default: the name of the stream).")
     owners: tuple[Text, ...] = Field(
-        (), description="E-mail addresses, or team:name (default: none)."
+        (), description="E-mail addresses or `team:name` (default: none)."
     )
     tags: dict[Text, str] = Field({}, description="Tags of the assets (default: none).")
     schedule: Text | None = Field(
         None,
-        description="Cron line that says when to look for new files (default: all the time).",
+        description="Cron line of polls for new files (default: continuously).",
     )
     timezone: Text = Field("UTC", description="Time zone of the schedule (default UTC).")
     pool: Text | None = Field(
         None,
-        description="Dagster pool whose limit holds for the runs (default: one of its own).",
+        description="Dagster pool of the runs (default: one of its own).",
     )
     max_backlog_age: Duration = Field(
         timedelta(hours=1),
-        description="How long the oldest item may wait before a check says so (seconds, or with a "
-        "unit; default 1h).",
+        description="Age of a waiting file at which the check fails (seconds, or with a unit; "
+        "default 1h).",
     )
     max_quarantined_ratio: float = Field(
-        0.0, description="Share of quarantined records, 0 to 1, above which a check says so."
+        0.0, description="Share of quarantined records, 0 to 1, at which the check fails."
     )
 
     def check(self) -> None:
@@ -348,16 +349,14 @@ class DagsterAttributes(Section):
 class StreamAttributes(MappingAttributes):
     """One stream: where its files land, how they are cut into batches, what is written where."""
 
-    stream: Annotated[str, AfterValidator(stream_name)] = Field(
-        description="Singer name of the stream: letters, digits, '_', '.' and '-'; at most 100."
-    )
+    stream: Annotated[str, AfterValidator(stream_name)] = Field(description="Name of the stream.")
     source: SourceAttributes = Field(description="Where files land and how they are read.")
-    batch: BatchAttributes = Field(BatchAttributes(), description="Bounds of a batch.")
+    batch: BatchAttributes = Field(BatchAttributes(), description="Limits of a batch.")
     key_properties: tuple[Text, ...] = Field(
-        (), description="Columns that together identify a record (default: none)."
+        (), description="Columns that identify a record (default: none)."
     )
     encoding: EncodingAttributes = Field(
-        EncodingAttributes(), description="What BATCH files are (default: jsonl with gzip)."
+        EncodingAttributes(), description="Format of part files (default: jsonl with gzip)."
     )
     storage: StorageAttributes = Field(
         StorageAttributes(), description="Where part files go (default ./batches)."
@@ -365,43 +364,41 @@ class StreamAttributes(MappingAttributes):
     schema_: SchemaAttributes = Field(
         SchemaAttributes(),
         alias="schema",
-        description="The columns, and how they may change (default: inferred).",
+        description="Columns, and how they may change (default: inferred).",
     )
     on_bad_record: OnBadRecordAttributes = Field(
         OnBadRecordAttributes(),
-        description="How many malformed records a batch may have (default: none).",
+        description="Malformed records to quarantine before the batch fails (default: none).",
     )
     on_bad_file: OnBadFileValue = Field(
         OnBadFileAttributes(),
-        description="A file that cannot be used: fail its batch, or skip or quarantine it and "
-        "publish the rest; one word, or one each for missing, changed and corrupt (default: fail).",
+        description="What to do with unusable files: fail the batch, or skip or quarantine the "
+        "file (default: fail).",
     )
     on_nonfinite: OnNonfinite = Field(
         OnNonfinite.QUARANTINE,
-        description="NaN and infinities where JSON is written: quarantine the record, or write "
-        "null or a string (default quarantine).",
+        description="NaN and infinity in JSON: quarantine the record, or write null or a string "
+        "(default quarantine).",
     )
     transform: Text | None = Field(
         None,
-        description="`package.module:function` of yours, DataFrame to DataFrame, run on Spark "
-        "(default: none).",
+        description="`package.module:function`, from DataFrame to DataFrame (default: none).",
     )
     lineage: LineageValue = Field(
         (),
-        description="Columns added to each record; true for those that Singer targets expect, "
-        "`_sdc_…` (default: none).",
+        description="Columns added to each record; true: `_sdc_…` (default: none).",
     )
     read_limits: ReadLimitAttributes = Field(
-        ReadLimitAttributes(), description="What a task is willing to read."
+        ReadLimitAttributes(), description="Limits of files that are read."
     )
     part_files: PartFilesAttributes = Field(
-        PartFilesAttributes(), description="Bounds of one part file."
+        PartFilesAttributes(), description="Limits of part files."
     )
     dagster: DagsterAttributes = Field(
         DagsterAttributes(), description="How Dagster runs the stream."
     )
     targets: dict[TargetName, TargetAttributes] = Field(
-        {}, description="Where published batches are loaded, by a name of your own (default: none)."
+        {}, description="Destinations of published batches, by name (default: none)."
     )
 
     def check(self) -> None:

@@ -135,7 +135,7 @@ class PostgresTargetAttributes(Section):
     )
     mode: WriteMode = Field(
         WriteMode.APPEND,
-        description="append, or upsert: of records with one key the newest stays (default append).",
+        description="append, or upsert: the newest record of a key stays (default append).",
     )
 
 
@@ -146,20 +146,19 @@ class TargetAttributes(Section):
         None, description="A Postgres table, loaded by COPY."
     )
     command: Command | None = Field(
-        None, description="In place of postgres: the command line of a Singer target."
+        None, description="Instead of `postgres`: command line of a Singer target."
     )
     config: TargetConfig | None = Field(
         None,
-        description="Its configuration; a value that is $NAME is taken from the environment.",
+        description="Its configuration; $NAME is taken from the environment.",
     )
     messages: MessageMode | None = Field(
         None,
-        description="How it gets records: in BATCH messages, in RECORD messages, or auto: in BATCH "
-        "messages if it reads such files (default: auto).",
+        description="Kind of messages; auto: BATCH if the target reads such files (default: auto).",
     )
     timeout: Duration | None = Field(
         None,
-        description="How long it may do nothing before it is stopped (seconds, or with a unit; "
+        description="How long it may be idle before it is stopped (seconds, or with a unit; "
         "default: 30m).",
     )
 

@@ -45,7 +45,7 @@ from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.idle import RunResult
 from batch_pipeline.spark.sessions.class_data_builder import build_later
-from batch_pipeline.spark.sessions.session import close_session
+from batch_pipeline.spark.sessions.session import end_session, open_in_background
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -86,17 +86,18 @@ def open_shared(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
 
 @contextmanager
 def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterInstance]:
-    """Hold the home's lock and yield its Dagster instance; close the Spark session at the end.
+    """Hold the home's lock and yield its Dagster instance; end the Spark session at the end.
 
     Raises:
         RetryableError: another command holds the lock.
     """
     with pipeline.home.lock(command), open_shared(pipeline) as instance:
         _keep_interrupts_from_log_processes(instance)
+        open_in_background()
         try:
             yield instance
         finally:
-            if close_session():
+            if end_session():
                 build_later(pipeline.home.path)
 
 

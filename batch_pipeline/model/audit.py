@@ -81,7 +81,7 @@ class Audit:
         if self.other_table:
             return [
                 f"Nothing was compared or planned: {problem}. Take a new name for the job, or "
-                f'correct what it reads ("Moving a meta table" in docs/library.md).'
+                f'correct what it reads ("Moving a meta table" in docs/reference/meta_tables.md).'
                 for problem in self.other_table
             ]
         lines = [f"Published batches compared with the meta table: {self.batches}."]

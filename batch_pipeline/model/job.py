@@ -19,7 +19,7 @@ _ROLES = ("uid", "item", "weight")
 _INVENTORY = "inventory"
 _MOVED = (
     'If only the database has moved and its rows are the same, see "Moving a meta table" in '
-    "docs/library.md."
+    "docs/reference/meta_tables.md."
 )
 MAX_NAME = 200
 _ENDED = frozenset(

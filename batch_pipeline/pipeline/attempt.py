@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE = timedelta(minutes=5)
-_MAX_WIDENINGS = 4
+_MAX_PASSES = 5
+_SAMPLE_RECORDS = 10_000  # per task, to infer the first schema of a stream
 
 
 class Encoder(Protocol):
@@ -164,12 +165,12 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
     )
     items = context.meta_table.items(attempt.batch)
     version, schema = _known_schema(context.schemas, context.stream)
-    evolution = _evolution_of(context.stream, schema)
+    first, later = _streams_of_passes(context.stream, schema)
     changes: tuple[SchemaChange, ...] = ()
-    for pass_number in range(_MAX_WIDENINGS):
+    for stream in (first, *[later] * (_MAX_PASSES - 1)):
         result = context.encoder.encode(
             EncodeRequest(
-                stream=_stream_for_pass(context.stream, evolution, pass_number),
+                stream=stream,
                 items=items,
                 schema=schema,
                 stem=attempt.stem,
@@ -177,7 +178,8 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 watch=EncodeCallbacks(is_cancelled=lambda: not context.attempts.holds(attempt)),
             )
         )
-        _check_bad_data(context.stream, result)
+        is_sample = bool(result.misfits) and stream.schema.sample_records is not None
+        _check_bad_data(context.stream, result, is_sample=is_sample)
         if not result.misfits:
             result.check_conservation()
             version = version or _first_version(context, result)
@@ -189,7 +191,7 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 schema_changes=changes,
                 weight=weight,
             )
-        _check_evolution(context.stream, evolution, result.misfits, (version, schema))
+        _check_evolution(stream, result.misfits, (version, schema))
         before = schema
         version, schema = context.schemas.widen(
             context.stream.name,
@@ -207,13 +209,15 @@ def _first_version(context: EncodeContext, result: EncodeResult) -> int:
     return version
 
 
-def _check_bad_data(stream: Stream, result: EncodeResult) -> None:
+def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) -> None:
     is_registered = stream.user_table is None
     for item in result.items:
         kind = item.bad_kind
         if kind is not None and stream.on_bad_file.of(kind) is OnBadFile.FAIL:
             place = (stream.name, item.location, None, item.bad_file or kind)
             raise BadFileError(*place, is_registered=is_registered, kind=kind)
+    if is_sample and stream.on_bad_record.max_bad_ratio is not None:
+        return  # a share of all records
     bad = sum(item.quarantined for item in result.items)
     read = sum(item.read for item in result.items)
     if not stream.on_bad_record.allow(bad=bad, read=read):
@@ -271,7 +275,7 @@ def _reason(error: BaseException) -> str:
 
 def _schema_unsettled(stream: str, schema: RecordSchema) -> InvariantError:
     return InvariantError(
-        f"{stream}: the schema did not settle after {_MAX_WIDENINGS} widenings "
+        f"{stream}: the schema did not settle after {_MAX_PASSES} passes "
         f"(columns: {len(schema.columns)}). Nothing was published. Please "
         f"report this."
     )
@@ -296,24 +300,23 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     return schemas.widen(stream.name, added, text_source=False)
 
 
-def _evolution_of(stream: Stream, schema: RecordSchema) -> Evolution:
-    """Return the rule for a batch: without declared or known columns, records may add any."""
+def _streams_of_passes(stream: Stream, schema: RecordSchema) -> tuple[Stream, Stream]:
+    """Return the stream for the first pass of the encoder, and for the others.
+
+    Only the first pass may stop after a sample. Without declared or known columns, records may add
+    any, and the first pass infers them from a sample.
+    """
+    evolution, sample = stream.schema.evolution, stream.schema.sample_records
     added = {column.name for column in _added(stream)}
     if stream.schema.declared is None and added.issuperset(schema.names):
-        return Evolution.ADD
-    return stream.schema.evolution
-
-
-def _stream_for_pass(stream: Stream, evolution: Evolution, pass_number: int) -> Stream:
-    """Return the stream for a pass of the encoder; only the first pass infers from a sample."""
-    sample = stream.schema.sample_records if pass_number == 0 else None
-    rules = replace(stream.schema, evolution=evolution, sample_records=sample)
-    return replace(stream, schema=rules)
+        evolution, sample = Evolution.ADD, sample or _SAMPLE_RECORDS
+    later = replace(stream.schema, evolution=evolution, sample_records=None)
+    first = replace(later, sample_records=sample)
+    return replace(stream, schema=first), replace(stream, schema=later)
 
 
 def _check_evolution(
     stream: Stream,
-    evolution: Evolution,
     misfits: Sequence[Misfit],
     known: tuple[int, RecordSchema],
 ) -> None:
@@ -322,7 +325,7 @@ def _check_evolution(
     Raises:
         BatchDataError: it may not change.
     """
-    if evolution is not Evolution.FAIL:
+    if stream.schema.evolution is not Evolution.FAIL:
         return
     version, columns = known[0], known[1].by_name()
     refused = [misfit for misfit in misfits if not _is_untyped(columns.get(misfit.column.name))]

@@ -6,6 +6,7 @@ without new files does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -53,14 +54,22 @@ class RunResult:
         return [status for status in self.statuses if status.state not in others]
 
 
-def check_idle(
+class Work(Enum):
+    """What `run` has left to do for a stream."""
+
+    NONE = "nothing"
+    REPORTS = "nothing to encode, but Dagster may lack events, or the stream is paused"
+    BATCHES = "new files, or batches that are not published"
+
+
+def find_work(
     database: "Database",
     stream: "Stream",
     table: "OwnMetaTable | UserMetaTable",
     landing: "SourceLanding | None",
     reported: Mapping[int, int],
-) -> RunResult | None:
-    """Return the result of a `run` that has nothing to do for a stream, None if it may have.
+) -> tuple[Work, RunResult]:
+    """Return what is left to do for a stream, and the result of a `run` if that is nothing.
 
     `landing` is None for a user's meta table; `reported` are the publish counts of the stream's
     jobs up to which Dagster has all events. Changes nothing.
@@ -68,21 +77,22 @@ def check_idle(
     Raises:
         PipelineError: the landing, the storage or the user's table cannot be read.
     """
-    if not reported or database.change_feed.publish_counts(stream.name) != reported:
-        return None
-    if database.jobs.paused(stream.name) is not None or database.backfills.paused(stream.name):
-        return None
-    if not database.stream_statuses.all_states(stream.name) <= _SETTLED:
-        return None
-    ensure_inventory_current(database, stream)
     result = RunResult(stream=stream.name)
+    if database.jobs.paused(stream.name) is not None or database.backfills.paused(stream.name):
+        return Work.REPORTS, result
+    if not database.stream_statuses.all_states(stream.name) <= _SETTLED:
+        return Work.BATCHES, result
+    ensure_inventory_current(database, stream)
+    has_troubles = False
     if landing is not None and isinstance(table, OwnMetaTable):
         found = landing.found_files()
         while files := list(islice(found, _CHUNK_FILES)):
             if not table.has(files):
-                return None
+                return Work.BATCHES, result
             result.files_found += len(files)
-        if landing.troubles:
-            return None
-    planned = database.stream_statuses.status(stream.name, table).items_not_planned
-    return result if planned == 0 else None
+        has_troubles = bool(landing.troubles)
+    if database.stream_statuses.status(stream.name, table).items_not_planned:
+        return Work.BATCHES, result
+    if has_troubles or not reported or database.change_feed.publish_counts(stream.name) != reported:
+        return Work.REPORTS, result
+    return Work.NONE, result

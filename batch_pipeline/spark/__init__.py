@@ -2,3 +2,8 @@
 
 Importing a module of this package starts nothing and does not import pyspark; sessions do.
 """
+
+import warnings
+
+# Records pass as Arrow data, so that pandas converts none of them.
+warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

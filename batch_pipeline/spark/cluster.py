@@ -44,6 +44,11 @@ def locate_executors(master: str) -> ExecutorLocation:
     return ExecutorLocation.REMOTE
 
 
+def runs_in_driver(master: str) -> bool:
+    """Return whether tasks run in the driver's JVM, so that no other machine or process does."""
+    return locate_executors(master) is ExecutorLocation.DRIVER
+
+
 def is_local_cluster(master: str) -> bool:
     """Return whether the driver itself starts the executors, as processes of its user."""
     return master.startswith("local-cluster[")

@@ -22,7 +22,7 @@ from batch_pipeline.model.errors import (
     SparkUnavailableError,
     TasksLostError,
 )
-from batch_pipeline.spark.cluster import ExecutorLocation, locate_executors
+from batch_pipeline.spark.cluster import runs_in_driver
 from batch_pipeline.spark.engine import (
     engine_errors,
     failure_reason,
@@ -165,7 +165,7 @@ def diagnose_report(session: "SparkSession", report: str) -> ConfigurationError 
     with suppress(*engine_errors(), SparkUnavailableError):  # they cannot be probed now
         if is_connect(session):
             return _probe_connect_executors(session, modules)
-        if locate_executors(target) is not ExecutorLocation.DRIVER:
+        if not runs_in_driver(target):
             cores = session.sparkContext.defaultParallelism
             return _probe_executors(session, target, cores, modules)
     return None

@@ -23,7 +23,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
 
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 ATTEMPTS = """
-SELECT lpad(b.first_id::text, 12, '0') || '-' || lpad(b.last_id::text, 12, '0') AS partition,
+SELECT lpad(b.first_id::text, 8, '0') || '-' || lpad(b.last_id::text, 8, '0') AS partition,
     a.status, a.error, a.generation, a.run_id
 FROM batch_pipeline.attempt a
 JOIN batch_pipeline.batch b ON b.id = a.batch_id

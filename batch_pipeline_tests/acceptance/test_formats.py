@@ -219,3 +219,20 @@ def test_transform_of_ones_own_runs_between_reading_and_writing(sandbox: Sandbox
     [manifest] = manifests(sandbox.storage("totals"))
     records = manifest["records"]
     assert (records["read"], records["transformed"], records["written"]) == (3, 3, 2)
+
+
+def test_columns_that_the_sample_of_the_first_batch_lacks_are_written(sandbox: Sandbox) -> None:
+    """The schema is inferred from 10,000 records of a task; the last ones differ."""
+    records: list[dict[str, Any]] = [{"id": number, "text": "x" * 200} for number in range(40_000)]
+    records[-1] |= {"id": 0.5, "note": "late"}
+    data = "".join(f"{json.dumps(record)}\n" for record in records).encode()
+    sandbox.land("late_types", {"1.jsonl": data})
+    sandbox.write_stream("late_types", source={"include": ["*.jsonl"], "format": "jsonl"})
+    storage = sandbox.storage("late_types")
+    sandbox.output_of("run", "late_types")
+    written = [*json_records(storage)]
+    assert [record["id"] for record in written] == [record["id"] for record in records]
+    assert written[-1]["note"] == "late"
+    [manifest] = manifests(storage)
+    assert manifest["schema_version"] == 2
+    assert unaccounted_files(storage) == []

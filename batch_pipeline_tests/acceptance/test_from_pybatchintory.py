@@ -14,7 +14,9 @@ from batch_pipeline_tests.acceptance.pybatchintory_user import Orders, asked, py
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.logins import copied
 
-PAGE = (Path(batch_pipeline.__file__).parent / "docs/from_pybatchintory.md").read_text("utf-8")
+PAGE = (Path(batch_pipeline.__file__).parent / "docs/how_to/move_from_pybatchintory.md").read_text(
+    "utf-8"
+)
 CREATE = """
 CREATE SCHEMA old;
 CREATE SCHEMA ops;

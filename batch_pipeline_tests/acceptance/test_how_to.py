@@ -125,6 +125,11 @@ def shop(
 
 # Pages whose code is run by the tests of its package.
 RUN_BY_OTHERS = {
+    "back_up_and_restore": "test_restored.py of guarantees; its shell commands are PostgreSQL's",
+    "deploy": "docs/test_operating_pages.py and storage/test_recorded_requests.py",
+    "handle_failures": "docs/test_code_blocks.py",
+    "monitor": "docs/test_operating_pages.py",
+    "move_from_pybatchintory": "test_from_pybatchintory.py",
     "read_batches": "pipeline/test_read.py and defs/test_reader.py",
     "transform_with_pyspark": "spark/test_transform.py",
 }

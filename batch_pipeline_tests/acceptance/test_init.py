@@ -18,7 +18,7 @@ from batch_pipeline.cli import cli
 from batch_pipeline_tests.acceptance.console_page import Typed, steps
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, json_records, manifests
 
-PAGE = Path(batch_pipeline.__file__).parent / "docs" / "own_files.md"
+PAGE = Path(batch_pipeline.__file__).parent / "docs/tutorials/first_batches.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 PLACE = "/data"  # where the page is
 RUN_ELSEWHERE = {"batch-pipeline dev"}  # by test_dev.py

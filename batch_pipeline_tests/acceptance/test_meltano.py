@@ -21,7 +21,7 @@ from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, js
 pytestmark = pytest.mark.long
 
 MELTANO = ("meltano==4.4.1",)
-SINGER_PAGE = Path(__file__).parents[2] / "batch_pipeline/docs/singer.md"
+SINGER_PAGE = Path(__file__).parents[2] / "batch_pipeline/docs/reference/singer.md"
 SALES = """
     INSERT INTO sale
     SELECT n, n + 0.25, 'Zoë ' || n, '2026-01-01Z'::timestamptz + n * interval '1 second'

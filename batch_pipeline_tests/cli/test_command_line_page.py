@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-PAGE = Path(batch_pipeline.__file__).parent / "docs" / "command_line.md"
+PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/command_line.md"
 # In an order in which each finds something to tell.
 RUN = [
     *("status", "explain 1", "plan orders", "plan orders --dry-run"),

@@ -136,7 +136,7 @@ def test_definitions_of_streams_described_in_python() -> None:
 
 def test_definitions_of_the_page_load() -> None:
     """Expect the Python of the page on Dagster to give what it says."""
-    page = Path(batch_pipeline.__file__).with_name("docs") / "dagster.md"
+    page = Path(batch_pipeline.__file__).with_name("docs") / "reference/dagster.md"
     blocks = [one.split("```")[0] for one in page.read_text("utf-8").split("```python\n")[1:]]
     [example] = [block for block in blocks if "build_definitions" in block]
     names: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """The reference page of stream files, written from the models that read them.
 
-Keys, types, bounds, defaults and meanings are those of the models; the head of the page is in
-`stream_file_head.md`, examples and links are in `stream_file_sections`.
+Keys, types, bounds, defaults and meanings are those of the models; the head of the page, examples
+and links are in `stream_file_sections`.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 import batch_pipeline
 from batch_pipeline.config.attribute_types import Section
 from batch_pipeline.config.stream_attributes import MappingAttributes, StreamAttributes
-from batch_pipeline_tests.docs.stream_file_sections import EXAMPLES, SEE, TITLES
+from batch_pipeline_tests.docs.stream_file_sections import EXAMPLES, HEAD, SEE, TITLES
 from batch_pipeline_tests.docs.stream_file_types import (
     meaning,
     section_in,
@@ -23,8 +23,7 @@ from batch_pipeline_tests.docs.stream_file_types import (
     written_default,
 )
 
-PAGE = Path(batch_pipeline.__file__).parent / "docs" / "stream_file.md"
-HEAD = Path(__file__).with_name("stream_file_head.md")
+PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/stream_file.md"
 MAPPING = "mapping"  # the place of keys that stand beside the others, in a table of their own
 
 
@@ -63,7 +62,7 @@ def parts() -> list[Part]:
 
 def text() -> str:
     """Write the page."""
-    return "\n\n".join([HEAD.read_text(encoding="utf-8").strip(), *map(_part, parts())]) + "\n"
+    return "\n\n".join([HEAD.strip(), *map(_part, parts())]) + "\n"
 
 
 def _parts_in(outer: Part) -> Iterator[Part]:
@@ -78,17 +77,16 @@ def _parts_in(outer: Part) -> Iterator[Part]:
 
 def _part(part: Part) -> str:
     level = "##" if "." not in part.path.removesuffix(".NAME") else "###"
-    rows = [_row(part, key, field) for key, field in part.keys.items()]
-    table = "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
-    lead = " ".join(str(part.model.__doc__).split())
-    example = f"```yaml\n{EXAMPLES[part.path].strip()}\n```"
+    entries = [_entry(part, key, field) for key, field in part.keys.items()]
+    keys = "\n".join(entries)
+    example = [f"```yaml\n{EXAMPLES[part.path].strip()}\n```"] if part.path in EXAMPLES else []
     see = [SEE[part.path]] if part.path in SEE else []
-    return "\n\n".join([f"{level} {part.title}", lead, table, example, *see])
+    return "\n\n".join([f"{level} {part.title}", *see, keys, *example])
 
 
-def _row(part: Part, key: str, field: FieldInfo) -> str:
-    cells = (f"`{key}`", type_words(field, part.place(key)), _default(field), meaning(field))
-    return f"| {' | '.join(cells)} |"
+def _entry(part: Part, key: str, field: FieldInfo) -> str:
+    kind = "; ".join(filter(None, [type_words(field, part.place(key)), _default(field)]))
+    return f"- `{key}` ({kind}): {meaning(field)}"
 
 
 def _default(field: FieldInfo) -> str:
@@ -96,5 +94,6 @@ def _default(field: FieldInfo) -> str:
         return "required"
     written = written_default(field)
     if written is not None:
-        return f"`{written}`"
-    return told_default(field) or ("see there" if isinstance(field.default, Section) else "none")
+        return f"default `{written}`"
+    default = told_default(field)
+    return "" if default is None or default == "none" else f"default {default}"

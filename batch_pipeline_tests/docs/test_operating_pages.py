@@ -18,11 +18,11 @@ INSTANCE = (PACKAGE / "defs/instance/dagster.yaml").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
-    text = (PACKAGE / f"docs/operating/{page}.md").read_text(encoding="utf-8")
+    text = (PACKAGE / f"docs/how_to/{page}.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_statements_of_the_watching_page_run(
+def test_statements_of_the_monitoring_page_run(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
@@ -31,9 +31,9 @@ def test_statements_of_the_watching_page_run(
     with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(tmp_path))) as instance:
         assert instance.get_runs_count() == 0  # creates Dagster's tables
         statements = [
-            one for block in _blocks("watching", "sql") for one in block.split(";\n\n") if one
+            one for block in _blocks("monitor", "sql") for one in block.split(";\n\n") if one
         ]
-        assert len(statements) == 10
+        assert len(statements) == 5
         with psycopg.connect(database_url, autocommit=True) as connection:
             for statement in statements:
                 assert connection.execute(statement.encode()).description is not None

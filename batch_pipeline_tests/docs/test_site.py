@@ -53,7 +53,7 @@ def test_site_has_every_page(site: Path) -> None:
     pages = [path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")]
     assert len(pages) > 40
     assert [str(page) for page in pages if not (site / page).is_file()] == []
-    api = (site / "api.html").read_text(encoding="utf-8")
+    api = (site / "reference/api.html").read_text(encoding="utf-8")
     shown = re.findall(
         r'id="batch_pipeline\.(\w+)"|<tr[^>]*>\s*<td>.*?<span class="pre">(\w+)<', api
     )

@@ -1,7 +1,7 @@
 """Random values through whole tasks: what other libraries read back is what was written.
 
-The promise is the table "Values" of `docs/encoding.md`; its expectations are computed here from the
-written text or the Python values alone, never by the code under test.
+The promise is the table "Values" of `docs/reference/formats.md`; its expectations are computed here
+from the written text or the Python values alone, never by the code under test.
 """
 
 import bz2

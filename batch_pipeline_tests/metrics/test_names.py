@@ -67,8 +67,8 @@ def test_dashboard_asks_for_what_is_served() -> None:
 
 
 def test_page_names_what_is_served() -> None:
-    """Expect each metric in the table of the page on watching."""
-    page = (PACKAGE / "docs/operating/watching.md").read_text(encoding="utf-8")
+    """Expect each metric in the table of the page on metrics."""
+    page = (PACKAGE / "docs/reference/metrics.md").read_text(encoding="utf-8")
     told = {
         name if sample == "" else name + sample
         for name, sample in re.findall(r"`(\w+?)(_total|)`", page)

@@ -74,13 +74,13 @@ def test_encode_without_any_column_names_a_schema_version_all_the_same(scene: Sc
 
 
 def test_encode_whose_schema_never_settles_fails(scene: Scene) -> None:
-    """Expect an encoder that is never content to be stopped after four rounds."""
+    """Expect an encoder that is never content to be stopped after five passes."""
     scene.encoder.script = [
         {"misfits": (misfit(Column(name=f"c{n}", type=ColumnType.STRING)),)} for n in range(9)
     ]
-    with pytest.raises(InvariantError, match="after 4 widenings"):
+    with pytest.raises(InvariantError, match="after 5 passes"):
         scene.encode()
-    assert len(scene.encoder.requests) == 4
+    assert len(scene.encoder.requests) == 5
     assert scene.attempts()[0][0] == "failed"
     assert scene.parts() == []
 

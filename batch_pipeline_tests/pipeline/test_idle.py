@@ -9,7 +9,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline.pipeline.idle import RunResult, check_idle
+from batch_pipeline.pipeline.idle import RunResult, Work, find_work
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 from batch_pipeline_tests.seeds import claimed, execute, register
@@ -34,9 +34,9 @@ def scene(
         yield opened
 
 
-def _check(scene: DefsScene) -> RunResult | None:
+def _find_work(scene: DefsScene) -> tuple[Work, RunResult]:
     pipeline, stream = scene.pipeline, scene.stream
-    return check_idle(
+    return find_work(
         pipeline.database,
         stream,
         pipeline.meta_table(stream),
@@ -104,41 +104,33 @@ def _plan_late(scene: DefsScene) -> None:
 
 
 def test_stream_with_everything_published_is_idle(scene: DefsScene) -> None:
-    assert _check(scene) == RunResult(stream="orders")
+    assert _find_work(scene) == (Work.NONE, RunResult(stream="orders"))
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "work"),
     [
-        _land,
-        _register_landed,
-        _change_registered,
-        lambda scene: register(scene.database, 1, first=13),
-        lambda scene: scene.plan(),
-        _plan_late,
-        _fail,
-        _publish_again,
-        _pause,
-        lambda scene: scene.pipeline.home.set_reported("orders", {}),
-    ],
-    ids=[
-        "landed",
-        "registered",
-        "changed",
-        "item",
-        "backfill",
-        "late",
-        "failed",
-        "unreported",
-        "paused",
-        "first run",
+        pytest.param(_land, Work.BATCHES, id="landed"),
+        pytest.param(_register_landed, Work.BATCHES, id="registered"),
+        pytest.param(_change_registered, Work.BATCHES, id="changed"),
+        pytest.param(lambda scene: register(scene.database, 1, first=13), Work.BATCHES, id="item"),
+        pytest.param(lambda scene: scene.plan(), Work.BATCHES, id="backfill"),
+        pytest.param(_plan_late, Work.BATCHES, id="late"),
+        pytest.param(_fail, Work.BATCHES, id="failed"),
+        pytest.param(_publish_again, Work.REPORTS, id="unreported"),
+        pytest.param(_pause, Work.REPORTS, id="paused"),
+        pytest.param(
+            lambda scene: scene.pipeline.home.set_reported("orders", {}),
+            Work.REPORTS,
+            id="never reported",
+        ),
     ],
 )
-def test_stream_with_something_left_is_not_idle(
-    scene: DefsScene, change: Callable[[DefsScene], object]
+def test_work_that_is_left_is_found(
+    scene: DefsScene, change: Callable[[DefsScene], object], work: Work
 ) -> None:
     change(scene)
-    assert _check(scene) is None
+    assert _find_work(scene)[0] is work
 
 
 def test_run_without_anything_to_do_imports_neither_dagster_nor_spark(scene: DefsScene) -> None:

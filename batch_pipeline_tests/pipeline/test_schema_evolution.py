@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
+from batch_pipeline.model.encode import BadRecord
 from batch_pipeline.model.errors import BatchDataError, ConfigurationError
-from batch_pipeline.model.record_rules import RESCUED, Evolution, SchemaRules
+from batch_pipeline.model.record_rules import RESCUED, BadRecordRules, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.pipeline.attempt import encode
+from batch_pipeline_tests.factories import item_report
 from batch_pipeline_tests.pipeline.attempt_fixture import ID, PLACE, PRICE, Scene, fails, misfit
 from batch_pipeline_tests.seeds import query
 
@@ -119,6 +121,39 @@ def test_encode_with_a_declaration_that_narrows_fails_before_it_reads(scene: Sce
     with pytest.raises(ConfigurationError, match="price is declared integer"):
         scene.encode()
     assert len(scene.encoder.requests) == 1
+
+
+def test_first_schema_is_inferred_from_a_sample_and_later_ones_from_all_records(
+    scene: Scene,
+) -> None:
+    scene.encoder.script = [{"misfits": (misfit(ID),)}, {}, {}]
+    scene.encode()
+    scene.encode()
+    samples = [request.stream.schema.sample_records for request in scene.encoder.requests]
+    assert samples == [10_000, None, None]
+
+
+@pytest.mark.parametrize(
+    ("rules", "passes"),
+    [(BadRecordRules(max_bad_ratio=0.1), 2), (BadRecordRules(), 1)],
+    ids=["share", "none"],
+)
+def test_sample_with_bad_records_fails_a_batch_unless_a_share_is_allowed(
+    scene: Scene, rules: BadRecordRules, passes: int
+) -> None:
+    """The records after the sample may be good, so that the share is small enough."""
+    stream = replace(scene.workshop.stream, on_bad_record=rules)
+    scene.workshop = replace(scene.workshop, stream=stream)
+    items = tuple(item_report(number, written=4, quarantined=1) for number in (1, 2))
+    bad = BadRecord(item_id=1, location=PLACE, line=2, reason="bad")
+    scene.encoder.script = [{"misfits": (misfit(ID),), "items": items, "bad_records": (bad,)}, {}]
+    if passes == 1:
+        with pytest.raises(BatchDataError, match="line 2: bad"):
+            scene.encode()
+        assert scene.database.schemas.latest("orders")[0] == 0
+    else:
+        scene.encode()
+    assert len(scene.encoder.requests) == passes
 
 
 def test_encode_with_a_sample_looks_at_all_records_from_the_second_look_on(scene: Scene) -> None:

@@ -32,7 +32,7 @@ both_javas = pytest.mark.parametrize(
 )
 
 COMMON = """
-import json, os, sys
+import json, os, sys, tempfile
 from pathlib import Path
 import psutil
 from batch_pipeline.model.errors import PipelineError
@@ -104,6 +104,32 @@ jvm.kill()
 jvm.wait()
 report["rows_after_crash"] = small_job(open_session(other))
 report["left_open"] = [process.pid for process in family()]
+print(json.dumps(report))
+"""
+
+STARTED_AHEAD = """
+from batch_pipeline.spark.sessions.session import end_session, open_in_background, start_session
+temporary = Path(tempfile.gettempdir())
+report, before = {}, set(temporary.iterdir())
+start_session(settings)
+open_in_background()
+report["rows"] = small_job(open_session(settings))
+everyone = family()
+report["ended"] = end_session()
+running = [process for process in everyone if process.is_running()]
+report["left"] = [p.pid for p in running if p.status() != psutil.STATUS_ZOMBIE]
+report["temporary"] = [path.name for path in {*temporary.iterdir()} - before]
+report["rows_after_end"] = small_job(open_session(settings))
+close_session()
+start_session(settings)
+other = SparkSettings(home=settings.home, conf={"spark.sql.shuffle.partitions": "7"})
+report["other"] = open_session(other).conf.get("spark.sql.shuffle.partitions")
+end_session()
+start_session(SparkSettings(home=settings.home, master="spark://127.0.0.1:1"))
+report["not_for_clusters"] = [process.pid for process in family()]
+start_session(settings)
+report["ended_before_it_was_open"] = end_session()
+report["commands"] = len(list(settings.home.glob("spark/command-*.json"))) > 0
 print(json.dumps(report))
 """
 
@@ -212,6 +238,22 @@ def test_local_session_is_opened_replaced_lost_and_closed(tmp_path: Path) -> Non
         "replacement": "7",
         "rows_after_crash": EXPECTED_ROWS,  # of the JVM
     }
+
+
+def test_local_session_started_ahead_is_opened_or_replaced_and_ends_at_once(tmp_path: Path) -> None:
+    home = tmp_path / "it's a home"
+    assert run(STARTED_AHEAD, home, BATCH_PIPELINE_JAVA="bundled") == {
+        "rows": EXPECTED_ROWS,
+        "ended": True,
+        "left": [],
+        "temporary": [],
+        "rows_after_end": EXPECTED_ROWS,
+        "other": "7",
+        "not_for_clusters": [],
+        "ended_before_it_was_open": True,
+        "commands": True,
+    }
+    assert list((home / "spark" / "scratch").iterdir()) == []
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from batch_pipeline.singer.target.landing_files import LandingFile
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 
-PAGE = (files("batch_pipeline") / "docs/operating/deploy.md").read_text(encoding="utf-8")
+PAGE = (files("batch_pipeline") / "docs/how_to/deploy.md").read_text(encoding="utf-8")
 # Rights that a request needs: AWS's "Actions, resources, and condition keys for Amazon S3".
 TAKES = {
     "abort_multipart_upload": {"s3:AbortMultipartUpload"},

@@ -23,12 +23,8 @@ def archive_paths(home: Path, java: Path) -> tuple[Path, Path]:
 
     All homes share the one in the user's cache. The one below `home` is for users without a cache.
     """
-    release, jars = (java / "release").resolve(), launch.spark_home() / "jars"
-    # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
-    identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *launch.JVM_OPTIONS]
-    if release.exists():
-        identity.append(release.read_text())
-    digest = hashlib.sha256(os.fsencode("\n".join(identity))).hexdigest()[:12]
+    identity = "\n".join(launch.java_identity(java))
+    digest = hashlib.sha256(os.fsencode(identity)).hexdigest()[:12]
     name = f"classes-{digest}.archive"
     cache = user_cache_path("batch-pipeline", appauthor=False)
     return cache / "java" / name, home.absolute() / "java" / name

@@ -96,11 +96,11 @@ def _build(home: Path, java: Path, path: Path) -> bool:
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     options = {"spark.driver.extraJavaOptions": write_option(java, unfinished)}
-    session = LocalSession(home, "local[*]", options, stop_timeout_seconds=STOP_TIMEOUT_SECONDS)
+    local = LocalSession(home, "local[*]", options, stop_timeout_seconds=STOP_TIMEOUT_SECONDS)
     try:
-        warm_up(session.session)
+        warm_up(local.open())
     finally:
-        session.close()
+        local.close()
     if not unfinished.exists():
         return False
     unfinished.replace(path)

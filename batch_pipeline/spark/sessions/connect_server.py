@@ -162,12 +162,14 @@ class SparkConnectServer:
             raise
         # In the environment, not on the command line: other users can read command lines.
         environment["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token
-        properties = launch.properties_file(scratch, conf | _listen_conf(port))
-        command = launch.submit_command(properties, "--class", _SERVER_CLASS)
+        conf |= _listen_conf(port)
+        command = launch.DriverCommand(
+            self._home, scratch, conf, environment, "--class", _SERVER_CLASS
+        )
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARDIAN), *command],
+                [sys.executable, "-I", "-S", str(GUARDIAN), *command.words()],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=log,

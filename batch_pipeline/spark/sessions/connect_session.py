@@ -44,6 +44,10 @@ class ConnectSession:
         if packed is not None:
             attach_archive(self.session, packed)
 
+    def open(self) -> "SparkSession":
+        """Return the session."""
+        return self.session
+
     def is_alive(self) -> bool:
         """Return whether the server answers and still knows the session."""
         from pyspark.errors import PySparkException

@@ -3,7 +3,9 @@
 Shared by local sessions and the Connect server. Starts no process and does not import pyspark.
 """
 
+import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -20,6 +22,7 @@ APP_NAME = "batch-pipeline"
 LOOPBACK = "127.0.0.1"
 DAEMON_MODULE = "batch_pipeline.spark.sessions.worker_daemon"
 _MAX_LOG_BYTES = 10_000_000
+_SCRATCH = "{scratch}"  # stands for the scratch folder in stored commands
 _SOCKETS = "sockets"
 _MAX_SOCKET_FOLDER_BYTES = 60  # a socket's path may have 107, and Spark's names take 43
 
@@ -92,7 +95,8 @@ def local_conf(
     home: Path, scratch: Path, options: Sequence[str], conf: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the settings of a JVM that runs tasks itself; `conf` wins, Java options are added."""
-    own_options = java_options(home, options)
+    # A JVM that is killed then leaves nothing in the system's temporary folder.
+    own_options = java_options(home, [*options, f'"-Djava.io.tmpdir={scratch}"'])
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     return {
         **driver_conf(home, on_this_machine=True),
@@ -141,6 +145,7 @@ def jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str
         "JAVA_HOME": str(java),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": sys.executable,
+        "PYTHONHASHSEED": "0",  # as spark-submit sets it, for the workers
         "SPARK_CONNECT_MODE": "0",
         "SPARK_HOME": str(spark_home()),
         "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
@@ -148,11 +153,80 @@ def jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str
     }
 
 
-def submit_command(properties: Path, *arguments: str) -> list[str]:
-    """Return the command line; settings are in the file, because all users see command lines."""
-    submit = spark_home() / "bin" / "spark-submit"
-    options = ["--load-spark-defaults", "--properties-file", str(properties)]
-    return [str(submit), *options, *arguments]
+class DriverCommand:
+    """The command that starts a driver's JVM with settings.
+
+    spark-submit starts a JVM of its own to build the command of the driver's, which takes 0.15 s.
+    So the command that it built is stored below the home, and is used for equal settings.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        scratch: Path,
+        conf: Mapping[str, str],
+        environment: Mapping[str, str],
+        *arguments: str,
+    ) -> None:
+        """Write the settings to a file in `scratch`, because all users see command lines."""
+        self._scratch = str(scratch)
+        self._properties = properties_file(scratch, conf)
+        self._arguments = arguments
+        self._stored: Path | None = None
+        conf_folder = Path(environment.get("SPARK_CONF_DIR") or spark_home() / "conf")
+        if not (conf_folder / "spark-env.sh").exists():  # spark-submit runs it
+            self._stored = home / "spark" / f"command-{self._digest(conf, environment)}.json"
+
+    def words(self) -> list[str]:
+        """Return the program and its arguments."""
+        if self._stored is not None:
+            with suppress(OSError, ValueError):
+                words = json.loads(self._stored.read_text(encoding="utf-8"))
+                return [word.replace(_SCRATCH, self._scratch) for word in words]
+        options = ["--load-spark-defaults", "--properties-file", str(self._properties)]
+        return [str(spark_home() / "bin" / "spark-submit"), *options, *self._arguments]
+
+    def store(self, pid: int) -> None:
+        """Store the command line of the driver that runs, and delete its file of settings."""
+        self._properties.unlink()
+        if self._stored is None or self._stored.exists():
+            return
+        with suppress(psutil.Error):
+            words = psutil.Process(pid).cmdline()
+            text = json.dumps([word.replace(self._scratch, _SCRATCH) for word in words])
+            write_file(self._stored, text)
+
+    def _digest(self, conf: Mapping[str, str], environment: Mapping[str, str]) -> str:
+        defaults = Path(environment.get("SPARK_CONF_DIR") or spark_home() / "conf")
+        known = {
+            "java": java_identity(Path(environment["JAVA_HOME"])),
+            "arguments": self._arguments,
+            "conf": {name: value for name, value in conf.items() if "driver" in name},
+            "environment": {
+                name: value
+                for name, value in environment.items()
+                if name.startswith(("SPARK_", "HADOOP_", "YARN_", "JAVA_"))
+                and name != "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+            },
+            "defaults": _read(defaults / "spark-defaults.conf"),
+        }
+        text = json.dumps(known, sort_keys=True).replace(self._scratch, _SCRATCH)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def java_identity(java: Path) -> list[str]:
+    """Return what identifies a Java runtime, the installed Spark, and how both are started."""
+    release, jars = (java / "release").resolve(), spark_home() / "jars"
+    # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
+    identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *JVM_OPTIONS]
+    return [*identity, _read(release)] if release.exists() else identity
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def create_scratch(home: Path) -> Path:
@@ -200,11 +274,11 @@ def socket_conf(scratch: Path) -> dict[str, str]:
 
 def properties_file(folder: Path, conf: Mapping[str, str]) -> Path:
     """Write a Java properties file that only its owner can read."""
-    lines = [f"{key}={_escaped(value)}\n" for key, value in conf.items()]
-    descriptor, name = tempfile.mkstemp(dir=folder, suffix=".properties")  # mode 0600
+    path = folder / "spark.properties"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.writelines(lines)
-    return Path(name)
+        file.writelines(f"{key}={_escaped(value)}\n" for key, value in conf.items())
+    return path
 
 
 def rotate_log(home: Path, name: str) -> Path:

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,12 +21,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from batch_pipeline.model.errors import SparkUnavailableError
-from batch_pipeline.spark.cluster import (
-    Cluster,
-    ExecutorLocation,
-    check_reachable,
-    locate_executors,
-)
+from batch_pipeline.spark.cluster import Cluster, check_reachable, runs_in_driver, spark_defaults
 from batch_pipeline.spark.engine import has_executors, is_stopped
 from batch_pipeline.spark.executor_diagnostics import check_executors
 from batch_pipeline.spark.packed_archive import check_archive
@@ -38,10 +34,15 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
+KILL_TIMEOUT_SECONDS = 2
 
 
 class LocalSession:
-    """A classic session on `master` and the JVM that it lives in."""
+    """A classic session on `master` and the JVM that it lives in.
+
+    The JVM is started at once and needs about half a second; `open` waits for it. Other imports can
+    go on meanwhile.
+    """
 
     def __init__(
         self,
@@ -52,90 +53,120 @@ class LocalSession:
         packed: Path | None = None,
         stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
     ) -> None:
-        """Start the JVM and open the session; `packed` is the archive of what tasks import.
+        """Start the JVM; `packed` is the archive of what tasks import.
 
         Raises:
-            ConfigurationError: there is no Java, the archive is not there or for another Python or
-                release, or an executor of the cluster cannot run tasks.
-            SparkUnavailableError: the JVM or the session does not start, or no executor registers.
+            ConfigurationError: there is no Java, or the archive is not there or for another Python
+                or release.
+            SparkUnavailableError: the master cannot be reached.
         """
         home = home.absolute()
-        self._master = master
+        self._master, self._runs_tasks = master, runs_in_driver(master)
         self._stop_timeout_seconds = stop_timeout_seconds
+        # Settings may name listeners, logs or files that a JVM has to complete as it ends.
+        self._has_user_conf = bool(conf or spark_defaults(os.environ))
         self._log = launch.rotate_log(home, "spark.log")
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self._scratch = launch.create_scratch(home)
         self._jvm: subprocess.Popen[bytes] | None = None
         self._gateway: Any = None
+        self._session: SparkSession | None = None
         try:
-            self._start(home, conf, packed)
+            settings, self._environment = driver_settings(
+                home, self._scratch, conf | {"spark.master": master}, packed
+            )
+            self._start_jvm(home, settings)
         except BaseException:
             self._end_jvm()
             raise
 
+    def open(self) -> "SparkSession":
+        """Return the session; the first call waits for the JVM and opens it.
+
+        Raises:
+            ConfigurationError: an executor of the cluster cannot run tasks.
+            SparkUnavailableError: the JVM or the session does not start, or no executor registers.
+        """
+        if self._session is not None:
+            return self._session
+        try:
+            port, secret = self._connect()
+            gateway = {
+                "PYSPARK_GATEWAY_PORT": str(port),
+                "PYSPARK_GATEWAY_SECRET": secret,
+                "PYSPARK_PYTHON": self._environment["PYSPARK_PYTHON"],
+            }
+            with (
+                _patched_environment(gateway),
+                _restored_interrupt_handler(),
+                _without_py4j_logs(),
+            ):
+                self._session = self._open_session()
+            if not self._runs_tasks:
+                check_executors(self._session, self._master)
+            return self._session
+        except BaseException:
+            self.close()
+            raise
+
     def is_alive(self) -> bool:
         """Return whether the context runs and, on a cluster, has an executor."""
-        if self._jvm is None or self._jvm.poll() is not None or is_stopped(self.session):
+        if self._session is None or self._jvm is None or self._jvm.poll() is not None:
             return False
-        if locate_executors(self._master) is ExecutorLocation.DRIVER:
-            return True
-        return has_executors(self.session)
+        if is_stopped(self._session):
+            return False
+        return self._runs_tasks or has_executors(self._session)
 
     def close(self) -> None:
         """Stop the session and its JVM, and wait until both have ended."""
-        self._stop()
+        if self._session is not None:
+            _stop_session(self._session)
         self._end_jvm()
 
-    def _stop(self) -> None:
-        # If the JVM has died, the first stop fails half way. The second one resets the rest of
-        # pyspark's state, so that another session can be opened.
-        for stop in (self.session.stop, self.session.sparkContext.stop):
-            with warnings.catch_warnings(), _without_py4j_logs(), suppress(_py4j_error(), OSError):
-                warnings.simplefilter("ignore", RuntimeWarning)
-                stop()
+    def end_processes(self) -> None:
+        """End the JVM and its Python workers at once; the session cannot be used any more.
 
-    def _start(self, home: Path, conf: dict[str, str], packed: Path | None) -> None:
-        conf = conf | {"spark.master": self._master}
-        self._open(*driver_settings(home, self._scratch, conf, packed))
-        if locate_executors(self._master) is ExecutorLocation.DRIVER:
+        For a process that is about to end: to stop a session takes more than a second. `close`
+        makes up for it if the process goes on. Where others could notice how a session ends (a
+        cluster, or listeners and logs of the user's settings), it is closed.
+        """
+        if self._has_user_conf or not self._runs_tasks:
+            self.close()
             return
-        try:
-            check_executors(self.session, self._master)
-        except BaseException:
-            self._stop()
-            raise
+        context = getattr(self._session, "sparkContext", None)
+        updates = getattr(context, "_accumulatorServer", None)  # private: may be missing
+        if updates is not None:
+            # Its thread would print the end of the JVM as an error.
+            updates.handle_error = lambda *_: None
+        self._end_jvm(at_once=True)
 
-    def _open(self, conf: dict[str, str], environment: dict[str, str]) -> None:
-        port, secret = self._start_jvm(conf, environment)
-        gateway = {
-            "PYSPARK_GATEWAY_PORT": str(port),
-            "PYSPARK_GATEWAY_SECRET": secret,
-            "PYSPARK_PYTHON": environment["PYSPARK_PYTHON"],
-        }
-        with _patched_environment(gateway), _restored_interrupt_handler():
-            self.session = self._open_session()
-
-    def _start_jvm(self, conf: dict[str, str], environment: dict[str, str]) -> tuple[int, str]:
-        connection_file = self._scratch / "gateway"
-        properties = launch.properties_file(self._scratch, conf)
-        start = self._log.stat().st_size if self._log.exists() else 0
+    def _start_jvm(self, home: Path, settings: dict[str, str]) -> None:
+        self._connection_file = self._scratch / "gateway"
+        self._command = launch.DriverCommand(
+            home, self._scratch, settings, self._environment, "pyspark-shell"
+        )
         with self._log.open("ab") as log:
             # The JVM ends when its standard input closes, so it cannot outlive this process. In a
             # process group of its own it does not get this terminal's Ctrl-C.
             self._jvm = subprocess.Popen(
-                launch.submit_command(properties, "pyspark-shell"),
-                env=environment | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_file)},
+                self._command.words(),
+                env=self._environment
+                | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection_file)},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 process_group=0,
             )
-        if not _wait_for_file(connection_file, self._jvm):
-            raise SparkUnavailableError(
-                self._master, f"the JVM did not start: {launch.last_lines(self._log, start=start)}"
-            )
-        content = connection_file.read_bytes()
-        properties.unlink()
-        connection_file.unlink()
+
+    def _connect(self) -> tuple[int, str]:
+        """Return port and secret of the JVM."""
+        jvm = self._jvm
+        if jvm is None or not _wait_for_file(self._connection_file, jvm):
+            lines = launch.last_lines(self._log, start=self._log_start)
+            raise SparkUnavailableError(self._master, f"the JVM did not start: {lines}")
+        content = self._connection_file.read_bytes()
+        self._connection_file.unlink()
+        self._command.store(jvm.pid)
         (port,) = struct.unpack_from(">i", content)  # then the length of the secret, and the secret
         return port, content[8:].decode()
 
@@ -152,13 +183,24 @@ class LocalSession:
                 self._master, str(error).strip().splitlines()[-1]
             ) from error
 
-    def _end_jvm(self) -> None:
+    def _end_jvm(self, *, at_once: bool = False) -> None:
+        """End the JVM and what it has started, and wait until they have ended."""
         if self._gateway is not None:
             self._gateway.shutdown()
             _reset_gateway()
+            self._gateway = None
         if self._jvm is not None:
-            _stop_process(self._jvm, self._stop_timeout_seconds)
+            _end_process(self._jvm, 0 if at_once else self._stop_timeout_seconds)
         launch.delete_scratch(self._scratch)
+
+
+def _stop_session(session: "SparkSession") -> None:
+    # If the JVM has died, the first stop fails half way. The second one resets the rest of
+    # pyspark's state, so that another session can be opened.
+    for stop in (session.stop, session.sparkContext.stop):
+        with warnings.catch_warnings(), _without_py4j_logs(), suppress(_py4j_error(), OSError):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            stop()
 
 
 def driver_settings(
@@ -173,7 +215,7 @@ def driver_settings(
     """
     java, master = find_java_home(home, os.environ), conf["spark.master"]
     options = archive_options(home, java)
-    if locate_executors(master) is ExecutorLocation.DRIVER:
+    if runs_in_driver(master):
         settings = launch.local_conf(home, scratch, options, conf)
         return settings, launch.jvm_environment(java, os.environ)
     if packed is not None:
@@ -199,24 +241,35 @@ def _wait_for_file(path: Path, process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
-def _stop_process(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> None:
-    """Close the standard input of a process, wait, and kill what is left of it."""
-    try:
+def _end_process(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> None:
+    """Close the standard input of a process, wait, and kill what is left of its tree."""
+    children: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
         children = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        children = []
+    if timeout_seconds == 0:
+        process.kill()
     if process.stdin is not None:
         with suppress(BrokenPipeError):
             process.stdin.close()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=timeout_seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    _, left = psutil.wait_procs(children, timeout=2)
-    for child in left:
+    process.kill()
+    process.wait()
+    for child in children:
         with suppress(psutil.NoSuchProcess):
             child.kill()
+    deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
+    while any(map(_is_running, children)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    # Not `wait_procs`: its wait ends when the system has removed an ended process from its table,
+    # which takes the first process of a container up to two seconds.
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _reset_gateway() -> None:

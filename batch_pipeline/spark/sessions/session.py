@@ -4,16 +4,17 @@ Decides which session to open, keep or replace. pyspark is imported when a sessi
 """
 
 import atexit
-import importlib
 import os
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batch_pipeline.model.errors import ConflictError
+from batch_pipeline.model.errors import ConflictError, PipelineError
+from batch_pipeline.spark.cluster import runs_in_driver
 from batch_pipeline.spark.engine import engine_errors
 from batch_pipeline.spark.executor_diagnostics import diagnose_engine_error
 from batch_pipeline.spark.packed_archive import with_archive
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_PANDAS_WARNING = "PySpark does not yet fully support pandas"
 WARM_MODULES = ("pyarrow", "batch_pipeline")
 
 
@@ -62,21 +62,46 @@ class SparkSettings:
 
 @dataclass(slots=True)
 class _ProcessState:
-    """The open session of this process; pyspark allows one as well."""
+    """The session of this process; pyspark allows one as well."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     settings: SparkSettings | None = None
     opened: LocalSession | ConnectSession | None = None
+    is_requested: bool = True  # False for a session that was only started ahead
 
 
 _process = _ProcessState()
+
+
+def start_session(settings: SparkSettings) -> None:
+    """Start the JVM of a local session that is likely to be opened soon; returns at once.
+
+    No effect for clusters and Connect clients, and if there is a session. If the JVM cannot be
+    started, `open_session` raises the error.
+    """
+    if settings.remote is not None or not runs_in_driver(settings.master):
+        return
+    with _process.lock, suppress(PipelineError):
+        if _process.opened is None:
+            _set_session(_new_session(settings), settings, is_requested=False)
+
+
+def open_in_background() -> None:
+    """Open the session that was started ahead in a thread; `open_session` waits for it.
+
+    Call it when the modules of a command are imported: of threads that import pyspark at the same
+    time, one can get modules that are half initialized.
+    """
+    if not _process.is_requested:
+        import_module("pyspark.sql")
+        threading.Thread(target=_open_started, daemon=True).start()
 
 
 def open_session(settings: SparkSettings) -> "SparkSession":
     """Open the session, or return the open one if it has equal settings and still works.
 
     An unshared session also serves requests for the shared one, and replaces it if it is open. A
-    local session is closed when the process ends, and its JVM ends even if the process is killed.
+    local session ends with the process, also if the process is killed.
 
     Raises:
         InvalidValueError: the address or the choice of Java is not valid.
@@ -87,40 +112,79 @@ def open_session(settings: SparkSettings) -> "SparkSession":
             the token.
     """
     with _process.lock:
-        if _process.opened is not None and _process.settings is not None:
-            if not _process.opened.is_alive():
+        opened, known = _process.opened, _process.settings
+        if opened is not None and known is not None:
+            is_equal = known in (settings, settings.unshared())
+            if not _process.is_requested and is_equal and isinstance(opened, LocalSession):
+                _process.is_requested = True
+            elif not _process.is_requested or not opened.is_alive():
                 close_session()
-            elif _process.settings in (settings, settings.unshared()):
-                return _process.opened.session
-            elif _process.settings.unshared() == settings:
+            elif not is_equal and known.unshared() != settings:
+                raise _session_conflict(known.target, settings.target)
+            elif not is_equal:
                 close_session()
-            else:
-                raise _session_conflict(_process.settings.target, settings.target)
-        # Records pass as Arrow data, so that pandas converts none of them.
-        warnings.filterwarnings("ignore", _PANDAS_WARNING, FutureWarning)
-        opened: LocalSession | ConnectSession
-        if settings.remote is None:
-            opened = LocalSession(
-                settings.home, settings.master, dict(settings.conf), packed=settings.packed
-            )
-        else:
-            opened = ConnectSession(settings.remote, dict(settings.conf), packed=settings.packed)
-        _process.opened, _process.settings = opened, settings
-        atexit.register(close_session)
-        return opened.session
+        opened = _process.opened or _new_session(settings)
+        if _process.opened is None:
+            _set_session(opened, settings)
+        return _open(opened)
 
 
-def close_session() -> bool:
-    """Close the open session, if any, and wait until its JVM has ended.
-
-    Returns whether a JVM of this process was closed.
-    """
+def close_session() -> None:
+    """Close the session, if there is one, and wait until its JVM has ended."""
     with _process.lock:
-        opened, _process.opened, _process.settings = _process.opened, None, None
-        atexit.unregister(close_session)
+        opened = _process.opened
+        _set_session(None, None)
         if opened is not None:
             opened.close()
-        return isinstance(opened, LocalSession)
+
+
+def end_session() -> bool:
+    """End the session because this process is about to end; return whether it had a JVM.
+
+    Faster than `close_session`, which also prepares pyspark for the next session of the process;
+    `open_session` makes up for that.
+    """
+    opened = _process.opened
+    if isinstance(opened, LocalSession):
+        _process.is_requested = True
+        opened.end_processes()  # without the lock, which a thread holds that opens the session
+        return True
+    close_session()
+    return False
+
+
+def _new_session(settings: SparkSettings) -> LocalSession | ConnectSession:
+    conf = dict(settings.conf)
+    if settings.remote is not None:
+        return ConnectSession(settings.remote, conf, packed=settings.packed)
+    return LocalSession(settings.home, settings.master, conf, packed=settings.packed)
+
+
+def _set_session(
+    opened: LocalSession | ConnectSession | None,
+    settings: SparkSettings | None,
+    *,
+    is_requested: bool = True,
+) -> None:
+    _process.opened, _process.settings = opened, settings
+    _process.is_requested = is_requested
+    atexit.unregister(end_session)
+    if opened is not None:
+        atexit.register(end_session)
+
+
+def _open(opened: LocalSession | ConnectSession) -> "SparkSession":
+    try:
+        return opened.open()
+    except BaseException:
+        _set_session(None, None)
+        raise
+
+
+def _open_started() -> None:
+    with _process.lock, suppress(PipelineError):
+        if _process.opened is not None and not _process.is_requested:
+            _open(_process.opened)
 
 
 def warm_up(session: "SparkSession") -> None:
@@ -140,7 +204,7 @@ def warm_up(session: "SparkSession") -> None:
 
 def _import_modules(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     for module in WARM_MODULES:
-        importlib.import_module(module)
+        import_module(module)
     yield from batches
 
 

@@ -22,7 +22,7 @@ SELECT a.run_id, a.status, a.generation FROM batch_pipeline.attempt a
  WHERE j.name = 'parcels' AND b.id = ANY(%s) ORDER BY b.id, a.number
 """
 _BATCHES = """
-SELECT b.id, lpad(b.first_id::text, 12, '0') || '-' || lpad(b.last_id::text, 12, '0')
+SELECT b.id, lpad(b.first_id::text, 8, '0') || '-' || lpad(b.last_id::text, 8, '0')
   FROM batch_pipeline.batch b JOIN batch_pipeline.job j ON j.id = b.job_id
  WHERE j.name = 'parcels' ORDER BY b.first_id
 """

@@ -15,7 +15,7 @@ from batch_pipeline_tests.acceptance.live_dev import LiveDev
 
 _MOST_PARTITIONS = 4
 _PUBLISHED = """
-SELECT lpad(b.first_id::text, 12, '0') || '-' || lpad(b.last_id::text, 12, '0')
+SELECT lpad(b.first_id::text, 8, '0') || '-' || lpad(b.last_id::text, 8, '0')
 FROM batch_pipeline.batch b
 JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
 JOIN batch_pipeline.job j ON j.id = b.job_id

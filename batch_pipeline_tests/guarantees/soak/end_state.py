@@ -10,7 +10,7 @@ from typing import Any
 from batch_pipeline_tests.acceptance.live_dev import LiveDev
 from batch_pipeline_tests.guarantees.soak.arrivals import Landed
 
-_KEY = "lpad(b.first_id::text, 12, '0') || '-' || lpad(b.last_id::text, 12, '0')"
+_KEY = "lpad(b.first_id::text, 8, '0') || '-' || lpad(b.last_id::text, 8, '0')"
 _BATCHES = f"""
 SELECT {_KEY}, s.state, s.generation, b.item_count
 FROM batch_pipeline.batch b

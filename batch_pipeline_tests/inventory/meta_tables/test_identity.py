@@ -68,8 +68,8 @@ def _forgotten(database: Database) -> None:
 
 
 def documented_statements() -> list[str]:
-    """Return the statements that the page on the library names for a meta table that moved."""
-    page = Path(batch_pipeline.__file__).parent / "docs" / "library.md"
+    """Return the statements that the page on meta tables names for a meta table that moved."""
+    page = Path(batch_pipeline.__file__).parent / "docs/reference/meta_tables.md"
     section = page.read_text(encoding="utf-8").split("## Moving a meta table")[1].split("\n## ")[0]
     return re.findall(r"```sql\n(.+?)```", section, re.DOTALL)
 
@@ -127,7 +127,7 @@ def test_job_with_its_table_in_another_database_is_refused(
         acquire_or_none()
     assert "a.db" in str(caught.value)
     assert "b.db" in str(caught.value)
-    assert "docs/library.md" in str(caught.value)
+    assert "docs/reference/meta_tables.md" in str(caught.value)
     move("a.db")
     assert acquired().items == files(5, 10)
 

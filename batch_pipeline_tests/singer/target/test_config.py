@@ -137,6 +137,6 @@ def test_stream_names_are_kept_wherever_they_can_be(name: str, expected: str) ->
 
 
 def test_every_setting_of_the_target_is_on_its_page() -> None:
-    page = Path(batch_pipeline.__file__).parent / "docs/singer.md"
+    page = Path(batch_pipeline.__file__).parent / "docs/reference/singer.md"
     section = page.read_text(encoding="utf-8").partition("\n## Target")[2].partition("\n## ")[0]
     assert [key for key in _KEYS if f"`{key}`" not in section] == []

@@ -1,12 +1,21 @@
-"""Scratch and socket folders of a JVM."""
+"""Scratch and socket folders of a JVM, and the command that starts it."""
 
+import os
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
-from batch_pipeline.spark.sessions.launch import create_scratch, delete_scratch, local_conf
+from batch_pipeline.spark.sessions.launch import (
+    DriverCommand,
+    create_scratch,
+    delete_scratch,
+    local_conf,
+)
 
 SOCKETS_ENABLED = "spark.python.unix.domain.socket.enabled"
 SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
@@ -49,3 +58,56 @@ def test_local_conf_without_a_short_folder_has_no_sockets(
     conf = local_conf(home, create_scratch(home), [], {})
 
     assert SOCKETS_ENABLED not in conf
+
+
+def driver_command(home: Path, memory: str = "1g", **variables: str) -> DriverCommand:
+    """A command with a scratch folder of its own."""
+    conf = {"spark.driver.memory": memory}
+    environment = {"JAVA_HOME": str(home / "java"), **variables}
+    return DriverCommand(home, create_scratch(home), conf, environment, "pyspark-shell")
+
+
+def test_stored_command_is_used_for_equal_settings_only(tmp_path: Path) -> None:
+    first = driver_command(tmp_path)
+    assert first.words()[0].endswith("spark-submit")
+    first.store(os.getpid())  # in place of the JVM
+    running = psutil.Process().cmdline()
+    assert driver_command(tmp_path).words() == running
+    for other in (
+        driver_command(tmp_path, memory="2g"),
+        driver_command(tmp_path, HADOOP_CONF_DIR="/etc/hadoop"),
+    ):
+        assert other.words()[0].endswith("spark-submit")
+    [stored] = tmp_path.glob("spark/command-*.json")
+    stored.write_text("no command")
+    assert driver_command(tmp_path).words()[0].endswith("spark-submit")
+
+
+def test_stored_command_names_the_scratch_folder_of_the_new_jvm(tmp_path: Path) -> None:
+    command = driver_command(tmp_path)
+    script = "import sys, time; print(flush=True); time.sleep(60)"
+    options = command.words()[1:]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *options], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        command.store(process.pid)
+        process.kill()
+    again = driver_command(tmp_path)
+    scratch = max((tmp_path / "spark" / "scratch").iterdir(), key=lambda path: path.stat().st_ctime)
+    assert str(scratch / "spark.properties") in again.words()
+
+
+def test_command_is_not_stored_where_spark_submit_reads_a_script(tmp_path: Path) -> None:
+    (tmp_path / "spark-env.sh").touch()
+    command = driver_command(tmp_path, SPARK_CONF_DIR=str(tmp_path))
+    command.store(os.getpid())
+    assert list(tmp_path.glob("spark/command-*")) == []
+
+
+def test_settings_are_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    driver_command(tmp_path, memory="3g")
+    [file] = tmp_path.glob("spark/scratch/*/spark.properties")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "spark.driver.memory=3g" in file.read_text()
