@@ -1,6 +1,6 @@
 """Run benchmarks one after the other: all of them, or the ones named; options go to each.
 
-`python -m batch_pipeline_tests.benchmarks [acquire|dagster|encode|load|singer|store …] [--…]`
+`python -m batch_pipeline_tests.benchmarks [NAME …] [--…]`; each module `bench_NAME` is one.
 """
 
 import subprocess

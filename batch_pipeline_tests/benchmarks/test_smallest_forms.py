@@ -49,6 +49,12 @@ SMALLEST = {
         tables={"conversion way median s from to CPU s MB/s out MB peak MB ours is": 10},
         has_cache=True,
     ),
+    "end_to_end": Form(
+        options="--rows one-file nothing-new cold-home second-run csv-10 jsonl-1 small-files "
+        "--records 100 --small-files 20 --repeat 1",
+        tables={"| row | way | wall s | CPU s | peak MB | ours is |": 28},
+        has_cache=True,
+    ),
     "load": Form(
         options=_FEW_RECORDS,
         tables={"way median s from to CPU s peak MB of copy-whole": 6},

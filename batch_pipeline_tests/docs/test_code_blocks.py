@@ -135,7 +135,7 @@ def _missing(code: str) -> Iterator[str]:
 
 
 def test_benchmarks_of_pages_exist_and_have_a_smallest_form() -> None:
-    words = re.compile(r"\bbenchmarks((?: [a-z]+)+)")
+    words = re.compile(r"\bbenchmarks((?: [a-z_]+)+)")
     code = [*code_in_lines(), *blocks("console", "sh", "bash", "")]
     named = {name for one in code for match in words.findall(one.text) for name in match.split()}
     assert named == set(KNOWN) == SMALLEST.keys()
