@@ -109,8 +109,8 @@ print(json.dumps(report))
 
 STARTED_AHEAD = """
 from batch_pipeline.spark.sessions.session import end_session, open_in_background, start_session
-temporary = Path(tempfile.gettempdir())
-report, before = {}, set(temporary.iterdir())
+tempfile.tempdir = tempfile.mkdtemp(prefix="bp-")  # of this test alone
+report = {}
 start_session(settings)
 open_in_background()
 report["rows"] = small_job(open_session(settings))
@@ -118,7 +118,7 @@ everyone = family()
 report["ended"] = end_session()
 running = [process for process in everyone if process.is_running()]
 report["left"] = [p.pid for p in running if p.status() != psutil.STATUS_ZOMBIE]
-report["temporary"] = [path.name for path in {*temporary.iterdir()} - before]
+report["temporary"] = os.listdir(tempfile.tempdir)
 report["rows_after_end"] = small_job(open_session(settings))
 close_session()
 start_session(settings)
@@ -130,6 +130,7 @@ report["not_for_clusters"] = [process.pid for process in family()]
 start_session(settings)
 report["ended_before_it_was_open"] = end_session()
 report["commands"] = len(list(settings.home.glob("spark/command-*.json"))) > 0
+os.rmdir(tempfile.tempdir)
 print(json.dumps(report))
 """
 
