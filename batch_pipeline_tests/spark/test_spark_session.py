@@ -134,6 +134,20 @@ os.rmdir(tempfile.tempdir)
 print(json.dumps(report))
 """
 
+ENDED_WHILE_OPENING = """
+import threading, time
+from batch_pipeline.spark.sessions.session import end_session, open_in_background, start_session
+for delay_seconds in (0.2, 0.6, 0.8, 1.0, 1.2):
+    start_session(settings)
+    open_in_background()
+    opening = threading.enumerate()[-1]
+    time.sleep(delay_seconds)
+    end_session()
+    opening.join()
+    close_session()
+print(json.dumps([process.pid for process in family()]))
+"""
+
 HELD_OPEN = """
 open_session(settings)
 print(json.dumps([process.pid for process in family()]), flush=True)
@@ -247,6 +261,11 @@ def test_local_session_started_ahead_is_opened_or_replaced_and_ends_at_once(tmp_
         "commands": True,
     }
     assert list((home / "spark" / "scratch").iterdir()) == []
+
+
+def test_local_session_that_ends_while_it_is_opened_prints_nothing(tmp_path: Path) -> None:
+    assert run(ENDED_WHILE_OPENING, tmp_path, BATCH_PIPELINE_JAVA="bundled") == []
+    assert list((tmp_path / "spark" / "scratch").iterdir()) == []
 
 
 @pytest.mark.long

@@ -182,7 +182,9 @@ def _open(opened: LocalSession | ConnectSession) -> "SparkSession":
 
 
 def _open_started() -> None:
-    with _process.lock, suppress(PipelineError):
+    # `open_session` tries again and raises the error. If the process is about to end, the JVM that
+    # this thread talks to is killed, and any exception can follow.
+    with _process.lock, suppress(Exception):
         if _process.opened is not None and not _process.is_requested:
             _open(_process.opened)
 
