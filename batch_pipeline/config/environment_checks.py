@@ -18,7 +18,7 @@ from batch_pipeline.config.environment import ENV_FILE, PREFIX, Settings
 from batch_pipeline.config.home import Home
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model import failpoint
-from batch_pipeline.model.checks import Finding, Level, failure, fine, warning
+from batch_pipeline.model.checks import Finding, Level, compare_clocks, failure, fine, warning
 from batch_pipeline.model.location import shown, to_path
 from batch_pipeline.model.stream import Source, Stream
 from batch_pipeline.spark.sessions.java import (
@@ -126,7 +126,7 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
             yield failure(name, f"{shown(uri)} cannot be listed ({key}): {reason_of(error)}.")
             return
         if store_time is not None:
-            yield from clock(f"the store of {shown(uri)}", store_time, now)
+            yield from compare_clocks(f"the store of {shown(uri)}", store_time, now)
         return
     path = Path(to_path(uri))
     if not _is_there(path) and rights == _WRITE:
@@ -139,18 +139,6 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
     elif not os.access(path, rights):
         verb = "written" if rights == _WRITE else "read"
         yield failure(name, f"{path} cannot be {verb} ({key}). {_right(path)}")
-
-
-def clock(whose: str, told: datetime, now: datetime) -> Iterator[Finding]:
-    """Compare another clock with that of this machine; nothing is said while they agree."""
-    apart = abs((told - now).total_seconds())
-    if apart > 60:
-        text = (
-            f"this machine is {apart:,.0f} seconds apart from {whose}. Leases do not mind, they go "
-            f"by the database alone; stores refuse from 15 minutes on, and ages of files are "
-            f"wrong. Set the clock by NTP."
-        )
-        yield warning("clock", text)
 
 
 def _absent(subject: str, path: Path, made_by: str) -> Iterator[Finding]:

@@ -45,7 +45,12 @@ from batch_pipeline.inventory.planning import (
     unplanned_ranges,
 )
 from batch_pipeline.inventory.status import job_progress
-from batch_pipeline.inventory.tables import batch, batch_state, job
+from batch_pipeline.inventory.tables import (
+    batch,
+    batch_state,
+    batches_with_states,
+    job,
+)
 from batch_pipeline.model.backfill import (
     Backfill,
     Estimate,
@@ -277,8 +282,7 @@ def _failed_items(
     late = sa.and_(job.c.parent_id == parent_id, job.c.kind == JobKind.LATE)
     query = (
         sa.select(batch.c.first_id, batch.c.last_id, batch.c.item_ids, batch.c.id_runs)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
-        .join(job, job.c.id == batch.c.job_id)
+        .select_from(batches_with_states)
         .where(
             sa.or_(job.c.id == parent_id, late),
             batch_state.c.state.in_([BatchState.FAILED.value, BatchState.DEAD.value]),

@@ -10,7 +10,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import transaction
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
+from batch_pipeline.inventory.tables import (
+    UNFINISHED,
+    attempt,
+    batch,
+    batch_state,
+    batches_with_states,
+    is_any_of,
+    job,
+)
 from batch_pipeline.model.backfill import backfill_key, backfill_name
 from batch_pipeline.model.batch import (
     AttemptStatus,
@@ -239,9 +247,7 @@ def status_query() -> sa.Select[Any]:
             attempt.c.error,
             attempt.c.finished_at,
         )
-        .select_from(batch)
-        .join(job, job.c.id == batch.c.job_id)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .select_from(batches_with_states)
         .outerjoin(
             attempt,
             sa.and_(attempt.c.batch_id == batch.c.id, attempt.c.number == batch_state.c.attempts),

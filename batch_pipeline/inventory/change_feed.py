@@ -15,7 +15,16 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, select_statuses
 from batch_pipeline.inventory.connection import fetch_column, fetch_rows, transaction
 from batch_pipeline.inventory.jobs import is_paused, of_stream
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, is_any_of, job
+from batch_pipeline.inventory.tables import (
+    UNFINISHED,
+    attempt,
+    attempts_of_jobs,
+    batch,
+    batch_state,
+    batches_with_states,
+    is_any_of,
+    job,
+)
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.job import JobKind
 
@@ -64,8 +73,7 @@ class ChangeFeed:
         """
         query = (
             sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
-            .join_from(attempt, batch, batch.c.id == attempt.c.batch_id)
-            .join(job, job.c.id == batch.c.job_id)
+            .select_from(attempts_of_jobs)
             .where(of_stream(stream), attempt.c.status == AttemptStatus.SUCCEEDED)
             .group_by(attempt.c.batch_id)
         )
@@ -160,9 +168,7 @@ def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequen
     lowest = min(cursor.batch_id for cursor in cursors.values())
     query = (
         sa.select(*BATCH_ROW, batch_state.c.state, batch_state.c.generation)
-        .select_from(batch)
-        .join(job)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .select_from(batches_with_states)
         .where(batch.c.id > lowest, sa.or_(*above))
         .order_by(batch.c.id)
     )

@@ -4,7 +4,7 @@ import os
 import re
 import select
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from functools import cache
@@ -90,11 +90,6 @@ def detach_connections_in_children(engine: sa.Engine) -> None:
     def remember(connection: "DBAPIConnection", _entry: ConnectionPoolEntry) -> None:
         connections.add(cast("psycopg.Connection", connection))
 
-    event.listen(engine, "connect", remember)
-    os.register_at_fork(after_in_child=_detach_all(connections))
-
-
-def _detach_all(connections: "weakref.WeakSet[psycopg.Connection]") -> Callable[[], None]:
     def detach() -> None:
         devnull = os.open(os.devnull, os.O_RDWR)
         for connection in list(connections):
@@ -103,7 +98,8 @@ def _detach_all(connections: "weakref.WeakSet[psycopg.Connection]") -> Callable[
                 os.dup2(devnull, connection.fileno(), inheritable=False)
         os.close(devnull)
 
-    return detach
+    event.listen(engine, "connect", remember)
+    os.register_at_fork(after_in_child=detach)
 
 
 def is_connection_dead(raw: psycopg.Connection) -> bool:
@@ -121,14 +117,14 @@ def replace_dead_connections(engine: sa.Engine) -> None:
 
     Does what `pool_pre_ping` does, without its round trip.
     """
-    event.listen(engine, "checkout", _discard_if_dead)
 
+    def discard_if_dead(
+        connection: DBAPIConnection, _entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection
+    ) -> None:
+        if is_connection_dead(cast("psycopg.Connection", connection)):
+            raise exc.DisconnectionError("the server closed the connection")
 
-def _discard_if_dead(
-    connection: DBAPIConnection, _entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection
-) -> None:
-    if is_connection_dead(cast("psycopg.Connection", connection)):
-        raise exc.DisconnectionError("the server closed the connection")
+    event.listen(engine, "checkout", discard_if_dead)
 
 
 UNKNOWN_HOLDER = "a session that has just ended"

@@ -23,7 +23,7 @@ from batch_pipeline.inventory.migrate import check_revision
 from batch_pipeline.inventory.status import many_partitions
 from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
 from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline.model.checks import Finding, Level, failure, fine, warning
+from batch_pipeline.model.checks import Finding, Level, compare_clocks, failure, fine, warning
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID
@@ -158,7 +158,6 @@ SELECT datcollversion AS made, pg_database_collation_actual_version(oid) AS now
 """)
 _COLLATION_VERSION_SINCE = (15,)  # databases have a collation version
 _LONG_TRANSACTION = timedelta(minutes=5)
-_MAX_CLOCK_DIFFERENCE_SECONDS = 60
 _MAX_XID_AGE = 1_500_000_000  # of 2^31 transactions
 
 
@@ -176,7 +175,7 @@ def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -
         prepared = connection.execute(_PREPARED_TRANSACTIONS, {"long": long}).all()
         is_new = (inventory.dialect.server_version_info or (0,)) >= _COLLATION_VERSION_SINCE
         collation = connection.execute(_COLLATION).one() if is_new else None
-    findings = [*_settings(facts), *_clock(facts.now, before)]
+    findings = [*_settings(facts), *compare_clocks("the database server", facts.now, before)]
     for name in broken:
         text = (
             f"the index {name} is invalid, so it is not used or not maintained. "
@@ -235,16 +234,6 @@ def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
             f"writes. Run `VACUUM FREEZE` and find what blocks autovacuum."
         )
         yield warning(_SUBJECT, text)
-
-
-def _clock(server_time: datetime, local_time: datetime) -> Iterator[Finding]:
-    apart = abs((server_time - local_time).total_seconds())
-    if apart > _MAX_CLOCK_DIFFERENCE_SECONDS:
-        text = (
-            f"its clock and that of this machine are {apart:,.0f} s apart. This affects ages of "
-            f"files, not leases, which use the server's clock only. Synchronize both by NTP."
-        )
-        yield warning("clock", text)
 
 
 _STALE_AFTER = timedelta(minutes=10)

@@ -112,9 +112,15 @@ def ensure_running(folder: Path) -> str:
         try:
             if folder not in _user_locks:
                 _register_fork_handler()
-                _user_locks[folder] = _lock_as_user(folder)
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                users = folder.parent / f"{folder.name}.users"
+                descriptor = os.open(users, os.O_RDWR | os.O_CREAT, 0o600)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                _user_locks[folder] = descriptor
                 atexit.register(release, folder)
-            return _start(folder)
+            with (folder.parent / f"{folder.name}.start").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                return _Server(folder).url()
         except (OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             raise ConfigurationError(
                 f"The embedded PostgreSQL in {folder} did not start "
@@ -159,21 +165,6 @@ def _close_inherited_locks() -> None:
     while _user_locks:
         _, descriptor = _user_locks.popitem()
         os.close(descriptor)
-
-
-def _lock_as_user(folder: Path) -> int:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock_path = folder.parent / f"{folder.name}.users"
-    descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
-
-
-def _start(folder: Path) -> str:
-    lock_path = folder.parent / f"{folder.name}.start"
-    with lock_path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return _Server(folder).url()
 
 
 class _Server:

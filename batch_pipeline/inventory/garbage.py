@@ -6,7 +6,7 @@ The model decides which files are garbage. Rows of attempts are kept.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -19,8 +19,10 @@ from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     HAS_LOAD,
     attempt,
+    attempts_of_jobs,
     batch,
     batch_state,
+    batches_of_jobs,
     is_any_of,
     job,
     load,
@@ -40,11 +42,7 @@ _is_being_loaded = sa.exists().where(
 )
 _is_paused = sa.exists(
     sa.select(1)
-    .select_from(
-        batch.join(job, job.c.id == batch.c.job_id).outerjoin(
-            _parent, _parent.c.id == job.c.parent_id
-        )
-    )
+    .select_from(batches_of_jobs.outerjoin(_parent, _parent.c.id == job.c.parent_id))
     .where(
         batch.c.id == attempt.c.batch_id,
         sa.or_(job.c.paused_at.is_not(None), _parent.c.paused_at.is_not(None)),
@@ -68,9 +66,8 @@ class StoredAttempts:
 
     def now(self) -> datetime:
         """Return the time of the database's clock."""
-        [row] = fetch_rows(self.engine, sa.select(sa.func.clock_timestamp().label("now")))
-        now: datetime = row.now
-        return now
+        [row] = fetch_rows(self.engine, sa.select(sa.func.clock_timestamp()))
+        return cast("datetime", row[0])
 
     def job_names(self, streams: Collection[str]) -> dict[str, set[str]]:
         """Read the names of the jobs of streams, by stream."""
@@ -201,8 +198,7 @@ def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:
             sa.func.coalesce(ARE_REMOVED, sa.false()).label("given_up"),
             sa.func.coalesce(_IS_QUARANTINE_REMOVED, sa.false()).label("quarantine_given_up"),
         )
-        .join(batch, batch.c.id == attempt.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
+        .select_from(attempts_of_jobs)
         .join(_replaced, sa.true())
         .where(is_any_of(attempt.c.id, attempt_ids))
     )

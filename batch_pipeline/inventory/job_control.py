@@ -29,7 +29,7 @@ from batch_pipeline.inventory.jobs import (
     stream_job,
 )
 from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
-from batch_pipeline.inventory.planning import BadItem, bad_items, split_batch
+from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
@@ -90,12 +90,6 @@ class JobControl:
         with transaction(self.engine) as connection:
             is_its = job_with_late_arrivals(find_job(connection, name, meta_table).id)
             return select_statuses(connection, is_its, batch_state.c.state.not_in(FINISHED))
-
-    def bad_items(
-        self, name: str, table: ItemTable, meta_table: str | None = None
-    ) -> list[BadItem]:
-        """Find the items of a job that fail in a batch of their own."""
-        return bad_items(self.engine, self.find(name, meta_table).id, table)
 
     def paused(self, stream: str) -> str | None:
         """Return the reason, maybe empty, why a stream's job is paused; None if it is not."""

@@ -26,10 +26,17 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
 )
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import JobPlan, insert_batches
-from batch_pipeline.inventory.tables import attempt, batch, batch_state, bookmark, job
+from batch_pipeline.inventory.tables import (
+    attempt,
+    batch,
+    batch_state,
+    batches_with_states,
+    bookmark,
+    job,
+)
 from batch_pipeline.model.audit import Audit, Comparison
 from batch_pipeline.model.backfill import cut_lists
-from batch_pipeline.model.batch import KEY_DIGITS, Batch, BatchState
+from batch_pipeline.model.batch import KEY_DIGITS, BatchState, partition_key
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import parse_filter
@@ -215,7 +222,14 @@ class _RunningAudit:
         batches = 0
         for window, group in groupby(rows, lambda row: row.of.window):
             lists = cut_lists(((row.id, row.weight) for row in group), limits)
-            config = _late_batch_config(limits, window)
+            config = {
+                "late": True,
+                "max_weight": str(limits.max_weight),
+                "max_count": str(limits.max_count),
+                # Requests within the window find the batches.
+                "batch_id_min": window[0],
+                "batch_id_max": window[1],
+            }
             job_plan = JobPlan(job_id=late_job.id, limits=limits, config=config)
             batches += insert_batches(connection, job_plan, lists).batches
         return batches
@@ -285,9 +299,7 @@ def _dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[Audite
     """
     query = (
         sa.select(*BATCH_ROW, *_WINDOW)
-        .select_from(batch)
-        .join(job, job.c.id == batch.c.job_id)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .select_from(batches_with_states)
         .where(
             batch.c.job_id == job_id,
             batch.c.superseded_at.is_(None),
@@ -319,9 +331,7 @@ def _published(job_id: int, since: timedelta | None) -> sa.Select[Any]:
             attempt.c.id.label("attempt_id"),
             attempt.c.seen.op("-", return_type=pg.JSONB())(sa.literal("runs")).label("seen"),
         )
-        .select_from(batch)
-        .join(job, job.c.id == batch.c.job_id)
-        .join(batch_state, batch_state.c.batch_id == batch.c.id)
+        .select_from(batches_with_states)
         .join(
             attempt,
             sa.and_(
@@ -357,14 +367,8 @@ def _audited(row: sa.Row[Any]) -> AuditedRange:
 
 def _label(audited: AuditedRange) -> str:
     """Return the label of a batch for messages."""
-    return Batch(
-        id=audited.batch_id or 0,
-        job="",
-        id_range=audited.ids,
-        weight=0,
-        count=0,
-        key_digits=audited.key_digits,
-    ).label
+    ids = audited.ids
+    return str(ids) if ids.first_id < 0 else partition_key(ids, audited.key_digits)
 
 
 def _table_differences(
@@ -491,14 +495,3 @@ def _newest_limits(connection: sa.Connection, job_id: int) -> Limits:
 
 def _limit(stored: Any) -> int:
     return MAX_ID if stored is None else min(MAX_ID, max(1, int(stored)))
-
-
-def _late_batch_config(limits: Limits, window: Window) -> dict[str, Any]:
-    """Return the stored configuration of a late batch; requests within the window find it."""
-    return {
-        "late": True,
-        "max_weight": str(limits.max_weight),
-        "max_count": str(limits.max_count),
-        "batch_id_min": window[0],
-        "batch_id_max": window[1],
-    }

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
@@ -15,6 +15,7 @@ from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
     attempt_item,
+    attempts_of_jobs,
     batch,
     item,
     job,
@@ -99,9 +100,7 @@ _ORIGIN = (
         attempt.c.facts,
         attempt.c.seen,
     )
-    .select_from(attempt)
-    .join(batch, batch.c.id == attempt.c.batch_id)
-    .join(job, job.c.id == batch.c.job_id)
+    .select_from(attempts_of_jobs)
     .outerjoin(_parent, _parent.c.id == job.c.parent_id)
 )
 # The columns of `OriginItem`.
@@ -313,9 +312,7 @@ def published_attempts(*columns: Any) -> sa.Select[Any]:
     """
     return (
         sa.select(attempt.c.id.label("attempt_id"), *columns)
-        .select_from(attempt)
-        .join(batch, attempt.c.batch_id == batch.c.id)
-        .join(job, batch.c.job_id == job.c.id)
+        .select_from(attempts_of_jobs)
         .where(attempt.c.status == AttemptStatus.SUCCEEDED, attempt.c.encoding.is_not(None))
     )
 
@@ -552,6 +549,10 @@ class AttemptRecord:
     read_version: str | None
 
 
+_OF_ITEM = ("read", "written", "quarantined", "bad_file", "read_etag", "read_version")
+_OF_ATTEMPT = [attempt.c[part.name] for part in fields(AttemptRecord) if part.name not in _OF_ITEM]
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptHistory:
     """The attempts on items and batches."""
@@ -563,30 +564,17 @@ class AttemptHistory:
         is_its = sa.and_(
             attempt_item.c.attempt_id == attempt.c.id, attempt_item.c.item_id == item_id
         )
-        columns = (attempt_item.c[name] for name in _ITEM_COLUMNS)
-        query = sa.select(*_ATTEMPT_COLUMNS, *columns).outerjoin(attempt_item, is_its)
+        columns = (attempt_item.c[name] for name in _OF_ITEM)
+        query = sa.select(*_OF_ATTEMPT, *columns).outerjoin(attempt_item, is_its)
         return self._read(batch, query)
 
     def of_batch(self, batch: Batch) -> Sequence[AttemptRecord]:
         """Read the attempts on a batch, oldest first, with the record counts of all items."""
-        counters = [attempt.c.facts[name].as_integer().label(name) for name in _ITEM_COLUMNS[:3]]
-        of_items = [sa.null().label(name) for name in _ITEM_COLUMNS[3:]]
-        return self._read(batch, sa.select(*_ATTEMPT_COLUMNS, *counters, *of_items))
+        counters = [attempt.c.facts[name].as_integer().label(name) for name in _OF_ITEM[:3]]
+        of_items = [sa.null().label(name) for name in _OF_ITEM[3:]]
+        return self._read(batch, sa.select(*_OF_ATTEMPT, *counters, *of_items))
 
     def _read(self, batch: Batch, query: sa.Select[Any]) -> Sequence[AttemptRecord]:
         query = query.where(attempt.c.batch_id == batch.id).order_by(attempt.c.number)
         rows = [row._asdict() for row in fetch_rows(self.engine, query)]
         return [AttemptRecord(**row | {"status": AttemptStatus(row["status"])}) for row in rows]
-
-
-_ATTEMPT_COLUMNS = (
-    attempt.c.number,
-    attempt.c.status,
-    attempt.c.run_id,
-    attempt.c.started_at,
-    attempt.c.finished_at,
-    attempt.c.error,
-    attempt.c.generation,
-    attempt.c.pointer_uri,
-)
-_ITEM_COLUMNS = ("read", "written", "quarantined", "bad_file", "read_etag", "read_version")

@@ -57,7 +57,10 @@ def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
     Raises:
         RetryableError: an open transaction did not end in time; the message names its session.
     """
-    names = sorted(connection.execute(_TABLES, {"schema": SCHEMA}).scalars(), key=_lock_order)
+    # Referenced tables first, as workers lock them.
+    order = {table.name: position for position, table in enumerate(metadata.sorted_tables)}
+    existing = connection.execute(_TABLES, {"schema": SCHEMA}).scalars()
+    names = sorted(existing, key=lambda name: order.get(name, -1))
     if not names:
         return
     tables = sql.SQL(", ").join(sql.Identifier(SCHEMA, name) for name in names)
@@ -76,12 +79,6 @@ def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
                 raise _lock_timeout_error(connection, holders) from error
         else:
             return
-
-
-def _lock_order(name: str) -> int:
-    """Return the position of a table: referenced tables first, as workers lock them."""
-    names = [table.name for table in metadata.sorted_tables]
-    return names.index(name) if name in names else -1
 
 
 def _wait_at_most(connection: sa.Connection, seconds: float) -> None:

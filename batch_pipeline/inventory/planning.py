@@ -41,11 +41,18 @@ from batch_pipeline.inventory.meta_tables.registered_table import (
     ItemTable,
     OwnMetaTable,
     planned_items,
-    read_items,
 )
 from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch, batch_state, job
+from batch_pipeline.inventory.tables import (
+    UNFINISHED,
+    attempt,
+    attempts_of_jobs,
+    batch,
+    batch_state,
+    batches_with_states,
+    job,
+)
 from batch_pipeline.model.backfill import Estimate, Throughput
 from batch_pipeline.model.batch import (
     AttemptStatus,
@@ -314,9 +321,7 @@ def recent_throughput(
         seconds = sa.extract("epoch", attempt.c.finished_at - attempt.c.started_at)
         query = (
             sa.select(sa.cast(seconds, sa.Double).label("seconds"), batch.c.weight, job.c.name)
-            .select_from(attempt)
-            .join(batch, batch.c.id == attempt.c.batch_id)
-            .join(job, job.c.id == batch.c.job_id)
+            .select_from(attempts_of_jobs)
             .where(condition, attempt.c.status == AttemptStatus.SUCCEEDED)
             .order_by(attempt.c.id.desc())
             .limit(LAST_ATTEMPTS)
@@ -345,16 +350,6 @@ def estimate(cuts: Iterable[Cut], limits: Limits, throughput: Throughput | None)
     return Estimate(
         batches=batches, items=items, weight=weight, oversized=oversized, pace=throughput
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadItem:
-    """An item that fails in a batch of its own, with its location and last error."""
-
-    batch: Batch
-    id: int
-    location: str
-    error: str | None
 
 
 def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Batch, Batch]:
@@ -392,9 +387,7 @@ def split_first_dead(
     """
     dead = (
         sa.select(*BATCH_ROW)
-        .select_from(batch_state)
-        .join(batch, batch.c.id == batch_state.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
+        .select_from(batches_with_states)
         .where(
             job_with_late_arrivals(job_id),
             sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
@@ -439,18 +432,6 @@ def _insert_halves(
     failpoint("bisect.inserted")
     batch_states.insert_states(connection, batch.c.id.in_([first.id, second.id]))
     return first, second
-
-
-def bad_items(engine: sa.Engine, job_id: int, table: ItemTable) -> list[BadItem]:
-    """Find the dead batches of one item of a job and its late-arrivals job."""
-    is_dead = batch_state.c.state == BatchState.DEAD
-    bad = []
-    for dead in batch_states.read_statuses(engine, job_with_late_arrivals(job_id), is_dead):
-        items = read_items(engine, table, dead.batch)
-        if len(items) == 1:
-            only, location = items[0], str(items[0].item)
-            bad.append(BadItem(batch=dead.batch, id=only.id, location=location, error=dead.error))
-    return bad
 
 
 def _insert_half(connection: sa.Connection, parent: Batch, half: SplitRange) -> Batch:

@@ -23,13 +23,13 @@ from batch_pipeline.inventory.jobs import (
     stream_bookmark,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.planning import MetaTable, recent_throughput
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
+    attempts_of_jobs,
     batch,
     batch_state,
     is_any_of,
@@ -77,7 +77,7 @@ def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -
         statuses = select_statuses(connection, is_its, batch_state.c.state.not_in(FINISHED))
         is_growing = row is None or row.kind != JobKind.BACKFILL
         unplanned = [gap.ids for gap in gaps(connection, job_id, ALL_IDS)] if is_growing else []
-    items, weight = _count_items(source.table, unplanned)
+    facts = [source.table.facts(ids) for ids in unplanned]
     is_paused = row is not None and row.paused_at is not None
     return JobStatus(
         name=terms.name,
@@ -85,8 +85,8 @@ def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -
         paused=row.paused_reason or "" if row is not None and is_paused else None,
         batches=batches,
         unfinished=tuple(statuses),
-        items_not_planned=items,
-        weight_not_planned=weight,
+        items_not_planned=sum(of_range.count for of_range in facts),
+        weight_not_planned=sum(of_range.weight for of_range in facts),
         ceiling=describe_reading(source.read_high_watermark()),
     )
 
@@ -130,15 +130,6 @@ def select_totals(
         .order_by(*by, batch_state.c.state)
     )
     return connection.execute(query).all()
-
-
-def _count_items(table: ReflectedMetaTable, ranges: list[IdRange]) -> tuple[int, int]:
-    """Return the number of items in ranges and their weight, without invalid ones."""
-    items = weight = 0
-    for ids in ranges:
-        facts = table.facts(ids)
-        items, weight = items + facts.count, weight + facts.weight
-    return items, weight
 
 
 def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
@@ -520,13 +511,8 @@ def _ended_query(ids: Collection[int]) -> sa.Select[Any]:
             sa.func.coalesce(size_bytes, 0).label("size_bytes"),
             sa.cast(lag, sa.Double).label("lag"),
         )
-        .select_from(attempt)
-        .join(batch, batch.c.id == attempt.c.batch_id)
-        .join(job, job.c.id == batch.c.job_id)
-        .where(
-            is_any_of(attempt.c.id, ids),
-            job.c.stream.is_not(None),
-        )
+        .select_from(attempts_of_jobs)
+        .where(is_any_of(attempt.c.id, ids), job.c.stream.is_not(None))
     )
 
 

@@ -313,3 +313,10 @@ ceiling_candidate = sa.Table(
 def is_any_of(column: sa.ColumnElement[Any], values: Collection[Any]) -> sa.ColumnElement[bool]:
     """Compare with one array, because a statement takes at most 65,535 parameters."""
     return column == sa.any_(sa.cast(list(values), sa.ARRAY(column.type)))
+
+
+batches_of_jobs = batch.join(job, job.c.id == batch.c.job_id)
+batches_with_states = batches_of_jobs.join(batch_state, batch_state.c.batch_id == batch.c.id)
+attempts_of_jobs = attempt.join(batch, batch.c.id == attempt.c.batch_id).join(
+    job, job.c.id == batch.c.job_id
+)

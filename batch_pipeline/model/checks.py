@@ -7,7 +7,7 @@ the result of a diagnosis of the installation. Presentation is left to the calle
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
@@ -318,3 +318,15 @@ def attempted(subject: str, diagnose: Callable[[], Iterator[Finding]]) -> Iterat
         reason = str(error).partition("\n")[0] or "no reason given"
         text = f"this could not be checked ({type(error).__name__}: {reason}). Please report it."
         yield warning(subject, text)
+
+
+def compare_clocks(other: str, other_time: datetime, local_time: datetime) -> Iterator[Finding]:
+    """Warn if another clock and that of this machine are more than a minute apart."""
+    apart = abs((other_time - local_time).total_seconds())
+    if apart > 60:
+        text = (
+            f"this machine is {apart:,.0f} seconds apart from {other}. This affects ages of files, "
+            f"not leases, which use the database's clock only; stores refuse requests from 15 "
+            f"minutes on. Synchronize the clocks by NTP."
+        )
+        yield warning("clock", text)

@@ -20,10 +20,9 @@ from batch_pipeline.config.environment_checks import (
     check_places,
     check_ports,
     check_versions,
-    clock,
 )
 from batch_pipeline.config.home import Home
-from batch_pipeline.model.checks import Finding, attempted, fine
+from batch_pipeline.model.checks import Finding, attempted, compare_clocks, fine
 from batch_pipeline.model.errors import InvariantError, SettingError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, Storage, Stream
@@ -269,9 +268,9 @@ def test_disk_that_is_almost_full_is_told(
 def test_clock_that_is_apart_is_told() -> None:
     """Expect a minute to be let pass, whichever clock is ahead."""
     minute = timedelta(seconds=60)
-    assert told(clock("the store", NOON + minute, NOON)) == []
+    assert told(compare_clocks("the store", NOON + minute, NOON)) == []
     for other in (NOON + 2 * minute, NOON - 2 * minute):
-        [(level, subject, text)] = told(clock("the store", other, NOON))
+        [(level, subject, text)] = told(compare_clocks("the store", other, NOON))
         assert (level, subject) == ("warn", "clock")
         assert text.startswith("this machine is 120 seconds apart from the store.")
 

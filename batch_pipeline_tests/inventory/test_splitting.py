@@ -13,7 +13,7 @@ from batch_pipeline.inventory.meta_tables.registered_table import read_items
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.inventory.planning import split_batch
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import BatchSupersededError, ConfigurationError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobTerms
@@ -59,6 +59,13 @@ def _work_off(
     return tried
 
 
+def _dead_alone(database: Database, table: ReflectedMetaTable) -> dict[int, BatchStatus]:
+    """Return the dead batches of the job by their only item."""
+    dead = [one for one in database.jobs.unfinished("import") if one.state is BatchState.DEAD]
+    items = [read_items(database.engine, table, one.batch) for one in dead]
+    return {only.id: one for one, [only] in zip(dead, items, strict=True)}
+
+
 def _published_ids(database: Database) -> list[int]:
     results = query(database, "SELECT result FROM batch_pipeline.attempt WHERE result IS NOT NULL")
     return sorted(item_id for (ids,) in results for item_id in ids)
@@ -85,8 +92,8 @@ def test_bisect_of_one_bad_item_in_a_hundred_publishes_the_others_once(
     assert (first, last) == (bad, bad)
     assert len(tried) <= 3 + 2 * ceil(log2(100)) + 2
     check_invariants(database)
-    [found] = database.jobs.bad_items("import", source.table)
-    assert (found.id, found.location, found.error) == (bad, f"file-{bad}", "a bad item")
+    [(item_id, found)] = _dead_alone(database, source.table).items()
+    assert (item_id, found.error) == (bad, "a bad item")
     assert database.acquisitions.acquire(_wish(100), source) is None
 
 
@@ -97,7 +104,7 @@ def test_bisect_of_several_bad_items_in_several_batches_isolates_each(
     source, bad = _source(files, 40), {3, 4, 17, 40}
     _work_off(database, source, _wish(15), lambda item_id: item_id in bad)
     assert _published_ids(database) == sorted(set(range(1, 41)) - bad)
-    assert {one.id for one in database.jobs.bad_items("import", source.table)} == bad
+    assert set(_dead_alone(database, source.table)) == bad
     check_invariants(database)
 
 
@@ -125,7 +132,7 @@ def test_bisect_under_rivals_publishes_every_good_item_once(
     assert [one for one in ended if isinstance(one, Exception)] == []
     _work_off(database, sources[0], _wish(20), lambda item_id: item_id in bad)
     assert _published_ids(database) == sorted(set(range(1, 61)) - bad)
-    assert {one.id for one in database.jobs.bad_items("import", files)} == bad
+    assert set(_dead_alone(database, files)) == bad
     check_invariants(database)
 
 
@@ -189,8 +196,8 @@ def test_bisect_of_a_list_splits_the_list(database: Database, files: ReflectedMe
     assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
     check_invariants(database)
     _work_off(database, source, _wish(100), lambda item_id: item_id == 77)
-    [found] = database.jobs.bad_items("import", files)
-    assert (found.id, found.batch.item_ids) == (77, (77,))
+    [(item_id, found)] = _dead_alone(database, files).items()
+    assert (item_id, found.batch.item_ids) == (77, (77,))
     check_invariants(database)
 
 

@@ -126,16 +126,6 @@ class BatchQueries:
         )
 
 
-def _cut_from_row(last: sa.Row[Any], first_id: int, high_watermark: int, limits: Limits) -> Cut:
-    """Return the batch that ends with a row of `BatchQueries.cut`, without the runs of its ids."""
-    rest_fits = last.next_uid is None
-    weight, count = int(last.total), last.position
-    is_full = not rest_fits or weight >= limits.max_weight or count == limits.max_count
-    last_id = high_watermark if rest_fits else last.next_uid - 1
-    id_range = IdRange(first_id=first_id, last_id=last_id)
-    return Cut(id_range=id_range, weight=weight, count=count, closed=is_full)
-
-
 def _runs_from_row(row: Sequence[Any]) -> IdRuns:
     """Return the ids of a row of `BatchQueries.runs`."""
     return IdRuns(*(row[-2:] if row[0] else ((), ())))
@@ -424,16 +414,15 @@ class ReflectedMetaTable:
         first_id = MIN_ID if after_id is None else after_id + 1
         if first_id > high_watermark:
             return
-        query = self.weighed(first_id, high_watermark).execution_options(yield_per=_STREAM_ROWS)
-        with read_transaction(self.engine) as connection, connection.execute(query) as result:
-            for rows in result.partitions():
-                for item_id, weight in rows:
-                    if weight is None:
-                        raise self._bad_weight(connection, item_id)
-                    if item_id == last_id:
-                        raise self._twice(item_id)
-                    yield self._integer(item_id), weight
-                    last_id = item_id
+        for item_id, weight in stream_weights(
+            self, IdRange(first_id=first_id, last_id=high_watermark)
+        ):
+            if weight is None:
+                raise self._bad_weight(item_id)
+            if item_id == last_id:
+                raise self._twice(item_id)
+            yield self._integer(item_id), weight
+            last_id = item_id
 
     def items(self, id_range: IdRange) -> list[MetaItem]:
         """Return the items of a range in id order.
@@ -490,9 +479,9 @@ class ReflectedMetaTable:
     def _items(self, query: sa.Select[Any], id_range: IdRange) -> list[MetaItem]:
         with read_one_statement(self.engine) as connection:
             rows = connection.execute(query, _bounds(id_range)).all()
-            bad = next((item_id for item_id, _, weight in rows if weight is None), None)
-            if bad is not None:
-                raise self._bad_weight(connection, bad)
+        for row in rows:
+            if row[2] is None:
+                raise self._bad_weight(row[0])
         return [MetaItem(id=row[0], item=row[1], weight=row[2]) for row in rows]
 
     def _window_cut(self, after_id: int | None, high_watermark: int, limits: Limits) -> Cut | None:
@@ -505,7 +494,10 @@ class ReflectedMetaTable:
         query = self.queries.first_cut if after_id is None else self.queries.cut
         with read_one_statement(self.engine) as connection:
             planned = self._cut_by(connection, query, values, limits)
-            if planned is None or planned.count == _width(planned.id_range):
+            if (
+                planned is None
+                or planned.count == planned.id_range.last_id - planned.id_range.first_id + 1
+            ):
                 return planned
             runs = self._runs(connection, planned)
         if runs is not None:
@@ -527,14 +519,20 @@ class ReflectedMetaTable:
         if last is None:
             return None
         if last.weight is None:
-            raise self._bad_weight(connection, last.uid)
+            raise self._bad_weight(last.uid)
         if last.uid == last.next_uid:
             raise self._twice(last.uid)
         beyond = last.position >= limits.max_count
         if last.next_uid is not None and last.next_weight is None and not beyond:
-            raise self._bad_weight(connection, last.next_uid)
+            raise self._bad_weight(last.next_uid)
         first_id = last.lowest if query is self.queries.first_cut else values["first_id"]
-        return _cut_from_row(last, first_id, values["last_id"], limits)
+        rest_fits = last.next_uid is None
+        weight, count = int(last.total), last.position
+        is_full = not rest_fits or weight >= limits.max_weight or count == limits.max_count
+        id_range = IdRange(
+            first_id=first_id, last_id=values["last_id"] if rest_fits else last.next_uid - 1
+        )
+        return Cut(id_range=id_range, weight=weight, count=count, closed=is_full)
 
     def _runs(self, connection: sa.Connection, planned: Cut) -> IdRuns | None:
         """Return the ids of a batch; None if its rows changed after it was cut."""
@@ -550,13 +548,11 @@ class ReflectedMetaTable:
         while is_full:
             with read_transaction(self.engine) as connection:
                 page = connection.execute(self.weighed(first_id, high_watermark).limit(size)).all()
-                bad = next((item_id for item_id, weight in page if weight is None), None)
-                error = None if bad is None else self._bad_weight(connection, bad)
             # A page starts with the last row of the previous page, to detect duplicate ids.
             for item_id, weight in page[0 if last_id is None else 1 :]:
                 count += 1
-                if error is not None and weight is None and count <= max_count:
-                    raise error
+                if weight is None and count <= max_count:
+                    raise self._bad_weight(item_id)
                 if item_id == last_id:
                     raise self._twice(item_id)
                 # The row after the batch may have a bad weight.
@@ -592,14 +588,11 @@ class ReflectedMetaTable:
         problem, step = f"id {item_id} is a duplicate", "Change the view to return each id once."
         return unfit_column(self.canonical_name, self.columns.uid, "uid", problem, step)
 
-    def _bad_weight(self, connection: sa.Connection, item_id: int) -> BadWeightError:
+    def _bad_weight(self, item_id: int) -> BadWeightError:
         raw = self.table.c[self.columns.weight or self.columns.uid]
         query = sa.select(raw).where(self.uid == sa.literal(item_id, sa.BigInteger)).limit(1)
-        return BadWeightError(self.canonical_name, item_id, connection.execute(query).scalar())
-
-
-def _width(id_range: IdRange) -> int:
-    return id_range.last_id - id_range.first_id + 1
+        with read_one_statement(self.engine) as connection:
+            return BadWeightError(self.canonical_name, item_id, connection.execute(query).scalar())
 
 
 def _bounds(id_range: IdRange) -> dict[str, int]:
@@ -617,11 +610,10 @@ def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[Ra
 
 def stream_weights(table: ReflectedMetaTable, ids: IdRange) -> Iterator[tuple[int, int | None]]:
     """Yield `(id, weight)` of a range in id order; a rejected weight is None."""
-    query = table.weighed(ids.first_id, ids.last_id)
-    with read_transaction(table.engine) as connection:
-        streamed = connection.execution_options(yield_per=_STREAM_ROWS).execute(query)
-        for row in streamed:
-            yield row[0], row[1]
+    query = table.weighed(ids.first_id, ids.last_id).execution_options(yield_per=_STREAM_ROWS)
+    with read_transaction(table.engine) as connection, connection.execute(query) as result:
+        for rows in result.partitions():
+            yield from rows
 
 
 def _range_facts_query(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> sa.Select[Any]:
@@ -682,17 +674,13 @@ def all_cuts(
     first_id = table.lowest_id() if after_id is None else after_id + 1
     if first_id is None or first_id > high_watermark:
         return
-    if _can_run_in_server(table):
+    # A note means that ids may not be unique, and the function does not look for duplicates. A view
+    # always has a note; it might also compute all its rows again for every page.
+    if table.engine.dialect.name == "postgresql" and not table.notes:
         first_id = yield from _cuts_in_server(table, first_id, high_watermark, limits, page_rows)
     if first_id is not None:
         weights = table.weights(first_id - 1, high_watermark)
         yield from cut(weights, after_id=first_id - 1, high_watermark=high_watermark, limits=limits)
-
-
-def _can_run_in_server(table: ReflectedMetaTable) -> bool:
-    # A note means that ids may not be unique, and the function does not look for duplicates. A
-    # view always has a note; it might also compute all its rows again for every page.
-    return table.engine.dialect.name == "postgresql" and not table.notes
 
 
 def _cuts_in_server(

@@ -322,12 +322,14 @@ class OwnMetaTable:
         A batch of late arrivals has a list of ids. A range has all items that no other batch lists
         as late arrivals.
         """
+        listed, ids = batch.item_ids, batch.id_range
+        is_late = item.c.id.in_(late_items(batch))
         query = (
             sa.select(item)
             .where(
                 item.c.stream == self.stream,
-                item.c.id.between(batch.id_range.first_id, batch.id_range.last_id),
-                _is_in_batch(batch),
+                item.c.id.between(ids.first_id, ids.last_id),
+                ~is_late if listed is None else is_any_of(item.c.id, listed),
             )
             .order_by(item.c.id)
         )
@@ -382,12 +384,6 @@ class OwnMetaTable:
 
     def _above(self, after_id: int | None) -> list[sa.ColumnElement[bool]]:
         return [item.c.stream == self.stream, item.c.id > (after_id or 0)]
-
-
-def _is_in_batch(batch: Batch) -> sa.ColumnElement[bool]:
-    if batch.item_ids is not None:
-        return is_any_of(item.c.id, batch.item_ids)
-    return item.c.id.not_in(late_items(batch))
 
 
 def _chunks(rows: Iterable[_Row], size: int | None) -> Iterator[list[_Row]]:

@@ -460,7 +460,10 @@ def choose_watermark(
         step = "Leave the strategy out to use the default."
         raise watermark_unavailable(table.canonical_name, strategy.value, problem, step)
     watermark: HighWatermark = HighestIdWatermark(table=table, strategy=strategy)
-    warnings = _cache_warning(obstacle)
+    warnings: tuple[str, ...] = ()
+    if obstacle is not None and obstacle.endswith(_CACHE_MARK):
+        late = "rows with such ids may appear long after rows with higher ids, and then only an"
+        warnings = (f"{obstacle}: {late} audit finds them; set the sequence to CACHE 1",)
     match strategy:
         case Strategy.SETTLE:
             watermark = _settle_watermark(table, settle_by, memory, "" if requested else obstacle)
@@ -544,16 +547,6 @@ def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
         (bool(row.read_only), "the server is read only, so rows come by replication"),
     )
     return next((text for applies, text in obstacles if applies), None)
-
-
-def _cache_warning(obstacle: str | None) -> tuple[str, ...]:
-    if obstacle is None or not obstacle.endswith(_CACHE_MARK):
-        return ()
-    warning = (
-        f"{obstacle}: rows with such ids may appear long after rows with higher ids, and then only "
-        f"an audit finds them; set the sequence to CACHE 1"
-    )
-    return (warning,)
 
 
 def _reuse_warning(table: ReflectedMetaTable) -> tuple[str, ...]:
