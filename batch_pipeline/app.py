@@ -24,8 +24,7 @@ from batch_pipeline.inventory.meta_tables.published_table import (
     terms_of_job,
 )
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
-from batch_pipeline.inventory.meta_tables.sources import MetaSources
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.errors import (
     ConfigurationError,

@@ -25,8 +25,7 @@ from batch_pipeline.inventory.diagnostics import (
     check_source,
     check_work,
 )
-from batch_pipeline.inventory.meta_tables.sources import SourceTerms
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import SourceTerms, UserMetaTable
 from batch_pipeline.model.checks import Finding, Level, attempted, failure, fine, warning
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.stream import Stream

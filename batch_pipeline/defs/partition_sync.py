@@ -19,7 +19,7 @@ from batch_pipeline.defs.partitions import PartitionedAsset, batches_of
 from batch_pipeline.defs.sensors.run_requests import reporting_runs
 from batch_pipeline.inventory.change_feed import Cursor
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 from batch_pipeline.model.batch import Batch, BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered

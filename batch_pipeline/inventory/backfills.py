@@ -31,8 +31,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     ensure_ids_not_negative,
 )
 from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, UserMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading, describe_reading
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import (

@@ -42,7 +42,7 @@ from batch_pipeline.inventory.meta_tables.registered_table import (
     OwnMetaTable,
     planned_items,
 )
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     UNFINISHED,

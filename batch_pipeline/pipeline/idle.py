@@ -17,7 +17,7 @@ from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
-    from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+    from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
     from batch_pipeline.model.stream import Stream
     from batch_pipeline.storage.landing import SourceLanding
 

@@ -32,7 +32,7 @@ from batch_pipeline.storage.verification import size_problem, verify_contents
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
     from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
-    from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+    from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 
 FileCheck = Callable[[PartFile], str | None]
 BatchCheck = Callable[[PublishedBatch], str | None]

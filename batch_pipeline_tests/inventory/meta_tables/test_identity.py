@@ -19,8 +19,7 @@ from batch_pipeline import (
 from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
-from batch_pipeline.inventory.meta_tables.sources import MetaSources
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.stream import TableSource
 from batch_pipeline_tests.client.client_tables import (

@@ -7,8 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_tables.sources import MetaSources
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
 from batch_pipeline.model.errors import (
     BadWeightError,
     BatchDataError,

@@ -6,8 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_tables.sources import MetaSources
-from batch_pipeline.inventory.meta_tables.user_table import UserMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.stream import TableSource
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
