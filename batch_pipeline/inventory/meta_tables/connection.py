@@ -77,15 +77,12 @@ def _parse_url(url: str, setting: str) -> sa.URL:
         return parsed.set(drivername="postgresql+psycopg")
     if kind in {"mysql", "mariadb"} and not driver and find_spec("MySQLdb") is None:
         return parsed.set(drivername=f"{kind}+pymysql")
-    if kind == "sqlite" and _is_plain_file(parsed):
+    in_memory = parsed.database in {None, "", ":memory:"}
+    if kind == "sqlite" and not in_memory and "uri" not in parsed.query:
         # SQLite creates a missing file unless it is opened by a URI with this mode.
         path = f"file:{quote(parsed.database or '')}"
         return parsed.set(database=path).update_query_dict({"mode": "rw", "uri": "true"})
     return parsed
-
-
-def _is_plain_file(url: sa.URL) -> bool:
-    return bool(url.database) and url.database != ":memory:" and "uri" not in url.query
 
 
 def _engine_options(url: sa.URL) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _condition(
             | Operator.GREATER_OR_EQUAL
         ):
             compare = _COMPARISONS[condition.operator]
-            bound = _bound(column, _operands(condition)[0])
+            bound = sa.literal(*_coerce(column, _operands(condition)[0]))
             if condition.operator in _ORDER_WITHOUT_FRACTION:
                 bound = _drop_fraction(bound)
             expression: sa.ColumnElement[bool] = compare(column, bound)
@@ -108,10 +108,6 @@ def _operands(condition: Condition) -> tuple[Scalar, ...]:
     if isinstance(value, tuple):
         return value
     return () if value is None else (value,)
-
-
-def _bound(column: sa.Column[Any], value: Scalar) -> sa.BindParameter[Any]:
-    return sa.literal(*_coerce(column, value))
 
 
 def _coerce(column: sa.Column[Any], value: Scalar) -> _Typed:
@@ -162,7 +158,9 @@ def _parse_text(column: sa.Column[Any], value: Scalar) -> object:
     if isinstance(kind, sa.Uuid):
         return _parse(column, value, uuid.UUID, "a UUID")
     if isinstance(kind, sa.Enum):
-        return _parse(column, value, _choice_parser(kind.enums), f"one of {', '.join(kind.enums)}")
+        if value not in kind.enums:
+            raise _mismatch(column, value, f"one of {', '.join(kind.enums)}")
+        return value
     if isinstance(kind, sa.String):
         return _parse(column, value, str, "a text")
     raise _mismatch(column, value, f"no filter, since {kind!r} cannot be compared here")
@@ -186,15 +184,6 @@ def _time_parser(kind: sa.DateTime) -> Callable[[str], dt.datetime]:
         time = dt.datetime.fromisoformat(text)
         aware = time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time
         return aware if kind.timezone else aware.astimezone(dt.UTC).replace(tzinfo=None)
-
-    return parse
-
-
-def _choice_parser(names: Sequence[str]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError(text)
-        return text
 
     return parse
 
