@@ -61,7 +61,7 @@ class SchemaAttributes(Section):
     )
     sample_records: Count | None = Field(
         None,
-        description="Records per task to infer columns from (default: 10,000 in a stream's first "
+        description="Records per task to infer columns from (default: 20,000 of a stream's first "
         "batch, then all). If other records do not fit, the batch is encoded again.",
     )
 
@@ -269,7 +269,7 @@ class BatchAttributes(Section):
         description="Maximum size of its files; a larger file is a batch of its own (bytes, or "
         "with a unit; default 64MiB).",
     )
-    max_count: Count = Field(100, description="Maximum number of files (default 100).")
+    max_count: Count = Field(1_000, description="Maximum number of files (default 1000).")
     max_wait: Duration = Field(
         timedelta(minutes=5),
         description="Age of the oldest file at which a batch below `min_weight` is planned "

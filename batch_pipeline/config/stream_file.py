@@ -351,7 +351,7 @@ _NOTES = {
 }
 _USUAL: dict[str, Any] = {
     "source": {"include": ["*"]},
-    "batch": {"max_weight": 64 * 2**20, "max_count": 100},
+    "batch": {"max_weight": 64 * 2**20, "max_count": 1_000},
     "key_properties": [],
     "encoding": {"format": "jsonl", "compression": "gzip"},
 }

@@ -28,6 +28,8 @@ class EncodeRequest:
     """Input of an encoder: items in id order, the schema to write, the prefix of file names.
 
     `context` has the values of the attempt for the lineage columns, which the schema includes.
+    Once records do not fit, the tasks together look at `sample_records` of them to report columns;
+    None: at those that the stream's rules say.
     """
 
     stream: Stream
@@ -35,6 +37,7 @@ class EncodeRequest:
     schema: RecordSchema
     stem: str
     context: LineageContext
+    sample_records: int | None = None
     watch: EncodeCallbacks = field(default_factory=EncodeCallbacks)
 
 

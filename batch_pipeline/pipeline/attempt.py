@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 LEASE = timedelta(minutes=5)
 _MAX_PASSES = 5
-_SAMPLE_RECORDS = 10_000  # per task, to infer the first schema of a stream
+_SAMPLE_RECORDS = 20_000  # of a batch, to infer the first schema of a stream
 
 
 class Encoder(Protocol):
@@ -160,9 +160,9 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
     )
     items = context.meta_table.items(attempt.batch)
     version, schema = _known_schema(context.schemas, context.stream)
-    first, later = _streams_of_passes(context.stream, schema)
+    passes = _passes(context.stream, schema)
     changes: tuple[SchemaChange, ...] = ()
-    for stream in (first, *[later] * (_MAX_PASSES - 1)):
+    for stream, sample_records in passes:
         result = context.encoder.encode(
             EncodeRequest(
                 stream=stream,
@@ -170,10 +170,12 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 schema=schema,
                 stem=attempt.stem,
                 context=lineage,
+                sample_records=sample_records,
                 watch=EncodeCallbacks(is_cancelled=lambda: not context.attempts.holds(attempt)),
             )
         )
-        is_sample = bool(result.misfits) and stream.schema.sample_records is not None
+        is_limited = sample_records is not None or stream.schema.sample_records is not None
+        is_sample = is_limited and bool(result.misfits)
         _check_bad_data(context.stream, result, is_sample=is_sample)
         if not result.misfits:
             result.check_conservation()
@@ -199,7 +201,7 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
         )
         changes += changes_between(before, schema, result.misfits)
     raise InvariantError(
-        f"{context.stream.name}: the schema did not settle after {_MAX_PASSES} passes "
+        f"{context.stream.name}: the schema did not settle after {len(passes)} passes "
         f"(columns: {len(schema.columns)}). Nothing was published. Please report this."
     )
 
@@ -271,19 +273,20 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     return schemas.widen(stream.name, added, text_source=False)
 
 
-def _streams_of_passes(stream: Stream, schema: RecordSchema) -> tuple[Stream, Stream]:
-    """Return the stream for the first pass of the encoder, and for the others.
+def _passes(stream: Stream, schema: RecordSchema) -> list[tuple[Stream, int | None]]:
+    """Return the stream and the sample of a batch for each pass of the encoder.
 
     Only the first pass may stop after a sample. Without declared or known columns, records may add
     any, and the first pass infers them from a sample.
     """
-    evolution, sample = stream.schema.evolution, stream.schema.sample_records
+    rules, sample = stream.schema, None
     added = {column.name for column in _added(stream)}
-    if stream.schema.declared is None and added.issuperset(schema.names):
-        evolution, sample = Evolution.ADD, sample or _SAMPLE_RECORDS
-    later = replace(stream.schema, evolution=evolution, sample_records=None)
-    first = replace(later, sample_records=sample)
-    return replace(stream, schema=first), replace(stream, schema=later)
+    if rules.declared is None and added.issuperset(schema.names):
+        rules = replace(rules, evolution=Evolution.ADD)
+        sample = None if rules.sample_records else _SAMPLE_RECORDS
+    first = replace(stream, schema=rules)
+    later = replace(stream, schema=replace(rules, sample_records=None))
+    return [(first, sample), *[(later, None)] * (_MAX_PASSES - 1)]
 
 
 def _check_evolution(

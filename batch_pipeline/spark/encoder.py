@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+MIN_SAMPLE_RECORDS = 1_000  # per task, so that rare columns and values are seen
+
+
 class SparkEncoder:
     """An encoder on the session that the factory returns.
 
@@ -53,6 +56,10 @@ class SparkEncoder:
         jobs = SparkJobRunner(self._session_factory, stream.storage, request.stem, request.watch)
         split = split_files(request.items, stream, jobs)
         inputs = list(plan_tasks(request.items, split))
+        if request.sample_records is not None and inputs:
+            most = max(MIN_SAMPLE_RECORDS, request.sample_records // len(inputs))
+            rules = replace(stream.schema, sample_records=most)
+            request = replace(request, stream=replace(stream, schema=rules))
         if stream.transform is not None:
             return encode_transformed(jobs, request, inputs)
         return combine_reports(TaskRunner(jobs, request).run(inputs), request)

@@ -28,7 +28,7 @@ from batch_pipeline.spark.sessions.session import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MAX_WIDENINGS = 4
+_MAX_WIDENINGS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) 
             csv=CsvOptions(delimiter=",", quote='"'),
         ),
         limits=Limits(
-            max_weight=67_108_864, max_count=100, min_weight=0, max_wait=timedelta(minutes=5)
+            max_weight=67_108_864, max_count=1_000, min_weight=0, max_wait=timedelta(minutes=5)
         ),
         encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
         storage=Storage(root=f"file://{tmp_path}/orders/batches", prefix=""),
