@@ -35,7 +35,7 @@ SLICE_BYTES = 32 * 2**20
 MIN_TASK_COST = 32 * 2**20
 MAX_TASK_COST = 128 * 2**20
 TARGET_TASKS = 16
-MAX_TASK_ITEMS = 200
+MAX_TASK_ITEMS = 250  # a batch of 1,000 small files, the default, makes four equal tasks
 ITEM_COST = 64 * 2**10  # opening and closing a file takes as long as reading so many bytes
 
 # About how many bytes of JSON lines one byte of such a file becomes.
@@ -77,7 +77,7 @@ def task_cost_limit(items: Iterable[Item]) -> int:
 def plan_tasks(
     items: Sequence[Item], split_items: Mapping[int, Sequence[TaskInput]]
 ) -> Iterator[TaskInput]:
-    """Group items, in their order, into tasks of up to 200 items within the cost limit.
+    """Group items, in their order, into tasks of up to 250 items within the cost limit.
 
     An item above the limit is a task of its own. An item whose id is in `split_items` has the tasks
     given there.

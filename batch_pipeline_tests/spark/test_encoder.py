@@ -24,13 +24,13 @@ from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
 def test_encoder_with_several_tasks_gives_parts_and_items_in_order(run: EncodeRun) -> None:
     """Tasks end in any order; part files and reports are in the order of the items."""
-    for number in range(450):
+    for number in range(550):
         run.land(b"id,name\n%d,n%d\n" % (number, number))
 
     result = run.encode(id="integer", name="string")
 
-    assert [record["id"] for record in records(result.part_files)] == list(range(450))
-    assert [part.records for part in result.part_files] == [200, 200, 50]
+    assert [record["id"] for record in records(result.part_files)] == list(range(550))
+    assert [part.records for part in result.part_files] == [250, 250, 50]
     starts = [Path(to_path(part.uri)).name.rpartition("-")[0] for part in result.part_files]
     assert starts == [f"p-orders-1-000{task}0000" for task in range(3)]
     assert run.files() == sorted(Path(to_path(part.uri)).name for part in result.part_files)
@@ -44,7 +44,7 @@ def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(
 
     Integers that a double would round and a fraction meet in a decimal, counted by the next look.
     """
-    for number in range(200):
+    for number in range(250):
         run.land(b"id,wide\n%d,9007199254740993\n" % number)
     run.land(b"id,wide,late\n1.5,0.5,x\n")
 
@@ -59,8 +59,8 @@ def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(
     assert (first.part_files, left) == ((), [])
     assert counted == {"wide": "decimal(20,1)"}
     assert third.misfits == ()
-    assert records(third.part_files)[199:] == [
-        {"id": 199, "wide": 9007199254740993},
+    assert records(third.part_files)[249:] == [
+        {"id": 249, "wide": 9007199254740993},
         {"id": 1.5, "wide": 0.5, "late": "x"},
     ]
 
@@ -79,16 +79,16 @@ def test_encoder_with_csv_and_jsonl_does_not_call_the_source_text(run: EncodeRun
 def test_encoder_with_too_many_bad_records_over_all_tasks_leaves_no_file(run: EncodeRun) -> None:
     """Each task stays within the limit, all together do not: the result lists no file."""
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
-    for number in range(201):
-        run.land(b"a,b\n1,2\n3\n" if number in (7, 200) else b"a,b\n1,2\n")
+    for number in range(251):
+        run.land(b"a,b\n1,2\n3\n" if number in (7, 250) else b"a,b\n1,2\n")
 
     result = run.encode(a="integer", b="integer")
 
-    assert [(bad.item_id, bad.line) for bad in result.bad_records] == [(8, 3), (201, 3)]
+    assert [(bad.item_id, bad.line) for bad in result.bad_records] == [(8, 3), (251, 3)]
     assert (result.part_files, result.quarantine_files, run.files()) == ((), (), [])
 
 
-def test_encoder_with_a_bad_file_tells_it_and_obeys_the_stream(run: EncodeRun) -> None:
+def test_encoder_with_a_bad_file_reports_it_and_obeys_the_stream(run: EncodeRun) -> None:
     """The batch goes on without the file when it may; else no file is written."""
     run.land(b"a\n1\n")
     run.land(b"a,a\n")

@@ -43,14 +43,14 @@ def items_of(*weights: int, ending: str = "csv") -> list[Item]:
         ([0], [1]),
         ([15 * MIB, 15 * MIB, 3 * MIB], [2, 1]),
         ([1, 99 * MIB, 1, 1], [1, 1, 2]),
-        ([1] * 401, [200, 200, 1]),
+        ([1] * 501, [250, 250, 1]),
         ([63 * MIB] * 16, [1] * 16),
         ([31 * MIB] * 64, [4] * 16),
         ([31 * MIB] * 264, [4] * 66),
     ],
 )
 def test_plan_tasks_keeps_order_and_bounds(weights: list[int], sizes: list[int]) -> None:
-    """A task takes up to 200 items, and a sixteenth of the cost between 32 and 128 MiB."""
+    """A task takes up to 250 items, and a sixteenth of the cost between 32 and 128 MiB."""
     items = items_of(*weights)
     tasks = list(plan_tasks(items, {}))
 
