@@ -1,9 +1,9 @@
 """Lineage columns: where a record comes from, added to checked records."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 import pyarrow as pa
@@ -29,6 +29,10 @@ class Lineage:
         """Return the names that are both columns of the source and lineage columns."""
         return tuple(sorted({column.value for column in self._columns} & set(names)))
 
+    @overload
+    def added(self, chunk: Table) -> Table: ...
+    @overload
+    def added(self, chunk: Chunk) -> Chunk: ...
     def added(self, chunk: Chunk) -> Chunk:
         """Return the chunk with the lineage columns behind its own, which have other names.
 
@@ -77,6 +81,20 @@ class Lineage:
                 text += msgspec.json.encode(_in_json(self._values[column]))
         text += b"}"
         return (text, b"") if before is None else (before, text)
+
+
+def joined_lineage(table: Table, lineages: Sequence[Lineage], counts: Sequence[int]) -> Table:
+    """Return the table with the lineage columns of each item, of which it holds `counts` records.
+
+    The records are those of the items in order, all of each, numbered from 1.
+    """
+    batches, start = [], 0
+    for lineage, count in zip(lineages, counts, strict=True):
+        batch, numbers = table.batch.slice(start, count), range(1, count + 1)
+        own = lineage.added(replace(table, batch=batch, record_numbers=numbers))
+        batches.append(own.batch)
+        start += count
+    return replace(table, batch=pa.concat_batches(batches))
 
 
 def _extended(line: bytes, end: bytes) -> bytes:

@@ -10,10 +10,11 @@ import msgspec
 import pyarrow as pa
 
 from batch_pipeline.encode.cancellation import CancellationCheck
-from batch_pipeline.encode.chunks import Chunk, MalformedRecord
+from batch_pipeline.encode.chunks import Chunk, MalformedRecord, Table
 from batch_pipeline.encode.errors import TaskInputError, format_reason
-from batch_pipeline.encode.lineage import Lineage
+from batch_pipeline.encode.lineage import Lineage, joined_lineage
 from batch_pipeline.encode.mapping.mapper import Mapper
+from batch_pipeline.encode.readers.csv import MAX_JOINED_FILE_BYTES, JoinedCsvFiles
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile, open_source
 from batch_pipeline.encode.readers.formats import open_reader
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
@@ -48,9 +49,10 @@ from batch_pipeline.model.item import Item
 from batch_pipeline.model.manifest import ItemReport
 from batch_pipeline.model.record_rules import BadFileKind, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.model.stream import SourceFormat
+from batch_pipeline.model.stream import SourceFormat, Stream
 
 MAX_REPORTED_BAD_RECORDS = 20
+_MAX_JOINED_FILES = 50  # read again one by one if a single record of them is irregular
 
 
 def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -111,6 +113,15 @@ class _LateBadFileError(Exception):
         self.bad = bad
 
 
+class _ItemGroup:
+    """Consecutive items that are read together, with ETag and version of what was read."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.items: list[Item] = []
+        self.versions: list[tuple[str | None, str | None]] = []
+        self.csv = JoinedCsvFiles(stream.source.csv, stream.read_limits)
+
+
 class TaskRun:
     """One pass over the items of a task."""
 
@@ -134,7 +145,8 @@ class TaskRun:
         self._bad_files = bad_files
         added = tuple(lineage.column for lineage in stream.lineage)
         own = tuple(column for column in spec.schema.columns if column not in added)
-        self._profile = SchemaProfile(RecordSchema(own))
+        self._schema = RecordSchema(own)
+        self._profile = SchemaProfile(self._schema)
         self._mapper = Mapper.of(stream)
         self._validator = ChunkValidator(self._profile, stream)
         self._output: Output = NoOutput()
@@ -149,6 +161,8 @@ class TaskRun:
         self._profiled = 0  # records looked at since the first misfit: nothing is written any more
         self._formats: set[SourceFormat] = set()
         self._writing = True
+        # Mapped records may be filtered, and a part is of a large file.
+        self._joins = self._mapper is None and spec.part is None
         self._stop = CancellationCheck(spec.cancellation_flag)
         self._prefetched: TakePrefetched | None = None
 
@@ -161,21 +175,87 @@ class TaskRun:
         return self._final()
 
     def _encode(self) -> None:
+        for group in self._groups():
+            if not (self._write_joined(group) or all(map(self._encode_item, group.items))):
+                break
+
+    def _groups(self) -> Iterator["_ItemGroup"]:
+        """Yield the items in order: small csv files that can be read together, others alone."""
+        group = _ItemGroup(self._stream)
         for item in self._spec.items:
-            report = self._encoded(item)
-            self._items.append(report)
-            if report.bad_file is not None and report.bad_kind is not None:
-                rule = self._stream.on_bad_file.of(report.bad_kind)
-                if rule is OnBadFile.FAIL:
-                    self._stop_writing()
-                    break
-                if rule is OnBadFile.QUARANTINE and self._writing:
-                    self._quarantine.add(item.id, item.file.location, report.bad_file)
-            if self._too_many_bad:
+            if self._join(group, item):
+                continue
+            if group.items:
+                yield group
+                group = _ItemGroup(self._stream)
+                if self._join(group, item):
+                    continue
+            group.items.append(item)
+            yield group
+            group = _ItemGroup(self._stream)
+        yield group
+
+    def _join(self, group: "_ItemGroup", item: Item) -> bool:
+        """Add an item to a group, return whether it can be read together with those before."""
+        file = item.file
+        is_small = 0 < (file.size_bytes or 0) <= MAX_JOINED_FILE_BYTES
+        can_join = is_small and self._joins and self._writing and item.id not in self._bad_files
+        if not can_join or len(group.items) == _MAX_JOINED_FILES:
+            return False
+        self._stop.check()
+        try:
+            with open_source(file, self._stream, prefetched=self._prefetched) as source:
+                is_joined = source.format is SourceFormat.CSV and group.csv.add(source)
+        except BadFileError:
+            return False  # read by itself, it is reported
+        if not is_joined:
+            # The first file of a group: others are probably like it, so do not read them twice.
+            self._joins = bool(group.items)
+            return False
+        group.items.append(item)
+        group.versions.append((source.etag, source.version))
+        return True
+
+    def _write_joined(self, group: "_ItemGroup") -> bool:
+        """Write the records of small files together, return False to encode them one by one.
+
+        That is done as soon as any record does not fit: what is reported then names the file.
+        """
+        if not group.versions or (table := group.csv.parse()) is None:
+            return False
+        profile = SchemaProfile(self._schema)
+        checked = ChunkValidator(profile, self._stream).validate(table)
+        if profile.fits:
+            checked = self._output.without_unsupported(checked)
+        items, counts = group.items, group.csv.record_counts()
+        lineages = [Lineage(self._stream.lineage, item, self._spec.context) for item in items]
+        is_regular = profile.fits and profile.wide <= self._profile.wide
+        if not is_regular or checked.bad or checked.rescued or not isinstance(checked, Table):
+            return False
+        if lineages[0].conflicts(profile.columns):
+            return False
+        if checked.good:
+            self._output.write(joined_lineage(checked, lineages, counts))
+        self._formats.add(SourceFormat.CSV)
+        for item, (etag, version), count in zip(items, group.versions, counts, strict=True):
+            self._items.append(replace(item_report(item, good=count), etag=etag, version=version))
+        return True
+
+    def _encode_item(self, item: Item) -> bool:
+        """Encode an item by itself, return whether the next one is wanted."""
+        report = self._encoded(item)
+        self._items.append(report)
+        if report.bad_file is not None and report.bad_kind is not None:
+            rule = self._stream.on_bad_file.of(report.bad_kind)
+            if rule is OnBadFile.FAIL:
                 self._stop_writing()
-                break
-            if self._sample_is_complete:
-                break
+                return False
+            if rule is OnBadFile.QUARANTINE and self._writing:
+                self._quarantine.add(item.id, item.file.location, report.bad_file)
+        if self._too_many_bad:
+            self._stop_writing()
+            return False
+        return not self._sample_is_complete
 
     def abort(self) -> None:
         """Delete all files."""

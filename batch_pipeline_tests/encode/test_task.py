@@ -3,16 +3,23 @@
 import gzip
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from batch_pipeline.encode import task as task_module
+from batch_pipeline.encode.readers import csv as csv_module
+from batch_pipeline.encode.readers.csv_parsers import parse_with_arrow
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.task import run_tasks
 from batch_pipeline.encode.task_values import TaskReport, TaskSpec
@@ -20,7 +27,7 @@ from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
+from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import (
     CsvOptions,
@@ -28,7 +35,13 @@ from batch_pipeline.model.stream import (
     Source,
     SourceFormat,
 )
-from batch_pipeline_tests.encode.task_fixture import TaskFixture, counts, misfits, records
+from batch_pipeline_tests.encode.task_fixture import (
+    TaskFixture,
+    counts,
+    misfits,
+    quarantining_task,
+    records,
+)
 from batch_pipeline_tests.factories import CONTEXT
 
 
@@ -452,3 +465,88 @@ def test_run_tasks_gives_one_report_for_each_specification(task: TaskFixture) ->
     assert [row["number"] for row in rows] == [0, 1]
     assert [counts(report) for report in reports] == [[(1, 1, 0)], [(1, 1, 0)]]
     assert len({name.split("-")[2].split(".")[0] for name in task.files()}) == 2
+
+
+_REGULAR_FILES = st.builds(
+    lambda header, rows, end: (header + "\n".join(rows) + end).encode(),
+    st.sampled_from(["id,name\n"] * 4 + ["name,id\n"]),
+    st.lists(st.sampled_from(["1,x", "2,", ",", '3,"y,z"']), max_size=3),
+    st.sampled_from(["\n", ""]),
+)
+_CELLS = ["1", "x", "", "007", '""', '"a,b"', '"a\nb"', '"open', 'a"b', "9007199254740993", "é"]
+_ANY_FILES = st.builds(
+    lambda header, rows, end: (header + "\n".join(rows) + end).encode(),
+    st.sampled_from(
+        ["id,name\n", "id,name\r\n", "name,id\n", "\ufeffid,name\n", "id,name", "id,name2\n", "\n"]
+    ),
+    st.lists(
+        st.builds(lambda *cells: ",".join(cells), *[st.sampled_from(_CELLS)] * 2)
+        | st.sampled_from(["1,x", "2,y\r", "", "only one", "1,2,3", "\ufeff1,x"]),
+        max_size=4,
+    ),
+    st.sampled_from(["\n", "", "\r", "\r\n", "\n\n"]),
+)
+_SMALL_FILES = st.one_of(
+    _REGULAR_FILES,
+    _REGULAR_FILES,
+    _ANY_FILES,
+    st.sampled_from([b"id,name\n1,\xff\n", b'{"id":1}\n']),
+)
+
+
+@settings(max_examples=400)
+@given(
+    files=st.lists(_SMALL_FILES, max_size=5),
+    id_type=st.sampled_from(["integer", "string", "decimal(20,0)"]),
+    output=st.sampled_from([Format.JSONL, Format.PARQUET]),
+    has_lineage=st.booleans(),
+)
+@example([b'id,name\n1,"x"y\n'], "integer", Format.JSONL, False)
+@example([b"id,name", b"id,name2,5\n1,x\n"], "string", Format.JSONL, False)
+@example([b"id,name\n9007199254740993,x\n"], "integer", Format.JSONL, False)
+def test_task_with_small_csv_files_together_does_what_it_does_with_each_alone(
+    files: list[bytes], id_type: str, output: Format, has_lineage: bool
+) -> None:
+    """Report, part files and quarantine are equal, byte by byte, whatever the files hold."""
+    with tempfile.TemporaryDirectory() as folder:
+        task = quarantining_task(Path(folder), SourceFormat.AUTO, output)
+        if has_lineage:
+            columns = (LineageColumn.SOURCE_FILE, LineageColumn.RECORD_NUMBER)
+            task.stream = replace(task.stream, lineage=columns)
+        for data in files:
+            task.land(data)
+
+        together = task.encode(id=id_type, name="string"), _take_files(task)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(task_module, "MAX_JOINED_FILE_BYTES", -1)
+            alone = task.encode(id=id_type, name="string"), _take_files(task)
+
+    assert together == alone
+
+
+def _take_files(task: TaskFixture) -> dict[str, bytes]:
+    """Return the content of all files in the storage and delete them."""
+    paths = [task.root / name for name in task.files()]
+    content = {str(path): path.read_bytes() for path in paths}
+    for path in paths:
+        path.unlink()
+    return content
+
+
+def test_task_with_many_small_csv_files_parses_fifty_at_a_time(
+    task: TaskFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def parse(*args: Any) -> pa.RecordBatch | None:
+        calls.append(args[2])
+        return parse_with_arrow(*args)
+
+    monkeypatch.setattr(csv_module, "parse_with_arrow", parse)
+    for number in range(120):
+        task.land(b"id,name\n%d,n\n" % number)
+
+    report = task.encode(id="integer", name="string")
+
+    assert [record["id"] for record in records(report.part_files)] == list(range(120))
+    assert len(calls) == 3

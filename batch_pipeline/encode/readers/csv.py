@@ -1,6 +1,7 @@
 """Read csv files: whole ones, slices of large ones in several tasks, and ranges that are items.
 
 Text is read in blocks of complete records; `csv_parsers` says which of the two parsers reads one.
+Small files with the same header are parsed together.
 
 A slice or a range starts where the bytes were divided, which may be inside of quotes. A first pass
 counts the quotes of each slice at the speed of memory, so that each task knows whether its slice
@@ -13,6 +14,7 @@ from codecs import BOM_UTF8
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
@@ -240,6 +242,77 @@ class CsvReader:
         reason = wrong_delimiter_reason(start, name, self._options, is_whole=is_whole)
         if reason is not None:
             raise self._source.bad_file(f"header: {reason}", line=line)
+
+
+MAX_JOINED_FILE_BYTES = 64 * 2**10
+
+
+class JoinedCsvFiles:
+    """The records of small csv files with the same header, parsed in one call.
+
+    Parsing and validating a file of 2 KB takes 0.4 ms, nearly all of it fixed cost per call: with
+    the text of 50 files in one call it is 0.05 ms. Only regular text is read this way. Whatever
+    makes a file irregular, `CsvReader` finds it again in that file, and says what and where it is.
+    """
+
+    def __init__(self, options: CsvOptions, limits: ReadLimits) -> None:
+        self._options = options
+        self._limits = limits
+        self._header: tuple[str, ...] = ()
+        self._header_text = b""
+        self._bodies: list[bytes] = []
+
+    def add(self, source: TextInput) -> bool:
+        """Read a file from its start, return whether it is now one of these files.
+
+        Raises:
+            BadFileError: the file or its header cannot be read.
+        """
+        text = source.read(MAX_JOINED_FILE_BYTES + 1)
+        if len(text) > MAX_JOINED_FILE_BYTES or self._options.escape is not None:
+            return False
+        if not self._bodies:
+            self._header, self._header_text = self._read_header(text, source)
+        elif len(self._header) == 1 and not self._options.is_delimiter_given:
+            self._read_header(text, source)  # checks that the delimiter is not another one
+        is_complete = not self._header_text or self._header_text.endswith(NEWLINE)
+        if not (self._header and is_complete and text.startswith(self._header_text)):
+            return False
+        body = text[len(self._header_text) :]
+        self._bodies.append(body if body.endswith(NEWLINE) or not body else body + NEWLINE)
+        return True
+
+    def parse(self) -> Table | None:
+        """Return the records of all files, None if some text is irregular."""
+        text = b"".join(self._bodies)
+        limit = self._limits.max_record_bytes
+        if find_end_of_records(text, self._options, eof=True) is None:
+            return None
+        if len(text) > limit and longest_record_bytes(text, self._options) > limit:
+            return None
+        cells = parse_with_arrow(text, text, len(text), self._options, self._header)
+        counts = self.record_counts()
+        # As many records as lines: each line is a record, so that none is blank and no quote opens
+        # in one file and closes in another.
+        if cells is None or cells.num_rows != sum(counts):
+            return None
+        return Table(
+            batch=cells,
+            line_numbers=LazyLineNumbers(text, len(text), self._options, 1, cells.num_rows),
+            record_numbers=range(1, cells.num_rows + 1),
+            text=frozenset(self._header),
+        )
+
+    def record_counts(self) -> list[int]:
+        """Return the number of records of each file, which holds for files that can be parsed."""
+        return [count_lines(body) for body in self._bodies]
+
+    def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
+        """Return the column names, and the text that they take at the start of the file."""
+        part = RangeInput(BytesIO(text), ByteRange(0, len(text)), source.bad_file)
+        reader = CsvReader(part, self._options, self._limits)
+        size = reader.read_header()
+        return reader.header, text[:size]
 
 
 def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
