@@ -1,7 +1,7 @@
-"""The `batch-pipeline` command: thin commands over the rooms below.
+"""The `batch-pipeline` command.
 
-Exit codes: 0 done, 1 the operator has to fix something, 2 wrong usage, 3 some batches failed while
-the rest went on, 75 try again later, 130 interrupted.
+Exit codes: 0 success, 1 an error that the operator must fix, 2 wrong usage, 3 some batches failed,
+75 try again later, 130 interrupted.
 """
 
 import difflib
@@ -19,8 +19,8 @@ from click.shell_completion import CompletionItem
 from batch_pipeline.cli.exit_codes import ReaderGoneError, exit_on_errors
 from batch_pipeline.cli.options import VARIABLE, left_out_reported
 
-# Imports make objects that stay: looking through them for garbage was a tenth of a command's start.
-_OBJECTS_TO_A_LOOK = 50_000
+# Imported modules are never garbage: scanning them was a tenth of the time to start a command.
+_GC_THRESHOLD = 50_000
 
 
 class Section(StrEnum):
@@ -28,10 +28,10 @@ class Section(StrEnum):
 
     START = "Start"
     DAILY = "Daily work"
-    STATIONS = "One station at a time"
+    STEPS = "Single steps"
     JOBS = "Jobs"
-    UPKEEP = "Checks and upkeep"
-    AROUND = "Around it"
+    UPKEEP = "Checks and maintenance"
+    AROUND = "Integration"
 
 
 class Listed(NamedTuple):
@@ -44,24 +44,24 @@ class Listed(NamedTuple):
 # In the order of the list. A summary is one line of it on a terminal of 80 columns.
 COMMANDS = {
     "demo": Listed(Section.START, "Run the main job on generated files, step by step."),
-    "init": Listed(Section.START, "Make a project for a folder of files that is there."),
-    "dev": Listed(Section.START, "Bring everything up, with Dagster's UI, until Ctrl-C."),
-    "doctor": Listed(Section.START, "Tell what works and what does not, and what to do."),
-    "run": Listed(Section.DAILY, "Register, plan, encode and publish what has landed."),
-    "reprocess": Listed(Section.DAILY, "Encode and publish batches once more."),
-    "status": Listed(Section.DAILY, "Show what waits, what is done and what failed."),
-    "explain": Listed(Section.DAILY, "Tell where a file is, why, and since when."),
-    "plan": Listed(Section.STATIONS, "Register new files and plan them; or plan the past."),
-    "messages": Listed(Section.STATIONS, "Write the Singer messages of a stream."),
-    "files": Listed(Section.STATIONS, "List the part files of a stream's live batches."),
-    "load": Listed(Section.STATIONS, "Load what is published into the stream's targets."),
+    "init": Listed(Section.START, "Create a project for an existing folder of files."),
+    "dev": Listed(Section.START, "Start everything, with Dagster's UI, until Ctrl-C."),
+    "doctor": Listed(Section.START, "Check the installation and suggest fixes."),
+    "run": Listed(Section.DAILY, "Register, plan, encode and publish new files."),
+    "reprocess": Listed(Section.DAILY, "Encode and publish batches again."),
+    "status": Listed(Section.DAILY, "Show waiting, finished and failed work."),
+    "explain": Listed(Section.DAILY, "Show the state and history of a file or batch."),
+    "plan": Listed(Section.STEPS, "Register and plan new files, or plan a backfill."),
+    "messages": Listed(Section.STEPS, "Write the Singer messages of a stream."),
+    "files": Listed(Section.STEPS, "List the part files of a stream's live batches."),
+    "load": Listed(Section.STEPS, "Load published batches into the stream's targets."),
     "jobs": Listed(Section.JOBS, "List, pause, resume, cancel, retry or split jobs."),
-    "verify": Listed(Section.UPKEEP, "Look again at what is published, and what waits."),
-    "reconcile": Listed(Section.UPKEEP, "Close what a crash left; plan late items."),
+    "verify": Listed(Section.UPKEEP, "Check published batches and the backlog."),
+    "reconcile": Listed(Section.UPKEEP, "Repair what crashes left, and plan late items."),
     "gc": Listed(Section.UPKEEP, "Delete files that are no longer needed."),
-    "migrate": Listed(Section.UPKEEP, "Bring the inventory schema to this release."),
+    "migrate": Listed(Section.UPKEEP, "Upgrade the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "Serve metrics for Prometheus, until Ctrl-C."),
-    "pack": Listed(Section.AROUND, "Pack what executors of a Spark cluster import."),
+    "pack": Listed(Section.AROUND, "Pack the Python packages for Spark executors."),
 }
 
 # The modules of commands that are not named like them.
@@ -92,7 +92,7 @@ REMOVED = {
 
 
 class _Commands(click.Group):
-    """Imports the command that is called, and not the others: half a second less to wait."""
+    """Imports only the command that is called, which saves half a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -117,7 +117,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; `click` would take a reader that is gone for an error of ours."""
+        """Run the command; `click` would take a closed output for an error of ours."""
         try:
             with left_out_reported(ctx):
                 return super().invoke(ctx)
@@ -149,20 +149,20 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="batch-pipeline")
 def cli() -> None:
-    """Files in, published BATCH manifests out: each file exactly once, in batches that fit.
+    """Process files that land exactly once, in batches of bounded size.
 
-    `batch-pipeline COMMAND -h` describes each. Settings come from the environment:
+    `batch-pipeline COMMAND -h` describes a command. Settings come from the environment:
     BATCH_PIPELINE_HOME, BATCH_PIPELINE_STREAMS, BATCH_PIPELINE_INVENTORY_CONN,
     BATCH_PIPELINE_META_CONN, BATCH_PIPELINE_SPARK_REMOTE, BATCH_PIPELINE_ENV_FILE and others.
 
-    Exit codes: 0 done, 1 yours to fix, 2 wrong usage, 3 some batches failed while the rest went
-    on, 75 try again later, 130 interrupted.
+    Exit codes: 0 success, 1 an error that you must fix, 2 wrong usage, 3 some batches failed,
+    75 try again later, 130 interrupted.
     """
 
 
 def main() -> None:
     """Run the command line; errors of the operator are one message, never a traceback."""
-    gc.set_threshold(_OBJECTS_TO_A_LOOK)
+    gc.set_threshold(_GC_THRESHOLD)
     _take_termination_for_an_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     with exit_on_errors("Open attempts were closed; run the same command again to go on."):

@@ -31,14 +31,14 @@ _NEXT = (
 
 
 @click.command()
-@click.option("--reset", is_flag=True, help="Forget the last demo and start over.")
+@click.option("--reset", is_flag=True, help="Delete the previous demo and start over.")
 def demo(reset: bool) -> None:
     """Run the main job on generated order files and explain each step.
 
-    The files, the stream demo_orders and what becomes of them are below `demo` in the home. Run
-    again, it finds nothing to do. `run --json` is for programs.
+    The files, the stream demo_orders and its output are in `demo` below the home folder. A second
+    run finds nothing to do. For use in programs, call `run --json`.
 
-    Exit codes: 3 when some batches failed.
+    Exit codes: 3 if some batches failed.
 
     \b
     Example:

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 65535),
     default=3000,
     show_default=True,
-    help="The port of Dagster's UI.",
+    help="Port of Dagster's UI.",
 )
 def dev(port: int) -> None:
-    """Bring up database, Spark, Dagster's webserver and daemon on 127.0.0.1.
+    """Start database, Spark, and Dagster's webserver and daemon on 127.0.0.1.
 
-    New files are picked up, planned and encoded as they land. Ctrl-C stops everything; batches
-    that were under way go on the next time. If a service ends, the others are stopped.
+    New files are registered, planned and encoded as they land. Ctrl-C stops everything; unfinished
+    batches continue at the next start. If one service exits, the others are stopped.
 
-    Exit codes: 75 when a service ended.
+    Exit codes: 75 if a service exited.
 
     \b
     Example:

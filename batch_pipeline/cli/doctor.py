@@ -23,23 +23,24 @@ _ONLY_WITH_META_TABLE = ("job", "uid", "item", "weight", "where", "ceiling", "se
 
 
 @click.command()
-@click.option("--meta-table", metavar="TABLE", help="Look at this table, as the library reads it.")
-@click.option("--job", metavar="NAME", help="The job that acquires from it.")
-@click.option("--uid", metavar="COLUMN", help="Its column of ids.")
-@click.option("--item", metavar="COLUMN", help="Its column of items.")
-@click.option("--weight", metavar="COLUMN", help="Its column of weights; 'none' if it has none.")
-@click.option("--where", metavar="JSON", help="Its filter.")
-@click.option("--ceiling", type=_CEILINGS, help="How its ceiling is found.")
-@click.option("--settle-by", metavar="COLUMN", help="Its column of insert times.")
+@click.option("--meta-table", metavar="TABLE", help="Check this meta table instead of the streams.")
+@click.option("--job", metavar="NAME", help="Job that acquires from it.")
+@click.option("--uid", metavar="COLUMN", help="Column of ids.")
+@click.option("--item", metavar="COLUMN", help="Column of items.")
+@click.option("--weight", metavar="COLUMN", help="Column of weights, or 'none'.")
+@click.option("--where", metavar="JSON", help="Filter.")
+@click.option("--ceiling", type=_CEILINGS, help="Strategy for its high watermark.")
+@click.option("--settle-by", metavar="COLUMN", help="Column of insert times.")
 @as_json
 def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
-    """Look at settings, versions, home, disks, inventory, rights, Dagster, and all streams.
+    """Check the installation and suggest fixes.
 
-    With --meta-table, at that table in place of the streams. One line for each finding: ok, warn
-    (it works; somebody should know) or fail (it does not). Nothing is changed; meta tables are only
-    read, at most 100,000 rows of each.
+    Checks settings, versions, home folder, disk space, inventory, database privileges, Dagster and
+    all streams; with --meta-table, that table instead of the streams. Prints one line per finding:
+    ok, warn (works, but needs attention) or fail. Changes nothing; meta tables are only read, at
+    most 100,000 rows of each.
 
-    Exit codes: 1 when something fails.
+    Exit codes: 1 if a check fails.
 
     \b
     Example:

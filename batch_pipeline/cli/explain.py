@@ -180,13 +180,14 @@ _FOUND = 20  # what a meta table finds at most
 @click.argument("file", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
 @as_json
 def explain(file: str, as_json: bool) -> None:
-    """Show the steps of FILE: a path, a file:// or s3:// URI, a file name, or an item id.
+    """Show the state and history of FILE: a path, a file:// or s3:// URI, a file name, or an item
+    id.
 
-    First its current state, then each step with its numbers. For a file that is not registered,
-    each stream says why. FILE may also be a partition key, or a range of ids such as 5..8: then
-    the batch is shown with its files, attempts and generations. Nothing is changed.
+    Prints the current state, then each step with its numbers. If the file is not registered, each
+    stream states why. FILE may also be a partition key or a range of ids such as 5..8, which shows
+    the batch with its files, attempts and generations. Changes nothing.
 
-    Exit codes: 1 when no stream has the file or the batch.
+    Exit codes: 1 if no stream has the file or batch.
 
     \b
     Example:

@@ -25,23 +25,23 @@ _SHOWN_KINDS = 8
 @click.option(
     "--from", "place", metavar="PLACE", required=True, help="Folder, or s3://bucket/prefix."
 )
-@click.option("--name", help="Name of the stream, else that of the files or of their folder.")
+@click.option("--name", help="Name of the stream. Default: derived from the files or folder.")
 @click.option(
     "--include",
     metavar="PATTERN",
     multiple=True,
-    help="Only files named so: 'a-*.csv'; may be repeated.",
+    help="Only files with matching names, such as 'a-*.csv'; may be repeated.",
 )
 @as_json
 def init(
     folder: Path, place: str, name: str | None, include: tuple[str, ...], as_json: bool
 ) -> None:
-    """Make a project for a folder of files that is there.
+    """Create a project for an existing folder of files.
 
-    Looks at the files of PLACE, tells format, columns and limits from them, writes a stream file,
-    dagster.yaml and workspace.yaml into FOLDER, the current one if left out, and says which batches
-    there would be. Nothing is registered or encoded, and no file is overwritten. In a project that
-    is there it adds one more stream.
+    Inspects the files of PLACE, infers format, columns and limits, and writes a stream file,
+    dagster.yaml and workspace.yaml into FOLDER (default: the current folder). Prints which batches
+    would be planned. Nothing is registered or encoded, and no file is overwritten. In an existing
+    project it adds another stream.
 
     \b
     Example:

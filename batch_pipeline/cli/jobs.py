@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
 
 on_table = click.option(
-    "--meta-table", metavar="TABLE", help="Whose job it is, where several tables have one."
+    "--meta-table",
+    metavar="TABLE",
+    help="Meta table of the job, if several have a job of that name.",
 )
 
 
@@ -55,10 +57,10 @@ class _Jobs(click.Group):
 
 @click.group(cls=_Jobs)
 def jobs() -> None:
-    """Show jobs, and pause, resume, cancel, retry or split them; `list` is the default.
+    """List, pause, resume, cancel, retry or split jobs; `list` is the default.
 
-    Every stream has a job of its name; its backfills, its late arrivals and jobs that were made
-    through the library have theirs.
+    Each stream has a job of its name. Backfills, late arrivals and jobs created through the library
+    are jobs of their own.
 
     \b
     Example:
@@ -71,9 +73,9 @@ def jobs() -> None:
 @on_table
 @as_json
 def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
-    """Show all jobs, or JOB with its batches that are not finished.
+    """List all jobs, or JOB with its unfinished batches.
 
-    Nothing is changed.
+    Changes nothing.
 
     \b
     Example:
@@ -105,13 +107,13 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
 
 @jobs.command()
 @one_job
-@click.option("--reason", default="", help="Why; whoever meets the paused job is told.")
+@click.option("--reason", default="", help="Shown to everyone who finds the job paused.")
 @on_table
 @as_json
 def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
     """Pause JOB.
 
-    Nothing of it is planned or started until it is resumed. Attempts that are running go on, and
+    None of its batches is planned or started until it is resumed. Running attempts continue, and
     partitions can still be materialized by hand in Dagster.
 
     \b
@@ -131,7 +133,7 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
 @on_table
 @as_json
 def resume(job: str, meta_table: str | None, as_json: bool) -> None:
-    """Resume JOB after a pause.
+    """Resume a paused JOB.
 
     Sensors, `run` and the job's workers plan and start its batches again.
 
@@ -151,10 +153,10 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
 @on_table
 @as_json
 def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
-    """Cancel unpublished batches of JOB, all or some of them.
+    """Cancel unpublished batches of JOB.
 
-    An attempt that is running can no longer publish. What is published stays, and new items are
-    planned as before: to stop those too, pause the job first.
+    Running attempts can no longer publish. Published batches are kept, and new items are still
+    planned: to prevent that, pause the job first.
 
     \b
     Example:
@@ -184,8 +186,8 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
 def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
     """Retry failed, dead and cancelled batches of JOB.
 
-    Their attempts are counted from zero. They are not started here: a sensor, `batch-pipeline run`
-    or the job's workers take them before new ones. Published batches are left alone.
+    Resets their number of attempts. The command does not start them: a sensor, `batch-pipeline run`
+    or the job's workers take them before new batches. Published batches are not affected.
 
     \b
     Example:
@@ -206,16 +208,14 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
 
 @jobs.command()
 @one_job
-@click.option(
-    "--batch", metavar="BATCH", required=True, help="Which: partition key, id range or number."
-)
+@click.option("--batch", metavar="BATCH", required=True, help="Partition key, id range or number.")
 @on_table
 @as_json
 def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
-    """Split an unpublished batch of JOB in the middle of its items.
+    """Split an unpublished batch of JOB into two halves.
 
-    The halves are tried next. They take the place of the batch. Done again and again, the item that
-    fails is alone in the end.
+    The halves replace the batch and are processed next. Repeat the command to isolate an item that
+    fails.
 
     \b
     Example:

@@ -44,12 +44,12 @@ class _Result(NamedTuple):
 @removed_option("--reload", lambda: "Use --batch.", is_flag=False)
 @as_json
 def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: bool) -> None:
-    """Load the batches of STREAM that are published and not yet loaded, target by target.
+    """Load published batches of STREAM into its targets, if they are not loaded yet.
 
-    A batch counts as loaded when the target has acknowledged it; it is tried three times.
-    Batches that --batch names are loaded again if they are loaded already.
+    A batch counts as loaded when the target has acknowledged it; a load is tried three times.
+    Batches that are given with --batch are loaded again even if they are loaded already.
 
-    Exit codes: 3 when some batches failed.
+    Exit codes: 3 if some batches failed.
 
     \b
     Example:

@@ -27,23 +27,23 @@ _NEWEST = 1_000
 
 @click.command()
 @all_streams
-@click.option("--deep", is_flag=True, help="Read every file: SHA-256 and records.")
+@click.option("--deep", is_flag=True, help="Read all files and check SHA-256 and records.")
 @click.option(
     "--last",
     metavar="COUNT",
     type=click.IntRange(min=1),
     default=_NEWEST,
     show_default=True,
-    help="Look at so many published batches, newest first.",
+    help="Number of published batches to check, newest first.",
 )
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
 @as_json
 def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_json: bool) -> None:
-    """Ask of STREAM what its asset checks in Dagster ask, and whether manifest files are right.
+    """Evaluate the asset checks of STREAM, and compare its manifest files with the inventory.
 
-    Takes all streams, or the ones named. Nothing is changed.
+    Verifies all streams, or the given ones. Changes nothing.
 
-    Exit codes: 3 when an answer is no.
+    Exit codes: 3 if a check fails.
 
     \b
     Example:
@@ -118,7 +118,9 @@ _INSTEAD_OF_ADOPT = (
 @click.command()
 @all_streams
 @removed_option("--adopt", lambda: _INSTEAD_OF_ADOPT)
-@click.option("--discard", is_flag=True, help="Set manifests aside that the inventory lacks.")
+@click.option(
+    "--discard", is_flag=True, help="Move manifests that the inventory lacks to `discarded`."
+)
 @click.option(
     "--since",
     metavar="TIME",
@@ -132,16 +134,16 @@ _INSTEAD_OF_ADOPT = (
 def reconcile(
     stream: tuple[str, ...], discard: bool, dry_run: bool, as_json: bool, **audit: Any
 ) -> None:
-    """Bring the inventory of STREAM and its storage back in step, of all streams or the ones named.
+    """Repair what crashes left behind, and find late and removed items.
 
-    Attempts without a process are closed and missing manifest files written. The audit compares
-    what published batches read with what the meta table holds now: items that appeared below the
-    bookmark are planned as batches of the job STREAM.late; items that are gone and batches whose
-    weight has changed are reported, which is no error.
+    Processes all streams, or the given ones. Closes attempts whose process is gone and writes
+    missing manifest files. Then audits published batches against the meta table: items that
+    appeared below the bookmark are planned as batches of the job STREAM.late; removed items and
+    batches with a changed weight are reported, which is not an error.
 
-    Where the storage has manifests that the inventory does not know, it was restored from
-    an older backup: the stream is paused and nothing is done. With --discard these manifests are
-    moved to `discarded` below the storage root, and what they held is published again. To keep
+    If the storage has manifests that the inventory does not know, the inventory was restored from
+    an older backup: the stream is paused and nothing else is done. With --discard these manifests
+    are moved to `discarded` below the storage root, and their items are published again. To keep
     them, restore the inventory to a later point in time instead.
 
     \b
@@ -249,13 +251,13 @@ _BECAUSE = {
 @dry_run
 @as_json
 def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> None:
-    """Delete what nobody needs of STREAM's storage, of all streams or the ones named.
+    """Delete files in STREAM's storage that are no longer needed.
 
-    Taken are files of attempts that ended a day ago or more and were not published, what is left
-    of processes that are gone, and generations that were replaced longer ago than the stream's
-    storage.keep_superseded or loaded into all its targets longer ago than storage.keep_loaded.
-    Quarantine files go after storage.keep_quarantine. What else is live, and files of others, are
-    never touched.
+    Processes all streams, or the given ones. Deletes files of unpublished attempts that ended at
+    least one day ago, files of processes that no longer exist, replaced generations after
+    storage.keep_superseded, generations that are loaded into all targets after storage.keep_loaded,
+    and quarantine files after storage.keep_quarantine. Other live files, and files of other
+    programs, are never touched.
 
     \b
     Example:
@@ -339,11 +341,11 @@ def _instead_of_roles() -> str:
 @removed_option("--print", _instead_of_roles)
 @as_json
 def migrate(as_json: bool) -> None:
-    """Bring the inventory schema to this release's revision.
+    """Upgrade the inventory schema to the revision of this release.
 
-    An embedded inventory is migrated by whatever command opens it first; here none is made. Where
-    roles are used, run inventory/roles.sql with psql afterwards, so that new tables get their
-    rights.
+    The first command that opens an embedded inventory upgrades it; this command does not create
+    one. If you use roles, run inventory/roles.sql with psql afterwards, to grant rights on new
+    tables.
 
     \b
     Example:

@@ -17,21 +17,21 @@ from batch_pipeline.model.extras import requires_extra
     type=click.IntRange(0, 65535),
     default=9464,
     show_default=True,
-    help="The port to listen at; 0 is any free one.",
+    help="Port to listen on; 0 selects a free one.",
 )
 @click.option(
     "--host",
     metavar="ADDRESS",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen at.",
+    help="Address to listen on.",
 )
 def metrics(port: int, host: str) -> None:
     """Serve backlog, batches, attempts, records, bytes and lag of all streams at /metrics.
 
-    The inventory is read when somebody scrapes; nothing is changed. There is no login: at another
-    address than 127.0.0.1, everybody who reaches it can read names of streams and numbers. New
-    streams are included after a restart of the command.
+    Reads the inventory at each scrape and changes nothing. There is no login: with an address other
+    than 127.0.0.1, everyone who can reach it can read stream names and numbers. Restart the command
+    to include new streams.
 
     \b
     Example:

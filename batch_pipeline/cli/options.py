@@ -34,9 +34,9 @@ one_stream = click.argument("stream", shell_complete=_complete_stream)
 one_job = click.argument("job", shell_complete=_complete_stream)
 optional_job = click.argument("job", required=False, shell_complete=_complete_stream)
 dry_run = click.option(
-    "--dry-run", is_flag=True, help="Only tell what would be done; change nothing."
+    "--dry-run", is_flag=True, help="Print what would be done, and change nothing."
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _split(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> object:
@@ -51,7 +51,7 @@ some_batches = click.option(
     metavar="BATCHES",
     multiple=True,
     callback=_split,
-    help="Only these: partition keys, id ranges, numbers, a list of them; may be repeated.",
+    help="Only these partition keys, id ranges or numbers, separated by commas; may be repeated.",
 )
 
 _LEFT_OUT = "batch_pipeline.left_out"

@@ -16,14 +16,14 @@ from batch_pipeline.config.units import format_bytes
     "added",
     multiple=True,
     metavar="MODULE",
-    help="Also pack this module, such as the one of a transform; may be repeated.",
+    help="Also pack this module, for example a transform; may be repeated.",
 )
 @as_json
 def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
-    """Write FILE (.tar.gz) with this release and the packages that tasks import.
+    """Write FILE (.tar.gz) with this release and the packages that Spark tasks import.
 
-    It serves executors whose Python is of the same minor version, on the same kind of machine, and
-    which have neither. Name it by BATCH_PIPELINE_SPARK_PACKED.
+    For executors without these packages, on the same kind of machine and with the same minor
+    version of Python. Set BATCH_PIPELINE_SPARK_PACKED to the file.
 
     \b
     Example:

@@ -43,7 +43,7 @@ class _Done(NamedTuple):
     is_flag=True,
     help="Accept size and time of files that changed after they were registered.",
 )
-@click.option("--backfill", metavar="NAME", help="Plan a part of the past once more, as NAME.")
+@click.option("--backfill", metavar="NAME", help="Plan items again, as the backfill NAME.")
 @click.option("--first-id", metavar="ID", type=_ID, help="Backfill: the lowest item id.")
 @click.option("--last-id", metavar="ID", type=_ID, help="Backfill: the highest item id.")
 @click.option("--since", metavar="TIME", help="Backfill: registered at this time or later.")
@@ -52,12 +52,14 @@ class _Done(NamedTuple):
     "--item", metavar="ID", type=_ID, multiple=True, help="Backfill: this item; may be repeated."
 )
 @click.option("--failed-only", is_flag=True, help="Backfill: items of failed and dead batches.")
-@click.option("--max-weight", metavar="SIZE", help="Backfill: another limit of a batch: 64MiB.")
+@click.option(
+    "--max-weight", metavar="SIZE", help="Backfill: weight limit of a batch, such as 64MiB."
+)
 @click.option(
     "--max-count",
     metavar="COUNT",
     type=click.IntRange(min=1),
-    help="Backfill: at most so many items.",
+    help="Backfill: item limit of a batch.",
 )
 @dry_run
 @as_json
@@ -69,15 +71,15 @@ def plan(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Register the new files of STREAM and plan its new items into batches (stations 1 to 3).
+    """Register the new files of STREAM and plan its new items into batches (steps 1 to 3).
 
-    Files are only listed; `run` and the sensors encode the batches. Of a meta table of your own,
+    Files are only listed; `run` and the sensors encode the batches. For a meta table of your own,
     nothing is registered. --dry-run registers nothing and counts registered items only.
 
-    With --backfill NAME, items of the past are planned again, beside the batches they are in: all
-    of them, or those that the other options name together; no file is registered. Planning the
-    same again adds what has come since. Times are ISO 8601 with a zone; a date is its first moment
-    in UTC.
+    With --backfill NAME, items that were planned before are planned again, in addition to their
+    existing batches: all of them, or those that match all of the other options. No file is
+    registered. If the backfill exists, only items that were added since are planned. Times are ISO
+    8601 with a time zone; a date is midnight UTC.
 
     \b
     Example:

@@ -17,8 +17,8 @@ from batch_pipeline.model.location import shown
 def files(stream: str, as_json: bool) -> None:
     """List the part files of STREAM's live batches: each landed file once, in its newest version.
 
-    Prints a path or an s3:// URI per line. Batches of backfills are left out, since they repeat
-    records. Nothing is changed.
+    Prints one path or s3:// URI per line. Backfills are omitted, because they repeat records.
+    Changes nothing.
 
     \b
     Example:
@@ -61,19 +61,19 @@ def files(stream: str, as_json: bool) -> None:
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Start after the bookmark in this file, as a target printed it.",
+    help="Start after the bookmark in this file, which a target wrote.",
 )
 @click.option(
     "--backfills/--no-backfills",
     default=True,
     show_default=True,
-    help="Send batches of backfills, too.",
+    help="Include backfills.",
 )
 def messages(stream: str, state: Path | None, backfills: bool) -> None:
     """Write SCHEMA, BATCH and STATE lines of STREAM for a Singer target.
 
-    First those of the stream's own batches, then of its late arrivals, then of its backfills. Every
-    line is JSON. Nothing is changed.
+    The stream's regular batches come first, then its late arrivals, then its backfills. Each line
+    is JSON. Changes nothing.
 
     \b
     Example:

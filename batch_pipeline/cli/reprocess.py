@@ -45,15 +45,15 @@ def reprocess(
     as_json: bool,
     **published: str | None,
 ) -> None:
-    """Encode and publish batches of STREAM once more, after code, settings or sources have changed.
+    """Encode and publish batches of STREAM again, after a change of code, settings or sources.
 
-    Each gets its next generation, which takes the place of the one before in messages and targets.
-    A batch that fails keeps what it had. Where it is interrupted, it says with which --until it
-    goes on with the rest. State --batch, --all, --since or --until; times are ISO 8601 with a
-    zone, and a date is its first moment in UTC. With --dry-run it works beside `dev` and other
-    commands.
+    Each batch gets a new generation, which replaces the previous one in messages and targets. If it
+    fails, the previous generation stays. After an interruption, the command prints the --until with
+    which to continue. Give one of --batch, --all, --since or --until; times are ISO 8601 with a
+    time zone, and a date is midnight UTC. --dry-run works while `dev` or other commands are
+    running.
 
-    Exit codes: 3 when some batches failed.
+    Exit codes: 3 if some batches failed.
 
     \b
     Example:

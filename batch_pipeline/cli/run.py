@@ -27,15 +27,14 @@ if TYPE_CHECKING:
 def run(stream: tuple[str, ...], as_json: bool) -> None:
     """Register, plan, encode and publish until nothing is left.
 
-    Takes all streams, or the ones named. What is wrong with one stream does not keep the others
-    from going on. Batches that failed before are tried once more, and batches of backfills and late
-    items are encoded, too.
+    Processes all streams, or the given ones. An error in one stream does not stop the others.
+    Failed batches are tried again. Batches of backfills and of late items are encoded, too.
 
-    Stream files that cannot be used are reported and left out; of streams that are not named they
-    are notes only.
+    Invalid stream files are reported and skipped. If streams are given, invalid files of other
+    streams are only notes.
 
-    Exit codes: 1 when something is yours to fix, 3 when some batches failed or a stream stopped
-    unexpectedly, 75 when the rest is paused or has to wait.
+    Exit codes: 1 if there is something for you to fix, 3 if some batches failed or a stream stopped
+    unexpectedly, 75 if the rest is paused or has to wait.
 
     \b
     Example:

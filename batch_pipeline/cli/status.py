@@ -35,10 +35,10 @@ _SETTLED = {BatchState.PUBLISHED, BatchState.SUPERSEDED}
 @all_streams
 @as_json
 def status(stream: tuple[str, ...], as_json: bool) -> None:
-    """Show what waits, what is done and what failed.
+    """Show waiting, finished and failed work.
 
-    Takes all streams, or the ones named. What is wrong comes first, with what to do about it.
-    Nothing is changed. Finding something wrong is no error: `verify` is what to ask in a script.
+    Shows all streams, or the given ones. Problems come first, each with what to do. Changes
+    nothing. Problems do not change the exit code: use `verify` in scripts.
 
     \b
     Example:
