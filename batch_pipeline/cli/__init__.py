@@ -165,7 +165,7 @@ def main() -> None:
     gc.set_threshold(_GC_THRESHOLD)
     _take_termination_for_an_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
-    with exit_on_errors("Open attempts were closed; run the same command again to go on."):
+    with exit_on_errors("Open attempts were closed; run the same command again to continue."):
         try:
             code = cli.main(standalone_mode=False, complete_var=VARIABLE)
         except click.ClickException as error:

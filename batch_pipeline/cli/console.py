@@ -24,7 +24,7 @@ from batch_pipeline.model.progress import log
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# What moves the cursor, ends a line, turns the order of reading, or is no text at all.
+# What moves the cursor, ends a line, turns the order of reading, or is not text at all.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -112,7 +112,7 @@ def note(text: str) -> None:
 
 def print_next(steps: Iterable[tuple[str, str]]) -> None:
     """Print what to type next: arguments of this command, and what they are for."""
-    head("What to type next")
+    head("Next steps")
     # `uv run` tells its child of itself; without it the command is on the PATH.
     command = (
         "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"

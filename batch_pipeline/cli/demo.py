@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
 
 _NEXT = (
-    ("demo", "again: there is nothing left to do"),
+    ("demo", "again: nothing is left to do"),
     ("messages demo_orders", "SCHEMA, BATCH and STATE lines for a target"),
-    ("explain orders-2026-01-24.csv", "where one file is and what became of it"),
+    ("explain orders-2026-01-24.csv", "state and history of one file"),
     ("dev", "the same in Dagster's UI"),
     ("demo --reset", "start over"),
 )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _ENDED = {
     AttemptStatus.FAILED: "failed",
     AttemptStatus.ABANDONED: "interrupted",
-    AttemptStatus.CANCELLED: "called off",
+    AttemptStatus.CANCELLED: "cancelled",
 }
 
 
@@ -54,7 +54,7 @@ def _print_timeline(story: dict[str, Any], now: datetime) -> None:
 
 def _now(story: dict[str, Any], now: datetime) -> str:
     if story["batch_id"] is None:
-        return "registered, and in no batch yet"
+        return "registered, not in a batch yet"
     attempts, said = story["attempts"], []
     if story["generation"] is not None:
         done = [one for one in attempts if one["generation"] == story["generation"]]
@@ -62,16 +62,16 @@ def _now(story: dict[str, Any], now: datetime) -> str:
         when = "" if ended is None else f" {ago(ended, now)}"
         said.append(f"published{when}, generation {story['generation']}")
         if done and done[-1]["bad_file"]:
-            said.append("the whole file was set aside")
+            said.append("the whole file was not used")
         elif done and (count := done[-1]["quarantined"]):
-            said.append(f"records set aside: {count:,} of {done[-1]['read']:,}")
+            said.append(f"records quarantined: {count:,} of {done[-1]['read']:,}")
         if story["files_removed"] is not None:
             said.append("its files were removed since")
         for is_loaded, words in ((True, "loaded into"), (False, "not loaded into")):
             names = [one["target"] for one in story["targets"] if one["loaded"] is is_loaded]
             said += [f"{words} {', '.join(names)}"] if names else []
     if not attempts:
-        return "planned, and not tried yet"
+        return "planned, not started yet"
     last = attempts[-1]
     if last["status"] == AttemptStatus.RUNNING:
         said.append(f"being encoded for {lasting(now - last['started_at'])}")
@@ -87,10 +87,10 @@ def _next_steps(story: dict[str, Any]) -> Iterator[str]:
     if story["generation"] is not None or last == AttemptStatus.RUNNING:
         return
     if last == AttemptStatus.CANCELLED:
-        yield f"`batch-pipeline jobs retry {name}` takes the batch up again"
+        yield f"`batch-pipeline jobs retry {name}` retries the batch"
     elif last == AttemptStatus.FAILED:
         retry = f"batch-pipeline jobs retry {name}"
-        yield f"`{retry}`, then `batch-pipeline run {name}`, tries it again"
+        yield f"`{retry}`, then `batch-pipeline run {name}`, retries it"
         if story["batch_items"] != 1:
             label = story["batch_id"]
             yield f"`batch-pipeline jobs split {name} --batch {label}` finds the bad item"
@@ -138,7 +138,7 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
 
 def _print_removal(story: dict[str, Any], now: datetime) -> None:
     if (removal := story["files_removed"]) is not None:
-        again = "materialize the partition again to have them anew"
+        again = "materialize the partition again to write new ones"
         fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
 
 
@@ -169,7 +169,7 @@ def _print_attempt(
         version = "" if one["read_version"] is None else f", version {one['read_version']}"
         fact("", f"from the object with etag {one['read_etag']}{version}")
     if one["bad_file"]:
-        fact("", f"the whole file was set aside: {one['bad_file']}")
+        fact("", f"the whole file was not used: {one['bad_file']}")
 
 
 _SHOWN = 20
@@ -214,7 +214,7 @@ def explain(file: str, as_json: bool) -> None:
         for line in missing:
             say(line)
     if len(stories) >= _FOUND:
-        note(f"A search gives {_FOUND} items at most; ask for others by their id.")
+        note(f"At most {_FOUND} items are shown; give an item id to see others.")
     if not (stories or batches):
         sys.exit(1)
 
@@ -298,8 +298,8 @@ def _backfill(
 def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
     from batch_pipeline.model.stream import Source
 
-    what = "item and no batch" if _BATCH_NAME.fullmatch(file) else "item"
-    lines = [f"{file} is no registered {what} of any stream. The streams look here:"]
+    what = "item or batch" if _BATCH_NAME.fullmatch(file) else "item"
+    lines = [f"{file} is not a registered {what} of any stream. The streams read:"]
     for stream in pipeline.usable_streams.values():
         if isinstance(stream.source, Source):
             reason = pipeline.landing(stream, wait=False).why_not(file)
@@ -384,7 +384,7 @@ def _print_one_batch(story: dict[str, Any], now: datetime) -> None:
     head(f"{story['stream']}: batch {story['batch_id']}")
     generation = story["generation"]
     fact("now", story["state"] + ("" if generation is None else f", generation {generation}"))
-    late = ", which came late" if story["is_late"] else ""
+    late = ", late" if story["is_late"] else ""
     weight = format_bytes(story["weight_bytes"])
     amount = f"items: {story['items']}{late}, {weight}"
     fact("batch", f"number {story['number']} of the job {story['job']}: {amount}")
@@ -435,7 +435,7 @@ def _loads(
 def _print_loads(story: dict[str, Any], now: datetime) -> None:
     """Print step 9 of a batch."""
     if not story["targets"]:
-        fact("9 load", "by the Singer target that reads its messages; no `targets` are named")
+        fact("9 load", "by the Singer target that reads its messages; the stream has no `targets`")
     for one in story["targets"]:
         if one["loaded"]:
             state = f"records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"

@@ -36,7 +36,7 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
     try:
         pipeline = Pipeline.from_environment()
     except SettingError as error:
-        yield failure("settings", f"{error} Nothing else was looked at.")
+        yield failure("settings", f"{error} Nothing else was checked.")
         return
     with closing(pipeline):
         yield from _machine(pipeline)
@@ -58,7 +58,7 @@ def _findings(pipeline: Pipeline, terms: SourceTerms | None, job: str) -> Iterat
     of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
     yield from of_inventory
     if any(one.level is Level.FAIL for one in of_inventory):
-        yield warning("meta tables", "not looked at: the inventory comes first.")
+        yield warning("meta tables", "not checked: correct the inventory first.")
     elif terms is not None:
         yield from attempted(terms.name, lambda: _table(pipeline, terms, job))
     else:

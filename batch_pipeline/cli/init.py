@@ -56,7 +56,7 @@ def init(
     from batch_pipeline.defs.project import write_project
 
     there = Path(os.path.normpath(folder.expanduser().absolute()))
-    with err.status("looking at the files"):
+    with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
     ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)
     made = write_project(there, proposal.stream.name, text_of(proposal), ignored=ignored)
@@ -76,7 +76,7 @@ def init(
         names = ", ".join(str(path.relative_to(there)) for path in made.written)
         say(f"  wrote     {names}")
     for path, step in made.kept.items():
-        note(f"{path} was there and is left as it is; {step}.")
+        note(f"{path} exists and was not changed; {step}.")
     _print_next(there, proposal)
 
 
@@ -94,7 +94,7 @@ def _print_found(proposal: "Proposal") -> None:
     columns = [f"{one.name} {one.type_text}" for one in sample.columns]
     more = f" … and {len(columns) - _SHOWN_COLUMNS} more" * (len(columns) > _SHOWN_COLUMNS)
     say(f"  columns   {', '.join(columns[:_SHOWN_COLUMNS]) or 'none yet'}{more}")
-    say(f"            records looked at: {sample.records}, of files: {sample.files}")
+    say(f"            records sampled: {sample.records}, of files: {sample.files}")
 
 
 def _print_plan(proposal: "Proposal") -> None:
@@ -112,11 +112,11 @@ def _print_next(folder: Path, proposal: "Proposal") -> None:
     if os.environ.get("BATCH_PIPELINE_STREAMS") and settings.streams != folder / "streams":
         note(f"BATCH_PIPELINE_STREAMS is {settings.streams}; set it to {folder / 'streams'}.")
     if folder != Path.cwd():
-        say(f"Go there first: cd {shlex.quote(str(folder))}")
+        say(f"Change the folder first: cd {shlex.quote(str(folder))}")
     stream = proposal.stream.name
     steps = [
         (f"run {stream}", "register, plan, encode and publish"),
-        (f"status {stream}", "what waits, what is done, what failed"),
+        (f"status {stream}", "waiting, finished and failed work"),
         ("dev", "the same in Dagster's UI, as files land"),
     ]
     other = next((one for one in proposal.left_out if one.is_readable), None)
@@ -124,7 +124,7 @@ def _print_next(folder: Path, proposal: "Proposal") -> None:
         include = (word for one in other.patterns for word in ("--include", one))
         place = shown(proposal.stream.source.place)
         command = shlex.join(("init", "--from", place, *include))
-        steps.append((command, "a stream for the next kind of file"))
+        steps.append((command, "a stream for another kind of file"))
     print_next(steps)
 
 

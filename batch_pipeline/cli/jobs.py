@@ -96,7 +96,7 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
     for report in reports:
         _print_report(report)
     if not reports:
-        say("No jobs yet: `batch-pipeline run` makes one for each stream.")
+        say("No jobs yet: `batch-pipeline run` creates one for each stream.")
     lines = [
         f"{one.batch.label} (number {one.batch.id}) {one.state}, attempts: {one.attempts}"
         + (f": {one.error}" if one.error else "")
@@ -124,7 +124,7 @@ def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
         table = pipeline.job(job, meta_table).meta_table
         one = pipeline.database.jobs.pause(job, reason, table)
     why = f" ({one.paused})" if one.paused else ""
-    text = f"{job} is paused{why}. `batch-pipeline jobs resume {job}` lets it go on."
+    text = f"{job} is paused{why}. `batch-pipeline jobs resume {job}` resumes it."
     print_json(_job(one)) if as_json else say(text)
 
 
@@ -175,7 +175,7 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
         say(f"{job}: nothing to cancel.")
     else:
         say(f"{job}: batches cancelled: {batches}, while running: {attempts}.")
-        say(f"`batch-pipeline jobs retry {job}` takes them up again.")
+        say(f"`batch-pipeline jobs retry {job}` retries them.")
 
 
 @jobs.command()
@@ -200,10 +200,10 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     if as_json:
         print_json({"job": job, "batches": count})
         return
-    said = f"batches that will be tried again: {count}." if count else "nothing to retry."
+    said = f"batches that will be retried: {count}." if count else "nothing to retry."
     say(f"{job}: {said}")
     if one.paused is not None and count:
-        note(f"{job} is paused; `batch-pipeline jobs resume {job}` lets them be tried.")
+        note(f"{job} is paused; `batch-pipeline jobs resume {job}` lets them start.")
 
 
 @jobs.command()
@@ -229,7 +229,7 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"job": job, "halves": [_batch(half) for half in halves]})
         return
-    say(f"{job}: two batches took the place of {batch}:")
+    say(f"{job}: {batch} was replaced by two batches:")
     for half in halves:
         weight = _weight(one, half.weight)
         say(f"  {half.label}  items: {half.count:>6}  {weight:>10}  number {half.id}")

@@ -133,10 +133,13 @@ def _load(
         return _Result(name, outcomes)
     gone = loads.target_statuses(stream.name, [name])[0].gone
     if gone:
-        tell(f"  Nothing to load. Batches that it never got and whose files are gone: {gone};")
-        tell("  materialize their partitions again to have them loaded.")
+        tell(
+            "  Nothing to load. Batches that were never loaded and whose files are deleted: "
+            f"{gone};"
+        )
+        tell("  materialize their partitions again to load them.")
     else:
-        tell("  Nothing to load: the target has everything that is published.")
+        tell("  Nothing to load: the target has all published batches.")
     return _Result(name, outcomes)
 
 
@@ -148,8 +151,8 @@ def _line(outcome: "Outcome") -> str:
         by = f" by {loaded.mode.upper()} messages" if loaded.mode in {"batch", "record"} else ""
         return f"{what}: records {had}{by}: {loaded.records:,}"
     if outcome.waits:
-        return f"{what}: waits, since an earlier batch of its job has to be loaded first"
-    stops = " No more batches are tried: the target seems to be broken." if outcome.gives_up else ""
+        return f"{what}: waits for an earlier batch of its job"
+    stops = " Stopped: the target seems to be broken." if outcome.gives_up else ""
     return f"{what}: FAILED. {outcome.error}{stops}"
 
 

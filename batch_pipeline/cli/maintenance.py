@@ -227,7 +227,7 @@ def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:
-        say("  stopped by an error, which is told at the end")
+        say("  stopped by an error (see the end)")
 
 
 _BECAUSE = {
@@ -235,8 +235,8 @@ _BECAUSE = {
     Reason.UNLISTED: "of published attempts whose manifest does not list them",
     Reason.SUPERSEDED: "of generations that newer ones replaced",
     Reason.LOADED: "of generations that all targets have",
-    Reason.QUARANTINED: "of records that were set aside, long enough ago",
-    Reason.TEMPORARY: "temporary, of processes that are gone",
+    Reason.QUARANTINED: "of quarantined records, past their retention",
+    Reason.TEMPORARY: "temporary, of processes that no longer exist",
     Reason.UNKNOWN: "of attempts that the inventory does not know",
 }
 
@@ -356,6 +356,6 @@ def migrate(as_json: bool) -> None:
     if as_json:
         print_json({"database": place, "before": before, "after": after})
     elif before == after:
-        say(f"The inventory at {place} is at revision {after} already.")
+        say(f"The inventory at {place} is already at revision {after}.")
     else:
-        say(f"The inventory at {place} went from revision {before} to {after}.")
+        say(f"The inventory at {place} was upgraded from revision {before} to {after}.")

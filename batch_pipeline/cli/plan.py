@@ -209,7 +209,7 @@ def _print_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> 
     heavy = f", batches heavier than max_weight: {told.oversized}" if told.oversized else ""
     say(f"  items: {told.items}, {format_bytes(told.weight)}{heavy}")
     if told.pace is None or told.seconds is None:
-        say("  how long they would take is not known: no attempt has succeeded yet")
+        say("  duration unknown: no attempt has succeeded yet")
         return
     seconds = format_duration(timedelta(seconds=told.seconds))
     usual = format_duration(timedelta(seconds=told.pace.seconds_per_batch))

@@ -90,7 +90,7 @@ def reprocess(
         _print_batches(stream, chosen, remade)
     failed = [each for each in remade if not each.is_new]
     for each in failed:
-        complain(each.after.error or "it was not tried; the log of its run in Dagster tells why")
+        complain(each.after.error or "it was not started; see the log of its run in Dagster")
     sys.exit(EXIT_SOME_FAILED if failed else 0)
 
 
@@ -101,14 +101,14 @@ def _tell_rest(
         words = [stream, *(f"--batch {key}" for key in keys)]
         words += [] if since is None else ["--since", since]
         words += ["--until", chosen.moment.isoformat()]
-        note(f"What is left then is made by: batch-pipeline reprocess {' '.join(words)}")
+        note(f"To process the rest, run: batch-pipeline reprocess {' '.join(words)}")
 
 
 def _print_batches(
     stream: str, chosen: "ReprocessSelection", remade: "Sequence[ReprocessResult]"
 ) -> None:
     if not chosen.partitions:
-        say(f"{stream}: nothing published is chosen.")
+        say(f"{stream}: no published batch is selected.")
         return
     head(stream)
     for (key, status), one in islice(zip_longest(chosen.partitions.items(), remade), _SHOWN):
@@ -120,7 +120,7 @@ def _print_batches(
     if len(chosen.batches) > _SHOWN:
         say(f"  … and {len(chosen.batches) - _SHOWN} more")
     made, every = sum(one.is_new for one in remade), len(chosen.batches)
-    done = f"{made} of {every} published once more" if remade else f"{every} would be encoded"
+    done = f"{made} of {every} published again" if remade else f"{every} would be encoded"
     say(f"  batches     {done}")
 
 

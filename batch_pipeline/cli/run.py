@@ -109,7 +109,7 @@ def manifests(pipeline: "Pipeline", drained: RunResult) -> list[Manifest]:
 def print_error(results: Sequence[RunResult]) -> int:
     """Print each batch and stream that failed, and return the exit code.
 
-    A paused stream is no error: its code is left only where nothing is wrong with the others.
+    A paused stream is not an error: its code is left only where nothing is wrong with the others.
     """
     failed = [one for result in results for one in result.failed]
     ended = [result.error for result in results if result.error is not None]
@@ -156,9 +156,9 @@ def print_result(pipeline: "Pipeline", stream: Stream, drained: RunResult) -> No
     if isinstance(drained.error, JobPausedError):
         say("  stopped     since the job is paused")
     elif isinstance(drained.error, LandingTroubleError):
-        say("  left out    something that landed, which is told at the end")
+        say("  skipped     something that landed (see the end)")
     elif drained.error is not None:
-        say("  stopped     by an error, which is told at the end")
+        say("  stopped     by an error (see the end)")
     elif not drained.statuses:
         say("  nothing left to encode")
     if not drained.statuses:
@@ -168,7 +168,7 @@ def print_result(pipeline: "Pipeline", stream: Stream, drained: RunResult) -> No
     _print_encoded(done)
     for one in drained.failed:
         key, of = _key_and_job(drained, one.batch)
-        say(f"  failed      {key}{of}, attempt {one.attempts} (why: at the end)")
+        say(f"  failed      {key}{of}, attempt {one.attempts} (reason: see the end)")
     root = shown(stream.storage.root)
     say(f"  7 publish   manifests: {len(done)}, in {root}/manifests")
 

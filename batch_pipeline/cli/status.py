@@ -188,15 +188,15 @@ def _next_steps(report: dict[str, Any]) -> Iterator[str]:
     """Yield what can be done about the problems of a stream."""
     name, batches = report["stream"], report["batches"]
     if report["paused"] is not None:
-        yield f"`batch-pipeline jobs resume {name}` lets it go on"
+        yield f"`batch-pipeline jobs resume {name}` resumes it"
     if batches["failed"]:
-        yield f"`batch-pipeline run {name}` tries failed batches once more"
+        yield f"`batch-pipeline run {name}` retries failed batches"
     if batches["dead"] or batches["cancelled"]:
         yield f"`batch-pipeline jobs retry {name}` retries dead and cancelled batches"
     if any(one["failed"] for one in report["targets"]):
-        yield f"`batch-pipeline load {name}` tries failed loads once more"
+        yield f"`batch-pipeline load {name}` retries failed loads"
     if not any(batches.values()):
-        yield f"`batch-pipeline run {name}` registers, plans and encodes what has landed"
+        yield f"`batch-pipeline run {name}` registers, plans and encodes new files"
 
 
 def _print(report: dict[str, Any], reading: "WatermarkReading | None", now: datetime) -> None:
@@ -269,8 +269,8 @@ def _print_target(one: dict[str, Any], now: datetime) -> None:
     failed = f", {one['failed']} of them failed" if one["failed"] else ""
     fact("target", f"{one['target']}: {one['loaded']} loaded{last}, {one['due']} due{failed}")
     if one["gone"]:
-        lacks = f"{one['gone']} more it never got, and their files were removed since:"
-        fact("", f"{lacks} materialize their partitions again to have them loaded")
+        lacks = f"{one['gone']} were never loaded, and their files have been deleted:"
+        fact("", f"{lacks} materialize their partitions again to load them")
     if one["running"] is not None:
         fact("", f"run {one['running']} is loading")
     if one["error"]:

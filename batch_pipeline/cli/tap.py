@@ -59,5 +59,5 @@ class BatchPipelineTap(PublishedTap):
 
 def main() -> None:
     """Run the tap; errors of the operator are one message, never a traceback."""
-    with exit_on_errors("Run it again with the last STATE to go on."):
+    with exit_on_errors("Run it again with the last STATE to continue."):
         BatchPipelineTap.cli()

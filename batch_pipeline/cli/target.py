@@ -131,7 +131,9 @@ class TargetBatchPipeline(LandingTarget):
 def main() -> None:
     """Run the target on standard input; errors are one message on standard error."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    with exit_on_errors("What the last printed STATE covers is safe; go on from it."):
+    with exit_on_errors(
+        "Everything that the last printed STATE covers is saved; continue from it."
+    ):
         try:
             code = TargetBatchPipeline.cli.main(standalone_mode=False)
         except click.ClickException as error:

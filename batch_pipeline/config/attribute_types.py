@@ -118,13 +118,13 @@ def _location(text: str) -> str:
     try:
         absolute_uri(text, Path("/"))
     except (InvalidValueError, RuntimeError) as error:
-        raise refusal(f"is no usable location; expected {_EXPECTED[name]}") from error
+        raise refusal(f"is not a usable location; expected {_EXPECTED[name]}") from error
     return text
 
 
 def _queue(text: str) -> str:
     if not _QUEUE.fullmatch(text):
-        raise refusal(f"is no usable queue; expected {_EXPECTED_QUEUE}")  # may hold credentials
+        raise refusal(f"is not a usable queue; expected {_EXPECTED_QUEUE}")  # may hold credentials
     return text
 
 

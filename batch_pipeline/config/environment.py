@@ -190,7 +190,7 @@ def _dot_env_text(path: Path, asked_by: str) -> str:
     try:
         return path.expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise SettingError(
             asked_by, str(path), f"this dot-env file cannot be read: {reason}", "Correct the path."
         ) from error

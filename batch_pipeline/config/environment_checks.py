@@ -44,7 +44,7 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f" Did you mean {close[0]}?" if close else ""
-            text = f"{name} is set and means nothing to this release.{meant} Correct or unset it."
+            text = f"{name} is set, but this release does not know it.{meant} Correct or unset it."
             yield warning(_SUBJECT, text)
     if environment.get(failpoint.VARIABLE):
         text = f"{failpoint.VARIABLE} is set: processes end or wait on purpose. Unset it."
@@ -53,7 +53,7 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
         mode = Path(file).expanduser().stat().st_mode
         if mode & _OF_OTHERS:
             text = (
-                f"others may read {file} (mode {mode & 0o777:04o}), which may hold passwords. "
+                f"other users can read {file} (mode {mode & 0o777:04o}), which may hold passwords. "
                 f"Run `chmod 600 {file}`."
             )
             yield warning(_SUBJECT, text)
@@ -74,21 +74,21 @@ _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
 def check_home(home: Home) -> Iterator[Finding]:
     """Look at the home: is it ours alone, can it be written, and who works in it?"""
     if not _is_there(home.path):
-        yield from _absent("home", home.path, "the first command that needs it makes it")
+        yield from _absent("home", home.path, "the first command that needs it creates it")
         return
     facts = home.path.stat()
     if not os.access(home.path, _WRITE):
         yield failure("home", f"{home.path} cannot be written. {_right(home.path)}")
         return
     if facts.st_mode & _FOLDERS_OF_OTHERS:
-        text = f"others may read {home.path} (mode {facts.st_mode & 0o777:04o}), where the"
+        text = f"other users can read {home.path} (mode {facts.st_mode & 0o777:04o}), where the"
         step = f"Run `chmod 700 {home.path}`."
         yield warning("home", f"{text} database and the logs lie. {step}")
     if facts.st_uid != os.geteuid():
-        text = f"{home.path} belongs to another user (id {facts.st_uid}). Take a home of your own."
+        text = f"{home.path} belongs to another user (id {facts.st_uid}). Use another home folder."
         yield warning("home", text)
     holder = home.holder()
-    used = "nobody works in it" if holder is None else f"{holder} works in it"
+    used = "not in use" if holder is None else f"in use by {holder}"
     yield fine("home", f"{home.path}; {used}.")
 
 
@@ -130,12 +130,12 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
         return
     path = Path(to_path(uri))
     if not _is_there(path) and rights == _WRITE:
-        yield from _absent(name, path, f"the first batch makes it ({key})")
+        yield from _absent(name, path, f"the first batch creates it ({key})")
     elif not _is_there(path):
         text = f"{path} is not there ({key}): nothing lands. Make it, or correct the file."
         yield warning(name, text)
     elif not path.is_dir():
-        yield failure(name, f"{path} is no folder ({key}). Name another one, or move it away.")
+        yield failure(name, f"{path} is not a folder ({key}). Name another one, or move it away.")
     elif not os.access(path, rights):
         verb = "written" if rights == _WRITE else "read"
         yield failure(name, f"{path} cannot be {verb} ({key}). {_right(path)}")
@@ -144,7 +144,7 @@ def _place(name: str, key: str, uri: str, rights: int, now: datetime) -> Iterato
 def _absent(subject: str, path: Path, made_by: str) -> Iterator[Finding]:
     above = next(filter(_is_there, path.parents))
     if os.access(above, _WRITE):
-        yield fine(subject, f"{path} is not there yet; {made_by}.")
+        yield fine(subject, f"{path} does not exist yet; {made_by}.")
     else:
         text = f"{path} is not there and cannot be made in {above}. {_right(above)}"
         yield failure(subject, text)
@@ -170,7 +170,7 @@ def _room(subject: str, path: Path, purpose: str, bounds: tuple[int, int]) -> Fi
     if room.free >= little:
         return fine(subject, text)
     level = Level.WARN if room.free >= too_little else Level.FAIL
-    step = "Make room: `batch-pipeline gc --dry-run` tells what is not needed."
+    step = "Free space: `batch-pipeline gc --dry-run` lists what is not needed."
     if subject == "memory":
         step = "Give the container more, for example `--shm-size 256m`."
     return Finding(subject=subject, level=level, text=f"{text} {step}")
@@ -208,7 +208,7 @@ _LIBRARIES = ("dagster-postgres", "dagster-aws", "dagster-pyspark")  # numbered 
 _BEHIND = 16  # the minor version of these for Dagster's 1.0
 _AS_DAGSTER = ("dagster-webserver", "dagster-graphql")  # of the extra `embedded`
 _REQUIRED = ("dagster", *_LIBRARIES, "pyspark", "sqlalchemy", "psycopg")
-_SYNC = "Install the versions that this release names: `uv sync`, or the package anew."
+_SYNC = "Install the versions that this release names: `uv sync`, or reinstall the package."
 
 
 def check_versions(found: Callable[[str], str] = version) -> Iterator[Finding]:

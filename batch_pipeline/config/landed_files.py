@@ -375,7 +375,7 @@ def _overlapping(
 def unreadable(error: BadFileError) -> ConfigurationError:
     place = shown(error.location)
     place = place if error.line is None else f"{place}, line {error.line}"
-    step = "Mend or move this file, or name others with --include."
+    step = "Repair or move this file, or select others with --include."
     return project_not_made(place, error.reason, step)
 
 

@@ -50,12 +50,12 @@ def _connection(text: str) -> str:
     if variable is not None:
         return variable
     if not _URL.fullmatch(text):
-        raise refusal(f"is no variable and no database URL; {_ADVICE}")
+        raise refusal(f"is neither a variable nor a database URL; {_ADVICE}")
     try:
         parts = urlsplit(text)
         has_password = parts.password is not None
     except ValueError as error:
-        raise refusal(f"is no database URL; {_ADVICE}") from error
+        raise refusal(f"is not a database URL; {_ADVICE}") from error
     asked = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if has_password or any(secret in name for name in asked for secret in _SECRETS):
         raise refusal(f"holds a password, which a stream file must not; {_ADVICE}")

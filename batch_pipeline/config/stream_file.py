@@ -76,7 +76,7 @@ def _problem(document: Document, error: ErrorDetails) -> Problem:
     if kind == "extra_forbidden":
         text = _unknown_key(path)
     elif kind == "invalid_key":
-        text = f"the key {value!r:.80} is no text; {_known_keys(path[:-1])}"
+        text = f"the key {value!r:.80} is not text; {_known_keys(path[:-1])}"
     elif kind == "missing":
         text, path = f"{_dotted(path)} is missing", path[:-1]
     elif kind == REFUSAL:

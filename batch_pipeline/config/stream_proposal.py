@@ -94,7 +94,7 @@ def _location_of(place: str) -> str:
         uri = absolute_uri(place, Path.cwd())
     except (InvalidValueError, RuntimeError) as error:
         step = "Give a folder, or a URI such as s3://bucket/prefix."
-        raise project_not_made(place, "is no place where files land", step) from error
+        raise project_not_made(place, "is not a place where files land", step) from error
     path = Path(shown(uri))
     if uri.startswith("file:") and path.is_file():
         step = f"Give its folder: --from {path.parent} --include {path.name}"
@@ -114,7 +114,7 @@ def _name_for(given: str | None, choice: Choice, place: str) -> str:
     step = "Name the stream with --name: letters, digits, `_`, `.` and `-`, at most 100."
     if given is not None:
         if not STREAM_NAME.fullmatch(given):
-            raise project_not_made(f"--name {given}", "is no name of a stream", step)
+            raise project_not_made(f"--name {given}", "is not the name of a stream", step)
         return given
     words = [choice.groups[0].word] if len(choice.groups) == 1 else []
     for text in (*words, place.rstrip("/").rpartition("/")[2]):
@@ -227,7 +227,7 @@ def _listed(site: Site, include: Sequence[str]) -> tuple[list[Group], list[str]]
     try:
         groups = grouped(landing.found_files())
     except LandingUnavailableError as error:
-        step = "Mend the access, or name another place with --from."
+        step = "Correct the access, or give another place with --from."
         raise project_not_made(site.place, f"cannot be listed ({error.reason})", step) from error
     if not groups:
         what = f"no file named {', '.join(include)}" if include else "no file"
@@ -293,7 +293,7 @@ def text_of(proposal: Proposal) -> str:
         notes["key_properties"] = f"columns that together identify a record, such as {keys[0]}"
     if sample.bad:
         notes["on_bad_record"] = f"{_malformed(sample)}; more than this share fails a batch"
-    heading = [f"Columns (records looked at: {sample.records}):"]
+    heading = [f"Columns (records sampled: {sample.records}):"]
     heading += [f"  {one.name}: {one.type_text}" for one in sample.columns[:_MOST_COLUMNS]]
     if len(sample.columns) > _MOST_COLUMNS:
         heading.append(f"  and {len(sample.columns) - _MOST_COLUMNS} more")

@@ -40,7 +40,7 @@ def _variable(text: str) -> str:
     variable = variable_in(text)
     if variable is None:
         raise refusal(
-            "is no variable; expected $NAME of an environment variable that holds a URL such as "
+            "is not a variable; expected $NAME of an environment variable that holds a URL such as "
             "postgresql://user:password@host:5432/database"
         )
     return variable
@@ -52,7 +52,7 @@ def _command(value: Any) -> tuple[str, ...]:
     except ValueError as error:
         raise refusal(f"is {value!r:.80}, which has an open quote; close it") from error
     if not isinstance(words, list | tuple) or not all(isinstance(one, str) for one in words):
-        raise refusal("is no command; expected a line such as target-csv, or a list of words")
+        raise refusal("is not a command; expected a line such as target-csv, or a list of words")
     if not words or not all(words):
         raise refusal("is empty; expected a command line such as target-csv")
     if words[0].startswith("~"):
@@ -65,7 +65,7 @@ def _command(value: Any) -> tuple[str, ...]:
 
 def _config(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise refusal("is no mapping; expected the keys of the target's configuration")
+        raise refusal("is not a mapping; expected the keys of the target's configuration")
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:

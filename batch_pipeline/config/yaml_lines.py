@@ -55,13 +55,14 @@ def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
     """Parse one UTF-8 document; with a `number`, that one of several, counted from 0.
 
     Raises:
-        YamlProblemError: it is no UTF-8, no YAML, empty, or several documents and no `number`.
+        YamlProblemError: it is not UTF-8 or YAML, is empty, or holds several documents and
+            no `number`.
     """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise YamlProblemError(line, "this is no UTF-8 text") from error
+        raise YamlProblemError(line, "this is not UTF-8 text") from error
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node() if number is None else _numbered(loader, number)
@@ -169,7 +170,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> YamlProblemError:
         text += " (write patterns that start with * in quotes)"
     elif "'\\t'" in text:
         text += " (indent with spaces, not tabs)"
-    text = f"this is no YAML: {text}"
+    text = f"this is not YAML: {text}"
     if "single document" in text:
         text = "a second document starts here; the file may hold only one"
     return YamlProblemError(mark.line + 1 if mark else None, text)

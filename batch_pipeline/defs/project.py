@@ -77,7 +77,7 @@ def _check_new(folder: Path, name: str) -> None:
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:
     reason = error.strerror or type(error).__name__
-    step = "Choose another folder, or mend this."
+    step = "Choose another folder, or correct this one."
     return project_not_made(str(path), f"cannot be written ({reason})", step)
 
 

@@ -231,9 +231,9 @@ class LineReader:
             record = self._fields.decode(line)
             line.decode()
         except PARSE_ERRORS as error:
-            raise IncompatibleValueError(row, "", f"is no JSON object ({error})") from error
+            raise IncompatibleValueError(row, "", f"is not a JSON object ({error})") from error
         for name in record.keys() - set(self._names):
-            raise IncompatibleValueError(row, name, "is no column of the schema")
+            raise IncompatibleValueError(row, name, "is not a column of the schema")
         return record
 
 
@@ -278,7 +278,9 @@ def _read_column(values: RawValues, column: Column) -> pa.Array:
         except PARSE_ERRORS:
             high = middle
     shown = bytes(values[low] or b"null").decode("utf-8", "backslashreplace")
-    raise IncompatibleValueError(low, column.name, f"{shown:.200} is no {column.type_text}")
+    raise IncompatibleValueError(
+        low, column.name, f"{shown:.200} is not of type {column.type_text}"
+    )
 
 
 def python_type(column: Column) -> Any:
@@ -311,7 +313,7 @@ def _check_digits(texts: Iterable[str], column: Column) -> None:
             try:
                 number = Decimal(text)
             except InvalidOperation:
-                raise ValueError("a value is no number") from None
+                raise ValueError("a value is not a number") from None
             if _LONG_NUMBER.search(text) or (number and number.adjusted() >= max_digits):
                 raise ValueError("a number has more digits than a decimal")
 

@@ -116,7 +116,7 @@ class PostgresLoader:
         except IncompatibleTableError as error:
             raise self._configuration_error(loading, str(error), _CORRECT_TABLE) from error
         if name in {LEDGER_TABLE, COLUMN_TABLE}:
-            problem = f"the table {name} keeps the books of loads"
+            problem = f"the table {name} records the loads"
             raise self._configuration_error(loading, problem, "Name another table in the target.")
         return name
 

@@ -98,7 +98,7 @@ class SingerLoader:
             code = run.exit_code or 0
             if code != 0:
                 how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-                problem, step = f"the target ended with {how}", "Correct what it complains about"
+                problem, step = f"the target ended with {how}", "Correct the cause"
                 raise self._failed(loadings[yielded], problem, step, run, code)
             if acknowledged < len(loadings) - 1:
                 raise self._failed(loadings[yielded], _NO_STATE, _COMPARE_ROWS, run)
@@ -138,7 +138,7 @@ class SingerLoader:
         """Return why a target was stopped, and what to do."""
         if error.line is None:
             seconds = self.target.timeout.total_seconds()
-            problem = f"the target did nothing for {seconds:g} s and was stopped"
+            problem = f"the target was idle for {seconds:g} s and was stopped"
             return problem, "Find what it waits for (a lock, a network), or raise its `timeout`"
         printed = config.redact(error.line.decode("utf-8", "replace").strip())
         problem = f"the target printed {printed!r:.200}, which {error.problem}; it was stopped"

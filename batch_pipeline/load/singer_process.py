@@ -254,11 +254,11 @@ def read_state(line: bytes, sent: Sequence[Mapping[str, Any]]) -> tuple[int, Map
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
-        raise MisbehavedError("is no JSON", line) from None
+        raise MisbehavedError("is not JSON", line) from None
     if isinstance(value, dict) and value.get("type") == "STATE":
         value = value.get("value")
     if not isinstance(value, dict):
-        raise MisbehavedError("is no JSON object", line)
+        raise MisbehavedError("is not a JSON object", line)
     for number in range(len(sent) - 1, -1, -1):
         if _contains(value, sent[number]):
             return number, value

@@ -89,7 +89,7 @@ def layout_of(schema: RecordSchema, key_properties: tuple[str, ...]) -> Layout:
         records[name] = column
     for key in key_properties:
         if short_name(key) not in records:
-            raise IncompatibleTableError(f"the key {key!r} is no column that has held a value")
+            raise IncompatibleTableError(f"the key {key!r} is not a column that has held a value")
     candidates = [_BATCH_COLUMN, _ORDER_COLUMN, *(added.column for added in _SINGER_COLUMNS)]
     added = {column.name: column for column in candidates if column.name not in records}
     return Layout(records=records, added=added, keys=tuple(map(short_name, key_properties)))
@@ -203,7 +203,7 @@ class Table:
         if not kinds:
             self._create(layout)
         elif kinds[0] not in {"r", "p"}:
-            raise IncompatibleTableError("it exists and is no table")
+            raise IncompatibleTableError("it exists and is not a table")
         else:
             self._widen(layout)
         self._create_index([BATCH])
@@ -320,7 +320,7 @@ def load_error(
         step = f"Start the server or correct `conn` of the target, {_LOAD_AGAIN}"
         return RetryableError(unloaded.text(f"{server} cannot be reached ({reason})", left, step))
     problem = f"the server refuses it for {table} ({reason})"
-    step = f"Correct what it complains about, {_LOAD_AGAIN}"
+    step = f"Correct the cause, {_LOAD_AGAIN}"
     return ConfigurationError(unloaded.text(problem, _NOTHING_LOADED, step))
 
 

@@ -115,8 +115,8 @@ class Audit:
             )
         if count := self.changed.count:
             yield (
-                f"Batches that weigh something else than when they were published: {count} "
-                f"({self.changed}). What was published of them stays."
+                f"Batches whose weight has changed since they were published: {count} "
+                f"({self.changed}). Their published records stay."
             )
 
     def sentence(self) -> str:

@@ -203,13 +203,13 @@ def _oldest_offender(status: StreamStatus, stuck: Stuck) -> str:
     unplanned, planned = status.not_planned_for, status.not_published_for
     if planned is not None and (unplanned is None or planned >= unplanned):
         return f"batch {status.oldest_batch}, planned {format_age(planned)} ago"
-    return "items that no batch has yet"
+    return "items that are in no batch yet"
 
 
 def _backlog_step(stuck: Stuck) -> str:
     if stuck.paused is not None:
         reason = f" ({stuck.paused})" if stuck.paused else ""
-        return f"The stream is paused{reason}; `batch-pipeline jobs resume` lets it go on."
+        return f"The stream is paused{reason}; `batch-pipeline jobs resume` resumes it."
     if stuck.batches:
         return (
             "Correct what the error names, then materialize the partition, or "
@@ -256,7 +256,7 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
 
 
 def _nothing(check: Check, numbers: Mapping[str, int | float]) -> CheckResult:
-    summary = "There is nothing to judge yet: nothing is published or planned."
+    summary = "Nothing to check yet: nothing is published or planned."
     return CheckResult(check=check, passed=True, summary=summary, numbers=numbers)
 
 

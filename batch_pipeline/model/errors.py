@@ -176,7 +176,7 @@ class JobPausedError(RetryableError):
         why = f" ({self.reason})" if self.reason else ""
         return (
             f"Job {self.job!r} is paused{why}. Nothing was planned or handed out. "
-            f"`batch-pipeline jobs resume {self.job}` lets it go on."
+            f"`batch-pipeline jobs resume {self.job}` resumes it."
         )
 
 

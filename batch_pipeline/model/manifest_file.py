@@ -105,7 +105,7 @@ class Fields:
     def __init__(self, values: Any, name: str, place: str = "") -> None:
         self.name, self.place = name, place
         if not isinstance(values, dict):
-            self.refuse(f"{place.rstrip('.') or 'it'} is no JSON object")
+            self.refuse(f"{place.rstrip('.') or 'it'} is not a JSON object")
         self.values: Mapping[str, Any] = values
 
     @classmethod
@@ -116,7 +116,7 @@ class Fields:
         try:
             return cls(json.loads(text, parse_constant=_reject_constant), name)
         except (ValueError, RecursionError) as error:
-            raise ManifestUnfitError(name, "it is no JSON") from error
+            raise ManifestUnfitError(name, "it is not JSON") from error
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise the error for a problem of the file."""
@@ -126,21 +126,21 @@ class Fields:
         """Return a text."""
         value = self.values.get(key)
         if not isinstance(value, str) or len(value) > most or "\0" in value:
-            self.refuse(f"{self.place}{key} is no text of at most {most} characters")
+            self.refuse(f"{self.place}{key} is not text of at most {most} characters")
         return value
 
     def number(self, key: str, *, least: int = 0, most: int = MAX_ID) -> int:
         """Return a whole number."""
         value = self.values.get(key)
         if type(value) is not int or not least <= value <= most:
-            self.refuse(f"{self.place}{key} is no whole number from {least} to {most}")
+            self.refuse(f"{self.place}{key} is not a whole number from {least} to {most}")
         return value
 
     def items(self, key: str) -> list[Any]:
         """Return a list of any values."""
         value = self.values.get(key)
         if not isinstance(value, list):
-            self.refuse(f"{self.place}{key} is no list")
+            self.refuse(f"{self.place}{key} is not a list")
         return value
 
     def of_field(self, key: str) -> "Fields":

@@ -158,12 +158,12 @@ class _Tally:
             if self.check is Check.CONSERVATION:
                 step += " Please report it."
             elif self.check is Check.POINTERS:
-                readers = "Who reads manifest files misses these batches, or misreads them."
+                readers = "Programs that read manifest files miss these batches, or misread them."
                 step = f"{readers} {_TRY_AGAIN}"
         elif self.batches or self.gone:
             summary = f"Yes: {checked}.{removed}"
         else:
-            summary = "There is nothing to judge yet: nothing is published."
+            summary = "Nothing to check yet: nothing is published."
         return CheckResult(
             check=self.check,
             passed=not self.bad_batches,

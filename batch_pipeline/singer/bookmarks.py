@@ -59,7 +59,7 @@ def read_bookmark(path: Path, stream: str) -> Bookmark:
     except OSError as error:
         raise state_file_unusable(str(path), f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise state_file_unusable(str(path), f"is no JSON ({error})") from error
+        raise state_file_unusable(str(path), f"is not JSON ({error})") from error
     return parse_bookmark(
         parse_bookmarks(state, path=str(path)).get(stream), stream, path=str(path)
     )
@@ -92,7 +92,7 @@ def parse_bookmark(written: Any, stream: str, *, path: str) -> Bookmark:
         raise state_file_unusable(path, f"bookmark of {stream!r} has no `publish_number`")
     job, others = written.get("job", stream), written.get(_OTHERS, {})
     if not isinstance(job, str):
-        raise state_file_unusable(path, f"bookmark of {stream!r} has a `job` that is no name")
+        raise state_file_unusable(path, f"bookmark of {stream!r} has a `job` that is not a name")
     if not isinstance(others, dict) or not all(_is_number(number) for number in others.values()):
         raise state_file_unusable(path, f"bookmark of {stream!r} has no numbers in `{_OTHERS}`")
     label, generation = written.get("batch_id"), written.get("generation")

@@ -198,7 +198,7 @@ def _parse_object(line: bytes, number: int) -> dict[str, Any]:
     except DuplicateKeyError as error:
         raise MessageError(number, "is there twice", None, str(error)) from error
     except ValueError as error:
-        problem = f"is no JSON ({error}); it begins with {abbreviate(line[:40])}"
+        problem = f"is not JSON ({error}); it begins with {abbreviate(line[:40])}"
         raise MessageError(number, problem) from error
     if not isinstance(value, dict):
         raise MessageError(number, f"is {abbreviate(value)}; expected a JSON object")
@@ -386,7 +386,7 @@ def parse(line: bytes) -> Any:
         )
         EXACT_DECODER.decode(line)  # rejects lone surrogates, which UTF-8 cannot encode
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start + 1} is no UTF-8") from error
+        raise ValueError(f"byte {error.start + 1} is not UTF-8") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     except ArithmeticError as error:
@@ -395,7 +395,7 @@ def parse(line: bytes) -> Any:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

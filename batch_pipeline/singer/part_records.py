@@ -75,7 +75,7 @@ def records(
                 try:
                     yield _decode(line)
                 except msgspec.MsgspecError as error:
-                    problem = f"is no JSON object ({error})"
+                    problem = f"is not a JSON object ({error})"
                     raise part_file_error(manifest, part, problem, number) from error
 
 
@@ -196,7 +196,7 @@ def _projected(
             try:
                 record = _by_column.decode(line)
             except msgspec.MsgspecError as error:
-                problem = f"is no JSON object ({error})"
+                problem = f"is not a JSON object ({error})"
                 raise part_file_error(manifest, part, problem, number) from error
             kept.append(_encode({name: record[name] for name in record if name in columns}))
         yield b"\n".join(kept) + b"\n"

@@ -232,7 +232,7 @@ class FileSystem(Protocol):
         """
 
     def delete(self, *uris: str) -> None:
-        """Delete files; one that is missing is no error."""
+        """Delete files; one that is missing is not an error."""
 
     def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
         """List files below a prefix that writers have left unfinished, in no order."""

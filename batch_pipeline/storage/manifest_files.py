@@ -83,7 +83,7 @@ def manifest_file_problem(one: PublishedBatch) -> str | None:
 def _difference(text: bytes, one: PublishedBatch) -> str | None:
     written = _parse_object(text)
     if written is None:
-        return "is no JSON"
+        return "is not JSON"
     if written.get("token") != str(one.token):
         return "belongs to another attempt than the published one"
     if written.get("generation") != one.generation:

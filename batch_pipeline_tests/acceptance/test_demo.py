@@ -204,7 +204,7 @@ def test_explain_tells_the_stations_of_a_file(demo: Demo, way: str) -> None:
 def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
     ended = demo.sandbox.run("explain", "orders-1999-01-01.csv")
     assert ended.returncode == 1
-    assert "orders-1999-01-01.csv is no registered item" in ended.stdout
+    assert "orders-1999-01-01.csv is not a registered item" in ended.stdout
     assert "no such file in the landing" in ended.stdout
     assert "Traceback" not in ended.stderr
 

@@ -106,7 +106,7 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
     assert sandbox.output.read_text().strip() == (
-        "error: Interrupted. Open attempts were closed; run the same command again to go on."
+        "error: Interrupted. Open attempts were closed; run the same command again to continue."
     )
     assert query(database, RUNNING) == [(0,)]
 

@@ -24,7 +24,7 @@ FAULTS = (
     "unknown key `max_cuont`",
     "`encoding.format` is 'xml'",
     "`batch.max_weight`",
-    "this is no YAML",
+    "this is not YAML",
 )
 
 

@@ -55,7 +55,7 @@ def test_doctor_of_a_healthy_pipeline_has_one_line_a_finding(run: Run, tmp_path:
         "ok   rights: this login may plan and acquire.",
         "ok   rights: this login may work on batches.",
         "ok   dagster: was never started on this database.",
-        f"ok   orders: {batches} is not there yet; the first batch makes it (storage.root).",
+        f"ok   orders: {batches} is not there yet; the first batch creates it (storage.root).",
         "ok   orders: its files are registered here, with ids in commit order.",
     ]
     assert len(told(run("--json"))) == len(lines)
@@ -89,7 +89,7 @@ def test_doctor_fails_without_a_server_and_looks_no_further(tmp_path: Path) -> N
     *_, failed, skipped = told(ended)
     assert failed[:2] == ("fail", "inventory")
     assert "cannot be reached" in failed[2]
-    assert skipped == ("warn", "meta tables", "not looked at: the inventory comes first.")
+    assert skipped == ("warn", "meta tables", "not checked: correct the inventory first.")
 
 
 def test_doctor_fails_on_an_inventory_that_was_not_migrated(

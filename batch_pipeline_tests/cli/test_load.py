@@ -53,7 +53,7 @@ def test_load_tells_each_batch_in_a_line(run: Run, database: Database, tmp_path:
     )
     again = run("load", "orders", "--target", "good")
     assert again.stdout == (
-        "orders into good\n  Nothing to load: the target has everything that is published.\n"
+        "orders into good\n  Nothing to load: the target has all published batches.\n"
     )
 
 
@@ -216,7 +216,7 @@ def test_status_tells_how_far_each_target_is(run: Run, database: Database, tmp_p
     assert (silent["loaded"], silent["due"], silent["failed"]) == (0, 2, 2)
     shown = run("status", "orders").stdout
     assert "\n  now         2 not loaded into silent; last published just now\n" in shown
-    assert "\n  next        `batch-pipeline load orders` tries failed loads once more\n" in shown
+    assert "\n  next        `batch-pipeline load orders` retries failed loads\n" in shown
     assert "  target      good: 2 loaded, last just now, 0 due\n" in shown
     assert (
         "  target      silent: 0 loaded, 2 due, 2 of them failed\n              orders: batch"
@@ -287,7 +287,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
         0,
         (
             "orders into silent\n"
-            "  Nothing to load. Batches that it never got and whose files are gone: 1;\n"
-            "  materialize their partitions again to have them loaded.\n"
+            "  Nothing to load. Batches that were never loaded and whose files are deleted: 1;\n"
+            "  materialize their partitions again to load them.\n"
         ),
     )

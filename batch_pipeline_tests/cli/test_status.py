@@ -96,8 +96,8 @@ def test_status_tells_first_what_is_wrong_and_what_to_do(scene: DefsScene) -> No
         f"  failed      {SECOND}, attempts: 1, 90 minutes ago",
         f"              {ERROR}",
         "  cancelled   00000007-00000009, attempts: 0",
-        "  next        `batch-pipeline jobs resume orders` lets it go on",
-        "              `batch-pipeline run orders` tries failed batches once more",
+        "  next        `batch-pipeline jobs resume orders` resumes it",
+        "              `batch-pipeline run orders` retries failed batches",
         "              `batch-pipeline jobs retry orders` retries dead and cancelled batches",
         "  batches     1 planned, 1 published, 1 failed, 1 cancelled",
         "  waiting     items not planned yet: 2, 20 B",
@@ -211,9 +211,9 @@ def test_status_for_programs_has_the_same_facts(scene: DefsScene) -> None:
 @pytest.mark.parametrize(
     ("happened", "now", "following"),
     [
-        ("planned", "planned, and not tried yet", "`batch-pipeline run orders` encodes it"),
+        ("planned", "planned, not started yet", "`batch-pipeline run orders` encodes it"),
         ("failed", "failed 2 days ago, attempts: 1", "`batch-pipeline jobs retry orders`, then"),
-        ("published", "published 2 days ago, generation 1; records set aside: 4 of 9", None),
+        ("published", "published 2 days ago, generation 1; records quarantined: 4 of 9", None),
         (
             "failed again",
             "published 2 days ago, generation 1; failed 2 days ago, attempts: 2",
@@ -315,7 +315,7 @@ def test_explain_of_a_backfill_batch_takes_its_partition_key(scene: DefsScene) -
 def test_explain_of_a_key_that_no_stream_has_says_so(scene: DefsScene) -> None:
     ended = CliRunner().invoke(cli, ["explain", "00000004-00000007"])
     assert ended.exit_code == 1
-    assert "is no registered item and no batch of any stream" in ended.stdout
+    assert "is not a registered item or batch of any stream" in ended.stdout
 
 
 def test_explain_of_a_split_batch_names_its_parts(scene: DefsScene) -> None:

@@ -220,7 +220,7 @@ def test_place_that_is_no_folder_fails(tmp_path: Path) -> None:
     (tmp_path / "batches").write_text("")
     found = told(check_places(placed(tmp_path), NOON))
     assert [level for level, _, _ in found] == ["fail", "fail"]
-    assert found[0][2].startswith(f"{tmp_path}/batches is no folder (storage.root).")
+    assert found[0][2].startswith(f"{tmp_path}/batches is not a folder (storage.root).")
 
 
 def test_landing_that_is_not_there_is_told(tmp_path: Path) -> None:

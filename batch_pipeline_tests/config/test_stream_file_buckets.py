@@ -83,10 +83,13 @@ def test_bucket_is_listed_as_the_file_says(
             f"listing: {{order: ascending}}, events: {{queue: '{QUEUE}'}}",
             "`.listing.order` is 'ascending'; expected none beside `.events`",
         ),
-        ("events: {queue: landed}", "`.events.queue` is no usable queue; expected the URL of an"),
+        (
+            "events: {queue: landed}",
+            "`.events.queue` is not a usable queue; expected the URL of an",
+        ),
         (
             "events: {queue: 'https://me:hunter2@sqs/1/landed'}",
-            "`.events.queue` is no usable queue",
+            "`.events.queue` is not a usable queue",
         ),
     ],
     ids=range(7),

@@ -67,7 +67,7 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
             "dagster: {max_quarantined_ratio: 2}",
             "`dagster.max_quarantined_ratio` is 2.0; expected 0 to 1",
         ),
-        ("encoding: {3: 4}", "the key 3 is no text; known keys: format, compression"),
+        ("encoding: {3: 4}", "the key 3 is not text; known keys: format, compression"),
         ("batch: {max_weight: 64M}", "`batch.max_weight` is '64M'; expected a size such as 64MiB"),
         ("batch: {max_weight: 0}", "`batch.max_weight` is 0; expected at least 1 byte"),
         ("batch: {max_count: 0}", "`batch.max_count` is 0; expected at least 1"),
@@ -128,17 +128,23 @@ def test_stream_file_with_a_mistake_is_refused_with_its_line(
 @pytest.mark.parametrize(
     ("uri", "problem"),
     [
-        ("s3://key:hunter2@bucket/x", "`source.uri` is no usable location; expected s3://bucket"),
-        ("s3://bucket/a/../hunter2", "`source.uri` is no usable location; expected s3://bucket"),
-        ("s3://b/hunter2", "`source.uri` is no usable location; expected s3://bucket"),
-        ("s3://bucket/hunter2#bytes=0-9", "`source.uri` is no usable location; expected s3://"),
+        (
+            "s3://key:hunter2@bucket/x",
+            "`source.uri` is not a usable location; expected s3://bucket",
+        ),
+        ("s3://bucket/a/../hunter2", "`source.uri` is not a usable location; expected s3://bucket"),
+        ("s3://b/hunter2", "`source.uri` is not a usable location; expected s3://bucket"),
+        ("s3://bucket/hunter2#bytes=0-9", "`source.uri` is not a usable location; expected s3://"),
         ("gs://k:hunter2@bucket/x", "`source.uri` has the scheme gs://, which this release cannot"),
         ("abfss://hunter2/x", "`source.uri` has the scheme abfss://, which this release cannot"),
         ("hdfs://hunter2/x", "`source.uri` has the scheme hdfs://, which this release cannot"),
         ("https://hunter2.s3.amazonaws.com/x", "has the scheme https://, which this release"),
-        ("file://host:hunter2/x", "`source.uri` is no usable location; expected a file:///… URI"),
-        ("file:x", "`source.uri` is no usable location; expected a file:///… URI"),
-        ("~no-such-user-hunter2/x", "`source.uri` is no usable location"),
+        (
+            "file://host:hunter2/x",
+            "`source.uri` is not a usable location; expected a file:///… URI",
+        ),
+        ("file:x", "`source.uri` is not a usable location; expected a file:///… URI"),
+        ("~no-such-user-hunter2/x", "`source.uri` is not a usable location"),
         ("", "`source.uri` is ''; expected some text"),
     ],
 )
@@ -207,7 +213,7 @@ def test_stream_file_with_very_many_mistakes_tells_the_first_ten(tmp_path: Path)
         ("# nothing\n\n", None, "the file is empty"),
         ("hello\n", 1, "the file holds no keys and values"),
         ("\n- type: x\n", 2, "the file holds no keys and values"),
-        ("type: x\na: b: c\n", 2, "this is no YAML: mapping values are not allowed here"),
+        ("type: x\na: b: c\n", 2, "this is not YAML: mapping values are not allowed here"),
         ("type: x\n\ta: 1\n", 2, "(indent with spaces, not tabs)"),
         ("type: x\ninclude: [*.csv]\n", 2, "(write patterns that start with * in quotes)"),
         (MINIMAL + "---\n" + MINIMAL, 5, "a second document starts here"),
@@ -254,5 +260,5 @@ def test_stream_file_in_another_encoding_is_refused_with_its_line(tmp_path: Path
     """Only UTF-8 is read, so that names mean the same everywhere."""
     path = stream_file(tmp_path, MINIMAL)
     path.write_bytes(b"type: x\n# caf\xe9\n")
-    with pytest.raises(StreamFileError, match=r"defs\.yaml:2: this is no UTF-8 text"):
+    with pytest.raises(StreamFileError, match=r"defs\.yaml:2: this is not UTF-8 text"):
         read_stream_file(path)

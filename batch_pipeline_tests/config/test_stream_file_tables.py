@@ -105,9 +105,9 @@ def test_connection_without_a_password_is_taken(
         ("postgresql://me:hunter2@db/ops", "holds a password, which a stream file must not"),
         ("postgresql://db/ops?password=hunter2", "holds a password"),
         ("mysql+pymysql://me:hunter2@db/ops", "holds a password"),
-        ("postgresql://[hunter2/ops", "is no database URL"),
-        ("me:hunter2@db/ops", "is no variable and no database URL"),
-        ("$hunter2-x", "is no variable and no database URL"),
+        ("postgresql://[hunter2/ops", "is not a database URL"),
+        ("me:hunter2@db/ops", "is neither a variable nor a database URL"),
+        ("$hunter2-x", "is neither a variable nor a database URL"),
     ],
 )
 def test_connection_that_may_hold_a_password_is_refused_unseen(

@@ -74,7 +74,7 @@ def test_stream_file_with_singer_targets_gives_them_in_order(tmp_path: Path) -> 
         ("postgres: {}", "`.postgres.conn` is missing"),
         (
             "postgres: {conn: 'postgresql://me:hunter2!@db/dw'}",
-            "`.postgres.conn` is no variable; expected $NAME of an environment variable",
+            "`.postgres.conn` is not a variable; expected $NAME of an environment variable",
         ),
         (
             "postgres: {conn: $DW, mode: merge}",
@@ -91,13 +91,13 @@ def test_stream_file_with_singer_targets_gives_them_in_order(tmp_path: Path) -> 
         ("comand: x", "unknown key `comand` in ``; did you mean `command`?"),
         ("command: ''", "`.command` is empty"),
         ("command: []", "`.command` is empty"),
-        ("command: 5", "`.command` is no command; expected a line such as target-csv"),
+        ("command: 5", "`.command` is not a command; expected a line such as target-csv"),
         ('command: "target-x \'a"', "which has an open quote; close it"),
         (
             "command: target-x --config x.json",
             "`.command` names a --config; write what is in that file below `config`",
         ),
-        ("command: target-x, config: [a]", "`.config` is no mapping"),
+        ("command: target-x, config: [a]", "`.config` is not a mapping"),
         ("command: target-x, config: {since: 2026-03-01}", "`.config` cannot be written as JSON"),
         (
             "command: target-x, config: {limits: [{max_age_seconds: .nan}]}",

@@ -230,18 +230,18 @@ def test_item_without_a_batch_that_waits_for_too_long_warns(scene: DefsScene) ->
     one = answers(scene)["files.backlog"]
     assert (one.passed, numbers(one, "items_unpublished")) == (False, [1])
     assert "the oldest for 3 days" in str(one.description)
-    assert "items that no batch has yet" in str(one.description)
+    assert "items that are in no batch yet" in str(one.description)
 
 
 def test_batch_that_is_failed_for_too_long_warns(scene: DefsScene) -> None:
     """Expect its error, and nothing of one that has just failed."""
     with claimed(scene.database, scene.database.batches.batch("orders", FIRST)) as attempt:
-        scene.database.attempts.fail(attempt, "line 3 is no csv", AttemptStatus.FAILED)
+        scene.database.attempts.fail(attempt, "line 3 is not csv", AttemptStatus.FAILED)
     assert failed(answers(scene)) == []
     execute(scene.database, "UPDATE batch_pipeline.attempt SET finished_at = now() - interval '2h'")
     one = answers(scene)["files.backlog"]
     assert (one.passed, numbers(one, "batches_stuck")) == (False, [1])
-    assert f"batch {FIRST} (line 3 is no csv)" in str(one.description)
+    assert f"batch {FIRST} (line 3 is not csv)" in str(one.description)
 
 
 def test_item_that_its_published_batch_did_not_see_warns(scene: DefsScene) -> None:

@@ -168,7 +168,7 @@ def test_later_result_of_a_worker_of_the_library_has_nothing_to_tell(scene: Defs
 
 def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> None:
     """Expect no second materialization while the run that published is under way, and one once it
-    has ended without a word."""
+    has exited without reporting."""
     [request, *_] = scene.tick(SENSOR).run_requests or []
     run = scene.started(request)
     [first, *_] = scene.database.batches.statuses("orders")

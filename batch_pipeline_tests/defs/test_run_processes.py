@@ -68,7 +68,7 @@ def test_run_whose_process_died_is_noticed(
     sleeper.wait()
     found = launcher.check_run_worker_health(run)
     assert found.status is WorkerStatus.FAILED
-    assert "its process ended without a word" in str(found)
+    assert "its process exited without reporting" in str(found)
 
 
 def test_run_of_another_machine_is_left_alone(launcher: LocalRunLauncher) -> None:

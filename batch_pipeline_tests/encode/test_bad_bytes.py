@@ -251,7 +251,7 @@ FILES = {
     "is UTF-16 text without a byte order mark": '{"a":1}'.encode("utf-16-le"),
     "is a zip archive (or a spreadsheet), which cannot be read": b"PK\x03\x04" + bytes(30),
     "is a PDF document, which cannot be read": b"%PDF-1.7\n",
-    "is damaged: the schema in its header is no JSON": b"Obj\x01" + bytes(20),
+    "is damaged: the schema in its header is not JSON": b"Obj\x01" + bytes(20),
     "is not a parquet file, or its end is missing": b"PAR1" + bytes(99),
     "line 1: header: holds a zero byte, which no text does": bytes(100),
     "line 1: header: is not UTF-8": b"\xff\xff,b\n1,2\n",

@@ -150,7 +150,7 @@ def test_publish_with_an_expired_lease_counts_while_nobody_took_over(
 
 
 def test_claim_left_open_by_its_block_is_taken_over(database: Database, one: Batch) -> None:
-    """Expect a block that ended without a word to count as a process that is gone."""
+    """Expect a block that exited without reporting to count as a process that is gone."""
     with claimed(database, one):
         pass
     with claimed(database, one) as second:

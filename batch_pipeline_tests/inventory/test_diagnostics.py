@@ -77,7 +77,7 @@ def test_transaction_that_was_left_open_is_named(database: Database) -> None:
 
 
 def test_paused_job_is_told_with_reason_and_command(database: Database) -> None:
-    """Expect since when, why, and what lets it go on."""
+    """Expect since when, why, and what resumes it."""
     planned(database)
     assert told(check_work(database.engine)) == []
     database.jobs.pause("orders", "the target is being moved")

@@ -111,7 +111,7 @@ def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch)
 def test_fail_cancelled_leaves_the_batch_cancelled(database: Database, one: Batch) -> None:
     """Expect a cancelled attempt to be told apart from a failed one."""
     with claimed(database, one) as attempt:
-        assert database.attempts.fail(attempt, "called off", AttemptStatus.CANCELLED) is True
+        assert database.attempts.fail(attempt, "cancelled", AttemptStatus.CANCELLED) is True
     assert statuses(database) == ["cancelled"]
     assert database.batches.statuses("orders")[0].state is BatchState.CANCELLED
 

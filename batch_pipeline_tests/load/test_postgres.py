@@ -276,5 +276,5 @@ def test_names_are_quoted_and_long_ones_shortened(warehouse: Warehouse) -> None:
 
 def test_load_into_a_view_is_refused(warehouse: Warehouse) -> None:
     warehouse.execute("CREATE VIEW orders AS SELECT 1 AS id")
-    with pytest.raises(ConfigurationError, match="is no table"):
+    with pytest.raises(ConfigurationError, match="is not a table"):
         warehouse.bring([ANN], schema=PEOPLE)

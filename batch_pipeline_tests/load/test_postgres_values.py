@@ -210,16 +210,16 @@ def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any,
     [
         ("string", '"a\\u0000b"', "0x00"),
         ("object", '{"a":"\\u0000"}', "Unicode"),
-        ("integer", "9223372036854775808", "9223372036854775808 is no integer"),
+        ("integer", "9223372036854775808", "9223372036854775808 is not of type integer"),
         ("integer", '"1"', "is no integer"),
-        ("decimal(5,2)", "1.005", "1.005 is no decimal"),
-        ("number", "1e400", "1e400 is no number"),
-        ("string", "5", "5 is no string"),
-        ("date", '"2026-02-30"', "is no date"),
+        ("decimal(5,2)", "1.005", "1.005 is not of type decimal"),
+        ("number", "1e400", "1e400 is not of type number"),
+        ("string", "5", "5 is not of type string"),
+        ("date", '"2026-02-30"', "is not of type date"),
         ("timestamp", '"2026-03-01T12:00:00"', "is no timestamp"),
         ("timestamp", '"2026-03-01T12:00:00.0000001Z"', "is no timestamp"),
         ("binary", '"AP8"', "is no binary"),
-        ("boolean", "1", "1 is no boolean"),
+        ("boolean", "1", "1 is not of type boolean"),
     ],
 )
 def test_value_that_fits_no_type_is_named(
@@ -236,12 +236,12 @@ def test_value_that_fits_no_type_is_named(
 
 @pytest.mark.parametrize("line", ["[1]", '{"id":2,"v":"\\ud800"}', '{"id":2', "2"])
 def test_record_that_is_no_object_is_named(warehouse: Warehouse, line: str) -> None:
-    with pytest.raises(BatchDataError, match=r"record 2 .* is no JSON object"):
+    with pytest.raises(BatchDataError, match=r"record 2 .* is not a JSON object"):
         load_lines(warehouse, "string", '{"id":1}', line)
 
 
 def test_column_that_the_schema_lacks_is_named(warehouse: Warehouse) -> None:
-    with pytest.raises(BatchDataError, match=r"record 1 .*column 'w': is no column"):
+    with pytest.raises(BatchDataError, match=r"record 1 .*column 'w': is not a column"):
         load_lines(warehouse, "integer", '{"id":1,"w":1}')
 
 

@@ -158,10 +158,10 @@ def test_variable_that_is_not_set_keeps_the_target_from_starting(tmp_path: Path)
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        (scripts.NO_JSON, "the target printed 'loaded 5 rows', which is no JSON"),
+        (scripts.NO_JSON, "the target printed 'loaded 5 rows', which is not JSON"),
         (scripts.WRONG_STATE, "which holds no STATE that was sent"),
-        ("next(messages()); say([1])", "the target printed '[1]', which is no JSON object"),
-        ("next(messages()); print('x' * 3_000_000)", "which is no JSON"),
+        ("next(messages()); say([1])", "the target printed '[1]', which is not a JSON object"),
+        ("next(messages()); print('x' * 3_000_000)", "which is not JSON"),
     ],
 )
 def test_target_that_prints_something_else_is_stopped(

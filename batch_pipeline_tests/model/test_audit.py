@@ -59,8 +59,8 @@ def test_sentences_name_everything_that_was_found() -> None:
         "Late items planned by earlier audits: 5. "
         "Late items with a weight that cannot be counted: 1 (ids: 9). "
         "Correct it, and the next audit plans them. "
-        "Items gone since they were published: 2 (ids: 4, 5). What was published of them stays. "
-        "Batches that weigh something else than when they were published: 1 "
-        "(00000007-00000009). What was published of them stays. "
-        "Published batches left out: 1. What they saw was not kept, or they run again just now."
+        "Items gone since they were published: 2 (ids: 4, 5). Their published records stay. "
+        "Batches whose weight has changed since they were published: 1 "
+        "(00000007-00000009). Their published records stay. "
+        "Published batches left out: 1. What they saw was not kept, or they are running again."
     )

@@ -136,7 +136,7 @@ def test_backlog_of_a_paused_stream_names_the_pause() -> None:
 
 def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
     standing = StreamStatus(items_not_planned=1, not_planned_for=2 * HOUR, not_published_for=HOUR)
-    assert evaluate_backlog(standing, Stuck(), HOUR).worst == "items that no batch has yet"
+    assert evaluate_backlog(standing, Stuck(), HOUR).worst == "items that are in no batch yet"
 
 
 @pytest.mark.parametrize(

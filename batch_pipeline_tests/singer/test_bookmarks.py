@@ -58,12 +58,12 @@ def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
 @pytest.mark.parametrize(
     ("state", "problem"),
     [
-        (b"", "is no JSON"),
-        (b"{", "is no JSON"),
-        (b'{"bookmarks": {}}\n{"bookmarks": {}}\n', "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"1" * 5_000, "is no JSON"),
+        (b"", "is not JSON"),
+        (b"{", "is not JSON"),
+        (b'{"bookmarks": {}}\n{"bookmarks": {}}\n', "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"1" * 5_000, "is not JSON"),
         (b"null", "no object `bookmarks`"),
         (b"[]", "no object `bookmarks`"),
         (b'"text"', "no object `bookmarks`"),
@@ -76,7 +76,7 @@ def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
         (b'{"bookmarks": {"orders": {"publish_number": 7.0}}}', "no `publish_number`"),
         (b'{"bookmarks": {"orders": {"publish_number": true}}}', "no `publish_number`"),
         (b'{"bookmarks": {"orders": {"publish_number": -1}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": 1, "job": 2}}}', "`job` that is no name"),
+        (b'{"bookmarks": {"orders": {"publish_number": 1, "job": 2}}}', "`job` that is not a name"),
         (
             b'{"bookmarks": {"orders": {"publish_number": 1, "other_jobs": [2]}}}',
             "no numbers in `other_jobs`",

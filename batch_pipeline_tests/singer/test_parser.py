@@ -116,13 +116,13 @@ def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
 @pytest.mark.parametrize(
     ("line", "message", "key"),
     [
-        (b"", "is no JSON (", None),
-        (b"starting up", "is no JSON (", None),
-        (b'{"type":"STATE","value":{"a":NaN}}', "is no JSON (", None),
-        (b'{"type":"STATE","value":{"a":"\xff"}}', "is no JSON (", None),
-        (b'{"type":"STATE","value":{"a":' + b"[" * 5000, "is no JSON (", None),
-        (b'{"type":"STATE","value":{"a":' + b"1" * 5000 + b"}}", "is no JSON (", None),
-        (rb'{"type":"STATE","value":{"a":"\ud800"}}', "is no JSON (", None),
+        (b"", "is not JSON (", None),
+        (b"starting up", "is not JSON (", None),
+        (b'{"type":"STATE","value":{"a":NaN}}', "is not JSON (", None),
+        (b'{"type":"STATE","value":{"a":"\xff"}}', "is not JSON (", None),
+        (b'{"type":"STATE","value":{"a":' + b"[" * 5000, "is not JSON (", None),
+        (b'{"type":"STATE","value":{"a":' + b"1" * 5000 + b"}}", "is not JSON (", None),
+        (rb'{"type":"STATE","value":{"a":"\ud800"}}', "is not JSON (", None),
         (b"[1]", "expected a JSON object", None),
         (b'"RECORD"', "expected a JSON object", None),
         (b'{"type":"RECORDS"}', "expected SCHEMA, ", "type"),
@@ -233,7 +233,7 @@ def test_any_record_reads_as_json_says(record: dict[str, Any]) -> None:
     try:
         read = _reader().read(line, 2)
     except MessageError as error:
-        assert "is no JSON (" in str(error)  # noqa: PT017 - an error is one of two ends
+        assert "is not JSON (" in str(error)  # noqa: PT017 - an error is one of two ends
         assert any(word in text for word in ("NaN", "Infinity", "\\ud"))
         return
     assert isinstance(read, RecordMessage)

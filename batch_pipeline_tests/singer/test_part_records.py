@@ -226,10 +226,10 @@ def test_records_of_a_file_with_a_wrong_label_are_refused(
 
 def test_record_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, TWO, b"[3]", each=2)
-    with pytest.raises(BatchDataError, match=r"gz, line 1: is no JSON object") as caught:
+    with pytest.raises(BatchDataError, match=r"gz, line 1: is not a JSON object") as caught:
         list(record_lines(one, "sales", columns={"order_id"}))
     assert f" {part_paths(one)[1]}, line 1: " in str(caught.value)
-    with pytest.raises(BatchDataError, match="line 1: is no JSON object"):
+    with pytest.raises(BatchDataError, match="line 1: is not a JSON object"):
         list(records(one))
 
 

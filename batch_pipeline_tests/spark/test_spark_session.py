@@ -343,7 +343,7 @@ def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_
 def test_connect_session_no_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
     """Without a token nobody gets in."""
     answer = run(SMALL_JOB, tmp_path, REMOTE=server.remote.partition("/;")[0])["error"]
-    assert "it wants a token" in answer
+    assert "it requires a token" in answer
 
 
 @pytest.mark.parametrize(

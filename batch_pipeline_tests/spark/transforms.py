@@ -48,7 +48,7 @@ def computed(frame: DataFrame) -> DataFrame:
 
 
 def renamed(frame: DataFrame) -> DataFrame:
-    """Rename a column of JSON, and write another one as text in which it is no JSON any more."""
+    """Rename a column of JSON, and write another one as text in which it is not JSON any more."""
     return frame.select(
         functions.col("`a.b`").alias("kept"), functions.upper(functions.col("`a.b`")).alias("text")
     )

@@ -72,7 +72,7 @@ def test_difference_to_the_inventory_is_told(
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
 def test_text_that_is_no_json_is_told(one: PublishedBatch, tmp_path: Path, text: str) -> None:
     (tmp_path / "orders.g1.json").write_text(text)
-    assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json is no JSON"
+    assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json is not JSON"
 
 
 def test_pointer_file_that_is_gone_or_was_never_written_is_told(

@@ -51,13 +51,13 @@ def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
     if not _is_this_machine(host):
         return "This server is 127.0.0.1 and localhost only; nothing was done."
     if origin is not None and origin.partition("://")[2] != host:
-        return "The page of another server asked for this; nothing was done."
+        return "The request came from a page of another server; nothing was done."
     if path.rstrip("/").endswith("/graphql") and "upgrade" not in headers:
         if method in _READING and "text/html" not in headers.get("accept", ""):
-            return "Questions come by POST; nothing was done."
+            return "Requests must use POST; nothing was done."
         is_json = headers.get("content-type", "").startswith(_ASKED_FIRST)
         if method not in _READING and not is_json:
-            return "Questions come as application/json; nothing was done."
+            return "Requests must be application/json; nothing was done."
     return None
 
 

@@ -30,7 +30,7 @@ def prepare_dagster_home(home: Home) -> Path:
     key by key.
 
     Raises:
-        SettingError: that file is no mapping.
+        SettingError: that file is not a mapping.
     """
     home.dagster.mkdir(parents=True, exist_ok=True)
     configuration = home.dagster / _CONFIGURATION
@@ -106,10 +106,10 @@ _BEGUN = [
 ]
 _UNFINISHED = [dg.DagsterRunStatus.NOT_STARTED, *_BEGUN]
 _REASON = (
-    "The process of this run ended without a word. What it had published stays published; the "
+    "The process of this run exited without reporting. What it had published stays published; the "
     "other batches are encoded by another run."
 )
-_CANCELLED = "A person cancelled this run, whose process then ended without a word."
+_CANCELLED = "A person cancelled this run, whose process then exited without reporting."
 
 
 def command_run_tags(pipeline: Pipeline) -> dict[str, str]:

@@ -16,8 +16,8 @@ from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 _DIED = (
-    "its process ended without a word. What it had published stays published; what it left open is "
-    "closed and encoded by another run"
+    "its process exited without reporting. What it published stays published; what it left open "
+    "is closed and encoded by another run"
 )
 _SLACK_SECONDS = 5  # the clock of the database's server may differ from that of the machine
 

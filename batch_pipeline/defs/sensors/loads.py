@@ -141,7 +141,7 @@ def _tick(
     reason = _ALL_LOADED
     if due:
         errors = (status.error for status in statuses if status.error is not None)
-        reason = f"Loads that wait after failures: {due}: {next(errors, 'no reason is known')}"
+        reason = f"Loads that wait after failures: {due}: {next(errors, 'reason unknown')}"
     return dg.SensorResult(
         run_requests=requests,
         asset_events=[loaded_materialization(stream, one) for one in missing],

@@ -182,7 +182,7 @@ class _Builder:
 
 def _text(name: Any) -> str:
     if not isinstance(name, str):
-        raise InvalidAvroError(f"has a schema with a field whose name is no text ({name!r:.80})")
+        raise InvalidAvroError(f"has a schema with a field whose name is not text ({name!r:.80})")
     return name
 
 

@@ -90,7 +90,7 @@ class AvroFile:
         try:
             self.schema: Any = msgspec.json.decode(header["meta"].get("avro.schema", b""))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidAvroError("is damaged: the schema in its header is no JSON") from error
+            raise InvalidAvroError("is damaged: the schema in its header is not JSON") from error
 
     def blocks(self) -> Iterator[AvroBlock]:
         """Yield the blocks in order.

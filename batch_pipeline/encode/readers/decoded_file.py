@@ -198,7 +198,7 @@ class DecodedFile:
         declared, detected = self._stream.source.format, detect_binary_format(self._start)
         if detected is None:
             if declared is not SourceFormat.AUTO and SOURCE_READERS[declared].magic:
-                reason = f"is no file of format {declared}, which `source.format` says"
+                reason = f"is not a file of format {declared}, which `source.format` says"
                 raise self.bad_file(reason)
             return None
         if declared not in {SourceFormat.AUTO, detected.format}:

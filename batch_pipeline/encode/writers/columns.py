@@ -74,6 +74,6 @@ def _parse_column(text: pa.StringArray, column: Column) -> pa.Array:
     array, invalid = parse_texts(text, column)
     if invalid:
         value = text[invalid[0]].as_py()
-        problem = f"column {column.name!r} holds {value!r}, which is no {column.type_text}"
+        problem = f"column {column.name!r} holds {value!r}, which is not of type {column.type_text}"
         raise InvariantError(f"{problem}, and the check let it pass.")
     return array

@@ -74,7 +74,7 @@ class PublishedTap(Tap):
         bookmarks = {stream: value for stream, value in written.items() if value is not None}
         for stream, value in bookmarks.items():
             if not isinstance(value, dict):
-                raise state_file_unusable(STATE_SOURCE, f"bookmark of {stream!r} is no object")
+                raise state_file_unusable(STATE_SOURCE, f"bookmark of {stream!r} is not an object")
         super().load_state({"bookmarks": bookmarks})
 
     def exit_if_stopped(self) -> None:

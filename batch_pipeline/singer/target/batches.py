@@ -221,7 +221,7 @@ def _locate_entry(
                 raise _outside_roots(path)
             there = Path(os.path.realpath(path))
             return ManifestEntry(location=to_uri(there), path=there)
-    raise UnusableFileError("is not there, or is no file", paths[0])
+    raise UnusableFileError("is not there, or is not a file", paths[0])
 
 
 def _locate_object(
@@ -267,7 +267,7 @@ def _s3_uri(uri: str) -> str:
     try:
         split_object(plain)
     except InvalidValueError as error:
-        raise UnusableFileError(f"is no URI of an object; {_EXPECTED}", uri) from error
+        raise UnusableFileError(f"is not the URI of an object; {_EXPECTED}", uri) from error
     return plain
 
 
@@ -334,7 +334,7 @@ def _check_compression(message: BatchMessage, file: BatchFile) -> None:
         start = opened.read(4)
     if message.encoding.format is Format.PARQUET:
         if start != b"PAR1":
-            raise UnusableFileError(f"is no parquet file (it begins with {start!r})")
+            raise UnusableFileError(f"is not a parquet file (it begins with {start!r})")
         return
     actual = next((found for magic, found in _MAGIC.items() if start.startswith(magic)), None)
     actual, label = actual or Compression.NONE, message.encoding.compression or Compression.NONE
@@ -363,7 +363,7 @@ def _count_lines(
                 if not line.isascii():
                     line.decode("utf-8")  # the decoder does not validate text that it skips
             except parser.DECODE_ERRORS as error:
-                raise UnusableFileError(f"line {number} is no JSON object ({error})") from error
+                raise UnusableFileError(f"line {number} is not a JSON object ({error})") from error
             for key in keys:
                 if key not in fields:
                     raise UnusableFileError(f"line {number} lacks the key {key!r}")
@@ -385,7 +385,7 @@ def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: BatchLimits) -> 
             return sum(len(batch) for batch in table.iter_batches(10_000))
     except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
         text = str(error).partition("\n")[0]
-        raise UnusableFileError(f"is no parquet file that can be read ({text})") from error
+        raise UnusableFileError(f"is not a parquet file that can be read ({text})") from error
 
 
 def records(
@@ -483,7 +483,7 @@ def _json_value(value: Any) -> Any:
         case list() | tuple():
             return [_json_value(item) for item in value]
         case float() if not math.isfinite(value):
-            raise UnusableFileError(f"has {value}, which is no number in JSON")
+            raise UnusableFileError(f"has {value}, which is not a number in JSON")
         case datetime() | date() | time():
             return value.isoformat()
         case bytes():

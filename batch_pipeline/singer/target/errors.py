@@ -43,5 +43,5 @@ def landing_unreachable(uri: str, reason: str) -> RetryableError:
     return RetryableError(
         f"The landing {uri} cannot be written now ({reason}). No half file is left, "
         f"and no STATE was printed for what is lost. Run the tap again from the last STATE "
-        f"that was printed when the store answers as it should."
+        f"that was printed when the store works again."
     )

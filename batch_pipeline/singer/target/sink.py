@@ -350,7 +350,7 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 _YAML = """\
 # Written by target-batch-pipeline from the first SCHEMA of the Singer stream {singer_name}.
-# It is yours now: nothing writes to it again.
+# Edit it as needed: it is not written again.
 type: batch_pipeline.BatchStream
 
 attributes:

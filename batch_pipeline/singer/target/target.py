@@ -201,7 +201,7 @@ class LandingTarget(Target):
         try:
             super()._process_schema_message(message_object)
         except InvalidJSONSchema as error:
-            problem = f"is no JSON Schema ({error})"
+            problem = f"is not a JSON Schema ({error})"
             raise MessageError(message.line, problem, message.stream, "schema") from error
         self._schemas[message.stream] = message
         self._routes = {name: self._routes_of(name) for name in self._schemas}

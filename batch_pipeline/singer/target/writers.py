@@ -178,14 +178,14 @@ def _cell(column: Column, value: Any) -> Any:
         try:
             return convert(value)
         except (ValueError, TypeError, ArithmeticError) as error:
-            problem = f"property {column.name} is no {column.type} ({error})"
+            problem = f"property {column.name} is not of type {column.type} ({error})"
             raise RowMismatchError(problem) from error
     if kind is None:
         return serialize_json(value)
     if kind is int and isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
     if type(value) is not kind:
-        problem = f"property {column.name} is {value!r:.80}, which is no {column.type}"
+        problem = f"property {column.name} is {value!r:.80}, which is not of type {column.type}"
         raise RowMismatchError(problem)
     return value
 

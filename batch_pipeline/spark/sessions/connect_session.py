@@ -119,7 +119,7 @@ def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None
         except grpc.RpcError as error:
             code = error.code()
             if code.name in {"UNAUTHENTICATED", "PERMISSION_DENIED"}:
-                reason = "it refuses the token" if builder.token else "it wants a token"
+                reason = "it refuses the token" if builder.token else "it requires a token"
             else:
                 reason = f"it answers {code.name}"
             raise SparkUnavailableError(address, reason) from error

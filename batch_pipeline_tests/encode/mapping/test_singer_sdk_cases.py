@@ -127,7 +127,7 @@ REFUSED = {
     "filter syntax": (condition("=="), "stream_maps.orders.__filter__"),
     "number": (prop(a=5), "stream_maps.orders.a"),
     "object": (prop(a={"b": "c"}), "stream_maps.orders.a"),
-    "filter that is no text": (prop(__filter__=5), "stream_maps.orders.__filter__"),
+    "filter that is not text": (prop(__filter__=5), "stream_maps.orders.__filter__"),
     "else that is no null": (prop(__else__="x"), "stream_maps.orders.__else__"),
     "else of streams that is no null": ({"stream_maps": {"__else__": "x"}}, "stream_maps.__else__"),
     "unknown option": ({"stream_maps": {"__x__": None}}, "stream_maps.__x__"),

@@ -322,7 +322,7 @@ FILE = compressed_file("null", bytes)
             FILE.replace(b"\x08null", b"\x06lz4"),
             "is compressed with 'lz4'; known are null, deflate, snappy, zstandard, bzip2, xz",
         ),
-        (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is no JSON"),
+        (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is not JSON"),
         (FILE.replace(b'"long"', b'"lang"'), "has no valid avro schema (lang)"),
         (
             compressed_file("null", bytes, 0) + number(5) + number(2) + b"\0\0" + SYNC,
@@ -382,7 +382,7 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
         (schema(), "has no columns"),
         (
             {"type": "record", "name": "r", "fields": [{"name": 5, "type": "int"}]},
-            "has a schema with a field whose name is no text (5)",
+            "has a schema with a field whose name is not text (5)",
         ),
         (schema(a=NODE), "has a schema of values that hold themselves (n), which is not supported"),
         (

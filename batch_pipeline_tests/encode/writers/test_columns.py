@@ -96,7 +96,7 @@ def test_columns_of_a_wider_type_hold_the_same_values(
 
 def test_columns_of_text_that_the_check_let_through_by_mistake_are_refused() -> None:
     """Expect our own mistake to be named rather than a value to vanish."""
-    with pytest.raises(InvariantError, match="'a' holds '25:00:00', which is no time"):
+    with pytest.raises(InvariantError, match="'a' holds '25:00:00', which is not of type time"):
         columns(cells(a=[None, "25:00:00"]), schema(a="time"))
 
 

@@ -46,7 +46,7 @@ class Unclear(Exception):  # noqa: N818 - no error: an answer
 
 
 class NoRecordError(Exception):
-    """A text is no record of JSON."""
+    """A text is not a record of JSON."""
 
 
 def unpacked(data: bytes) -> bytes | None:
@@ -91,7 +91,7 @@ def shown(text: str) -> Any:
     """Read JSON strictly, so that equal means equally written.
 
     Raises:
-        NoRecordError: it is no JSON, has a key twice or half of a surrogate pair.
+        NoRecordError: it is not JSON, has a key twice or half of a surrogate pair.
         Unclear: it is nested deeply.
     """
     try:

@@ -157,7 +157,7 @@ def _check_documents(text: bytes, encoded: Encoded) -> None:
         _check_json(numbered, encoded, has_lines=False)
         return
     # Records stand apart, and something else is wrong: those that are good are there as written.
-    expect(bool(encoded.bad), "nothing is wrong with what is no JSON")
+    expect(bool(encoded.bad), "nothing is wrong with what is not JSON")
     flat = text.translate(bytes.maketrans(b"\r\n", b"  "))
     at = 0
     for line in encoded.lines:

@@ -378,7 +378,7 @@ def test_tap_takes_a_bookmark_that_is_null_for_the_start(source: ListedSource) -
     [
         ({"orders": {"publish_number": 1}}, "has no object `bookmarks`"),
         ({"value": {"orders": {"publish_number": 1}}}, "has no object `bookmarks`"),
-        ({"bookmarks": {"orders": [1]}}, "bookmark of 'orders' is no object"),
+        ({"bookmarks": {"orders": [1]}}, "bookmark of 'orders' is not an object"),
     ],
 )
 def test_tap_refuses_a_state_without_bookmarks(

@@ -36,11 +36,11 @@ def test_lines_are_read_with_blank_ones_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (b'{"a":1}\x0c', "line 2 is no JSON object"),
+        (b'{"a":1}\x0c', "line 2 is not a JSON object"),
         (b'{"a":1,"a":2}', "line 2 has a twice"),
         (rb'{"a":1,"a":"\u003a"}', "line 2 has a twice"),
         (b'{"a":1e99999999999999999999}', "line 2 has a value that cannot be represented"),
-        (b'{"a":"\\ud800"}', "line 2 is no JSON object"),
+        (b'{"a":"\\ud800"}', "line 2 is not a JSON object"),
         (b'{"a":' + b"[" * 400 + b"]" * 400 + b',"a":1}', "line 2 has a twice"),
     ],
 )

@@ -113,7 +113,7 @@ def test_record_unlike_its_schema_passes_without_validation(home: TargetHome) ->
 def test_schema_that_is_none_stops_the_target(home: TargetHome) -> None:
     _, error = home.run_until_refused(schema(schema={"properties": {"id": {"type": "int"}}}))
     assert isinstance(error, MessageError)
-    assert "key `schema`: is no JSON Schema" in str(error)
+    assert "key `schema`: is not a JSON Schema" in str(error)
     assert error.line == 1
 
 
@@ -298,7 +298,7 @@ def test_schema_that_refers_to_the_network_is_refused(home: TargetHome) -> None:
     shape = {"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}}
     _, error = home.run_until_refused(schema(schema=shape))
     assert isinstance(error, MessageError)
-    assert "key `schema`: is no JSON Schema" in str(error)
+    assert "key `schema`: is not a JSON Schema" in str(error)
     assert "nothing is fetched" in str(error)
 
 
