@@ -102,16 +102,16 @@ class Audit:
             lines.append("Nothing is late, gone or changed.")
         if count := self.left_out:
             lines.append(
-                f"Published batches left out: {count}. What they saw was not kept, or they run "
-                f"again just now."
+                f"Published batches left out: {count}. Their items were not recorded, or "
+                f"they are running again."
             )
         return lines
 
     def _gone_or_changed(self) -> Iterator[str]:
         if count := self.missing.count:
             yield (
-                f"Items gone since they were published: {count} (ids: {self.missing}). What was "
-                f"published of them stays."
+                f"Items gone since they were published: {count} (ids: {self.missing}). Their "
+                f"published records stay."
             )
         if count := self.changed.count:
             yield (

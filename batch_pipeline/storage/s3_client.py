@@ -213,8 +213,8 @@ def translate_store_errors(uri: str) -> Iterator[None]:
 
 def unreachable(uri: str) -> UnreachableError:
     """Return the error that something else than a store, or a queue, answers."""
-    kind = "queue of SQS" if uri.startswith("http") else "S3"
-    text = f"the server there is not a {kind}; set AWS_ENDPOINT_URL to the address of one"
+    kind = "an SQS queue" if uri.startswith("http") else "an S3 server"
+    text = f"what answers there is not {kind}; set AWS_ENDPOINT_URL to the address of one"
     return UnreachableError(errno.EPROTO, text, uri)
 
 

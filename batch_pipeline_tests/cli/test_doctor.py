@@ -55,7 +55,7 @@ def test_doctor_of_a_healthy_pipeline_has_one_line_a_finding(run: Run, tmp_path:
         "ok   rights: this login may plan and acquire.",
         "ok   rights: this login may work on batches.",
         "ok   dagster: was never started on this database.",
-        f"ok   orders: {batches} is not there yet; the first batch creates it (storage.root).",
+        f"ok   orders: {batches} does not exist yet; the first batch creates it (storage.root).",
         "ok   orders: its files are registered here, with ids in commit order.",
     ]
     assert len(told(run("--json"))) == len(lines)

@@ -92,7 +92,7 @@ def test_init_overwrites_nothing_and_names_what_is_there(run: Run, landing: Path
     Path(".gitignore").write_text("mine\nbatches/\n")
     result = run("--from", str(landing))
     assert result.exit_code == 0
-    assert f"{Path.cwd() / 'dagster.yaml'} was there and is left as it is" in result.stderr
+    assert f"{Path.cwd() / 'dagster.yaml'} exists and was not changed" in result.stderr
     assert "add .batch_pipeline/, .tmp_dagster_home_*/ to it" in result.stderr
     assert Path("dagster.yaml").read_text() == "mine\n"
     assert Path(".gitignore").read_text() == "mine\nbatches/\n"

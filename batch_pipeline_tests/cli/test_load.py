@@ -280,7 +280,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
     shown = run("status", "orders").stdout
     assert "  target      good: 1 loaded, last just now" in shown
     assert (
-        "  target      silent: 0 loaded, 0 due\n              1 more it never got, and their files"
+        "  target      silent: 0 loaded, 0 due\n              1 were never loaded, and their files"
     ) in shown
     ended = run("load", "orders", "--target", "silent")
     assert (ended.exit_code, ended.stdout) == (

@@ -78,7 +78,7 @@ def test_variable_that_means_nothing_is_told_with_what_was_meant() -> None:
     found = configured(BATCH_PIPELINE_INVENTORY_CON="postgresql://me:secret@there/db")
     [(level, subject, text), rest] = found
     assert (level, subject) == ("warn", "settings")
-    assert "BATCH_PIPELINE_INVENTORY_CON is set and means nothing" in text
+    assert "BATCH_PIPELINE_INVENTORY_CON is set, but this release does not know it" in text
     assert "Did you mean BATCH_PIPELINE_INVENTORY_CONN?" in text
     assert "secret" not in str(found)
     assert rest[0] == "ok"
@@ -176,7 +176,7 @@ def test_home_that_others_may_read_is_told(tmp_path: Path) -> None:
     """Expect its mode and what changes it; a home of ours alone is one finding."""
     home = Home(path=tmp_path / "home")
     home.ensure()
-    assert told(check_home(home)) == [("ok", "home", f"{home.path}; nobody works in it.")]
+    assert told(check_home(home)) == [("ok", "home", f"{home.path}; not in use.")]
     home.path.chmod(0o710)
     assert len(told(check_home(home))) == 1
     home.path.chmod(0o750)

@@ -67,7 +67,7 @@ def test_checks_of_a_stream_without_published_batches_pass_and_say_so(scene: Def
         "batches.quarantine",
         "files.backlog",
     ]
-    assert "nothing to judge yet" in str(found["batches.part_files"].description)
+    assert "Nothing to check yet" in str(found["batches.part_files"].description)
 
 
 def test_checks_of_published_batches_that_are_in_order_pass(scene: DefsScene) -> None:

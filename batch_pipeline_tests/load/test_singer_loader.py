@@ -178,7 +178,7 @@ def test_target_that_does_nothing_is_stopped(tmp_path: Path, body: str) -> None:
     """Expect an end also for one that ignores being asked, although it has much left to read."""
     one = loader(tmp_path, body, timeout=SHORT)
     before = {*psutil.Process().children()}
-    with pytest.raises(TargetFailedError, match="did nothing for 1 s and was stopped"):
+    with pytest.raises(TargetFailedError, match="was idle for 1 s and was stopped"):
         load(replace(one, grace=SHORT), loading(tmp_path, records=100_000))
     assert {*psutil.Process().children()} <= before
 

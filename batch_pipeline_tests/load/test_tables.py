@@ -183,5 +183,5 @@ def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
 @pytest.mark.parametrize("name", ["batch_pipeline_load", "batch_pipeline_column"])
 def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> None:
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
-    with pytest.raises(ConfigurationError, match=f"{name} keeps the books"):
+    with pytest.raises(ConfigurationError, match=f"{name} records the loads"):
         warehouse.bring([{"id": 1}], schema=schema_of(ID), target=target)

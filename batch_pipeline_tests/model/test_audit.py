@@ -62,5 +62,5 @@ def test_sentences_name_everything_that_was_found() -> None:
         "Items gone since they were published: 2 (ids: 4, 5). Their published records stay. "
         "Batches whose weight has changed since they were published: 1 "
         "(00000007-00000009). Their published records stay. "
-        "Published batches left out: 1. What they saw was not kept, or they are running again."
+        "Published batches left out: 1. Their items were not recorded, or they are running again."
     )

@@ -99,7 +99,7 @@ def test_share_of_quarantined_records(quarantined: int, limit: float, passed: bo
 
 def test_no_batch_has_no_share() -> None:
     verdict = evaluate_quarantine([], 0.0)
-    assert (verdict.passed, "nothing to judge yet" in verdict.summary) == (True, True)
+    assert (verdict.passed, "Nothing to check yet" in verdict.summary) == (True, True)
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,11 @@ def test_pointer_file_is_for_people_but_for_one_line() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "no JSON"),
-        (b"[]", "no JSON object"),
-        (b"[" * 100_000, "no JSON"),
-        (b'{"inventory": NaN}', "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"inventory": NaN}', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
         (b'{"inventory": 7}', "inventory is not a JSON object"),
         (b'{"inventory": {"publish_number": 0}}', "inventory.publish_number is not a whole number"),
         (b'{"inventory": {"publish_number": true}}', "publish_number is not a whole number"),

@@ -13,7 +13,7 @@ from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
-NO_S3 = "what answers there is no S3; set AWS_ENDPOINT_URL to the address of one"
+NO_S3 = "what answers there is not an S3 server; set AWS_ENDPOINT_URL to the address of one"
 ROLE = """
 [profile base]
 aws_access_key_id = old

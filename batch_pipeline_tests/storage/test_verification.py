@@ -120,13 +120,13 @@ def test_look_at_a_batch_is_asked_once_for_each_batch() -> None:
     found = verify([published("a"), published("b")], {}, looks)[Check.POINTERS]
     assert (found.passed, found.numbers["batches_wrong"]) == (False, 1)
     assert found.worst == "batch a, generation 1: no pointer"
-    assert str(found.next_step).startswith("Who reads manifest files misses these batches")
+    assert str(found.next_step).startswith("Programs that read manifest files miss these batches")
 
 
 def test_nothing_published_passes_and_says_so() -> None:
     found = verify([], {Check.CHECKSUMS: content_problem})
     assert [one.passed for one in found.values()] == [True, True]
-    assert all("nothing to judge yet" in one.summary for one in found.values())
+    assert all("Nothing to check yet" in one.summary for one in found.values())
 
 
 def test_file_as_it_was_published_has_no_problem(tmp_path: Path) -> None:
