@@ -33,12 +33,11 @@ from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.encode.worker_memory import peak_bytes
 from batch_pipeline.encode.writers.outputs import (
     QUARANTINE_FOLDER,
-    NoOutput,
     Output,
     Quarantine,
     open_output,
 )
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.encode import BadRecord
 from batch_pipeline.model.errors import (
     BadFileError,
@@ -149,7 +148,7 @@ class TaskRun:
         self._profile = SchemaProfile(self._schema)
         self._mapper = Mapper.of(stream)
         self._validator = ChunkValidator(self._profile, stream)
-        self._output: Output = NoOutput()
+        self._output = Output()
         if output is not None:
             self._output = output
         elif not spec.checks_only:

@@ -32,7 +32,7 @@ from batch_pipeline.encode.task_values import SourceFailure, TaskReport, TaskSpe
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.encode.writers.outputs import ArrowOutput, open_output
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.errors import (
     BadFileError,
     SourceUnavailableError,

@@ -18,7 +18,7 @@ from batch_pipeline.encode.task_values import (
     merge_item_reports,
     without_part_files,
 )
-from batch_pipeline.encode.writers.part_files import remove
+from batch_pipeline.encode.writers.part_writer import remove
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import InvariantError, StorageUnavailableError
 from batch_pipeline.model.record_rules import OnBadFile

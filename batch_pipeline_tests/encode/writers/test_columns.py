@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.writers.columns import batch_of_table, output_schema
-from batch_pipeline.encode.writers.tables import TableRows
+from batch_pipeline.encode.writers.columns import TableRows, batch_of_table, output_schema
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.errors import InvariantError
 from batch_pipeline.model.record_rules import OnNonfinite

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from batch_pipeline.encode.writers.json_lines import Lines, line_writer
+from batch_pipeline.encode.writers.json_lines import Lines, LineWriter
 from batch_pipeline.model.encoding import Compression
 from batch_pipeline.model.stream import PartLimits
 from batch_pipeline.storage.part_formats.jsonl import new_compressor
@@ -42,7 +42,7 @@ LEVELS = [
 def compressed(root: Path, compression: Compression, level: int | None) -> bytes:
     """Write the records to one part file and give its bytes."""
     root.mkdir(exist_ok=True)
-    writer = line_writer(names(root), PartLimits(), compression, level)
+    writer = LineWriter(names(root), PartLimits(), compression, level)
     writer.append(Lines.of(RECORDS))
     [part] = writer.close()
     return content(part)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.writers.json_lines import Lines, line_writer
+from batch_pipeline.encode.writers.json_lines import Lines, LineWriter
 from batch_pipeline.model.encoding import Compression
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import to_uri
@@ -28,7 +28,7 @@ written(Path(to_path(sys.argv[1])), [b"{}"], PartLimits())
 
 def written(root: Path, records: list[bytes], limits: PartLimits) -> list[list[bytes]]:
     """Write records in one go and give the lines of each part file."""
-    writer = line_writer(names(root), limits, Compression.GZIP)
+    writer = LineWriter(names(root), limits, Compression.GZIP)
     writer.append(Lines.of(records))
     parts = writer.close()
     lines = [gzip.decompress(content(part)).splitlines() for part in parts]
@@ -38,7 +38,7 @@ def written(root: Path, records: list[bytes], limits: PartLimits) -> list[list[b
 
 def test_line_writer_with_one_part_names_and_hashes_it(tmp_path: Path) -> None:
     """The name tells stem, task, part and execution; size and hash are those of the file."""
-    writer = line_writer(names(tmp_path), PartLimits(), Compression.GZIP)
+    writer = LineWriter(names(tmp_path), PartLimits(), Compression.GZIP)
 
     writer.append(Lines.of([b'{"a":1}', b'{"a":2}']))
     assert list_files(tmp_path) == [".orders-1-00030000-00c0ffee.jsonl.gz.tmp"]
@@ -92,7 +92,7 @@ def test_line_writer_however_lines_arrive_writes_the_same_bytes(
     limits = PartLimits(max_records=max_records, max_bytes=max_bytes)
     hashes = []
     for bounds in ([], sorted(cuts)):
-        writer = line_writer(names(tmp_path_factory.mktemp("parts")), limits, Compression.GZIP)
+        writer = LineWriter(names(tmp_path_factory.mktemp("parts")), limits, Compression.GZIP)
         for piece in np.split(np.arange(len(records)), bounds):
             writer.append(Lines.of([records[index] for index in piece]))
         hashes.append([(part.sha256, part.records) for part in writer.close()])
@@ -111,7 +111,7 @@ def test_lines_between_two_records_start_anew() -> None:
 def test_line_writer_with_large_uncompressed_text_writes_it_whole(tmp_path: Path) -> None:
     """Text of many pieces arrives in order and complete."""
     records = [b"%07d" % number * 10 for number in range(50_000)]  # 3.5 MB
-    writer = line_writer(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
+    writer = LineWriter(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
     for start in range(0, 50_000, 7_000):
         writer.append(Lines.of(records[start : start + 7_000]))
 
@@ -122,13 +122,13 @@ def test_line_writer_with_large_uncompressed_text_writes_it_whole(tmp_path: Path
 
 def test_line_writer_without_records_writes_no_file(tmp_path: Path) -> None:
     """No record, no part file."""
-    assert line_writer(names(tmp_path), PartLimits(), Compression.GZIP).close() == ()
+    assert LineWriter(names(tmp_path), PartLimits(), Compression.GZIP).close() == ()
     assert list_files(tmp_path) == []
 
 
 def test_line_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
     """Finished files and the open one are removed."""
-    writer = line_writer(names(tmp_path), PartLimits(max_records=1), Compression.GZIP)
+    writer = LineWriter(names(tmp_path), PartLimits(max_records=1), Compression.GZIP)
     writer.append(Lines.of([b"{}", b"{}", b"{}"]))
     assert len(list_files(tmp_path)) == 3
 
@@ -140,7 +140,7 @@ def test_line_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
 def test_line_writer_with_a_missing_root_says_that_storage_is_unavailable(tmp_path: Path) -> None:
     """The error names the root and the operating system's reason."""
     root = tmp_path / "gone"
-    writer = line_writer(names(root), PartLimits(), Compression.GZIP)
+    writer = LineWriter(names(root), PartLimits(), Compression.GZIP)
 
     with pytest.raises(StorageUnavailableError) as raised:
         writer.append(Lines.of([b"{}"]))
@@ -152,7 +152,7 @@ def test_line_writer_with_a_file_of_that_name_leaves_it_alone(tmp_path: Path) ->
     """A hidden file that another run is writing is not touched."""
     theirs = tmp_path / ".orders-1-00030000-00c0ffee.jsonl.gz.tmp"
     theirs.write_bytes(b"theirs")
-    writer = line_writer(names(tmp_path), PartLimits(), Compression.GZIP)
+    writer = LineWriter(names(tmp_path), PartLimits(), Compression.GZIP)
 
     with pytest.raises(StorageUnavailableError):
         writer.append(Lines.of([b"{}"]))

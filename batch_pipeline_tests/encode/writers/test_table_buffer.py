@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.writers.part_writer import TableBuffer
+from batch_pipeline.encode.writers.columns import TableBuffer
 
 
 def table(name: str, first: int, rows: int) -> Table:

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.writers.columns import batch_of_table, output_schema
-from batch_pipeline.encode.writers.tables import TableRows, table_writer
+from batch_pipeline.encode.writers.columns import (
+    RowGroupWriter,
+    TableRows,
+    batch_of_table,
+    output_schema,
+)
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.record_rules import OnNonfinite
@@ -65,7 +69,7 @@ def written(
 ) -> list[bytes]:
     """Write batches to part files and give the bytes of each."""
     root.mkdir(exist_ok=True)
-    writer = table_writer(names(root, encoding.suffix), limits or PartLimits(), encoding)
+    writer = RowGroupWriter(names(root, encoding.suffix), limits or PartLimits(), encoding)
     for batch in batches:
         writer.append(TableRows.of(batch))
     parts = writer.close()
@@ -278,7 +282,9 @@ def test_table_writer_when_aborted_leaves_nothing(tmp_path: Path, encoding: Enco
         pa.record_batch({"i": [1, 2, 3, 4, 5]}),
         pa.record_batch({"i": ["x" * 2**24] * 5}),
     ):
-        writer = table_writer(names(tmp_path, encoding.suffix), PartLimits(max_records=3), encoding)
+        writer = RowGroupWriter(
+            names(tmp_path, encoding.suffix), PartLimits(max_records=3), encoding
+        )
         writer.append(TableRows.of(group))
         assert len(list_files(tmp_path)) == 2
 
@@ -293,7 +299,7 @@ def test_table_writer_without_room_for_a_file_says_so_and_leaves_nothing(
 ) -> None:
     """An error in the middle of a file is the storage's, and can be cleaned up after."""
     numbers = pa.record_batch({"i": np.random.default_rng(1).integers(0, 2**62, 10_000)})
-    writer = table_writer(names(tmp_path, encoding.suffix), PartLimits(), encoding)
+    writer = RowGroupWriter(names(tmp_path, encoding.suffix), PartLimits(), encoding)
     writer.append(TableRows.of(numbers))
 
     with files_up_to(2**10), pytest.raises(StorageUnavailableError, match="File too large"):

@@ -8,8 +8,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from batch_pipeline.encode.writers.columns import batch_of_table, output_schema
-from batch_pipeline.encode.writers.tables import TableRows, table_writer
+from batch_pipeline.encode.writers.columns import (
+    RowGroupWriter,
+    TableRows,
+    batch_of_table,
+    output_schema,
+)
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_path
@@ -32,7 +36,7 @@ LAST = datetime(2262, 4, 11, 23, 47, 16, 854775, UTC)
 
 def write_part(root: Path, *batches: pa.RecordBatch) -> Path:
     """Write batches to one part file and return its path."""
-    writer = table_writer(names(root, ZSTD.suffix), PartLimits(), ZSTD)
+    writer = RowGroupWriter(names(root, ZSTD.suffix), PartLimits(), ZSTD)
     for batch in batches:
         writer.append(TableRows.of(batch))
     [part] = writer.close()
