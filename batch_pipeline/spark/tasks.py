@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from batch_pipeline.encode.readers.formats import SOURCE_READERS, RecordKind
-from batch_pipeline.encode.task import run_tasks
-from batch_pipeline.encode.task_values import (
+from batch_pipeline.encode.task import (
     TaskReport,
     TaskSpec,
     merge_item_reports,
+    run_tasks,
     without_part_files,
 )
 from batch_pipeline.encode.writers.part_writer import remove

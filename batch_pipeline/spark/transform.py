@@ -23,7 +23,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, ArrowTypeUnknownError, arrow_schema_of
 from batch_pipeline.encode.readers.arrow_values import columns_from_schema
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec, without_part_files
+from batch_pipeline.encode.task import TaskReport, TaskSpec, without_part_files
 from batch_pipeline.encode.writers.part_writer import remove
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format

@@ -10,8 +10,7 @@ from batch_pipeline.encode.cancellation import (
     CancellationFlag,
     TaskCancelledError,
 )
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.record_rules import LineageContext

@@ -21,8 +21,7 @@ from batch_pipeline.encode import task as task_module
 from batch_pipeline.encode.readers import csv as csv_module
 from batch_pipeline.encode.readers.csv_parsers import parse_with_arrow
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.task import run_tasks
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import TaskReport, TaskSpec, run_tasks
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.location import to_path

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from batch_pipeline.encode.task_values import merge_item_reports
+from batch_pipeline.encode.task import merge_item_reports
 from batch_pipeline.model.manifest import ItemReport
 from batch_pipeline.model.record_rules import BadFileKind
 

@@ -10,7 +10,7 @@ import pytest
 from batch_pipeline.encode import source_file
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.source_file import Prefetcher
-from batch_pipeline.encode.task_values import SourceFailure
+from batch_pipeline.encode.task import SourceFailure
 from batch_pipeline.model.errors import (
     BadFileError,
     PipelineError,
