@@ -76,10 +76,10 @@ def exact_cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def text_offsets(column: pa.StringArray) -> npt.NDArray[np.int64]:
+def text_offsets(column: pa.StringArray) -> npt.NDArray[np.int32]:
     """Return the start of each text in the array's bytes, and at last the end of the last one."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)
-    return offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    return offsets[column.offset : column.offset + len(column) + 1]
 
 
 def arrow_schema_of(columns: tuple[Column, ...]) -> pa.Schema:

@@ -3,7 +3,9 @@
 Specs and reports travel between driver and tasks as JSON.
 """
 
+import resource
 import secrets
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -23,7 +25,6 @@ from batch_pipeline.encode.readers.formats import open_reader
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
-from batch_pipeline.encode.worker_memory import peak_bytes
 from batch_pipeline.encode.writers.outputs import QUARANTINE_FOLDER, Output, Quarantine, open_output
 from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.encode import BadRecord
@@ -40,6 +41,7 @@ from batch_pipeline.model.schema import Misfit, RecordSchema
 from batch_pipeline.model.stream import SourceFormat, Stream
 
 MAX_REPORTED_BAD_RECORDS = 20
+_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # what the systems count in
 _MAX_JOINED_FILES = 50  # read again one by one if a single record of them is irregular
 
 
@@ -187,7 +189,8 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 report = encode_items(spec, execution=secrets.token_hex(4))
             except Exception as error:  # noqa: BLE001 - whatever it is, the driver raises it
                 report = error_report(spec.number, error)
-            report = replace(report, peak_bytes=peak_bytes())
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
+            report = replace(report, peak_bytes=peak)
             yield report_row(spec.number, report)
 
 

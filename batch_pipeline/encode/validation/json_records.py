@@ -22,17 +22,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.errors import escape_unprintable
-from batch_pipeline.encode.validation.text_values import (
+from batch_pipeline.encode.validation.type_inference import (
     MAX_EXACT_INTEGER,
     TYPED_TEXT_TYPES,
-    parse_texts,
-    slice_strings,
-)
-from batch_pipeline.encode.validation.type_inference import (
     InferredType,
     SchemaProfile,
     infer_json_type,
     json_type,
+    parse_texts,
+    slice_strings,
 )
 from batch_pipeline.model.record_rules import RESCUED, Evolution, OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, name_fault
@@ -194,14 +192,18 @@ _FIELD_TYPES: dict[ColumnType, Any] = {
 UNCHECKED_TYPES = TYPED_TEXT_TYPES | {ColumnType.DECIMAL}  # the decoder accepts any string, number
 
 
+OPTIONAL = frozenset({RESCUED})  # columns that no record of a source needs to have
+
+
 class RecordDecoder:
     """Decodes a record into a struct with one field per column, in order; absent keys are UNSET.
+
+    `decode` accepts records that lack keys, `decode_complete` only if they are `OPTIONAL`.
 
     Args:
         columns: The columns; a record with another key is rejected.
         values: Whether the records become Arrow columns. If so, nested values and numbers remain
             JSON text (`Raw`), because a number must be exactly its double. Decimals always do.
-        optional: Names of columns that `decode_complete` does not require.
         wide: Names of integer columns that may hold values beyond 2^53.
     """
 
@@ -210,11 +212,10 @@ class RecordDecoder:
         columns: tuple[Column, ...],
         *,
         values: bool,
-        optional: frozenset[str] = frozenset(),
         wide: frozenset[str] = frozenset(),
     ) -> None:
         self.columns = columns
-        self.optional = frozenset(column for column in columns if column.name in optional)
+        self.optional = frozenset(column for column in columns if column.name in OPTIONAL)
         self._values = values
         self._wide = wide
         raw = {ColumnType.DECIMAL, ColumnType.NUMBER, *JSON_TYPES} if values else UNCHECKED_TYPES

@@ -37,6 +37,7 @@ from msgspec.structs import astuple
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord, Table, TextLines
 from batch_pipeline.encode.validation.json_records import (
+    OPTIONAL,
     BadRecordError,
     RecordDecoder,
     RecordValidator,
@@ -45,18 +46,17 @@ from batch_pipeline.encode.validation.json_records import (
     keeps_all_keys,
     split_record,
 )
-from batch_pipeline.encode.validation.text_values import (
+from batch_pipeline.encode.validation.type_inference import (
     MAX_TEXT_BYTES,
     TYPED_TEXT_TYPES,
+    SchemaProfile,
+    has_wide_integer,
     parse_texts,
     slice_strings,
 )
-from batch_pipeline.encode.validation.type_inference import SchemaProfile, has_wide_integer
-from batch_pipeline.model.record_rules import RESCUED
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.model.stream import Stream
 
-_OPTIONAL = frozenset({RESCUED})  # no record of a source needs to have it
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SPARSE_RATIO = 8  # if more than one record in 8 lacks a key, decoding the block at once will fail
 _UNFIT = "has a value that its column cannot hold"
@@ -91,7 +91,7 @@ class _ChunkResult:
         for index, column in enumerate(columns if self.good and self.arrays else ()):
             pieces = [piece[index] for piece in self.arrays]
             array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-            if column.name not in _OPTIONAL or array.null_count < len(array):
+            if column.name not in OPTIONAL or array.null_count < len(array):
                 arrays[column.name] = array
         if not arrays:  # records without a column still count as rows
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self.good), pa.struct([])))
@@ -190,10 +190,8 @@ class JsonValidator:
         self._sparse = False
         columns = tuple(self._columns.values())
         self._has_nested = any(column.type in JSON_TYPES for column in columns)
-        self._decoder = cached_decoder(
-            columns, values=self._values, optional=_OPTIONAL, wide=self._wide
-        )
-        self._flat_reader = FlatReader(columns, _OPTIONAL, self._wide)
+        self._decoder = cached_decoder(columns, values=self._values, wide=self._wide)
+        self._flat_reader = FlatReader(columns, self._wide)
 
     def _decode_all(self, lines: Sequence[bytes]) -> list[Struct] | None:
         """Decode records that all have all columns, or return None if it is not proven."""
@@ -239,7 +237,7 @@ class JsonValidator:
         records = [segment.records[row] for row in rows]
         lines = [result.chunk.lines[segment.positions[row]] for row in rows]
         absent = [astuple(record).count(UNSET) for record in records if record is not None]
-        incomplete = sum(count > len(_OPTIONAL) for count in absent)
+        incomplete = sum(count > len(OPTIONAL) for count in absent)
         self._sparse = incomplete * _SPARSE_RATIO > len(records)
         if keeps_all_keys(records, b"\n".join(lines)):
             return
@@ -451,15 +449,12 @@ _STRING_TYPES = TYPED_TEXT_TYPES | {ColumnType.STRING}
 class FlatReader:
     """Reads blocks of layout lines as Arrow arrays, one per column.
 
-    `optional` columns may be absent, but then from every line. Only `wide` integer columns may hold
+    `OPTIONAL` columns may be absent, but then from every line. Only `wide` integer columns may hold
     values beyond 2^53.
     """
 
-    def __init__(
-        self, columns: Sequence[Column], optional: frozenset[str], wide: frozenset[str]
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], wide: frozenset[str]) -> None:
         self._columns = columns
-        self._optional = optional
         self._columns_by_type: dict[tuple[Column, bool], list[str]] = defaultdict(list)
         for column in columns:
             self._columns_by_type[replace(column, name=""), column.name in wide].append(column.name)
@@ -484,7 +479,7 @@ class FlatReader:
         positions = {str(key, "utf-8"): at for at, key in enumerate(layout.keys)}
         names = {column.name for column in self._columns}
         has_duplicates = len(positions) < len(layout.keys)
-        if has_duplicates or not names - self._optional <= positions.keys() <= names:
+        if has_duplicates or not names - OPTIONAL <= positions.keys() <= names:
             return None
         arrays: dict[str, pa.Array] = {}
         # Columns of one type are parsed in one call, because each call has a fixed cost.

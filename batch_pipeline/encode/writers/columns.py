@@ -12,7 +12,7 @@ import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, exact_cast, text_offsets
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.validation.text_values import parse_decimals, parse_texts
+from batch_pipeline.encode.validation.type_inference import parse_decimals, parse_texts
 from batch_pipeline.encode.writers.json_lines import encode_column, values_as_text
 from batch_pipeline.encode.writers.part_writer import (
     Ends,

@@ -304,5 +304,5 @@ def _lines(
 
 
 def _lines_of(joined: pa.StringArray) -> Lines:
-    ends = text_offsets(joined)[1:]
+    ends = text_offsets(joined)[1:].astype(np.int64)
     return Lines(memoryview(joined.buffers()[2])[: int(ends[-1])], ends)

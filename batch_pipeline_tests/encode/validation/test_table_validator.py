@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.validation.table_validator import parse_cells
-from batch_pipeline.encode.validation.text_values import parse_texts
+from batch_pipeline.encode.validation.type_inference import parse_texts
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.encode.validation.validator_under_test import (

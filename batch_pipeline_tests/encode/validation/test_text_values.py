@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.arrow_types import exact_cast
-from batch_pipeline.encode.validation.text_values import (
+from batch_pipeline.encode.validation.type_inference import (
     NumberSyntax,
     is_valid_text,
     parse_text_doubles,
