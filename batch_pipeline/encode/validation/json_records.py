@@ -9,7 +9,7 @@ rejected. `json_validator` explains how the two work together.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any
@@ -227,14 +227,18 @@ class RecordDecoder:
         self._lenient_type, self.decode = self._compile(frozenset(columns))
         _, self.decode_complete = self._compile(self.optional)
 
-    def record(self, fields: dict[str, bytes]) -> Struct:
-        """Build the struct that decoding would give, from JSON texts by column name."""
+    def record(self, fields: dict[str, bytes], nonfinite: dict[str, float]) -> Struct:
+        """Build the struct that decoding would give, from JSON texts by column name.
+
+        Instead of its text, the struct has the value of a `nonfinite` column, which JSON lacks.
+        """
         values: dict[str, Any] = {}
         for index, column in enumerate(self.columns):
             text = fields.get(column.name)
             if text is not None:
                 is_raw = column.type in self._raw
-                values[f"c{index}"] = Raw(text) if is_raw else _decode_value(text)
+                value = Raw(text) if is_raw else _decode_value(text)
+                values[f"c{index}"] = nonfinite.get(column.name, value)
         return self._lenient_type(**values)
 
     def build_columns(
@@ -258,7 +262,14 @@ class RecordDecoder:
             if sparse or column in self.optional:
                 absent = _NULL if is_raw else None
                 values = [absent if value is UNSET else value for value in values]
+            nonfinite = {}
+            if column.type is ColumnType.NUMBER and float in set(map(type, values)):
+                nonfinite = {at: one for at, one in enumerate(values) if isinstance(one, float)}
+                values = [_NULL if isinstance(one, float) else one for one in values]
             array, invalid = _build_array(column, values, is_raw=is_raw)
+            if nonfinite:
+                cells = enumerate(array.to_pylist())
+                array = pa.array([nonfinite.get(at, one) for at, one in cells], array.type)
             arrays.append(array)
             all_invalid.update(invalid)
         return arrays, all_invalid
@@ -389,18 +400,16 @@ def _is_sound_alone(text: bytes) -> bool:
     return True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ValidatedRecord:
     """A single valid record: its text, with rescued values moved, and its decoded struct.
 
-    `record` is None if the known schema does not hold it. `nonfinite` has the NaN and infinite
-    values of columns of doubles, which the text has as null.
+    `record` is None if the known schema does not hold it.
     """
 
     line: bytes
-    record: Struct | None = None
-    rescued: bool = False
-    nonfinite: dict[str, float] = field(default_factory=dict)
+    record: Struct | None
+    is_rescued: bool
 
 
 class RecordValidator:
@@ -427,14 +436,12 @@ class RecordValidator:
             for name, text in fields.items()
             if not self._accept(name, text, is_nan=name in nonfinite, place=place)
         }
-        result = ValidatedRecord(line, nonfinite=nonfinite)
         if rescued:
             fields = self._move_rescued(fields, rescued)
-            result.line, result.rescued = _join_fields(fields), True
-            result.nonfinite = {n: v for n, v in nonfinite.items() if n not in rescued}
-        if self._profile.fits:
-            result.record = decoder.record(fields)
-        return result
+            line = _join_fields(fields)
+            nonfinite = {n: value for n, value in nonfinite.items() if n not in rescued}
+        record = decoder.record(fields, nonfinite) if self._profile.fits else None
+        return ValidatedRecord(line, record, is_rescued=bool(rescued))
 
     def _replace_nonfinite(self, line: bytes) -> tuple[bytes, dict[str, float]]:
         if b"NaN" not in line and b"Infinity" not in line:

@@ -23,7 +23,7 @@ Measured with blocks of 20,000 records (time of validation, relative to all ways
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -39,7 +39,6 @@ from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord, Ta
 from batch_pipeline.encode.validation.json_records import (
     OPTIONAL,
     BadRecordError,
-    RecordDecoder,
     RecordValidator,
     cached_decoder,
     count_key_quotes,
@@ -108,7 +107,6 @@ class _Segment:
 
     positions: list[int]
     records: list[Struct | None]
-    nonfinite: dict[int, dict[str, float]] = field(default_factory=dict)
     sparse: bool = False
 
     def drop(self, rows: Collection[int]) -> None:
@@ -261,11 +259,9 @@ class JsonValidator:
             return
         if valid.line != line:
             result.changed_lines[at] = valid.line
-        result.rescued += valid.rescued
+        result.rescued += valid.is_rescued
         segment.positions.append(at)
         segment.records.append(valid.record)
-        if valid.nonfinite:
-            segment.nonfinite[at] = valid.nonfinite
 
     def _build_columns(self, segment: _Segment, result: _ChunkResult) -> None:
         """Build the columns, and examine the records with values that the decoder did not check."""
@@ -281,7 +277,7 @@ class JsonValidator:
                     segment.drop(invalid)
                     arrays, _ = self._columns_of(segment)
         if self._values and self._profile.fits and segment.positions:
-            result.arrays.append(_restore_nonfinite(arrays, segment, self._decoder))
+            result.arrays.append(arrays)
 
     def _validate_rows(self, rows: set[int], segment: _Segment, result: _ChunkResult) -> None:
         before = list(enumerate(zip(segment.positions, segment.records, strict=True)))
@@ -301,22 +297,6 @@ class JsonValidator:
             return [], set()
         arrays, invalid = self._decoder.build_columns(records, sparse=segment.sparse)
         return arrays, {rows[position] for position in invalid}
-
-
-def _restore_nonfinite(
-    arrays: list[pa.Array], segment: _Segment, decoder: RecordDecoder
-) -> list[pa.Array]:
-    """Set NaN and infinities, which the JSON text has as null."""
-    rows = {at: row for row, at in enumerate(segment.positions)} if segment.nonfinite else {}
-    by_row = {rows[at]: values for at, values in segment.nonfinite.items() if at in rows}
-    for index, column in enumerate(decoder.columns):
-        numbers = {row: vals[column.name] for row, vals in by_row.items() if column.name in vals}
-        if numbers:
-            cells = arrays[index].to_pylist()
-            for row, number in numbers.items():
-                cells[row] = number
-            arrays[index] = pa.array(cells, arrays[index].type)
-    return arrays
 
 
 ByteArray = npt.NDArray[np.uint8]
