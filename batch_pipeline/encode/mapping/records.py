@@ -7,7 +7,7 @@ is, with its type.
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
@@ -386,24 +386,21 @@ class _TableMapping:
         is_opened = flattens and any(cells.may_be_nested for cells in columns.values())
         if not is_opened and (rules is None or rules.is_static):
             # No step looks into a value, so the map of one row is that of all of them.
-            mapped = self._map_row(range(self._count), columns, columns)
-            return mapped or self._columns_without_rows(columns)
+            return self._map_row(range(self._count), columns, columns)
         rows = [
             {} if row in self._removed else self._map_row((row,), record, values)
             for row, (record, values) in enumerate(self._records(columns))
         ]
         names = dict.fromkeys(name for one in rows for name in one)
-        if not names:
-            return self._columns_without_rows(columns)
         return {name: self._column(name, [one.get(name) for one in rows]) for name in names}
 
     def _records(self, columns: Columns) -> Iterator[tuple[Record, Record]]:
         """Yield each row, and the same with the values that expressions read."""
-        records: list[Iterable[Any]] = []
-        values: list[Iterable[Any]] = []
+        records: list[list[Any]] = []
+        values: list[list[Any]] = []
         for name, cells in columns.items():
             is_read = self._rules is not None and self._rules.reads(name)
-            own: Iterable[Any] = [cells] * self._count
+            own: list[Any] = [cells] * self._count
             values.append(cells.values(self._on_nonfinite, self._removed) if is_read else own)
             if self._flattening is not None and cells.may_be_nested:
                 texts = cells.json_texts(self._on_nonfinite, self._removed)
@@ -411,10 +408,11 @@ class _TableMapping:
             elif self._flattening is not None and cells.array.null_count:
                 own = [cells if valid else None for valid in cells.array.is_valid().to_pylist()]
             records.append(own)
-        for record, value in zip(
-            zip(*records, strict=True), zip(*values, strict=True), strict=True
-        ):
-            yield dict(zip(columns, record, strict=True)), dict(zip(columns, value, strict=True))
+        for row in range(self._count):  # also of a table that has no columns
+            yield (
+                {name: own[row] for name, own in zip(columns, records, strict=True)},
+                {name: own[row] for name, own in zip(columns, values, strict=True)},
+            )
 
     def _map_row(self, rows: Sequence[int], record: Record, values: Record) -> Record:
         """Map a row that stands for some rows; return no properties if these are removed."""
@@ -470,18 +468,6 @@ class _TableMapping:
                 except UnmappableRecordError as error:
                     self._removed.setdefault(row, str(error))
         return _infer_column(texts)
-
-    def _columns_without_rows(self, columns: Columns) -> Columns:
-        """Return the mapped columns of a table of which no row is left."""
-        rules, flattening = self._rules, self._flattening
-        if rules is not None:
-            nulls = _json_column([None] * self._count)
-            known = {*columns, *rules.mapped_names}
-            names = [name for name in rules.properties(columns) if name in known]
-            columns = {name: columns.get(str(rules.source(name)), nulls) for name in names}
-        if flattening is not None:
-            columns = {flattening.name_of((name,)): one for name, one in columns.items()}
-        return columns
 
     def result(self) -> Table:
         """Return the table of the remaining rows, without flattened objects that have no value."""

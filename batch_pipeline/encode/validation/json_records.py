@@ -263,7 +263,7 @@ class RecordDecoder:
                 absent = _NULL if is_raw else None
                 values = [absent if value is UNSET else value for value in values]
             nonfinite = {}
-            if column.type is ColumnType.NUMBER and float in set(map(type, values)):
+            if sparse and column.type is ColumnType.NUMBER and float in set(map(type, values)):
                 nonfinite = {at: one for at, one in enumerate(values) if isinstance(one, float)}
                 values = [_NULL if isinstance(one, float) else one for one in values]
             array, invalid = _build_array(column, values, is_raw=is_raw)
