@@ -33,7 +33,6 @@ def mark(tmp_path: Path) -> CancellationFlag:
 
 
 def test_stop_check_of_a_marked_encode_ends_the_task(mark: CancellationFlag) -> None:
-    """The mark is looked for at once and then every half second, not for each chunk."""
     check = CancellationCheck(mark, ticking(0, 0, 0.4, 0.6, 0.6))
     check.check()
     mark.set()
@@ -44,7 +43,6 @@ def test_stop_check_of_a_marked_encode_ends_the_task(mark: CancellationFlag) -> 
 
 
 def test_stop_check_without_a_mark_goes_on(mark: CancellationFlag) -> None:
-    """A cleared mark stops nobody, and a task need not have one."""
     mark.set()
     mark.clear()
 
@@ -53,7 +51,6 @@ def test_stop_check_without_a_mark_goes_on(mark: CancellationFlag) -> None:
 
 
 def test_stop_mark_in_storage_that_is_gone_says_that_it_could_not_be_set(tmp_path: Path) -> None:
-    """The caller then has Spark kill the tasks."""
     gone = CancellationFlag.of(Storage(root=to_uri(tmp_path / "gone")), "orders-1", "0a0b")
 
     assert gone.set() is False
@@ -64,7 +61,6 @@ def test_stop_mark_in_storage_that_is_gone_says_that_it_could_not_be_set(tmp_pat
 def test_stop_mark_left_behind_goes_with_the_files_of_its_attempt(
     mark: CancellationFlag, tmp_path: Path
 ) -> None:
-    """Its name starts like theirs, so whoever removes these removes it too."""
     mark.set()
 
     removed = PartFileStorage(Storage(root=to_uri(tmp_path), prefix="p-")).remove_attempt(
@@ -78,7 +74,6 @@ def test_stop_mark_left_behind_goes_with_the_files_of_its_attempt(
 def test_task_of_an_encode_that_is_called_off_ends_without_files(
     mark: CancellationFlag, tmp_path: Path
 ) -> None:
-    """Each task looks for the mark before it opens its first file."""
     landed = tmp_path / "in.csv"
     landed.write_bytes(b"a\n1\n")
     root = tmp_path / "batches"

@@ -62,7 +62,6 @@ def lines_with(columns: tuple[LineageColumn, ...], *lines: bytes) -> list[bytes]
 
 
 def test_lineage_of_json_records_stands_behind_their_own_columns() -> None:
-    """Each column says what it is about, and the record's own text stays."""
     first, second = lines_with(ALL, b'{"a": 1.10}', b'{"a":2}')
 
     assert first.startswith(b'{"a": 1.10,"_item_id":5,')
@@ -83,7 +82,6 @@ def test_lineage_of_json_records_stands_behind_their_own_columns() -> None:
 def test_lineage_of_a_json_record_of_any_shape_gives_a_json_record(
     line: bytes, expected: bytes
 ) -> None:
-    """Blanks and empty objects are in nobody's way."""
     assert lines_with((LineageColumn.ATTEMPT,), line) == [expected]
 
 
@@ -91,7 +89,6 @@ def test_lineage_of_a_json_record_of_any_shape_gives_a_json_record(
 def test_lineage_with_record_numbers_anywhere_keeps_the_order_asked_for(
     columns: tuple[LineageColumn, ...],
 ) -> None:
-    """The number of the record may be the first, the last, the only one or none."""
     [line] = lines_with(columns, b"{}")
 
     expected = EXPECTED | {"_record_number": 11}
@@ -99,7 +96,6 @@ def test_lineage_with_record_numbers_anywhere_keeps_the_order_asked_for(
 
 
 def test_lineage_of_json_records_and_of_a_table_is_the_same() -> None:
-    """However records came, their lineage is of the same types and values."""
     known = RecordSchema((*schema(a="integer").columns, *(column.column for column in ALL)))
     arrow_schema = output_schema(known, Format.PARQUET)
     lineage = Lineage(ALL, ITEM, CONTEXT)
@@ -120,7 +116,6 @@ def test_lineage_of_json_records_and_of_a_table_is_the_same() -> None:
 
 
 def test_lineage_of_text_cells_is_typed_beside_them() -> None:
-    """Text cells stay text cells, the columns beside them have types."""
     cells = table(pa.record_batch({"a": ["1"]}), text=True)
 
     added = Lineage((LineageColumn.ITEM_ID,), ITEM, CONTEXT).added(cells)
@@ -131,7 +126,6 @@ def test_lineage_of_text_cells_is_typed_beside_them() -> None:
 
 
 def test_lineage_of_a_file_that_nobody_dated_has_no_time_of_extraction() -> None:
-    """A user's meta table may not know when a file was modified."""
     item = Item(id=6, file=LandedFile(location="file:///a", size_bytes=1))
     lineage = Lineage((LineageColumn.EXTRACTED_AT,), item, CONTEXT)
 
@@ -142,14 +136,12 @@ def test_lineage_of_a_file_that_nobody_dated_has_no_time_of_extraction() -> None
 
 
 def test_lineage_without_columns_leaves_the_chunk_as_it_is() -> None:
-    """What nobody asked for costs nothing."""
     chunk = records(b"{}")
 
     assert Lineage((), ITEM, CONTEXT).added(chunk) is chunk
 
 
 def test_lineage_with_names_of_the_source_tells_them() -> None:
-    """A source column must not be overwritten, so whoever asks is told."""
     lineage = Lineage((LineageColumn.ITEM_ID, LineageColumn.ATTEMPT), ITEM, CONTEXT)
 
     assert lineage.conflicts(["_item_id", "a", "_batch_id"]) == ("_item_id",)

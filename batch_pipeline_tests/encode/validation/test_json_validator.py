@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline_tests.encode.validation.test_text_values import is_exactly_double
+from batch_pipeline_tests.encode.validation.test_type_inference import is_exactly_double
 from batch_pipeline_tests.encode.validation.validator_under_test import (
     ValidatorUnderTest,
     reasons,
-    schema,
 )
+from batch_pipeline_tests.encode.writers.part_factories import schema
 
 LONG = "0.12345678901234567890"
 
