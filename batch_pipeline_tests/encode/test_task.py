@@ -60,7 +60,7 @@ def task(tmp_path: Path) -> TaskFixture:
 
 
 def test_task_with_files_of_all_kinds_writes_their_records_in_order(task: TaskFixture) -> None:
-    """Plain and gzip, csv and jsonl are told by their bytes; empty files and headers are fine."""
+    """Compression and format are detected from the bytes; empty files and headers are valid."""
     task.land(b"a,b\n1,x\n", "looks-like.jsonl.gz")
     task.land(gzip.compress(b'{"b":"y","a":2}\n') + gzip.compress(b'{"a":3}\n'), "looks-like.csv")
     task.land(b"")
@@ -148,7 +148,7 @@ def test_task_with_the_same_items_writes_the_same_bytes(task: TaskFixture) -> No
         (["", ""], "unknown"),
     ],
 )
-def test_task_with_csv_cells_finds_the_type_that_keeps_them_exact(
+def test_task_with_csv_cells_infers_the_type_that_keeps_them_exact(
     task: TaskFixture, cells: list[str], kind: str
 ) -> None:
     task.land("\n".join(["k,a", *(f"k,{cell}" for cell in cells)]).encode())
@@ -156,7 +156,7 @@ def test_task_with_csv_cells_finds_the_type_that_keeps_them_exact(
     assert misfits(task.encode(k="string")) == {"a": kind}
 
 
-def test_task_with_misfits_finds_all_of_them_and_leaves_no_file(task: TaskFixture) -> None:
+def test_task_with_misfits_reports_all_of_them_and_leaves_no_file(task: TaskFixture) -> None:
     task.stream = replace(task.stream, part_limits=PartLimits(max_records=1))
     task.land(b"a,b\n1,1\n2,2\n")
     task.land(b"c,b,a\n,1.5,3\n")
@@ -177,7 +177,7 @@ def test_task_with_misfits_finds_all_of_them_and_leaves_no_file(task: TaskFixtur
     assert counts(report) == [(0, 0, 0)] * 4
 
 
-def test_task_with_the_schema_its_misfits_asked_for_has_none(task: TaskFixture) -> None:
+def test_task_with_the_schema_that_its_misfits_need_has_none(task: TaskFixture) -> None:
     task.land(b"a,b\n1,\n1.5,\n")
     task.land(b'{"a":[],"b":"x","c":{"d":1}}\n')
     first = task.encode()
@@ -193,7 +193,7 @@ def test_task_with_the_schema_its_misfits_asked_for_has_none(task: TaskFixture) 
     ]
 
 
-def test_task_with_wide_integers_that_fit_tells_them(task: TaskFixture) -> None:
+def test_task_with_wide_integers_that_fit_reports_them(task: TaskFixture) -> None:
     """Another task may find fractions in the column, which these integers would not survive."""
     task.land(b"a,b\n9007199254740993,1\n")
 
@@ -217,7 +217,7 @@ def test_task_with_parquet_writes_typed_columns(task: TaskFixture) -> None:
     ]
 
 
-def test_task_with_parquet_and_records_without_columns_calls_the_file_bad(
+def test_task_with_records_without_columns_for_parquet_reports_a_bad_file(
     task: TaskFixture,
 ) -> None:
     """Parquet has no rows without columns; such records must not vanish in silence."""
@@ -267,7 +267,7 @@ def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskF
 
 
 def half_gzip() -> bytes:
-    """Make a gzip file that ends early, behind several blocks of good records."""
+    """Return a gzip file that ends early, after several blocks of good records."""
     packed = gzip.compress(b"a\n" + b"".join(b"%d\n" % number for number in range(400_000)))
     return packed[:-20]
 
@@ -303,7 +303,7 @@ def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> N
     ]
 
 
-def test_task_with_files_that_turn_bad_late_takes_back_their_records(task: TaskFixture) -> None:
+def test_task_with_files_that_are_found_bad_late_removes_their_records(task: TaskFixture) -> None:
     task.stream = replace(
         task.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
@@ -334,7 +334,7 @@ def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: Tas
     assert task.files() == []
 
 
-def test_task_with_a_file_that_is_gone_or_changed_says_so(task: TaskFixture) -> None:
+def test_task_with_a_missing_or_changed_file_reports_a_bad_file(task: TaskFixture) -> None:
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
         task.land(b"a\n1\n")
@@ -358,7 +358,7 @@ def test_task_with_a_file_that_is_gone_or_changed_says_so(task: TaskFixture) -> 
     assert counts(task.encode(a="integer"))[2] == (1, 1, 0)
 
 
-def test_task_with_things_that_are_no_files_says_so(task: TaskFixture) -> None:
+def test_task_with_things_that_are_not_files_reports_bad_files(task: TaskFixture) -> None:
     """Folders, pipes and links in circles are bad files, never a reason to wait or to crash."""
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
@@ -408,8 +408,8 @@ def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
     assert task.files() == []
 
 
-def test_task_with_a_storage_root_that_is_gone_reports_it(task: TaskFixture) -> None:
-    """The root is not made anew: it may be a disk that is not mounted."""
+def test_task_with_a_missing_storage_root_reports_it(task: TaskFixture) -> None:
+    """The root is not created: it may be a disk that is not mounted."""
     task.land(b"a\n1\n")
     task.root.rmdir()
 

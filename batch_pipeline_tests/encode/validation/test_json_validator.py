@@ -271,17 +271,6 @@ def test_json_validator_with_any_numbers_fits_doubles_only_if_each_is_exactly_it
         assert list(map(repr, column.to_pylist())) == list(map(repr, doubles))
 
 
-def test_json_validator_with_numbers_of_all_lengths_infers_one_decimal() -> None:
-    lines = [b'{"n":0.5}', b'{"n":%s}' % LONG.encode(), b'{"n":123}', b'{"n":1e3}']
-    for order in (lines, lines[::-1]):
-        subject = ValidatorUnderTest(values=True).until_it_fits(*order)
-        assert [column.type_text for column in subject.profile.columns.values()] == [
-            "decimal(23,19)"
-        ]
-        found = {row["n"] for row in subject.rows(*order)}
-        assert found == {Decimal("0.5"), Decimal(LONG), Decimal(123), Decimal(1000)}
-
-
 def test_json_validator_with_an_escaped_name_reads_its_values() -> None:
     known = RecordSchema.from_json([('a"b\\c\nd', "integer"), ("s", "string")])
     line = b'{"a\\"b\\\\c\\nd":5}'

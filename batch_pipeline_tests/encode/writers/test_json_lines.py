@@ -77,10 +77,32 @@ def test_json_lines_of_text_cells_stand_in_schema_order_as_they_came() -> None:
     ]
 
 
-def test_json_lines_with_nothing_rescued_keep_the_column_of_rescued_values() -> None:
-    known = schema(a="string", late="string", _rescued_data="string")
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (cells(_rescued_data=[None]), ['{"_rescued_data":null}']),
+        (cells(b=["x"]), ['{"_rescued_data":null}']),  # the schema lacks the column
+        (cells(a=[None] * 2), ['{"a":null,"_rescued_data":null}'] * 2),
+        (table(pa.record_batch({"a": [1]})), ['{"a":1,"_rescued_data":null}']),
+        (table(pa.record_batch({"a": ["1"]})), ['{"a":"1","_rescued_data":null}']),
+    ],
+)
+def test_json_lines_have_the_columns_of_the_table_and_that_of_rescued_values(
+    records: Table, expected: list[str]
+) -> None:
+    assert lines_of(records, schema(a="any", late="string", _rescued_data="string")) == expected
 
-    assert lines_of(cells(a=["x"]), known) == ['{"a":"x","_rescued_data":null}']
+
+def test_json_lines_of_records_without_a_column_of_the_schema_are_empty_objects() -> None:
+    assert lines_of(cells(a=["x", "y"]), schema(b="string")) == ["{}", "{}"]
+
+
+def test_json_lines_of_json_text_with_line_ends_stay_one_line_each() -> None:
+    batch = pa.record_batch({"a": ['{\n"b":\r\n1}', "[]"]})
+
+    written = lines_of(table(batch, json=frozenset({"a"})), schema(a="any"))
+
+    assert written == ['{"a":{ "b":  1}}', '{"a":[]}']
 
 
 def test_json_lines_tell_where_each_line_ends() -> None:
@@ -88,14 +110,6 @@ def test_json_lines_tell_where_each_line_ends() -> None:
 
     assert bytes(lines.text) == '{"a":"ö"}\n{"a":"x"}\n'.encode()
     assert list(lines.ends) == [11, 21]
-
-
-def test_json_lines_of_nulls_only_writes_a_line_each() -> None:
-    assert parsed(cells(a=[None, None]), schema(a="string")) == [{"a": None}] * 2
-
-
-def test_json_lines_of_records_without_a_column_of_the_schema_are_empty_objects() -> None:
-    assert parsed(cells(a=["x", "y"]), schema(b="string")) == [{}] * 2
 
 
 def test_json_lines_of_no_records_writes_nothing() -> None:
@@ -123,23 +137,6 @@ def test_json_lines_of_typed_values_write_each_type_exactly() -> None:
         '"mixed":"x"}'
     )
     assert set(json.loads(second).values()) == {None}
-
-
-def test_json_lines_of_typed_values_in_a_mixed_column_write_the_values() -> None:
-    """A column that is of any type holds in one file numbers, in the next one text."""
-    assert lines_of(table(pa.record_batch({"a": [1, 2]})), schema(a="any")) == [
-        '{"a":1}',
-        '{"a":2}',
-    ]
-    assert lines_of(table(pa.record_batch({"a": ["1"]})), schema(a="any")) == ['{"a":"1"}']
-
-
-def test_json_lines_of_json_text_with_line_ends_stay_one_line_each() -> None:
-    batch = pa.record_batch({"a": ['{\n"b":\r\n1}', "[]"]})
-
-    written = lines_of(table(batch, json=frozenset({"a"})), schema(a="any"))
-
-    assert written == ['{"a":{ "b":  1}}', '{"a":[]}']
 
 
 @given(values=st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
