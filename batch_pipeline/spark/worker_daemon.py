@@ -19,7 +19,7 @@ MODULES = (
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyspark.worker",
-    "batch_pipeline.spark.frames",
+    "batch_pipeline.spark.transform",
     "batch_pipeline.spark.task_planning",
     "batch_pipeline.encode.task",
 )
@@ -32,7 +32,7 @@ def main() -> None:
     _prefer_installed_pyspark()
     for module in MODULES:
         # On a cluster a module may be missing. Workers must start all the same: the probe of
-        # `executor_diagnostics` then reports what is missing.
+        # `diagnostics` then reports what is missing.
         with suppress(ImportError):
             importlib.import_module(module)
     importlib.import_module("batch_pipeline.encode.worker_memory").keep_freed_memory()

