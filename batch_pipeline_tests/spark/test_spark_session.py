@@ -283,19 +283,12 @@ def test_local_session_owner_killed_ends_the_jvm(tmp_path: Path) -> None:
     assert killed(HELD_OPEN, tmp_path, "auto") == []
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_connect_session_right_token_runs_python_of_this_environment(
-    server: SparkConnectServer, tmp_path: Path
+    server: SparkConnectServer, tmp_path: Path, host: str
 ) -> None:
-    """A client's job runs in workers that can import this package."""
-    assert run(SMALL_JOB, tmp_path, REMOTE=server.remote) == {"rows": EXPECTED_ROWS}
-
-
-@pytest.mark.long
-def test_connect_session_loopback_address_is_as_good_as_localhost(
-    server: SparkConnectServer, tmp_path: Path
-) -> None:
-    """An address that names 127.0.0.1 works with a token and without TLS."""
-    remote = server.remote.replace("localhost", "127.0.0.1")
+    """A client's job runs in workers that can import this package; either name needs no TLS."""
+    remote = server.remote.replace("localhost", host)
     assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
 
 
