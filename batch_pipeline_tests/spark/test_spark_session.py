@@ -152,7 +152,7 @@ sys.stdin.read()
 """
 
 SERVER_HELD_OPEN = """
-from batch_pipeline.spark.connect import SparkConnectServer, without_session_id
+from batch_pipeline.spark.connect import SparkConnectServer
 SparkConnectServer(settings.home).start()
 print(json.dumps([process.pid for process in family()]), flush=True)
 sys.stdin.read()
