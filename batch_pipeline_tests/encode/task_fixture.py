@@ -18,7 +18,7 @@ from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
-from batch_pipeline.spark.tasks import merge_misfits
+from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline_tests.factories import CONTEXT
 

@@ -88,12 +88,6 @@ def test_large_object_gives_its_bytes_from_any_place(landing: Root) -> None:
     assert set(requests.sent) == {"GetObject"}
 
 
-def test_object_of_a_user_table_is_read_as_it_is_found(landing: Root) -> None:
-    file = landing.land("orders.csv", b"id\n1\n")
-    with open_source(LandedFile(location=file.location), STREAM) as source:
-        assert source.read(100) == b"id\n1\n"
-
-
 @pytest.mark.guarantee("G9")
 def test_object_with_another_etag_has_changed(landing: Root) -> None:
     """Old and new are named, also where the size is the same."""

@@ -20,7 +20,7 @@ from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.record_rules import RESCUED, Evolution
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import SourceFormat
-from batch_pipeline.spark.tasks import merge_misfits
+from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline_tests.encode.task_fixture import (
     ENCODINGS,
     TaskFixture,

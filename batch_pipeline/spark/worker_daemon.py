@@ -20,7 +20,7 @@ MODULES = (
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyspark.worker",
-    "batch_pipeline.spark.frames",
+    "batch_pipeline.spark.transform",
     "batch_pipeline.spark.task_planning",
     "batch_pipeline.encode.task",
 )
@@ -35,7 +35,7 @@ def main() -> None:
     _prefer_installed_pyspark()
     for module in MODULES:
         # On a cluster a module may be missing. Workers must start all the same: the probe of
-        # `executor_diagnostics` then reports what is missing.
+        # `diagnostics` then reports what is missing.
         with suppress(ImportError):
             importlib.import_module(module)
     keep_freed_memory()
