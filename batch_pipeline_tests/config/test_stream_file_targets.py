@@ -92,7 +92,7 @@ def test_stream_file_with_singer_targets_gives_them_in_order(tmp_path: Path) -> 
         ("command: ''", "`.command` is empty"),
         ("command: []", "`.command` is empty"),
         ("command: 5", "`.command` is not a command; expected a line such as target-csv"),
-        ('command: "target-x \'a"', "which has an open quote; close it"),
+        ('command: "target-x \'a"', "where a quote is not closed"),
         (
             "command: target-x --config x.json",
             "`.command` names a --config; write what is in that file below `config`",
@@ -101,15 +101,15 @@ def test_stream_file_with_singer_targets_gives_them_in_order(tmp_path: Path) -> 
         ("command: target-x, config: {since: 2026-03-01}", "`.config` cannot be written as JSON"),
         (
             "command: target-x, config: {limits: [{max_age_seconds: .nan}]}",
-            "`.config` has no finite number at limits.max_age_seconds; write one",
+            "`.config` cannot be written as JSON (Out of range float",
         ),
         (
             "command: target-x, config: {max_age_seconds: -.inf}",
-            "`.config` has no finite number at max_age_seconds; write one",
+            "`.config` cannot be written as JSON (Out of range float",
         ),
         (
             "command: ~/bin/target-x",
-            "`.command` starts with '~/bin/target-x', whose ~ no shell resolves; write",
+            "`.command` starts with '~/bin/target-x', but no shell expands ~; expected",
         ),
         (
             "command: target-x, config: {db: {password: 'hunter2!'}}",
