@@ -77,7 +77,7 @@ def _streams(pipeline: Pipeline) -> Iterator[Finding]:
     folder = pipeline.settings.streams
     streams, problems = load_valid_streams(folder)
     if not streams and not problems:
-        yield warning("streams", str(no_streams(str(folder))))
+        yield warning("streams", str(no_streams(folder)))
     for problem in problems:  # the other streams run in Dagster, so they are looked at here
         yield failure("streams", str(problem))
     yield from attempted("streams", lambda: check_work(pipeline.database.engine))

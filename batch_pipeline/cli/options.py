@@ -116,9 +116,9 @@ def left_out_reported(context: click.Context) -> Iterator[None]:
             raise
     errors = context.meta.get(_LEFT_OUT)
     if errors:
-        from batch_pipeline.config.stream_file import invalid_file_error
+        from batch_pipeline.config.stream_file import invalid_files_error
 
-        complain(str(invalid_file_error(errors)))
+        complain(str(invalid_files_error(errors)))
         sys.exit(EXIT_OPERATOR)
 
 

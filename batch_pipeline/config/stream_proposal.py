@@ -297,7 +297,7 @@ def text_of(proposal: Proposal) -> str:
     heading += [f"  {one.name}: {one.type_text}" for one in sample.columns[:_MOST_COLUMNS]]
     if len(sample.columns) > _MOST_COLUMNS:
         heading.append(f"  and {len(sample.columns) - _MOST_COLUMNS} more")
-    return stream_text(COMPONENT, proposal.attributes, notes=notes, heading=heading)
+    return stream_text(COMPONENT, proposal.attributes, comments=notes, heading=heading)
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:

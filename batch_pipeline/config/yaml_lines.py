@@ -4,20 +4,17 @@ Knows YAML only: what keys mean is not known here. Only the safe loader's types 
 """
 
 import re
-from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-Path = tuple[Hashable, ...]
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _MOST_VALUES = 100_000  # of a document, those that aliases repeat counted each time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(NamedTuple):
     """Something wrong in the text, at a line counted from 1 (None: the whole file)."""
 
     line: int | None
@@ -25,30 +22,30 @@ class Problem:
 
 
 class YamlProblemError(Exception):
-    """The text is no usable YAML document; `problem` says where and why."""
+    """The text is not a usable YAML document; `problem` says where and why."""
 
     def __init__(self, line: int | None, text: str) -> None:
         super().__init__(text)
-        self.problem = Problem(line=line, text=text)
+        self.problem = Problem(line, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed document: its value, the lines of keys and values by path, and keys given twice."""
+    """A parsed document: its value, its nodes if it is from a text, and keys given twice."""
 
     value: Any
-    key_lines: dict[Path, int]
-    value_lines: dict[Path, int]
-    duplicates: tuple[Problem, ...]
+    root: yaml.Node | None = None
+    duplicates: tuple[Problem, ...] = ()
 
-    def line(self, path: Path, *, of_key: bool = False) -> int:
+    def line(self, path: Sequence[Hashable], *, of_key: bool = False) -> int:
         """Return the line of a value (or its key), or of its nearest ancestor in the text."""
-        lines = self.key_lines if of_key else self.value_lines
-        while path and path not in lines:
-            path = path[:-1]
-            is_entry = bool(path) and isinstance(path[-1], int)  # of a list, which has no key
-            lines = self.value_lines if is_entry else self.key_lines
-        return lines.get(path, 1)
+        node, key_line = self.root, 1
+        for key in path:
+            key_node, node = _child(node, key)
+            if key_node is None:
+                return key_line
+            key_line = _line(key_node)
+        return key_line if of_key or node is None else _line(node)
 
 
 def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
@@ -62,14 +59,9 @@ def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise YamlProblemError(line, "this is not UTF-8 text") from error
+        raise YamlProblemError(line, "not UTF-8 text") from error
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node() if number is None else _numbered(loader, number)
-        if node is None:
-            raise YamlProblemError(None, "the file is empty")
-        _check_aliases(node)
-        return _document(node, loader.construct_document(node))
+        return _parse(text, number)
     except yaml.MarkedYAMLError as error:
         raise _syntax_problem(error) from error
     except yaml.reader.ReaderError as error:
@@ -78,48 +70,62 @@ def parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
     except ValueError as error:  # a scalar that looks like a date or number but is none
         raise YamlProblemError(None, f"a value cannot be read ({error})") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        problem = "a value is not what its tag says, such as `!!int` in front of a word"
+        problem = "a value does not match its tag, such as `!!int` in front of a word"
         raise YamlProblemError(None, problem) from error
     except RecursionError as error:
-        raise YamlProblemError(None, "its values are nested too deeply") from error
+        raise YamlProblemError(None, "the values are nested too deeply") from error
 
 
-def _numbered(loader: yaml.SafeLoader, number: int) -> yaml.Node | None:
-    for _ in range(number):
+def _parse(text: str, number: int | None) -> Document:
+    loader = yaml.SafeLoader(text)
+    for _ in range(number or 0):
         if loader.check_node():
             loader.get_node()
-    return loader.get_node() if loader.check_node() else None
+    if number is None:
+        root = loader.get_single_node()
+    else:
+        root = loader.get_node() if loader.check_node() else None
+    if root is None:
+        raise YamlProblemError(None, "the file is empty")
+    duplicates: list[Problem] = []
+    _check(root, set(), {}, duplicates)
+    return Document(value=loader.construct_document(root), root=root, duplicates=tuple(duplicates))
 
 
-def _check_aliases(root: yaml.Node) -> None:
-    """Refuse a value that holds itself, and a few lines whose aliases stand for a world of values.
+def _check(
+    node: yaml.Node, around: set[int], sizes: dict[int, int], duplicates: list[Problem]
+) -> int:
+    """Return the number of values in a node, those of aliases counted each time.
 
-    Whatever walks over such a value, if only to show it, would never end.
+    Refuses a value that contains itself, and a few lines whose aliases make very many values:
+    code that walks over such a value, if only to print it, would never end.
     """
-    sizes: dict[int, int] = {}
-    around: set[int] = set()
-    waiting = [(root, False)]
-    while waiting:
-        node, is_done = waiting.pop()
-        children = _children(node)
-        if is_done:
-            around.discard(id(node))
-            sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
-        elif id(node) in around:
-            raise YamlProblemError(node.start_mark.line + 1, "a value holds itself by an alias")
-        elif id(node) not in sizes:
-            around.add(id(node))
-            waiting += [(node, True), *((child, False) for child in children)]
-        if sizes.get(id(node), 0) > _MOST_VALUES:
-            problem = f"its aliases make more than {_MOST_VALUES} values of this one"
-            raise YamlProblemError(node.start_mark.line + 1, problem)
-
-
-def _check_text(node: yaml.Node) -> None:
-    """Refuse text that the inventory cannot keep: names and keys end up in it."""
+    line = _line(node)
+    if id(node) in sizes:
+        return sizes[id(node)]
+    if id(node) in around:
+        raise YamlProblemError(line, "a value contains itself through an alias")
     if isinstance(node, yaml.ScalarNode) and _UNSTORABLE.search(node.value):
-        problem = "a text holds a NUL or half of a surrogate pair, which PostgreSQL cannot store"
-        raise YamlProblemError(node.start_mark.line + 1, problem)
+        problem = "a text has a NUL or half of a surrogate pair, which PostgreSQL cannot store"
+        raise YamlProblemError(line, problem)
+    around.add(id(node))
+    size = 1 + sum(_check(child, around, sizes, duplicates) for child in _children(node))
+    around.discard(id(node))
+    if size > _MOST_VALUES:
+        raise YamlProblemError(line, f"aliases make more than {_MOST_VALUES} values of this one")
+    sizes[id(node)] = size
+    duplicates += _duplicates(node)
+    return size
+
+
+def _duplicates(node: yaml.Node) -> Iterator[Problem]:
+    """Yield the keys that are given twice. The later one counts, as it does in the value."""
+    first_lines: dict[str, int] = {}
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        name, line = str(key.value), _line(key)
+        if name in first_lines:
+            yield Problem(line, f"`{name}` is given twice (first on line {first_lines[name]})")
+        first_lines.setdefault(name, line)
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:
@@ -128,39 +134,18 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _document(root: yaml.Node, value: Any) -> Document:
-    """Walk the nodes once each, however often aliases repeat them.
+def _child(node: yaml.Node | None, key: Hashable) -> tuple[yaml.Node | None, yaml.Node | None]:
+    """Return the key and the value of an entry; of a list, the entry itself twice."""
+    if isinstance(node, yaml.MappingNode):
+        pairs = (pair for pair in reversed(node.value) if pair[0].value == str(key))
+        return next(pairs, (None, None))
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+        return node.value[key], node.value[key]
+    return None, None
 
-    Of a key given twice the later one counts, as it does in the value.
-    """
-    key_lines: dict[Path, int] = {}
-    value_lines: dict[Path, int] = {}
-    duplicates: list[Problem] = []
-    seen: set[int] = set()
-    waiting: deque[tuple[Path, yaml.Node]] = deque([((), root)])
-    while waiting:
-        path, node = waiting.popleft()
-        value_lines[path] = node.start_mark.line + 1
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        _check_text(node)
-        if isinstance(node, yaml.SequenceNode):
-            waiting.extend(((*path, index), child) for index, child in enumerate(node.value))
-        elif isinstance(node, yaml.MappingNode):
-            first_lines: dict[str, int] = {}
-            for key, child in node.value:
-                _check_text(key)
-                name, line = str(key.value), key.start_mark.line + 1
-                if name in first_lines:
-                    text = f"`{name}` is given twice (first on line {first_lines[name]})"
-                    duplicates.append(Problem(line=line, text=text))
-                first_lines.setdefault(name, line)
-                key_lines[*path, name] = line
-                waiting.append(((*path, name), child))
-    return Document(
-        value=value, key_lines=key_lines, value_lines=value_lines, duplicates=tuple(duplicates)
-    )
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> YamlProblemError:
@@ -170,7 +155,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> YamlProblemError:
         text += " (write patterns that start with * in quotes)"
     elif "'\\t'" in text:
         text += " (indent with spaces, not tabs)"
-    text = f"this is not YAML: {text}"
+    text = f"not valid YAML: {text}"
     if "single document" in text:
-        text = "a second document starts here; the file may hold only one"
+        text = "a second document starts here; the file may contain only one"
     return YamlProblemError(mark.line + 1 if mark else None, text)

@@ -226,7 +226,7 @@ def test_find_stream_files_lists_one_level_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["", "missing"])
 def test_load_streams_without_stream_file_is_refused(tmp_path: Path, folder: str) -> None:
     """No folder and an empty folder are told alike; the tolerant form finds nothing."""
-    with pytest.raises(ConfigurationError, match="No stream file found below"):
+    with pytest.raises(ConfigurationError, match="There is no stream file"):
         load_streams(tmp_path / folder)
     assert load_valid_streams(tmp_path / folder) == ({}, [])
 

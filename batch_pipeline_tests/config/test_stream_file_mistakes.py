@@ -211,25 +211,25 @@ def test_stream_file_with_very_many_mistakes_tells_the_first_ten(tmp_path: Path)
     [
         ("", None, "the file is empty"),
         ("# nothing\n\n", None, "the file is empty"),
-        ("hello\n", 1, "the file holds no keys and values"),
-        ("\n- type: x\n", 2, "the file holds no keys and values"),
-        ("type: x\na: b: c\n", 2, "this is not YAML: mapping values are not allowed here"),
+        ("hello\n", 1, "the file has no keys and values"),
+        ("\n- type: x\n", 2, "the file has no keys and values"),
+        ("type: x\na: b: c\n", 2, "not valid YAML: mapping values are not allowed here"),
         ("type: x\n\ta: 1\n", 2, "(indent with spaces, not tabs)"),
         ("type: x\ninclude: [*.csv]\n", 2, "(write patterns that start with * in quotes)"),
         (MINIMAL + "---\n" + MINIMAL, 5, "a second document starts here"),
         ("type: x\na: \x01\n", 2, "a control character is not allowed"),
-        ('type: x\na: "x\\0y"\n', 2, "a text holds a NUL or half of a surrogate pair"),
-        ('type: x\n"a\\ud800": 1\n', 2, "a text holds a NUL or half of a surrogate pair"),
+        ('type: x\na: "x\\0y"\n', 2, "a text has a NUL or half of a surrogate pair"),
+        ('type: x\n"a\\ud800": 1\n', 2, "a text has a NUL or half of a surrogate pair"),
         ("type: !python/name:os.system x\n", 1, "could not determine a constructor"),
         ("type: 2026-13-01\n", None, "a value cannot be read"),
         ("[a]: 1\n", 1, "unhashable key"),
-        ("type: &a [*a]\n", 1, "a value holds itself by an alias"),
-        ("a: 1\nb: &b\n  <<: *b\n", 2, "a value holds itself by an alias"),
-        ("a: &a [x, x]\n" + LAUGHS, 6, "its aliases make more than 100000"),
-        ("type: " + "[" * 2000 + "]" * 2000, None, "its values are nested too deeply"),
-        ("type: !!int ''\n", None, "a value is not what its tag says"),
-        ("type: !!bool maybe\n", None, "a value is not what its tag says"),
-        ("type: !!timestamp soon\n", None, "a value is not what its tag says"),
+        ("type: &a [*a]\n", 1, "a value contains itself through an alias"),
+        ("a: 1\nb: &b\n  <<: *b\n", 2, "a value contains itself through an alias"),
+        ("a: &a [x, x]\n" + LAUGHS, 6, "aliases make more than 100000"),
+        ("type: " + "[" * 2000 + "]" * 2000, None, "the values are nested too deeply"),
+        ("type: !!int ''\n", None, "a value does not match its tag"),
+        ("type: !!bool maybe\n", None, "a value does not match its tag"),
+        ("type: !!timestamp soon\n", None, "a value does not match its tag"),
     ],
 )
 def test_stream_file_that_is_no_mapping_in_yaml_is_refused(
@@ -260,5 +260,5 @@ def test_stream_file_in_another_encoding_is_refused_with_its_line(tmp_path: Path
     """Only UTF-8 is read, so that names mean the same everywhere."""
     path = stream_file(tmp_path, MINIMAL)
     path.write_bytes(b"type: x\n# caf\xe9\n")
-    with pytest.raises(StreamFileError, match=r"defs\.yaml:2: this is not UTF-8 text"):
+    with pytest.raises(StreamFileError, match=r"defs\.yaml:2: not UTF-8 text"):
         read_stream_file(path)
