@@ -58,7 +58,7 @@ def init(
     there = Path(os.path.normpath(folder.expanduser().absolute()))
     with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
-    ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)
+    ignored = (".batch_pipeline", ".tmp_dagster_home_*", proposal.batches_folder)
     made = write_project(there, proposal.stream.name, text_of(proposal), ignored=ignored)
     if as_json:
         print_json(
@@ -101,8 +101,8 @@ def _print_plan(proposal: "Proposal") -> None:
     limits, plan = proposal.stream.limits, proposal.plan
     size = format_bytes(limits.max_weight)
     say(f"  limits    of a batch: {size}, files: {limits.max_count}")
-    heavier = f", of one heavier file: {plan.heavier}" if plan.heavier else ""
-    say(f"  dry plan  {_files(plan.files, plan.size_bytes)}; batches: {plan.batches}{heavier}")
+    heavier = f", of one heavier file: {plan.oversized}" if plan.oversized else ""
+    say(f"  dry plan  {_files(plan.files, plan.weight_bytes)}; batches: {plan.batches}{heavier}")
     for trouble in proposal.notes:
         note(trouble)
 
