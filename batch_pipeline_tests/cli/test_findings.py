@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 import pytest
 
-from batch_pipeline.config.environment import load_settings
-from batch_pipeline.config.environment_checks import (
+from batch_pipeline.cli.findings import (
     check_configuration,
     check_disks,
     check_home,
     check_java,
     check_places,
-    check_ports,
+    check_port,
     check_versions,
 )
+from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.home import Home
 from batch_pipeline.model.checks import Finding, attempted, compare_clocks, fine
 from batch_pipeline.model.errors import InvariantError, SettingError
@@ -78,7 +78,7 @@ def test_variable_that_means_nothing_is_told_with_what_was_meant() -> None:
     found = configured(BATCH_PIPELINE_INVENTORY_CON="postgresql://me:secret@there/db")
     [(level, subject, text), rest] = found
     assert (level, subject) == ("warn", "settings")
-    assert "BATCH_PIPELINE_INVENTORY_CON is set, but this release does not know it" in text
+    assert "BATCH_PIPELINE_INVENTORY_CON is set, but there is no such setting" in text
     assert "Did you mean BATCH_PIPELINE_INVENTORY_CONN?" in text
     assert "secret" not in str(found)
     assert rest[0] == "ok"
@@ -106,7 +106,7 @@ def test_dot_env_file_that_others_may_read_is_told(tmp_path: Path) -> None:
     path.chmod(0o640)
     (level, _, text), _ = configured(BATCH_PIPELINE_ENV_FILE=str(path))
     assert level == "warn"
-    assert text.endswith(f"(mode 0640), which may hold passwords. Run `chmod 600 {path}`.")
+    assert text.endswith(f"(mode 0640), which may have passwords. Run `chmod 600 {path}`.")
     path.chmod(0o600)
     assert len(configured(BATCH_PIPELINE_ENV_FILE=str(path))) == 1
 
@@ -124,7 +124,7 @@ def test_library_of_another_release_of_dagster_is_named() -> None:
     mixed = VERSIONS | {"dagster-postgres": "0.28.3", "dagster-webserver": "1.12.3"}
     (level, _, text), _ = told(check_versions(mixed.__getitem__))
     assert level == "warn"
-    assert "is not of a release with dagster-webserver 1.12.3, dagster-postgres 0.28.3" in text
+    assert "does not belong with dagster-webserver 1.12.3, dagster-postgres 0.28.3" in text
     assert "`uv sync`" in text
 
 
@@ -166,7 +166,7 @@ def test_java_that_is_too_old_fails_where_no_other_may_be_used(tmp_path: Path) -
     environment = {"JAVA_HOME": str(home), "PATH": "", "BATCH_PIPELINE_JAVA": "system"}
     [(level, _, text)] = told(check_java(load_settings(environment={}), environment))
     assert level == "fail"
-    assert f"looked at JAVA_HOME={home} (Java 11). Install one" in text
+    assert f"tried JAVA_HOME={home} (Java 11). Install one" in text
     remote = load_settings(environment={"BATCH_PIPELINE_SPARK_REMOTE": "sc://there:15002"})
     [(level, _, _)] = told(check_java(remote, environment))
     assert level == "ok"
@@ -228,7 +228,9 @@ def test_landing_that_is_not_there_is_told(tmp_path: Path) -> None:
     storage, source = told(check_places(placed(tmp_path), NOON))
     assert storage[0] == "ok"
     assert source[0] == "warn"
-    assert source[2].startswith(f"{tmp_path}/landing is not there (source.uri): nothing lands.")
+    assert source[2].startswith(
+        f"{tmp_path}/landing does not exist (source.uri), so no files land."
+    )
 
 
 def test_place_without_the_right_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,11 +283,11 @@ def test_port_that_is_taken_is_told_with_who_has_it() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        [(level, subject, text)] = told(check_ports(port))
+        [(level, subject, text)] = told(check_port(port))
     assert (level, subject) == ("warn", "ports")
     assert f"(process {os.getpid()})" in text
     assert text.endswith(f"run `batch-pipeline dev --port {port + 1}`.")
-    assert [one.level.value for one in check_ports(port)] == ["ok"]
+    assert [one.level.value for one in check_port(port)] == ["ok"]
 
 
 def test_look_that_fails_hides_no_other() -> None:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from batch_pipeline.config.environment_checks import check_places
+from batch_pipeline.cli.findings import check_places
 from batch_pipeline.model.checks import Finding
 from batch_pipeline.model.stream import Source, Storage
 from batch_pipeline_tests.factories import stream
