@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import out, print_json
-from batch_pipeline.cli.exit_codes import EXIT_OPERATOR
+from batch_pipeline.cli.console import EXIT_OPERATOR, out, print_json
 from batch_pipeline.cli.options import as_json
 from batch_pipeline.model.checks import Level
 from batch_pipeline.model.errors import InvalidValueError

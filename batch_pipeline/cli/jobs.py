@@ -1,6 +1,5 @@
 """The commands `jobs list`, `pause`, `resume`, `cancel`, `retry` and `split`."""
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -8,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batch_pipeline.cli.console import head, note, print_json, print_some, say
-from batch_pipeline.cli.options import as_json, one_job, opened, optional_job, some_batches
+from batch_pipeline.cli.options import (
+    Suggestions,
+    as_json,
+    one_job,
+    opened,
+    optional_job,
+    some_batches,
+)
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
@@ -36,8 +42,8 @@ def _opened() -> "Iterator[Pipeline]":
             raise
 
 
-class _Jobs(click.Group):
-    """Runs `list` if no command is named."""
+class _Jobs(Suggestions):
+    """Group that runs `list` if no command is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
@@ -48,11 +54,12 @@ class _Jobs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; earlier releases took the name of a job instead."""
-        if args[0] not in self.commands and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(args[0], self.commands, n=1)
-            meant = f"jobs {close[0]}" if close else f"jobs list {args[0]}"
-            ctx.fail(f"No such command {args[0]!r}. Did you mean `batch-pipeline {meant}`?")
-        return super().resolve_command(ctx, args)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if "Did you mean" not in error.message:
+                error.message += f" Did you mean `batch-pipeline jobs list {args[0]}`?"
+            raise
 
 
 @click.group(cls=_Jobs)

@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import click
 
-from batch_pipeline.cli.console import print_json, progress
-from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_with
+from batch_pipeline.cli.console import EXIT_SOME_FAILED, exit_with, print_json, progress
 from batch_pipeline.cli.explain import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.model.batch import stream_batch_key

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, print_json, print_some, progress, say
-from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code, exit_with
+from batch_pipeline.cli.console import (
+    EXIT_SOME_FAILED,
+    exit_code,
+    exit_with,
+    head,
+    print_error,
+    print_json,
+    print_some,
+    progress,
+    say,
+)
 from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened, removed_option
 from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.audit import Audit
@@ -283,7 +292,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
         for of_stream in done.values():
             _print_collected(of_stream, dry_run=dry_run)
     for name, why in failed.items():
-        complain(f"{name}: {why}")
+        print_error(f"{name}: {why}")
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 

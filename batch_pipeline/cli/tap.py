@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.exit_codes import exit_on_errors
+from batch_pipeline.cli.console import exit_on_errors
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark

@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exit_codes import EXIT_OPERATOR, exit_on_errors
+from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.stream_file import (
     FILE_NAME,
@@ -140,7 +139,7 @@ def main() -> None:
             error.show()
             code = EXIT_OPERATOR
         except CONFIG_READ_ERRORS as error:
-            complain(f"The config cannot be read: {error}. Nothing was read from the tap.")
+            print_error(f"The config cannot be read: {error}. Nothing was read from the tap.")
             code = EXIT_OPERATOR
     sys.exit(code)
 

@@ -126,7 +126,7 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
         (["audit"], "Use `batch-pipeline reconcile`, which plans items that appeared late."),
         (["bisect", "orders"], "Use `batch-pipeline jobs split`."),
         (["jobs", "orders"], "Did you mean `batch-pipeline jobs list orders`?"),
-        (["jobs", "puase", "orders"], "Did you mean `batch-pipeline jobs pause`?"),
+        (["jobs", "puase", "orders"], "Did you mean 'pause'?"),
     ],
 )
 def test_command_of_an_earlier_release_names_its_replacement(words: list[str], said: str) -> None:

@@ -150,7 +150,7 @@ def test_status_warns_of_sensors_and_schedules_that_are_stopped_in_dagster(
     ended = CliRunner().invoke(cli, ["status"])
     assert ended.exit_code == 0
     assert ended.stderr == (
-        "note: Automation is stopped: orders_new_files. "
+        "Note: Automation is stopped: orders_new_files. "
         "Start it on the page Automation of Dagster's UI.\n"
     )
 
