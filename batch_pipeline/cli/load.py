@@ -40,7 +40,7 @@ class _Result(NamedTuple):
     "--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated."
 )
 @some_batches
-@removed_option("--reload", lambda: "Use --batch.", is_flag=False)
+@removed_option("--reload", "Use --batch.", is_flag=False)
 @as_json
 def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: bool) -> None:
     """Load published batches of STREAM into its targets, if they are not loaded yet.

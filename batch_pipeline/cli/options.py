@@ -71,13 +71,13 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def removed_option(
-    name: str, instead: Callable[[], str], *, is_flag: bool = True
+    name: str, instead: str, *, is_flag: bool = True
 ) -> Callable[[_Command], _Command]:
     """Refuse an option of earlier releases with a sentence on what to use instead."""
 
     def refuse(context: click.Context, _: click.Parameter, value: object) -> None:
         if value:
-            raise click.UsageError(f"The option {name} was removed. {instead()}", context)
+            raise click.UsageError(f"The option {name} was removed. {instead}", context)
 
     return click.option(
         name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse, help="Removed."

@@ -235,7 +235,7 @@ _SHOWN = 20
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
 @click.option("--since", metavar="TIME", help="Only those published at this time or later.")
 @click.option("--until", metavar="TIME", help="Only those published before this time.")
-@removed_option("--before", lambda: "Use --until.", is_flag=False)
+@removed_option("--before", "Use --until.", is_flag=False)
 @dry_run
 @as_json
 def reprocess(

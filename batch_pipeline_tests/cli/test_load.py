@@ -272,7 +272,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
 
     shown = run("explain", "1").stdout
     assert "              these files were deleted 2" in shown
-    assert "`batch-pipeline messages orders` leaves it out" in shown
+    assert "`batch-pipeline messages orders` omits it" in shown
     assert "  9 load      good: records: 2, loaded 20" in shown
     (story,) = told(run, "explain", "1")["items"]
     assert story["files_removed"]["at"].startswith("2")
