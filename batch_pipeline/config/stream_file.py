@@ -297,7 +297,8 @@ def _known_keys(path: tuple[Hashable, ...]) -> str:
 
 def _fields_at(path: Sequence[Hashable]) -> dict[str, FieldInfo]:
     """Return the fields of the section at a place, by their keys in the file."""
-    model, is_named = StreamFile, False
+    model: type[BaseModel] = StreamFile
+    is_named = False
     for key in path:
         if isinstance(key, int) or is_named:
             is_named = False

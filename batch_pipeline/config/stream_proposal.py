@@ -288,7 +288,8 @@ def _reading(family: Sequence[Group], site: _Site) -> ReadAs | str:
     group = next((one for one in family if one.samples), None)
     if group is None:
         return "empty"
-    promised, readings = reader_for_extension(group.kind.ending), []
+    promised = reader_for_extension(group.kind.ending)
+    readings: list[ReadAs | None] = []
     for file in group.samples[:_STARTS]:
         try:
             start = read_start(file, site.unnamed(_AUTO))
@@ -341,10 +342,10 @@ def _chosen(
             left_out.append(_left_out([group], reason))
     for number, other in enumerate(others):
         try:
-            reason = _reading(other, site) if number < _MOST_ENDINGS else {}
+            reading = _reading(other, site) if number < _MOST_ENDINGS else _AUTO
         except BadFileError as error:
-            reason = error.reason
-        left_out.append(_left_out(other, reason if isinstance(reason, str) else _OTHER_KIND))
+            reading = error.reason
+        left_out.append(_left_out(other, reading if isinstance(reading, str) else _OTHER_KIND))
     unlike = [one for one in family if one not in chosen]
     include = _patterns(chosen) if unlike else _endings(chosen)
     exclude = _overlapping(include, chosen, [*unlike, *chain.from_iterable(others)])
