@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
     from batch_pipeline.model.batch import Batch, BatchStatus
     from batch_pipeline.model.item import Item
-    from batch_pipeline.model.manifest import Manifest, PartFile
+    from batch_pipeline.model.manifest import Manifest
     from batch_pipeline.model.stream import Stream
 
 _SHOWN = 20
@@ -135,7 +135,7 @@ def _item_story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[st
         "batch_weight_bytes": batch and batch.weight,
         "attempts": [asdict(one) for one in attempts],
         **_published(pipeline, stream, manifest),
-        "quarantine_files": _uris(manifest and manifest.quarantine_files),
+        "quarantine_files": _uris(manifest, "quarantine_files"),
         "quarantine_removed": quarantine_removed and {"at": quarantine_removed},
         "backfills": [
             _backfill_story(pipeline, stream, item, one)
@@ -165,14 +165,14 @@ def _published(
     removed = manifest and pipeline.database.manifests.removal(manifest)
     return {
         "generation": manifest and manifest.generation,
-        "part_files": _uris(manifest and manifest.part_files),
+        "part_files": _uris(manifest, "part_files"),
         "files_removed": removed and {"at": removed},
         "targets": _loads(pipeline, stream, manifest),
     }
 
 
-def _uris(files: "Iterable[PartFile] | None") -> list[str]:
-    return [one.uri for one in files or ()]
+def _uris(manifest: "Manifest | None", files: str) -> list[str]:
+    return [] if manifest is None else [one.uri for one in getattr(manifest, files)]
 
 
 def _loads(
@@ -264,8 +264,8 @@ def _batch_story(
         ],
         "attempts": [asdict(one) for one in database.history.of_batch(batch)],
         "generation": status.generation,
-        "part_files": _uris(manifest and manifest.part_files),
-        "quarantine_files": _uris(manifest and manifest.quarantine_files),
+        "part_files": _uris(manifest, "part_files"),
+        "quarantine_files": _uris(manifest, "quarantine_files"),
         "targets": _loads(pipeline, stream, manifest),
     }
 

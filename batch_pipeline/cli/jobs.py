@@ -1,5 +1,6 @@
 """The commands `jobs list`, `pause`, `resume`, `cancel`, `retry` and `split`."""
 
+import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -54,12 +55,11 @@ class _Jobs(Suggestions):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; earlier releases took the name of a job instead."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            if "Did you mean" not in error.message:
-                error.message += f" Did you mean `batch-pipeline jobs list {args[0]}`?"
-            raise
+        names = self.list_commands(ctx)
+        if not (ctx.resilient_parsing or difflib.get_close_matches(args[0], names)):
+            meant = f"batch-pipeline jobs list {args[0]}"
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `{meant}`?")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Jobs)
