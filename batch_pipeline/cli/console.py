@@ -120,7 +120,7 @@ def note(text: str) -> None:
 def print_next(steps: Iterable[tuple[str, str]]) -> None:
     """Print what to type next: arguments of this command, and what they are for."""
     head("Next steps")
-    # `uv run` tells its child of itself; without it the command is on the PATH.
+    # `uv run` sets this variable; without it the command is on the PATH.
     command = (
         "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"
     )

@@ -1,4 +1,4 @@
-"""The demo: the main job on generated files, explained station by station."""
+"""The command `demo`: the main job on generated files, explained step by step."""
 
 import csv
 import io
@@ -138,8 +138,8 @@ attributes:
 def write_demo(folder: Path) -> None:
     """Write 60 order files into `<folder>/landing` and `<folder>/streams/demo_orders/defs.yaml`.
 
-    An order file that is there with the same size, and a stream file that is there at all, are left
-    alone; files appear under their names only when complete.
+    Order files of the same size and an existing stream file are not changed; files appear under
+    their names only when complete.
     """
     draw = Random(_SEED)  # noqa: S311 - repeatable, not secret
     order_id = 1

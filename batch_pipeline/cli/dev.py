@@ -1,4 +1,4 @@
-"""Everything up on this machine, until Ctrl-C."""
+"""The command `dev`: run database, Spark and Dagster until Ctrl-C."""
 
 import signal
 import threading
@@ -124,7 +124,7 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
 
 
 def _stop_on_signals() -> threading.Event:
-    """Make Ctrl-C and termination set an event, so that everything is taken down in order."""
+    """Make Ctrl-C and termination set an event, so that everything is stopped in order."""
     stop = threading.Event()
 
     def request(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""A project of one's own, for a folder of files that is there."""
+"""The command `init`: create a project for an existing folder of files."""
 
 import os
 import shlex
@@ -103,8 +103,8 @@ def _print_plan(proposal: "Proposal") -> None:
     say(f"  limits    of a batch: {size}, files: {limits.max_count}")
     heavier = f", of one heavier file: {plan.oversized}" if plan.oversized else ""
     say(f"  dry plan  {_files(plan.files, plan.weight_bytes)}; batches: {plan.batches}{heavier}")
-    for trouble in proposal.notes:
-        note(trouble)
+    for text in proposal.notes:
+        note(text)
 
 
 def _print_next(folder: Path, proposal: "Proposal") -> None:

@@ -88,14 +88,14 @@ def messages(stream: str, state: Path | None, backfills: bool) -> None:
     from batch_pipeline.singer.messages import messages as message_lines
 
     with opened() as pipeline:
-        told = pipeline.stream(stream)
-        bookmark = Bookmark() if state is None else read_bookmark(state, told.name)
+        one = pipeline.stream(stream)
+        bookmark = Bookmark() if state is None else read_bookmark(state, one.name)
         manifests = pipeline.database.manifests
         published = manifests.published_after(
-            told.name, bookmark.numbers, backfills=backfills, last=bookmark.last
+            one.name, bookmark.numbers, backfills=backfills, last=bookmark.last
         )
         for message in message_lines(
-            published, stream=told.name, name=told.message_name, bookmark=bookmark
+            published, stream=one.name, name=one.message_name, bookmark=bookmark
         ):
             sys.stdout.write(line(message))
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The command `plan`: registers new files and plans them, or plans a part of the past again."""
+"""The command `plan`: register new files and plan them, or plan a backfill."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,11 +24,11 @@ _ID = click.IntRange(min=1)
 
 
 class _Done(NamedTuple):
-    """What was registered and planned; `troubles` kept some files from being registered."""
+    """What was registered and planned; `errors` kept some files from being registered."""
 
     batches: list[Batch]
     registered: Registered = Registered(found=0, new_items=0)
-    troubles: Sequence[PipelineError] = ()
+    errors: Sequence[PipelineError] = ()
 
 
 @click.command()
@@ -123,8 +123,8 @@ def plan(
                 for one in done.batches
             ]
         )
-    if done.troubles:
-        raise done.troubles[0]
+    if done.errors:
+        raise done.errors[0]
 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:

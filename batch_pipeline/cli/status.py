@@ -1,4 +1,4 @@
-"""The command `status`: where streams stand, and what to do where something is wrong."""
+"""The command `status`: the state of streams, and what to do about problems."""
 
 import re
 from collections import Counter

@@ -55,7 +55,7 @@ class PipelineLandings:
 
     @cached_property
     def _streams(self) -> dict[str, Stream]:
-        """The streams that can be read; what is wrong with others is no business of these."""
+        """The streams with valid files; a target does not report the other files."""
         return load_valid_streams(self._pipeline.settings.streams)[0]
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
@@ -87,7 +87,7 @@ class PipelineLandings:
             self._pipeline.close()
 
     def _described(self, name: str) -> Stream | None:
-        """Read the file in the stream's own folder again: it may be broken, or new."""
+        """Read the file in the stream's own folder again: it may be invalid, or new."""
         path = self._pipeline.settings.streams / name / FILE_NAME
         if path not in find_stream_files(self._pipeline.settings.streams):
             return None
@@ -95,7 +95,7 @@ class PipelineLandings:
         return stream if stream.name == name else None
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
-        """Write a stream file and make the landing folder; somebody quicker is let win."""
+        """Write a stream file and create the landing folder; a concurrent writer's file stays."""
         place = self._pipeline.settings.streams / name
         made = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
@@ -118,7 +118,7 @@ class PipelineLandings:
 
 
 class TargetBatchPipeline(LandingTarget):
-    """Lands what any Singer tap says as files, and registers them in a batch-pipeline."""
+    """Lands the records of any Singer tap as files, and registers them in a batch-pipeline."""
 
     package_name = "batch-pipeline"
 

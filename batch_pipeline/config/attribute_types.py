@@ -172,8 +172,8 @@ def _connection(text: str) -> str:
         has_password = parts.password is not None
     except ValueError as error:
         raise refusal(f"is not a database URL; {_ADVICE}") from error
-    asked = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    if has_password or any(secret in name for name in asked for secret in _URL_SECRETS):
+    options = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if has_password or any(secret in name for name in options for secret in _URL_SECRETS):
         raise refusal(f"holds a password, which a stream file must not; {_ADVICE}")
     return text
 

@@ -126,12 +126,12 @@ def _with_base(conn: str, base: Path) -> str:
 
 
 _LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
-_CHOICES = {
-    "uri": "one of them",
-    "roots": "`source.meta_table.roots`",
-    "listing": "rows as they come",
-    "events": "rows as they come",
-    "max_item_size": "rows whose locations name ranges of bytes",
+_INSTEAD = {
+    "uri": "use one of them",
+    "roots": "use `source.meta_table.roots`",
+    "listing": "rows are read as they come",
+    "events": "rows are read as they come",
+    "max_item_size": "use rows whose locations name ranges of bytes",
 }
 
 
@@ -222,17 +222,17 @@ class SourceAttributes(Section):
             return
         for key in ("uri", "roots", "include", "exclude", "listing", "events", "max_item_size"):
             if key in self.model_fields_set:
-                choice = _CHOICES.get(key, "`source.meta_table.where` chooses rows")
-                problem = f"cannot stand beside `source.meta_table`; expected {choice}"
+                instead = _INSTEAD.get(key, "use `source.meta_table.where`")
+                problem = f"cannot be combined with `source.meta_table`; {instead}"
                 raise refusal(problem, key=f"source.{key}")
 
     def _check_arrivals(self, place: str) -> None:
         if self.roots and scheme_of(place) != "file":
-            problem = "says where links lead to; expected none beside a bucket, which has no links"
+            problem = "is for the links of a folder; omit it for a bucket, which has none"
             raise refusal(problem, key="source.roots")
         for key in ("listing", "events"):
             if key in self.model_fields_set and not filesystem_of(place).has_events:
-                problem = "is there for buckets only; expected none beside a folder"
+                problem = "is for buckets only; omit it for a folder"
                 raise refusal(problem, key=f"source.{key}")
 
     def to_model(self, base: Path) -> SourceFiles:

@@ -516,7 +516,7 @@ def propose(
         SourceUnavailableError: a store cannot be reached.
     """
     site = _Site(folder, _location_of(place))
-    groups, troubles = _listed(site, include)
+    groups, errors = _listed(site, include)
     choice = _choose(groups, site)
     if include and not choice.left_out:
         choice.source["include"] = list(include)
@@ -549,7 +549,7 @@ def propose(
         machine=machine,
         files_found=sum(len(one.sizes) for one in groups),
         bytes_found=sum(sum(one.sizes) for one in groups),
-        notes=[*troubles, *_notes(sample)],
+        notes=[*errors, *_notes(sample)],
         batches_folder=site.batches,
     )
 
@@ -567,7 +567,7 @@ def _listed(site: _Site, include: Sequence[str]) -> tuple[list[Group], list[str]
     if not groups:
         what = f"no file named {', '.join(include)}" if include else "no file"
         step = "Copy files there first, or name another place with --from."
-        raise project_not_made(shown(site.uri), f"{what} is there", step)
+        raise project_not_made(shown(site.uri), f"there is {what}", step)
     return groups, [str(one) for one in landing.troubles]
 
 

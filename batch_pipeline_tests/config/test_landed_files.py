@@ -221,8 +221,8 @@ def test_place_with_an_odd_name_is_found_again(tmp_path: Path, folder: str) -> N
 @pytest.mark.parametrize(
     ("files", "asked", "problem"),
     [
-        ({}, {}, "no file is there"),
-        ({"a.csv": CSV}, {"include": ("*.json",)}, r"no file named \*.json is there"),
+        ({}, {}, "there is no file"),
+        ({"a.csv": CSV}, {"include": ("*.json",)}, r"there is no file named \*.json"),
         ({"a.csv": b"", "b.csv": b""}, {}, "all files are empty"),
         ({"a.zip": b"PK\x03\x04...."}, {}, "1 a[*].zip: is a zip archive"),
         ({"a.csv": CSV}, {"name": "my sales"}, "--name my sales: is not a valid stream name"),

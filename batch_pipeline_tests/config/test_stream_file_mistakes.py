@@ -134,8 +134,8 @@ BESIDE = "meta_table: {table: t, roots: [/]}"
             "uri: x, options: {columns: []}",
             "`source.options.columns` was removed; convert the files",
         ),
-        ("uri: x, listing: {order: ascending}", "`source.listing` is there for buckets only"),
-        (f"uri: x, events: {{queue: '{QUEUE}'}}", "`source.events` is there for buckets only"),
+        ("uri: x, listing: {order: ascending}", "`source.listing` is for buckets only"),
+        (f"uri: x, events: {{queue: '{QUEUE}'}}", "`source.events` is for buckets only"),
         ("uri: 's3://b-1', listing: {relist: 1h}", "is '1:00:00'; expected none without `order:"),
         ("uri: 's3://b-1', listing: {order: ascending, relist: 0}", "is '0:00:00'; expected more"),
         (
@@ -149,7 +149,7 @@ BESIDE = "meta_table: {table: t, roots: [/]}"
         ("uri: 's3://b-1', events: {queue: 'https://me:hunter2@sqs/1/x'}", "is not a usable queue"),
         (
             "uri: 's3://b-1', roots: [/data]",
-            "`source.roots` says where links lead to; expected none",
+            "`source.roots` is for the links of a folder; omit it",
         ),
         ("", "`source.uri` is missing; expected it, or `source.meta_table`"),
         ("include: [a]", "`source.uri` is missing"),
@@ -162,12 +162,12 @@ BESIDE = "meta_table: {table: t, roots: [/]}"
         ),
         (
             f"roots: [/data], {BESIDE}",
-            "`source.roots` cannot stand beside `source.meta_table`; exp",
+            "`source.roots` cannot be combined with `source.meta_table`; u",
         ),
-        (f"uri: x, {BESIDE}", "`source.meta_table`; expected one of them"),
-        (f"include: [a], {BESIDE}", "expected `source.meta_table.where` chooses rows"),
-        (f"max_item_size: 1MiB, {BESIDE}", "expected rows whose locations name ranges of bytes"),
-        (f"listing: {{order: ascending}}, {BESIDE}", "`source.meta_table`; expected rows as they"),
+        (f"uri: x, {BESIDE}", "`source.meta_table`; use one of them"),
+        (f"include: [a], {BESIDE}", "use `source.meta_table.where`"),
+        (f"max_item_size: 1MiB, {BESIDE}", "use rows whose locations name ranges of bytes"),
+        (f"listing: {{order: ascending}}, {BESIDE}", "`source.meta_table`; rows are read as they"),
     ],
 )
 def test_source_with_a_mistake_is_refused_with_its_line(
