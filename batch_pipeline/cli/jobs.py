@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import head, note, print_json, print_some, say
+from batch_pipeline.cli.console import fact, head, note, print_json, print_some, say
 from batch_pipeline.cli.options import (
     Suggestions,
     as_json,
@@ -151,7 +151,7 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
     with _opened() as pipeline:
         table = pipeline.job(job, meta_table).meta_table
         one = pipeline.database.jobs.resume(job, table)
-    print_json(_job(one)) if as_json else say(f"{job} goes on.")
+    print_json(_job(one)) if as_json else say(f"{job} is resumed.")
 
 
 @jobs.command()
@@ -294,11 +294,11 @@ def _print_report(report: JobReport) -> None:
     one = report.job
     of = f"late arrivals of {report.parent}" if one.kind == "late" else f"{one.kind} job"
     head(one.name)
-    say(f"  {of} on {one.meta_table}")
+    fact("meta table", f"{one.meta_table}, {of}")
     if one.paused is not None:
-        say(f"  paused   {one.paused or 'no reason given'}")
+        fact("paused", one.paused or "no reason given")
     weight = _weight(one, report.waiting_weight)
-    say(f"  waiting  batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
+    fact("waiting", f"batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
     counts = [f"{report.batches[one]} {one.value}" for one in BatchState if one in report.batches]
     end = " (finished)" if report.is_finished else ""
-    say(f"  batches  {', '.join(counts) or 'none'}{end}")
+    fact("batches", f"{', '.join(counts) or 'none'}{end}")

@@ -70,7 +70,7 @@ def test_status_of_a_stream_in_order_is_four_lines(scene: DefsScene) -> None:
     landing = scene.stream.source.place
     assert shown("status") == [
         "orders",
-        "  now         all is published, the last 3 hours ago",
+        "  now         everything is published, last 3 hours ago",
         "  batches     4 published",
         f"  source      folder {landing}",
         "  ceiling     12 (registrar); nothing holds it back",
