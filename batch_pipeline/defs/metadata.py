@@ -146,6 +146,13 @@ def generation_of(event: dg.AssetMaterialization | None) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def latest_generation(instance: dg.DagsterInstance, asset_key: dg.AssetKey, key: str) -> int:
+    """Return the generation in the latest event of a partition, or 0 without an event."""
+    of_key = dg.AssetRecordsFilter(asset_key=asset_key, asset_partitions=[key])
+    records = instance.fetch_materializations(of_key, limit=1).records
+    return generation_of(records[0].asset_materialization) if records else 0
+
+
 def backfill_observation(stream: Stream, progress: Progress) -> dg.AssetObservation:
     """Build the observation of a backfill's progress."""
     counts = {f"batches_{state.value}": count for state, count in progress.states.items()}

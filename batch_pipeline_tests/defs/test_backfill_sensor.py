@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
-from batch_pipeline.defs.sensors.run_requests import LaunchCursor
+from batch_pipeline.defs.sensors import LaunchCursor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges

@@ -30,7 +30,7 @@ def test_load_into_a_server_that_is_gone_holds_up_no_other_target(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the step to be tried four times, and the other target to be sent the batch once."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
     monkeypatch.setenv("WAREHOUSE", "postgresql://someone@127.0.0.1:1/warehouse")
     targets = {
         "gone": {"postgres": {"conn": "$WAREHOUSE"}},
@@ -51,8 +51,8 @@ def test_load_into_a_target_that_somebody_else_loads_holds_up_no_other(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the step to wait for the one after it has loaded into the other."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.loaded._PAUSE_SECONDS", 0)
-    monkeypatch.setattr("batch_pipeline.defs.assets.loaded._MAX_WAITS", 1)
+    monkeypatch.setattr("batch_pipeline.defs.loads._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.loads._MAX_WAITS", 1)
     targets = {name: target(tmp_path / name, EAGER) for name in ("busy", "good")}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)

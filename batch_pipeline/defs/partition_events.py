@@ -9,7 +9,7 @@ from typing import Self, cast
 
 import dagster as dg
 
-from batch_pipeline.defs.metadata import generation_of
+from batch_pipeline.defs.metadata import generation_of, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG, DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch
@@ -92,8 +92,13 @@ class Materializations:
         """Report a published batch; `is_repeated` if an earlier run or try may have reported it."""
         if self.is_awaited:
             self._held.append(event)
-        elif not (is_repeated and self._is_shown(event)):
-            self.context.log_event(event)
+            return
+        if is_repeated and event.partition is not None:
+            instance, key = self.context.instance, event.partition
+            shown = latest_generation(instance, event.asset_key, key)
+            if 0 < generation_of(event) <= shown:
+                return
+        self.context.log_event(event)
 
     def check_downstream(self, blocking: Sequence[str]) -> None:
         """Fail the step if blocking checks failed and an asset of the run waits for it.
@@ -129,15 +134,6 @@ class Materializations:
     def _log_held(self) -> None:
         while self._held:
             self.context.log_event(self._held.pop(0))
-
-    def _is_shown(self, event: dg.AssetMaterialization) -> bool:
-        assert event.partition is not None  # noqa: S101 - only partitions are materialized here
-        of_key = dg.AssetRecordsFilter(
-            asset_key=event.asset_key, asset_partitions=[event.partition]
-        )
-        records = self.context.instance.fetch_materializations(of_key, limit=1).records
-        last = generation_of(records[0].asset_materialization) if records else 0
-        return 0 < generation_of(event) <= last
 
 
 def _output(events: list[dg.AssetMaterialization]) -> dg.Output[None]:
@@ -183,6 +179,25 @@ def repeated(run: dg.DagsterRun) -> set[str]:
         return {run.run_id}
     ids = (run.run_id, run.parent_run_id, run.root_run_id)
     return {run_id for run_id in ids if run_id is not None}
+
+
+def raise_failures(
+    failures: Mapping[str, PipelineError], tried: int, *, done: str = "published"
+) -> None:
+    """Fail the run if some of its batches failed; `done` is the state of the others.
+
+    Raises:
+        Failure: with the first reasons by batch.
+    """
+    if failures:
+        waiting = sum(isinstance(error, WaitsError) for error in failures.values())
+        others = "those that do not wait are" if waiting else "others are"
+        raise dg.Failure(
+            f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
+            f"{summarize_errors(failures.values())}",
+            metadata=errors_by_batch(failures),
+            allow_retries=False,
+        )
 
 
 def already_published_by_run(
