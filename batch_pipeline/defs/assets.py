@@ -34,6 +34,7 @@ from batch_pipeline.defs.partition_events import (
     NOTHING,
     Materializations,
     already_published_by_run,
+    ensure_own_location,
     infrastructure_failure,
     raise_failures,
 )
@@ -89,6 +90,7 @@ def files_asset(stream: Stream) -> dg.AssetsDefinition:
 def _register(
     context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream
 ) -> Iterator[dg.MaterializeResult[None]]:
+    ensure_own_location(context, stream)
     filesystem = None
     if lands_in_s3(stream):
         client = context.resources.batch_pipeline_s3  # Dagster hands out the resource's client
@@ -189,6 +191,7 @@ def encode_partitions(
         Failure, RetryRequested: the infrastructure failed.
     """
     context, failures = published.context, dict[str, PipelineError]()
+    ensure_own_location(context, encode_context.stream)
     for key in context.partition_keys:
         try:
             _encode_partition(published, encode_context, database, asset, key)

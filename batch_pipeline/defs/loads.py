@@ -32,6 +32,7 @@ from batch_pipeline.defs.partition_events import (
     NOTHING,
     Materializations,
     WaitsError,
+    ensure_own_location,
     infrastructure_failure,
     raise_failures,
     repeated,
@@ -45,7 +46,7 @@ from batch_pipeline.defs.runs import (
     runs_about_to_be_repeated,
     sensor_status,
 )
-from batch_pipeline.defs.sensors import SensorCursor
+from batch_pipeline.defs.sensors import SensorCursor, check_code_location
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, PipelineError
 from batch_pipeline.model.load import LoadedGeneration, PostgresTarget, Target
@@ -89,6 +90,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
     ) -> Iterator[dg.Output[None]]:
         pipeline = batch_pipeline.pipeline
         with Materializations(context) as events:
+            ensure_own_location(context, stream)
             try:
                 labels = _published_labels(pipeline.database, stream, context.partition_keys)
             except PipelineError as error:
@@ -257,6 +259,7 @@ def load_due_job(stream: Stream) -> dg.JobDefinition:
 
     @dg.op(name=f"{load_job(stream)}_due", out=dg.Out(dg.Nothing))
     def load_due(context: dg.OpExecutionContext, batch_pipeline: PipelineResource) -> None:
+        ensure_own_location(context, stream)
         load_into_targets(context, batch_pipeline.pipeline, stream)
 
     return op_job(
@@ -283,7 +286,6 @@ class LoadCursor(SensorCursor):
     published: Mapping[str, int] = field(default_factory=dict)
     mark: int = 0
     is_quiet: bool = False
-    looked_at: float = 0
     loaded: int = 0
     due: int = 0
     failures: int = 0
@@ -324,10 +326,11 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
     def loads(
         context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource
     ) -> dg.SensorResult | dg.SkipReason:
-        pipeline = batch_pipeline.pipeline
+        pipeline, cursor = batch_pipeline.pipeline, LoadCursor.of_cursor(context.cursor)
         try:
+            check_code_location(context, stream, cursor, time.time())
             ensure_inventory_current(pipeline.database, stream, checked)
-            return _tick(pipeline, stream, context.instance, context.cursor)
+            return _tick(pipeline, stream, context.instance, cursor)
         except PipelineError as error:
             return dg.SkipReason(str(error))
 
@@ -335,21 +338,21 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
 
 
 def _tick(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, text: str | None
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: LoadCursor
 ) -> dg.SensorResult:
-    cursor, loads, now = LoadCursor.of_cursor(text), pipeline.database.loads, time.time()
+    loads, now = pipeline.database.loads, time.time()
     targets = [target.name for target in stream.targets]
     counts = pipeline.database.change_feed.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
     is_same = published == cursor.published and loads.cursor(stream.name, targets) == cursor.mark
     if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
-        return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=text)
+        return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
     runs = [
         *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
         *runs_about_to_be_repeated(instance),
     ]
     if any(materializes(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
-        return dg.SensorResult(skip_reason="a load is running.", cursor=text)
+        return dg.SensorResult(skip_reason="a load is running.", cursor=cursor.cursor())
     mark = loads.cursor(stream.name, targets)
     new = list(islice(loads.in_all_targets(stream.name, targets, cursor.mark), _MAX_EVENTS))
     if len(new) == _MAX_EVENTS:

@@ -1,6 +1,7 @@
 """Events of the steps that encode or load partitions: materializations, and failures by batch."""
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,12 +10,19 @@ from typing import Self, cast
 
 import dagster as dg
 
+from batch_pipeline.defs.instance.code_locations import ensure_only_location
 from batch_pipeline.defs.metadata import generation_of, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG, DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch
-from batch_pipeline.model.errors import BatchDataError, PipelineError, RetryableError
+from batch_pipeline.model.errors import (
+    BatchDataError,
+    ConfigurationError,
+    PipelineError,
+    RetryableError,
+)
 from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Stream
 
 MAX_REASONS = 20  # a run page shows messages whole
 
@@ -171,6 +179,23 @@ def infrastructure_failure(
         context.log.warning(reasons)
         return dg.RetryRequested(max_retries=_MAX_RETRIES, seconds_to_wait=_PAUSE_SECONDS)
     return dg.Failure(reasons, allow_retries=False)
+
+
+def ensure_own_location(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, stream: Stream
+) -> None:
+    """Check that no sensor of another code location launches batches of a stream.
+
+    Raises:
+        Failure: one does; the step has done nothing.
+    """
+    origin = context.run.remote_job_origin
+    location = None if origin is None else origin.repository_origin.code_location_origin
+    name = None if location is None else location.location_name
+    try:
+        ensure_only_location(context.instance, stream, name, time.time())
+    except ConfigurationError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
 
 
 def repeated(run: dg.DagsterRun) -> set[str]:

@@ -7,7 +7,7 @@ may be repeated, or lost in a crash. `dagster.yaml` limits how many runs execute
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
+from batch_pipeline.defs.instance.code_locations import ensure_only_location
 from batch_pipeline.defs.metadata import (
     backfill_observation,
     changed_observation,
@@ -70,15 +71,31 @@ _Result = dg.SensorResult | dg.SkipReason
 class SensorCursor:
     """The cursor of a sensor, stored as JSON; each field has a default."""
 
+    looked_at: float = 0
+
     @classmethod
     def of_cursor(cls, cursor: str | None) -> Self:
         """Parse a cursor; one with unknown fields, of another release, is ignored."""
-        fields = json.loads(cursor) if cursor else {}
-        return cls(**fields) if fields.keys() <= {*cls.__slots__} else cls()
+        values = json.loads(cursor) if cursor else {}
+        return cls(**values) if values.keys() <= {one.name for one in fields(cls)} else cls()
 
     def cursor(self) -> str:
         """Format the cursor."""
         return json.dumps(asdict(self))
+
+
+def check_code_location(
+    context: dg.SensorEvaluationContext, stream: Stream, cursor: SensorCursor, now: float
+) -> None:
+    """Check that no other code location launches the stream: in a first tick, and once a minute.
+
+    Raises:
+        ConfigurationError: another one does.
+    """
+    origin = context.code_location_origin
+    if now // 60 != cursor.looked_at // 60:  # the states of all sensors are read
+        location = None if origin is None else origin.location_name
+        ensure_only_location(context.instance, stream, location, now)
 
 
 _AT_ONCE = 3
@@ -93,14 +110,15 @@ class LaunchCursor(SensorCursor):
 
     `runs` counts the requested runs, so that run keys are unique; `tries` counts launches of keys
     that are still due, the last one at `launched_at`; `looked_at` is the time of the last tick, and
-    `open_jobs` are the backfills that were unfinished then. Times are seconds since 1970.
+    `open_jobs` are the backfills that were unfinished then. `stream` tells other code locations
+    what the sensor launches. Times are seconds since 1970.
     """
 
     runs: int = 0
     tries: Mapping[str, int] = field(default_factory=dict)
     launched_at: Mapping[str, float] = field(default_factory=dict)
-    looked_at: float = 0
     open_jobs: Sequence[str] = ()
+    stream: str = ""
 
     def retries_exhausted(self, key: str) -> bool:
         """Return whether a key is still due after three launches."""
@@ -236,8 +254,9 @@ def _launch(
     cursor = LaunchCursor.of_cursor(context.cursor)
     now = time.time()
     try:
+        check_code_location(context, stream, cursor, now)
         cancel_batches_since(pipeline, context.instance, stream, cursor.looked_at)
-        found = find(replace(cursor, looked_at=now))
+        found = find(replace(cursor, looked_at=now, stream=stream.name))
         sync = found.sync
         plan = plan_launches(
             context.instance, stream, asset, sync.statuses, sync.order, found.cursor
