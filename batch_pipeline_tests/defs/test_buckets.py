@@ -29,11 +29,6 @@ from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3FileSystem
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 KEY = "00000001-00000002"
 
 

@@ -25,28 +25,18 @@ from dagster._core.scheduler.instigation import (
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import LaunchCursor
-from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 SENSOR = "orders_new_files"
 ORDERS = LaunchCursor(stream="orders").cursor()
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene, tmp_path: Path) -> Iterator[DefsScene]:
     """The stream `orders` in an instance that stores the states of sensors."""
     (tmp_path / "dagster").mkdir()
-    with (
-        open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened,
-        dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance,
-    ):
-        yield replace(opened, instance=instance)
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        yield replace(scene, instance=instance)
 
 
 def _repository(location: str) -> RemoteRepositoryOrigin:
@@ -129,6 +119,13 @@ def test_location_goes_on_if_no_other_launches_the_stream(
 ) -> None:
     _tick_elsewhere(scene, **elsewhere)  # type: ignore[arg-type]
     assert isinstance(_tick(scene), dg.SensorResult)
+
+
+def test_first_by_name_of_two_locations_that_started_together_goes_on(scene: DefsScene) -> None:
+    for location in ("copy", "etl"):
+        _tick_elsewhere(scene, location)
+    assert isinstance(_tick(scene, location="copy"), dg.SensorResult)
+    assert "'copy' and 'etl'" in str(_tick(scene, location="etl"))
 
 
 def test_second_location_that_appears_later_is_noticed_within_a_minute(scene: DefsScene) -> None:

@@ -27,10 +27,6 @@ from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, SECOND, THIRD, publish_file
 from batch_pipeline_tests.seeds import execute, query
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 FOURTH = "00000010-00000012"
 VOIDS = "CREATE SEQUENCE batch_pipeline.voids"
 CUT = """

@@ -14,11 +14,6 @@ from batch_pipeline_tests.load.target_scripts import EAGER, SILENT
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE
 from batch_pipeline_tests.seeds import query
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 
 def ends(database: Database) -> list[tuple[Any, ...]]:
     """Count the loads of each target by what they came to."""

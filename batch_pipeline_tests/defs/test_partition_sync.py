@@ -1,8 +1,5 @@
 """Ticks that remember: what a quiet one leaves out; losing a tick or a memory is harmless."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
@@ -14,15 +11,9 @@ from batch_pipeline.defs.partition_sync import (
     SyncPlan,
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
-from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded
 from batch_pipeline_tests.seeds import claimed, execute, publish
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 SENSOR = "orders_new_files"
 KEYS = [
@@ -31,15 +22,6 @@ KEYS = [
     "00000007-00000009",
     "00000010-00000012",
 ]
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items in four batches that wait."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def _lost_tick(scene: DefsScene) -> dg.SensorResult:

@@ -27,11 +27,6 @@ from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import Step, TinyEncoder
 from batch_pipeline_tests.seeds import execute
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 KEYS = [
     "00000001-00000003",
     "00000004-00000006",

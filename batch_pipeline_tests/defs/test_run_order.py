@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-import pytest
 
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import PRIORITY_TAG
@@ -11,10 +10,6 @@ from batch_pipeline.defs.runs import priority
 from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline_tests.factories import stream
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

@@ -34,11 +34,6 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Stream
 from batch_pipeline_tests.factories import batch, stream
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 REPOSITORY = RemoteRepositoryOrigin(
     GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock"), "__repository__"
 )

@@ -20,30 +20,35 @@ _ACTIVE = timedelta(minutes=2)  # a busy daemon evaluates a sensor later than it
 def ensure_only_location(
     instance: dg.DagsterInstance, stream: Stream, location: str | None, now: float
 ) -> None:
-    """Check that no sensor of another code location launches batches of a stream.
+    """Check that no other code location launches the batches of a stream.
 
     A sensor stores the name of its stream in its cursor at the end of its first tick. So the
-    location that was there first goes on, and the sensors of the second never get that far. A
-    location that was renamed waits until the old one has not been active for two minutes.
-    `location` is None for runs of our commands, which hold the lock of the home instead.
+    location that was there first goes on, and the sensors of the second never get that far. If two
+    start at the same time, the first by name goes on. A location that was renamed waits until the
+    old one has not been active for two minutes. `location` is None for runs of our commands, which
+    hold the lock of the home instead.
 
     Raises:
-        ConfigurationError: there is such a sensor.
+        ConfigurationError: another location does.
     """
     if location is None:
         return
     prefix, mark = f"{identifier(stream)}_", f'"stream": {json.dumps(stream.name)}'
+    active: dict[str, tuple[str, float]] = {}
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
-        other, data = state.origin.location_name, state.instigator_data
-        if other == location or not state.is_running or not isinstance(data, SensorInstigatorData):
-            continue
-        ticked_at = data.last_tick_start_timestamp or data.last_tick_timestamp or 0
-        is_ours = state.instigator_name.startswith(prefix) and mark in (data.cursor or "")
-        if is_ours and ticked_at >= now - _ACTIVE.total_seconds():
-            raise ConfigurationError(
-                f"The stream {stream.name!r} is defined in two code locations, {other!r} and "
-                f"{location!r}: the sensor {state.instigator_name} of {other!r} was evaluated at "
-                f"{datetime.fromtimestamp(ticked_at, UTC):%H:%M:%S} UTC. Nothing was done in "
-                f"{location!r}. Remove the stream from one of the two, or rename it; a location "
-                f"that was removed or renamed counts for {_ACTIVE.seconds // 60} more minutes."
-            )
+        data, sensor = state.instigator_data, state.instigator_name
+        if state.is_running and isinstance(data, SensorInstigatorData):
+            ticked_at = data.last_tick_start_timestamp or data.last_tick_timestamp or 0
+            is_ours = sensor.startswith(prefix) and mark in (data.cursor or "")
+            if is_ours and ticked_at >= now - _ACTIVE.total_seconds():
+                active[state.origin.location_name] = sensor, ticked_at
+    owner = min(active, default=location)
+    if owner != location:
+        sensor, ticked_at = active[owner]
+        raise ConfigurationError(
+            f"The stream {stream.name!r} is defined in two code locations, {owner!r} and "
+            f"{location!r}: the sensor {sensor} of {owner!r} was evaluated at "
+            f"{datetime.fromtimestamp(ticked_at, UTC):%H:%M:%S} UTC. Nothing was done in "
+            f"{location!r}. Remove the stream from one of the two, or rename it; a location that "
+            f"was removed or renamed counts for {_ACTIVE.seconds // 60} more minutes."
+        )
