@@ -213,10 +213,15 @@ def discovery_metadata(
     }
 
 
-def status_observation(
-    stream: Stream, status: StreamStatus, recent: Sequence[RecentBatch]
-) -> dg.AssetObservation:
-    """Build the observation of a stream's status."""
+def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
+    """Read the status of a stream.
+
+    Raises:
+        PipelineError: the user's table cannot be read.
+    """
+    database = pipeline.database
+    status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
+    recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
     total, waiting, oldest = status.total, status.waiting, status.oldest
     metadata: dict[str, Any] = {
         "items": total.items,
@@ -303,18 +308,6 @@ def _table(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dg.Ta
     return dg.MetadataValue.table(
         records=[dg.TableRecord(dict(row)) for row in rows], schema=dg.TableSchema(columns=columns)
     )
-
-
-def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
-    """Read the status of a stream.
-
-    Raises:
-        PipelineError: the user's table cannot be read.
-    """
-    database = pipeline.database
-    status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
-    recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
-    return status_observation(stream, status, recent)
 
 
 def changed_observation(
