@@ -21,7 +21,7 @@ from batch_pipeline.model import failpoint
 from batch_pipeline.model.checks import Finding, Level, compare_clocks, failure, fine, warning
 from batch_pipeline.model.location import shown, to_path
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.spark.sessions.java import (
+from batch_pipeline.spark.java import (
     JAVA_VARIABLE,
     MIN_JAVA_VERSION,
     java_candidates,

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
 from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.spark.transform import frame_columns, frame_schema
+from batch_pipeline.spark.frames import frame_columns, frame_schema
 
 ALL = [
     ("u", "unknown"),

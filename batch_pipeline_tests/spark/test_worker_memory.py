@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import resource
-from batch_pipeline.encode.worker_memory import keep_freed_memory
+from batch_pipeline.spark.worker_daemon import keep_freed_memory
 
 if {kept}:
     keep_freed_memory()

@@ -5,6 +5,7 @@ Without it each worker imports pyarrow and this package itself. Spark runs this 
 open files or start threads, since workers are forks of it.
 """
 
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -19,12 +20,14 @@ MODULES = (
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyspark.worker",
-    "batch_pipeline.spark.frames",
+    "batch_pipeline.spark.transform",
     "batch_pipeline.spark.task_planning",
     "batch_pipeline.encode.task",
 )
 IDLE_CHECK_SECONDS = 60
 IDLE_CHECKS = 2  # in a row, before the process ends
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_LARGEST_BLOCK = 32 * 2**20
 
 
 def main() -> None:
@@ -32,16 +35,28 @@ def main() -> None:
     _prefer_installed_pyspark()
     for module in MODULES:
         # On a cluster a module may be missing. Workers must start all the same: the probe of
-        # `executor_diagnostics` then reports what is missing.
+        # `diagnostics` then reports what is missing.
         with suppress(ImportError):
             importlib.import_module(module)
-    importlib.import_module("batch_pipeline.encode.worker_memory").keep_freed_memory()
+    keep_freed_memory()
     # A worker collects garbage after each task. Frozen, the imported modules are not scanned again:
     # that took 45 ms of each task.
     gc.collect()
     gc.freeze()
     _exit_when_idle()
     importlib.import_module("pyspark.daemon").manager()
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MiB of freed memory instead of returning it to the system.
+
+    Blocks of some MiB are allocated and freed all the time, and the system clears each page that it
+    hands out. Does nothing where the C library has no `mallopt`.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+        mallopt(_TRIM_THRESHOLD, 2 * _LARGEST_BLOCK)
 
 
 def _prefer_installed_pyspark() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkFiles, cloudpickle
 
 from batch_pipeline.model.errors import TasksLostError
-from batch_pipeline.spark.executor_diagnostics import (
+from batch_pipeline.spark.diagnostics import (
     ExecutorReport,
     diagnose_executor,
     find_problem,
@@ -19,11 +19,8 @@ from batch_pipeline.spark.executor_diagnostics import (
     missing_modules,
     process_loss_error,
 )
-from batch_pipeline.spark.packed_archive import ArchiveNote
+from batch_pipeline.spark.packed_archive import package_digest
 
-HERE = ArchiveNote(
-    python="3.11", platform="linux-x86_64", release="1", package="abc", distributions={}
-)
 LOST = (
     "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed "
     "4 times, most recent failure: Lost task 0.3 in stage 3.0 (TID 7) (10.0.0.7 executor 2): {}"
@@ -42,14 +39,11 @@ print(pickle.load(sys.stdin.buffer)(0))
 def report_of(**facts: Any) -> ExecutorReport:
     """Return the report of an executor that has everything, but for `facts`."""
     complete: dict[str, Any] = {
-        "task_id": 1,
         "host": "h",
         "python": "3.11.7",
-        "platform": "linux-x86_64",
         "missing_modules": (),
         "import_error": None,
         "package_digest": "abc",
-        "archive_note": None,
     }
     return ExecutorReport(**(complete | facts))
 
@@ -68,12 +62,11 @@ CAUSES = {
 
 
 @pytest.mark.parametrize(("reason", "cause"), CAUSES.values(), ids=CAUSES)
-def test_diagnose_executor_of_a_lost_task_names_executor_and_cause(reason: str, cause: str) -> None:
-    """Host and id are those of Spark's own pages."""
+def test_diagnose_executor_of_a_lost_task_names_host_and_cause(reason: str, cause: str) -> None:
     error = diagnose_executor("yarn", LOST.format(reason))
     assert error is not None
     assert cause in str(error)
-    assert str(error).startswith("Executor 2 on 10.0.0.7, of Spark at yarn, cannot run tasks: ")
+    assert str(error).startswith("The executor on 10.0.0.7, of Spark at yarn, cannot run tasks: ")
     assert str(error).endswith(", then run again.")
 
 
@@ -97,57 +90,36 @@ def test_diagnose_executor_of_another_failure_returns_none(report: str) -> None:
 
 BY_TASKS = "ExecutorLostFailure (executor 2 exited caused by one of the running tasks) Reason: 137"
 BY_OTHERS = "ExecutorLostFailure (executor 2 exited unrelated to the running tasks) Reason: gone"
-
-
-IN_TASKS = {
-    "executor": (LOST.format(BY_TASKS), True),
-    "worker": (LOST.format("SparkException: Python worker exited unexpectedly (crashed)"), True),
-    "taken away": (LOST.format(BY_OTHERS), False),
-    "shut down": ("Job 3 cancelled because SparkContext was shut down", False),
-    "removed": ("Job aborted due to stage failure: Master removed our application: FAILED", False),
+CALLED = "An error occurred while calling o144.collect.\n: org.apache.spark.SparkException: "
+IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+# A report, whether it is of a lost process, and whether the tasks may have ended that process.
+REPORTS = {
+    "executor": (LOST.format(BY_TASKS), True, True),
+    "worker": (LOST.format("SparkException: Python worker exited unexpectedly (1)"), True, True),
+    "taken away": (LOST.format(BY_OTHERS), True, False),
+    "shut down": (f"{CALLED}Job 4 cancelled because SparkContext was shut down\n", True, False),
+    "removed": (f"{CALLED}Master removed our application: KILLED\n\t", True, False),
+    "stopped": ("Cannot call methods on a stopped SparkContext.\nThis", True, False),
+    "shuffled records": (
+        "Most recent failure:\norg.apache.spark.shuffle.MetadataFetchFailedException: Missing",
+        True,
+        False,
+    ),
+    "python": (f'{IN_WORKER}  File "t.py", line 7, in add\nZeroDivisionError: 0', False, False),
+    "task": (f"{CALLED}Job aborted due to stage failure: Task 0 failed 4 times", False, False),
+    "cast": ("[CAST_INVALID_INPUT] The value 'x0' of the type STRING cannot be", False, False),
 }
 
 
-@pytest.mark.parametrize(("report", "is_in_tasks"), IN_TASKS.values(), ids=IN_TASKS)
-def test_process_loss_error_distinguishes_exits_in_tasks_from_outages(
-    report: str, is_in_tasks: bool
+@pytest.mark.parametrize(("report", "is_loss", "is_in_tasks"), REPORTS.values(), ids=REPORTS)
+def test_process_loss_is_told_from_failures_and_exits_in_tasks_from_outages(
+    report: str, is_loss: bool, is_in_tasks: bool
 ) -> None:
+    """A lost process does not count as a failure of a user's function or data."""
+    assert is_process_loss(report) is is_loss
     error = process_loss_error("yarn", report, "the reason")
     assert isinstance(error, TasksLostError) is is_in_tasks
     assert (error.target, error.reason) == ("yarn", "the reason")
-
-
-CALLED = "An error occurred while calling o144.collect.\n: org.apache.spark.SparkException: "
-SHUFFLED = (
-    "ResultStage 5 has failed the maximum allowable number of times: 4. Most recent failure reason:"
-    "\norg.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location"
-)
-IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-
-
-# A lost process does not count as a failure of a user's function or data.
-SHUT_DOWN = f"{CALLED}Job 4 cancelled because SparkContext was shut down\n\tat org.apache.spark"
-REMOVED = f"{CALLED}Job aborted due to stage failure: Master removed our application: KILLED\n\t"
-STOPPED = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis"
-DIVISION = f'{IN_WORKER}  File "t.py", line 7, in add\nZeroDivisionError: division by zero'
-FAILED_TASK = f"{CALLED}Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times"
-CAST = "[CAST_INVALID_INPUT] The value 'x0' of the type STRING cannot be cast to INT"
-IS_PROCESS_LOSS = {
-    "died": (LOST.format(BY_TASKS), True),
-    "taken away": (LOST.format(BY_OTHERS), True),
-    "shut down": (SHUT_DOWN, True),
-    "removed": (REMOVED, True),
-    "stopped": (STOPPED, True),
-    "shuffled records": (SHUFFLED, True),
-    "python": (DIVISION, False),
-    "task": (FAILED_TASK, False),
-    "cast": (CAST, False),
-}
-
-
-@pytest.mark.parametrize(("report", "is_loss"), IS_PROCESS_LOSS.values(), ids=IS_PROCESS_LOSS)
-def test_is_process_loss_of_a_report(report: str, is_loss: bool) -> None:
-    assert is_process_loss(report) is is_loss
 
 
 def test_missing_modules_leaves_out_what_the_driver_lacks() -> None:
@@ -169,18 +141,6 @@ def test_diagnose_executor_without_a_users_module_says_how_to_pack_it() -> None:
     assert "or install batch_pipeline_tests for the Python of the executors" in text
 
 
-def test_find_problem_of_a_complete_executor_is_none() -> None:
-    """Its package may be in another folder if the sources are equal."""
-    assert find_problem(report_of(), HERE) is None
-
-
-OTHER_ARCHIVE = {
-    "missing_modules": ("pyarrow",),
-    "platform": "linux-aarch64",
-    "archive_note": {"python": "3.11", "platform": "linux-x86_64"},
-}
-
-
 @pytest.mark.parametrize(
     ("facts", "problem", "step"),
     [
@@ -190,17 +150,20 @@ OTHER_ARCHIVE = {
             "pack packed.tar",
         ),
         ({"missing_modules": ("a", "b")}, "lacks modules: a, b", "BATCH_PIPELINE_SPARK_PACKED"),
-        ({"import_error": "bad ELF"}, "cannot import what tasks need (bad ELF)", "install"),
+        (
+            {"import_error": "bad ELF"},
+            "cannot import what tasks need (bad ELF)",
+            "on machines like",
+        ),
         ({"package_digest": "xyz"}, "another release of batch-pipeline", "pack packed.tar.gz"),
-        (OTHER_ARCHIVE, "is for Python 3.11 on linux-x86_64, and it has", "on a machine like it"),
     ],
-    ids=["one", "several", "broken", "release", "platform"],
+    ids=["one", "several", "broken", "release"],
 )
 def test_find_problem_returns_the_problem_and_the_next_step(
     facts: dict[str, Any], problem: str, step: str
 ) -> None:
-    """A wrong archive is the cause of all modules that are missing."""
-    result = find_problem(report_of(**facts), HERE)
+    assert find_problem(report_of(), "abc") is None
+    result = find_problem(report_of(**facts), "abc")
     assert result is not None
     assert problem in result[0]
     assert step in result[1]
@@ -215,8 +178,8 @@ def test_probe_of_this_process_finds_what_tasks_need(
 
     report = msgspec.json.decode(probe(0), type=ExecutorReport)
 
-    assert (report.missing_modules, report.import_error, report.archive_note) == ((), None, None)
-    assert report.package_digest == ArchiveNote.of_this_process({}).package
+    assert (report.missing_modules, report.import_error) == ((), None)
+    assert report.package_digest == package_digest()
     assert report.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
 
 
@@ -228,4 +191,4 @@ def test_probe_on_an_executor_without_the_package_reports_it_missing(tmp_path: P
 
     report = msgspec.json.decode(printed, type=ExecutorReport)
     assert report.missing_modules == ("batch_pipeline", "no_such")
-    assert (report.package_digest, report.archive_note) == (None, None)
+    assert report.package_digest is None

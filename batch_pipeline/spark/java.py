@@ -1,28 +1,47 @@
-"""Find the Java runtime that Spark starts with, without importing or starting Spark."""
+"""The Java runtime that Spark starts with, and the class-data archive that halves the start.
+
+Such an archive holds classes that a JVM maps from a file. It serves one Java runtime and one Spark;
+the JVM checks that itself and ignores an archive that does not fit. A session also starts without
+one; `class_data` builds it. This module neither imports nor starts Spark.
+"""
 
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
-from batch_pipeline.spark.sessions.launch import write_file
+from platformdirs import user_cache_path
+
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    InvalidValueError,
+    SparkUnavailableError,
+)
 
 JAVA_VARIABLE = "BATCH_PIPELINE_JAVA"
 MIN_JAVA_VERSION = 17
 _PROBE_TIMEOUT_SECONDS = 20
 _VECTOR = "jdk.incubator.vector"
 _VECTOR_MODULE = f"--add-modules={_VECTOR}"
-_MACOS_STUB = "/usr/bin/java"
-_MACOS_LOCATOR = "/usr/libexec/java_home"
+# Opens a dialog if there is no Java; an installed one is found by JAVA_HOME.
+_MACOS_STUB = "/usr/bin/java" if sys.platform == "darwin" else None
+
+# The JVM has little to do, since records stay in Python: the first-tier compiler and the serial
+# collector start fastest. A user's `spark.driver.extraJavaOptions` come later and win.
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+# Since then archives need no base archive, which slimmed runtimes such as the bundled one lack.
+_AOT_CACHE_VERSION = 25
 
 _WRAPPER = """\
 #!/bin/sh
@@ -46,8 +65,7 @@ class JavaChoice(StrEnum):
     BUNDLED = "bundled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Runtime:
+class _Runtime(NamedTuple):
     home: Path
     version: int
     has_vector_module: bool
@@ -106,9 +124,7 @@ def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]
         if configured:
             yield f"JAVA_HOME={configured}", Path(configured, "bin", "java")
         on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-        if sys.platform == "darwin" and on_path == _MACOS_STUB:
-            on_path = _locate_on_macos()
-        if on_path:
+        if on_path and on_path != _MACOS_STUB:
             yield on_path, Path(on_path)
     if choice is not JavaChoice.SYSTEM:
         bundled = _bundled_java()
@@ -122,18 +138,6 @@ def _java_choice(environment: Mapping[str, str]) -> JavaChoice:
         return JavaChoice(value)
     except ValueError:
         raise InvalidValueError(JAVA_VARIABLE, value, "auto, system or bundled") from None
-
-
-def _locate_on_macos() -> str | None:
-    """Return the path of a Java; running the system's stub when there is none opens a dialog."""
-    command = [_MACOS_LOCATOR, "--failfast", "--version", f"{MIN_JAVA_VERSION}+"]
-    try:
-        answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return f"{answer.stdout.strip()}/bin/java" if answer.returncode == 0 else None
 
 
 def _bundled_java() -> Path | None:
@@ -153,25 +157,18 @@ def _probe(java: Path, environment: Mapping[str, str]) -> _Runtime | None:
     home = java.resolve().parent.parent
     version, modules = java_version(home), _release(home, "MODULES")
     if version and modules and os.access(java, os.X_OK):
-        return _Runtime(home=home, version=version, has_vector_module=_VECTOR in modules.split())
-    properties = _properties([str(java), _VECTOR_MODULE], environment)
-    has_vector_module = properties is not None
-    if properties is None:
-        properties = _properties([str(java)], environment)
-    if properties is None or "java.home" not in properties:
-        return None
+        return _Runtime(home, version, _VECTOR in modules.split())
+    with_module = _properties([str(java), _VECTOR_MODULE], environment)
+    properties = with_module or _properties([str(java)], environment)
     major = re.match(r"\d+", properties.get("java.specification.version", ""))
-    if major is None:
+    if major is None or "java.home" not in properties:
         return None
-    return _Runtime(
-        home=Path(properties["java.home"]),  # the launcher may be a shim in another folder
-        version=int(major.group()),
-        has_vector_module=has_vector_module,
-    )
+    # The launcher may be a shim in another folder.
+    return _Runtime(Path(properties["java.home"]), int(major.group()), bool(with_module))
 
 
-def _properties(command: list[str], environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the system properties that a runtime prints; None if it does not start."""
+def _properties(command: list[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the system properties that a runtime prints; none if it does not start."""
     try:
         answer = subprocess.run(
             [*command, "-XshowSettings:properties", "-version"],
@@ -184,9 +181,9 @@ def _properties(command: list[str], environment: Mapping[str, str]) -> dict[str,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return {}
     if answer.returncode != 0:
-        return None
+        return {}
     return dict(re.findall(r"^ {4}([\w.]+) = (.*?)\s*$", answer.stderr, flags=re.MULTILINE))
 
 
@@ -211,3 +208,65 @@ def _java_missing(tried: list[str]) -> ConfigurationError:
         f"Set JAVA_HOME, or install a runtime with `uv add 'batch-pipeline[embedded]'` or "
         f"`pip install 'batch-pipeline[embedded]'`."
     )
+
+
+def spark_home() -> Path:
+    """Return the folder of Spark inside the installed pyspark, without importing it.
+
+    Raises:
+        SparkUnavailableError: pyspark is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkUnavailableError("local", "the package pyspark is not installed")
+    return Path(spec.origin).parent
+
+
+def archive_path(java: Path) -> Path:
+    """Return where the archive for this Java and the installed Spark is, in the user's cache."""
+    release, jars = (java / "release").resolve(), spark_home() / "jars"
+    # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
+    identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *JVM_OPTIONS]
+    with suppress(OSError):
+        identity.append(release.read_text())
+    digest = hashlib.sha256(os.fsencode("\n".join(identity))).hexdigest()[:12]
+    cache = user_cache_path("batch-pipeline", appauthor=False)
+    return cache / "java" / f"classes-{digest}.archive"
+
+
+def has_archive(path: Path) -> bool:
+    """Return whether there is an archive that this user owns: its classes are run."""
+    with suppress(OSError):
+        return path.stat().st_uid == os.geteuid()
+    return False
+
+
+def archive_options(java: Path) -> tuple[str, ...]:
+    """Return the Java options that use the archive; none while there is no archive."""
+    path = archive_path(java)
+    if not has_archive(path):
+        return ()
+    with suppress(OSError):
+        os.utime(path)  # the builder deletes archives that were not used for months
+    name = "AOTCache" if java_version(java) >= _AOT_CACHE_VERSION else "SharedArchiveFile"
+    return (f'"-XX:{name}={path}"',)
+
+
+def archive_writing_option(java: Path, path: Path) -> str:
+    """Return the Java option that writes the archive when the JVM ends."""
+    name = "AOTCacheOutput" if java_version(java) >= _AOT_CACHE_VERSION else "ArchiveClassesAtExit"
+    return f'"-XX:{name}={path}"'
+
+
+def write_file(path: Path, text: str, mode: int = 0o600) -> Path:
+    """Write a file as a whole unless it is there with this text and mode; return its path."""
+    with suppress(OSError, UnicodeDecodeError):
+        if path.stat().st_mode & 0o777 == mode and path.read_text(encoding="utf-8") == text:
+            return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(temporary).chmod(mode)
+    Path(temporary).replace(path)
+    return path
