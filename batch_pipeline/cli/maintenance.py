@@ -15,7 +15,7 @@ from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.errors import GarbageLeftError, PipelineError, StorageUnavailableError
 from batch_pipeline.model.garbage import Garbage, Reason
-from batch_pipeline.model.manifest_file import Discarded
+from batch_pipeline.model.manifest import Discarded
 from batch_pipeline.model.progress import start_step
 
 if TYPE_CHECKING:

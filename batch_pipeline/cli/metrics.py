@@ -7,7 +7,7 @@ import click
 
 from batch_pipeline.cli.console import complain, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.model.extras import requires_extra
+from batch_pipeline.model.errors import requires_extra
 
 
 @click.command()

@@ -22,7 +22,6 @@ from batch_pipeline.config.attribute_types import (
 )
 from batch_pipeline.config.source_attributes import SourceAttributes
 from batch_pipeline.config.target_attributes import TargetAttributes, TargetName
-from batch_pipeline.model.dagster_settings import Automation, DagsterRules
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.planning import Limits
@@ -38,7 +37,7 @@ from batch_pipeline.model.record_rules import (
     SchemaRules,
 )
 from batch_pipeline.model.schema import schema_of
-from batch_pipeline.model.stream import PartLimits, Storage, Stream
+from batch_pipeline.model.stream import Automation, DagsterRules, PartLimits, Storage, Stream
 
 _SDC = tuple(column for column in LineageColumn if column.value.startswith("_sdc_"))
 

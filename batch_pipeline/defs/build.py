@@ -36,9 +36,8 @@ from batch_pipeline.defs.sensors.batches import backfill_sensor, new_files_senso
 from batch_pipeline.defs.sensors.loads import loads_sensor
 from batch_pipeline.defs.sensors.run_ends import run_ends_sensor
 from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 
 
 def build_definitions(

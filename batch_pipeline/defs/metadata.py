@@ -16,9 +16,8 @@ from batch_pipeline.model.item import Registered
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.load import LoadedGeneration
 from batch_pipeline.model.manifest import Manifest, Origin
-from batch_pipeline.model.published import RecentBatch
 from batch_pipeline.model.schema import SchemaChange
-from batch_pipeline.model.status import StreamStatus, sparkline
+from batch_pipeline.model.status import RecentBatch, StreamStatus, sparkline
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage.filesystem import filesystem_of
 

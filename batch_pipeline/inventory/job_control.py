@@ -37,7 +37,7 @@ from batch_pipeline.model.errors import InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import Job, JobReport, check_storable
-from batch_pipeline.model.manifest_file import HELD
+from batch_pipeline.model.manifest import HELD
 
 RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
 _RETRYABLE_STATES = {*RETRIED_STATES, BatchState.INTERRUPTED}

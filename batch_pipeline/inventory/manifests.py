@@ -28,9 +28,8 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT
 from batch_pipeline.model.job import JobKind, portable
 from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob, PartFile
-from batch_pipeline.model.published import PublishedBatch, RecentBatch, RecordCounts
 from batch_pipeline.model.schema import RecordSchema, SchemaChange
-from batch_pipeline.model.status import SchemaStep
+from batch_pipeline.model.status import PublishedBatch, RecentBatch, RecordCounts, SchemaStep
 
 _newer = attempt.alias("newer")
 # A later generation of the same batch was published.

@@ -14,8 +14,14 @@ from functools import partial
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import InvariantError, PipelineError
-from batch_pipeline.model.published import RecentBatch
-from batch_pipeline.model.status import BatchTotals, SchemaStep, StreamStatus, Stuck, Tiling
+from batch_pipeline.model.status import (
+    BatchTotals,
+    RecentBatch,
+    SchemaStep,
+    StreamStatus,
+    Stuck,
+    Tiling,
+)
 
 
 class Check(StrEnum):

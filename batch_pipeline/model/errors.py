@@ -10,8 +10,11 @@ what state is left and what to do next. Credentials never belong into it. Only t
 the Dagster definitions translate errors into exit codes and failures.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Self
 
 
@@ -643,3 +646,34 @@ class FilesRemovedError(ConfigurationError):
             f"deleted on {removed_at:%Y-%m-%d} as configured in `storage`. Nothing was loaded "
             f"or changed. Materialize its partition again: every target loads the next generation."
         )
+
+
+@contextmanager
+def requires_extra(extra: str, feature: str) -> Iterator[None]:
+    """Convert a failed import within the block.
+
+    Raises:
+        ConfigurationError: a package of the extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise _missing(extra, feature, str(error.name)) from error
+
+
+def check_extra(extra: str, feature: str, package: str) -> None:
+    """Check that a package of an extra is installed, without importing it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    if find_spec(package) is None:
+        raise _missing(extra, feature, package)
+
+
+def _missing(extra: str, feature: str, package: str) -> ConfigurationError:
+    distribution = f"batch-pipeline[{extra}]"
+    return ConfigurationError(
+        f"{feature} needs the package {package}, which is not installed. Install it with "
+        f"`uv add '{distribution}'` or `pip install '{distribution}'`."
+    )

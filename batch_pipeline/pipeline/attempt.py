@@ -24,8 +24,7 @@ from batch_pipeline.model.errors import (
     repair_step,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import InventoryOlderError
+from batch_pipeline.model.manifest import InventoryOlderError, Manifest
 from batch_pipeline.model.record_rules import RESCUED, Evolution, LineageContext, OnBadFile
 from batch_pipeline.model.schema import (
     Column,

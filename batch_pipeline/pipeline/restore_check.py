@@ -25,7 +25,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.manifest_file import (
+from batch_pipeline.model.manifest import (
     HELD,
     MAX_BYTES,
     Discarded,

@@ -21,10 +21,11 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.model.location import join_uri
-from batch_pipeline.model.manifest import Manifest, PartFile
-from batch_pipeline.model.manifest_file import (
+from batch_pipeline.model.manifest import (
     InventoryOlderError,
+    Manifest,
     ManifestUnfitError,
+    PartFile,
     UnknownManifests,
 )
 from batch_pipeline.model.stream import Storage

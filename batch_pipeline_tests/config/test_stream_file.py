@@ -13,7 +13,6 @@ from batch_pipeline.config.stream_file import (
     load_valid_streams,
     read_stream_file,
 )
-from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, StreamFileError
 from batch_pipeline.model.planning import Limits
@@ -31,6 +30,7 @@ from batch_pipeline.model.record_rules import (
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import (
     CsvOptions,
+    DagsterRules,
     PartLimits,
     Source,
     SourceFormat,

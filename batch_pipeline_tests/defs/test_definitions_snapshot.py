@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.factories import stream
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import PRIORITY_TAG
 from batch_pipeline.defs.sensors.run_requests import priority
-from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.factories import stream
 
 pytestmark = [

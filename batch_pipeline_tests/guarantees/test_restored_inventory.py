@@ -9,8 +9,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.errors import ConfigurationError, JobPausedError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
+from batch_pipeline.model.manifest import HELD, InventoryOlderError, Manifest
 from batch_pipeline.pipeline.restore_check import (
     CheckedInventory,
     ensure_inventory_current,

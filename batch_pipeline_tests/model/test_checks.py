@@ -17,9 +17,9 @@ from batch_pipeline.model.checks import (
     format_age,
     inconclusive,
 )
-from batch_pipeline.model.published import RecentBatch
 from batch_pipeline.model.status import (
     BatchTotals,
+    RecentBatch,
     SchemaStep,
     StreamStatus,
     Stuck,

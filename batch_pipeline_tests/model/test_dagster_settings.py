@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.stream import DagsterRules
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ from uuid import UUID
 import pytest
 
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob
-from batch_pipeline.model.manifest_file import (
+from batch_pipeline.model.manifest import (
     MAX_BYTES,
+    Manifest,
     ManifestCounts,
     ManifestUnfitError,
+    Origin,
+    OriginItem,
+    OriginJob,
     parse_manifest_file,
     stream_of,
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
+from batch_pipeline.model.manifest import HELD, InventoryOlderError
 from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
 )

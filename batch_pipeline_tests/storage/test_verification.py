@@ -9,7 +9,7 @@ import pytest
 from batch_pipeline.model.checks import Check
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline.model.published import PublishedBatch, RecordCounts
+from batch_pipeline.model.status import PublishedBatch, RecordCounts
 from batch_pipeline.pipeline.verify import verify
 from batch_pipeline.storage.verification import content_problem, size_problem
 from batch_pipeline_tests.factories import part_file

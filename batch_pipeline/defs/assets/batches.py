@@ -44,7 +44,7 @@ from batch_pipeline.model.errors import (
     SourceRefusedError,
     UnknownBatchError,
 )
-from batch_pipeline.model.manifest_file import InventoryOlderError
+from batch_pipeline.model.manifest import InventoryOlderError
 from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext, Encoder, encode

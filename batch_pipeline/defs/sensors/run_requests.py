@@ -25,9 +25,8 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 
 _TURN_SECONDS = 30
 _NEW_FILES = 2**32  # keeps priorities of new files above 0

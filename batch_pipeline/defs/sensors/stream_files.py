@@ -7,8 +7,7 @@ import dagster as dg
 
 from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
 from batch_pipeline.defs.names import STREAM_FILES_SENSOR
-from batch_pipeline.model.dagster_settings import Automation
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 
 _INTERVAL_SECONDS = 60
 

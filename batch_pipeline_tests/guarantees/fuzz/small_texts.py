@@ -29,7 +29,7 @@ from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.garbage import Folder, Probe, parse_name
 from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.location import shown, split_location, to_location, to_path, to_uri
-from batch_pipeline.model.manifest_file import ManifestUnfitError, parse_manifest_file, stream_of
+from batch_pipeline.model.manifest import ManifestUnfitError, parse_manifest_file, stream_of
 from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
