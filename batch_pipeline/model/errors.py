@@ -10,7 +10,7 @@ what state is left and what to do next. Credentials never belong into it. Only t
 the Dagster definitions translate errors into exit codes and failures.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -552,6 +552,41 @@ class StorageUnavailableError(ConfigurationError):
         return self.text or (
             f"Storage {self.uri} cannot be written ({self.reason}). Nothing was published; partial "
             f"files were removed. Free space or correct `storage.root`, then run again."
+        )
+
+
+OLDER = "the inventory is older than the storage"  # starts the reason of a paused job
+
+
+@dataclass(eq=False)
+class InventoryOlderError(StorageUnavailableError):
+    """Storage holds manifests that the inventory does not list; `reason` names them.
+
+    The inventory was restored from a backup, or created again.
+    """
+
+    stream: str = ""
+
+    @classmethod
+    def of(cls, stream: str, root: str, names: Collection[str]) -> Self:
+        """Build the error from the file names of the manifests."""
+        reason = f"manifests unknown to it: {len(names)}, {min(names)} first"
+        return cls(root, reason, stream=stream)
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: {OLDER} {self.uri}: {self.reason}. It was restored from a backup, or "
+            f"is another one. Nothing was registered, planned or claimed, and the stream is "
+            f"paused. `batch-pipeline reconcile {self.stream} --discard` sets the manifests aside "
+            f"(preview: --dry-run). To keep them, restore the inventory to a later point in time."
+        )
+
+    @property
+    def pause_reason(self) -> str:
+        """Return the reason that is stored with the paused job."""
+        return (
+            f"{OLDER}: {self.reason}; run `batch-pipeline reconcile {self.stream} --discard`, or "
+            f"restore the inventory to a later point in time"
         )
 
 

@@ -17,6 +17,7 @@ from batch_pipeline.model.errors import (
     BadFileError,
     BatchDataError,
     InvariantError,
+    InventoryOlderError,
     ManifestFileUnavailableError,
     RetryableError,
     StorageUnavailableError,
@@ -24,7 +25,7 @@ from batch_pipeline.model.errors import (
     repair_step,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.manifest import InventoryOlderError, Manifest
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.record_rules import RESCUED, Evolution, LineageContext, OnBadFile
 from batch_pipeline.model.schema import (
     Column,

@@ -38,13 +38,13 @@ from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import (
     BatchSupersededError,
     ConfigurationError,
+    InventoryOlderError,
     PermissionDeniedError,
     PipelineError,
     RetryableError,
     SourceRefusedError,
     UnknownBatchError,
 )
-from batch_pipeline.model.manifest import InventoryOlderError
 from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext, Encoder, encode
