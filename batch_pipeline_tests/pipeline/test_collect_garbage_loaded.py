@@ -16,7 +16,7 @@ from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
-from batch_pipeline.pipeline.verify import verify
+from batch_pipeline.pipeline.verify import of_files, verify
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.verification import size_problem
 from batch_pipeline_tests.concurrency import run_python, together
@@ -232,7 +232,7 @@ def test_readers_leave_out_a_generation_whose_files_went(scene: GarbageScene) ->
     assert list(database.loads.due(scene.stream, "lake")) == []
     batches = list(database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None))
     assert [one.files_removed for one in batches] == [True]
-    verdict = verify(batches, {Check.PART_FILES: size_problem})[Check.PART_FILES]
+    verdict = verify(batches, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
     assert verdict.passed
     assert verdict.numbers["batches_removed"] == 1
     execute(database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
