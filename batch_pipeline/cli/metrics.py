@@ -38,13 +38,12 @@ def metrics(port: int, host: str) -> None:
       batch-pipeline metrics --port 9464
     """
     with requires_extra("metrics", "`batch-pipeline metrics`"):
-        from batch_pipeline.metrics.reading import Reading
-        from batch_pipeline.metrics.server import serving
+        from batch_pipeline.metrics.server import InventoryCollector, serving
 
     with opened() as pipeline:
-        reading = Reading(pipeline)
-        reading.begin()
-        with serving(reading, host=host, port=port, complain=complain) as given:
+        collector = InventoryCollector(pipeline=pipeline, report_error=complain)
+        collector.begin()
+        with serving(collector, host=host, port=port) as given:
             shown = f"[{host}]" if ":" in host else host
             say(f"Metrics are at http://{shown}:{given}/metrics. Ctrl-C stops.")
             with suppress(KeyboardInterrupt):

@@ -7,8 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from batch_pipeline.metrics.families import families, up
-from batch_pipeline.metrics.reading import Scrape
+from batch_pipeline.metrics.families import Scrape, families, up
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.status import NotPlanned, Totals, UnfinishedBatches

@@ -20,8 +20,7 @@ from psycopg import sql
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.metrics.reading import Reading
-from batch_pipeline.metrics.server import serving
+from batch_pipeline.metrics.server import InventoryCollector, serving
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
@@ -75,9 +74,9 @@ def text_at(port: int) -> str:
 def scraping(pipeline: Pipeline) -> Iterator[Scraped]:
     """Serve metrics on a free port."""
     complaints: list[str] = []
-    reading = Reading(pipeline)
-    reading.begin()
-    with serving(reading, host="127.0.0.1", port=0, complain=complaints.append) as port:
+    collector = InventoryCollector(pipeline=pipeline, report_error=complaints.append)
+    collector.begin()
+    with serving(collector, host="127.0.0.1", port=0) as port:
         yield Scraped(port, complaints)
 
 
