@@ -10,12 +10,14 @@ what state is left and what to do next. Credentials never belong into it. Only t
 the Dagster definitions translate errors into exit codes and failures.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
-from typing import Self
+from typing import Self, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 class PipelineError(Exception):
@@ -47,6 +49,17 @@ class BatchDataError(PipelineError):
 
 class InvariantError(PipelineError):
     """Bug in this product: an invariant does not hold."""
+
+
+def repeat_once(call: Callable[[], _Result]) -> _Result:
+    """Call an idempotent function, and again after a `RetryableError`.
+
+    Perhaps only the reply to its commit was lost: then the second call finds it committed.
+    """
+    try:
+        return call()
+    except RetryableError:
+        return call()
 
 
 _LONGEST_SHOWN = 1_000  # characters of a value

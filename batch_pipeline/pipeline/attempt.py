@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
@@ -23,6 +24,7 @@ from batch_pipeline.model.errors import (
     StorageUnavailableError,
     TasksLostError,
     repair_step,
+    repeat_once,
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.manifest import Manifest
@@ -128,7 +130,8 @@ def encode(
             parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
             context.storage.check_written(parts)
             failpoint("encode.before_publish")
-            manifest = _publish(context, attempt, encoded)
+            publish = partial(context.attempts.publish, attempt, encoded, context.stream)
+            manifest = repeat_once(publish)
         except BaseException as error:
             _close_attempt(context, attempt, error)
             raise
@@ -225,14 +228,6 @@ def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) ->
             f"{repair_step(stream.name, is_registered=is_registered)}, or raise the limits of "
             f"`on_bad_record`; then run again."
         )
-
-
-def _publish(context: EncodeContext, attempt: Attempt, encoded: Encoded) -> Manifest:
-    try:
-        return context.attempts.publish(attempt, encoded, context.stream)
-    except RetryableError:
-        # Perhaps only the reply to the commit was lost. Publishing again is idempotent.
-        return context.attempts.publish(attempt, encoded, context.stream)
 
 
 def _close_attempt(context: EncodeContext, attempt: Attempt, error: BaseException) -> None:
