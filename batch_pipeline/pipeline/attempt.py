@@ -101,9 +101,16 @@ def _utc_now() -> datetime:
 
 
 def encode(
-    context: EncodeContext, batch: Batch, *, run_id: str, now: Callable[[], datetime] = _utc_now
+    context: EncodeContext,
+    batch: Batch,
+    *,
+    run_id: str,
+    on_progress: Callable[[int, int], None] | None = None,
+    now: Callable[[], datetime] = _utc_now,
 ) -> Published:
     """Run one attempt on a batch and publish its manifest.
+
+    `on_progress` receives the number of finished tasks and their total every few seconds.
 
     On any error the attempt is closed with the reason and its files are removed. If the process
     dies, a later claim or `reconcile` closes the attempt.
@@ -126,7 +133,7 @@ def encode(
                 context.attempts.check_running(attempt)  # raises if another attempt replaced it
                 raise
             failpoint("encode.after_claim")
-            encoded = _encode_items(context, attempt, started_at)
+            encoded = _encode_items(context, attempt, started_at, on_progress)
             parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
             context.storage.check_written(parts)
             failpoint("encode.before_publish")
@@ -157,11 +164,19 @@ def _write_manifest_file(context: EncodeContext, manifest: Manifest) -> str:
     return uri
 
 
-def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime) -> Encoded:
+def _encode_items(
+    context: EncodeContext,
+    attempt: Attempt,
+    started_at: datetime,
+    on_progress: Callable[[int, int], None] | None,
+) -> Encoded:
     lineage = LineageContext(
         batch_key=attempt.batch.key, attempt=attempt.number, started_at=started_at
     )
     items = context.meta_table.items(attempt.batch)
+    watch = EncodeCallbacks(
+        on_progress=on_progress, is_cancelled=lambda: not context.attempts.holds(attempt)
+    )
     version, schema = _known_schema(context.schemas, context.stream)
     passes = _passes(context.stream, schema)
     changes: tuple[SchemaChange, ...] = ()
@@ -174,7 +189,7 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 stem=attempt.stem,
                 context=lineage,
                 sample_records=sample_records,
-                watch=EncodeCallbacks(is_cancelled=lambda: not context.attempts.holds(attempt)),
+                watch=watch,
             )
         )
         is_limited = sample_records is not None or stream.schema.sample_records is not None

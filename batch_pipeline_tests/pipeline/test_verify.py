@@ -40,7 +40,10 @@ def test_batch_whose_counters_agree_has_no_contradiction() -> None:
 
 
 def test_transformed_batch_may_write_another_number_than_its_input() -> None:
-    counts = {"items": RecordCounts(read=9, written=9), "batch": RecordCounts(read=9, written=5)}
+    counts: dict[str, Any] = {
+        "items": RecordCounts(read=9, written=9),
+        "batch": RecordCounts(read=9, written=5),
+    }
     assert list(published(**counts, given_to_transform=9).contradictions()) == []
     assert list(published(**counts, given_to_transform=8).contradictions())
 

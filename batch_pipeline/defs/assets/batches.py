@@ -3,10 +3,8 @@
 A run encodes several partitions, each with its own attempt, materialization and failure.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import dagster as dg
 
@@ -34,7 +32,6 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import session_factory
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import (
     BatchSupersededError,
     ConfigurationError,
@@ -47,7 +44,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.pipeline.attempt import EncodeContext, Encoder, encode
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.pipeline.reconcile import pointer_of
 
 
@@ -192,8 +189,12 @@ def _encode_partition(
         event = batch_materialization(encode_context.stream, asset, earlier, pointer_uri)
         published.add(event, is_repeated=True)
         return
-    encoder = _LoggingEncoder(encode_context.encoder, key, context.log)
-    result = encode(replace(encode_context, encoder=encoder), batch, run_id=context.run.run_id)
+
+    def report(done: int, total: int) -> None:
+        context.log.info("%s: tasks done: %d of %d", key, done, total)
+        progress.info("%s: tasks done: %d of %d", key, done, total, extra={"tasks": total})
+
+    result = encode(encode_context, batch, run_id=context.run.run_id, on_progress=report)
     manifest = result.manifest
     published.add(
         batch_materialization(
@@ -207,26 +208,3 @@ def _encode_partition(
     )
     records, parts = manifest.records, len(manifest.part_files)
     progress.info("%s: records: %d, part files: %d", key, records, parts, extra={"key": key})
-
-
-@dataclass(frozen=True, slots=True)
-class _LoggingEncoder:
-    """An encoder that writes the progress on one partition to the log of the run."""
-
-    encoder: Encoder
-    key: str
-    log: logging.Logger
-
-    def prepare(self) -> None:
-        """Prepare the encoder."""
-        self.encoder.prepare()
-
-    def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Encode the items."""
-        watch = replace(request.watch, on_progress=self._report)
-        return self.encoder.encode(replace(request, watch=watch))
-
-    def _report(self, done: int, total: int) -> None:
-        self.log.info("%s: tasks done: %d of %d", self.key, done, total)
-        counts = (self.key, done, total)
-        progress.info("%s: tasks done: %d of %d", *counts, extra={"tasks": total})
