@@ -43,7 +43,7 @@ from batch_pipeline_tests.config import (
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, Batch, damaged_json, damaged_text
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
-from batch_pipeline_tests.model.test_manifest_file import NAME, item, origin, written
+from batch_pipeline_tests.model.test_manifest import NAME, item, origin, written
 
 KEYS = damaged_text(*CORPUS["keys"])
 LOCATIONS = damaged_text(*CORPUS["locations"])
