@@ -178,13 +178,6 @@ def test_unfit_manifest_file_is_refused(published: Published, change: Any, probl
     assert path.name in str(caught.value)
 
 
-def test_parquet_batches_are_read(published: Published, source: Any) -> None:
-    parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
-    published.context = replace(published.context, stream=parquet)
-    published.encode(published.batches[0], 4, 5)
-    assert ids(source.current("orders").to_arrow()) == [4, 5]
-
-
 @pytest.mark.parametrize("kind", ["local", "connect"])
 def test_spark_frame_has_the_records_of_all_batches(
     published: Published, tmp_path: Path, kind: str
