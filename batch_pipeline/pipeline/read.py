@@ -17,8 +17,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import shown
-from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import MAX_BYTES, read_manifest
+from batch_pipeline.model.manifest import MAX_BYTES, Manifest, read_manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage

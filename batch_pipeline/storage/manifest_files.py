@@ -10,7 +10,7 @@ from typing import Any
 from batch_pipeline.model.errors import ManifestFileTakenError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.published import PublishedBatch
+from batch_pipeline.model.status import PublishedBatch
 from batch_pipeline.storage.filesystem import filesystem_of
 from batch_pipeline.storage.verification import store_problem
 

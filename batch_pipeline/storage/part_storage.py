@@ -15,18 +15,14 @@ from batch_pipeline.model.batch import Attempt
 from batch_pipeline.model.errors import (
     ConfigurationError,
     GarbageLeftError,
+    InventoryOlderError,
     ManifestFileUnavailableError,
     StorageUnavailableError,
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, StoredFile, hidden_name, shown_name
 from batch_pipeline.model.location import join_uri
-from batch_pipeline.model.manifest import Manifest, PartFile
-from batch_pipeline.model.manifest_file import (
-    InventoryOlderError,
-    ManifestUnfitError,
-    UnknownManifests,
-)
+from batch_pipeline.model.manifest import Manifest, ManifestUnfitError, PartFile
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.errors import OTHER_VERSION, is_missing_bucket, raise_as
 from batch_pipeline.storage.filesystem import FileFacts, FileSystem, filesystem_of, no_facts
@@ -69,8 +65,7 @@ class PartFileStorage:
             facts = self._facts(uri)
         if facts is not None:
             job, name = attempt.batch.job, uri.rpartition("/")[2]
-            unknown = UnknownManifests(stream=job, jobs={name: job})
-            raise InventoryOlderError.of(unknown, self.storage.root)
+            raise InventoryOlderError.of(job, self.storage.root, [name])
 
     def check_written(self, parts: Iterable[PartFile]) -> None:
         """Check that part files are there: executors of a cluster may have disks of their own.

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.published import PublishedBatch, RecordCounts
+from batch_pipeline.model.status import PublishedBatch, RecordCounts
 from batch_pipeline.storage import manifest_files
 from batch_pipeline.storage.manifest_files import manifest_file_problem, manifest_file_text
 from batch_pipeline_tests.factories import manifest, part_file
