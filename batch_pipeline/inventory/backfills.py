@@ -30,9 +30,8 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     cuts_with_keys,
     ensure_ids_not_negative,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
-from batch_pipeline.inventory.meta_tables.sources import MetaSource, UserMetaTable
-from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading, describe_reading
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, StreamTable
+from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import (
     CutRange,
@@ -52,6 +51,7 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.model.backfill import (
     Backfill,
+    BackfillTerms,
     Estimate,
     Progress,
     Selection,
@@ -70,17 +70,19 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 from batch_pipeline.model.id_range import MIN_ID, IdRange, IdRuns
-from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
+from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
 _CHUNK = 1_000
 _STREAM_ROWS = 10_000
+Source = StreamTable | MetaSource
+WeighedIds = Iterator[tuple[int, int]]
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class UserTableSource:
-    """The filtered items of a user's table; `time_column` is the default of selections.
+class BackfillSource:
+    """The filtered items of a meta table; `time_column` is the default of selections.
 
     With `has_keys`, the ids must be valid in partition keys.
     """
@@ -89,29 +91,22 @@ class UserTableSource:
     time_column: str | None = None
     has_keys: bool = False
 
-    @property
-    def name(self) -> str:
-        """The table's canonical name."""
-        return self.source.name
+    @classmethod
+    def of(cls, table: Source) -> "BackfillSource":
+        """Open the source of a stream's table, or of a table of the library."""
+        if isinstance(table, StreamTable):
+            return cls(table.source, table.time_column, has_keys=True)
+        return cls(table)
 
     @property
-    def where(self) -> Filter | None:
-        """The filter that the table was opened with."""
-        return self.source.table.where
-
-    @property
-    def identity(self) -> TableIdentity | None:
-        """The database and the columns that the table was opened with."""
-        return self.source.table.identity
-
-    def read_high_watermark(self) -> WatermarkReading:
-        """Read the high watermark from the database."""
-        return self.source.read_high_watermark()
+    def table(self) -> ReflectedMetaTable:
+        """The table that is read."""
+        return self.source.table
 
     def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
         """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
         cut = cuts_with_keys if self.has_keys else all_cuts
-        return cut(self.source.table, after_id, last_id, limits)
+        return cut(self.table, after_id, last_id, limits)
 
     def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
         """Return the items of a range whose time column is within the selection's times.
@@ -123,7 +118,7 @@ class UserTableSource:
             MetaTableError: the time column does not exist or has another type, or an id is
                 negative where ids must be valid in partition keys.
         """
-        table = self.source.table
+        table = self.table
         if self.has_keys:
             ensure_ids_not_negative(table)
         if selection.has_times:
@@ -132,22 +127,10 @@ class UserTableSource:
 
     def listed(self, ids: Sequence[int]) -> WeighedIds:
         """Yield the existing items of an ascending list of ids."""
-        table = self.source.table
         for start in range(0, len(ids), _CHUNK):
             chunk = tuple(ids[start : start + _CHUNK])
-            listed_table = _filtered(table, Condition(table.columns.uid, Operator.IN, chunk))
-            yield from listed_table.weights(chunk[0] - 1, chunk[-1])
-
-
-Source = OwnMetaTable | UserMetaTable | MetaSource
-BackfillSource = OwnMetaTable | UserTableSource
-
-
-def open_backfill_source(source: Source) -> BackfillSource:
-    """Return the backfill source of a meta table."""
-    if isinstance(source, UserMetaTable):
-        return UserTableSource(source.source, source.time_column, has_keys=True)
-    return source if isinstance(source, OwnMetaTable) else UserTableSource(source)
+            is_listed = Condition(self.table.columns.uid, Operator.IN, chunk)
+            yield from _filtered(self.table, is_listed).weights(chunk[0] - 1, chunk[-1])
 
 
 def _filtered(table: ReflectedMetaTable, *conditions: Filter) -> ReflectedMetaTable:
@@ -189,9 +172,10 @@ def _format_bound(bound: str, moment: datetime, *, days: bool) -> str:
 
 def _high_watermark(source: BackfillSource) -> int | None:
     """Read the high watermark; log what holds it back."""
-    reading = source.read_high_watermark()
+    reading = source.source.read_high_watermark()
     if reading.held_by:
-        log.warning("%s: nothing is planned above the %s", source.name, describe_reading(reading))
+        name = source.table.canonical_name
+        log.warning("%s: nothing is planned above the %s", name, describe_reading(reading))
     return reading.value
 
 
@@ -264,10 +248,11 @@ def _listed_items(
     weights = dict(source.listed([item_id for item_id in item_ids if item_id <= up_to]))
     missing = [item_id for item_id in item_ids if item_id not in weights]
     if missing:
+        name = source.table.canonical_name
         more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
         limit = "" if high_watermark is None else f" up to its high watermark {high_watermark}"
         raise ConfigurationError(
-            f"{source.name} has no items {', '.join(map(str, missing[:10]))}{more}{limit}. Nothing "
+            f"{name} has no items {', '.join(map(str, missing[:10]))}{more}{limit}. Nothing "
             f"was planned. Leave these ids out; the filter excludes them, or they are above the "
             f"high watermark."
         )
@@ -326,8 +311,8 @@ class Backfills:
             ConfigurationError: a listed item does not exist.
             UnknownJobError: the parent job does not exist.
         """
-        source = open_backfill_source(table)
-        terms = request.terms(source.name, source.where, source.identity)
+        source = BackfillSource.of(table)
+        terms = _terms(request, source.table)
         self._ensure_parent(request, source)
         with transaction(self.engine) as connection:
             ensure_revision_unchanged(connection)
@@ -359,11 +344,9 @@ class Backfills:
         Raises:
             JobChangedError, ConfigurationError, UnknownJobError: as for `plan`.
         """
-        source = open_backfill_source(table)
+        source = BackfillSource.of(table)
         with transaction(self.engine) as connection:
-            job_id = find_job_id(
-                connection, request.terms(source.name, source.where, source.identity)
-            )
+            job_id = find_job_id(connection, _terms(request, source.table))
             parent_id = _parent_id(connection, request, source)
             throughput = recent_throughput(
                 connection, job.c.id == job_id, *_related_jobs(request, parent_id)
@@ -461,14 +444,18 @@ class Backfills:
             return
         terms = JobTerms(
             name=request.stream,
-            meta_table=source.name,
+            meta_table=source.table.canonical_name,
             stream=request.stream,
-            where=source.where,
-            identity=source.identity,
+            where=source.table.where,
+            identity=source.table.identity,
         )
         with transaction(self.engine) as connection:
             if _parent_id(connection, request, source) is None:
                 open_job(connection, terms)
+
+
+def _terms(request: Backfill, table: ReflectedMetaTable) -> BackfillTerms:
+    return request.terms(table.canonical_name, table.where, table.identity)
 
 
 def _is_backfill_of(stream: str) -> sa.ColumnElement[bool]:
@@ -489,7 +476,7 @@ def _parent_id(connection: sa.Connection, request: Backfill, source: BackfillSou
     if request.stream is not None:
         return stream_job_id(connection, request.stream)
     if request.parent is not None:
-        return job_id_of(connection, request.parent, source.name)
+        return job_id_of(connection, request.parent, source.table.canonical_name)
     if request.selection.failed_only:
         raise InvalidValueError("parent", None, "the name of the job with the failed batches")
     return None

@@ -36,13 +36,8 @@ from batch_pipeline.inventory.jobs import (
     open_job,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem
-from batch_pipeline.inventory.meta_tables.registered_table import (
-    ItemTable,
-    OwnMetaTable,
-    planned_items,
-)
-from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import StreamTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     UNFINISHED,
@@ -82,9 +77,6 @@ _COPY = (
     "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
     "id_runs) FROM STDIN"
 )
-
-
-MetaTable = OwnMetaTable | UserMetaTable
 CutRange = tuple[Gap, Iterator[Cut]]
 
 
@@ -94,7 +86,7 @@ class PlannedBatches:
 
     engine: sa.Engine
 
-    def plan(self, table: MetaTable, limits: Limits, *, drain: bool) -> Planned:
+    def plan(self, table: StreamTable, limits: Limits, *, drain: bool) -> Planned:
         """Cut all items above the bookmark of a stream's job in one pass and one transaction.
 
         Holds the job's planning lock; a concurrent call waits for it.
@@ -133,7 +125,7 @@ class PlannedBatches:
         failpoint("plan.after_commit")
         return planned
 
-    def estimate(self, table: MetaTable, limits: Limits) -> Estimate:
+    def estimate(self, table: StreamTable, limits: Limits) -> Estimate:
         """Estimate the batches that `plan` with `drain` would plan, and the time for one worker.
 
         Nothing is written or locked. The throughput is that of the stream's job.
@@ -299,7 +291,7 @@ def _is_late(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.LATE)
 
 
-def _without_young(table: MetaTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
+def _without_young(table: StreamTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
     """Leave out a last short cut while its oldest item has waited for less than `max_wait`."""
     waited = None if limits.min_weight == 0 else table.oldest_age(gap.after_id)
     if waited is None or waited >= limits.max_wait:
@@ -352,7 +344,7 @@ def estimate(cuts: Iterable[Cut], limits: Limits, throughput: Throughput | None)
     )
 
 
-def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Batch, Batch]:
+def split_batch(engine: sa.Engine, parent: Batch, table: ReflectedMetaTable) -> tuple[Batch, Batch]:
     """Replace a batch that is neither published nor running by two halves.
 
     Reads the items before it locks anything. One transaction then inserts both halves as planned,
@@ -363,7 +355,7 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
     """
     with transaction(engine) as connection:
         planned = planned_ids(connection, parent)
-    items = planned_items(table, parent, planned)
+    items = table.items_of_batch(parent, planned)
     halves = _halve(parent, items, planned)
     if halves is None:
         raise _too_few_items_error(parent, items)
@@ -379,7 +371,7 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
 
 
 def split_first_dead(
-    connection: sa.Connection, job_id: int, window: IdRange, table: ItemTable
+    connection: sa.Connection, job_id: int, window: IdRange, table: ReflectedMetaTable
 ) -> tuple[Batch, Batch] | None:
     """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
 
@@ -402,7 +394,7 @@ def split_first_dead(
     for row in connection.execute(dead).all():
         dead_batch = batch_from_row(row)
         planned = planned_ids(connection, dead_batch)
-        halves = _halve(dead_batch, planned_items(table, dead_batch, planned), planned)
+        halves = _halve(dead_batch, table.items_of_batch(dead_batch, planned), planned)
         if halves is not None:
             lock_planning(connection, row.job_id)
             return _insert_halves(connection, dead_batch, halves)

@@ -23,9 +23,9 @@ from batch_pipeline.inventory.jobs import (
     stream_bookmark,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, StreamTable
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
-from batch_pipeline.inventory.planning import MetaTable, recent_throughput
+from batch_pipeline.inventory.planning import recent_throughput
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
@@ -187,7 +187,7 @@ class StreamStatuses:
         )
         return {BatchState(row.state) for row in fetch_rows(self.engine, query)}
 
-    def status(self, stream: str, table: MetaTable) -> StreamStatus:
+    def status(self, stream: str, table: StreamTable) -> StreamStatus:
         """Return the status of a stream.
 
         Raises:
@@ -429,7 +429,7 @@ class WorkCounts:
         rows = fetch_rows(self.engine, query)
         return {(row.stream, JobKind(row.kind)): int(row.number) for row in rows}
 
-    def not_planned(self, table: MetaTable) -> NotPlanned:
+    def not_planned(self, table: StreamTable) -> NotPlanned:
         """Count the items of a stream that are not planned.
 
         Raises:

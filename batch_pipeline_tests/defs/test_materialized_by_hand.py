@@ -35,7 +35,7 @@ def scene(
 
 
 def _split(scene: DefsScene, job: str, key: str) -> None:
-    table = scene.database.meta_table("orders")
+    table = scene.database.meta_table("orders").reflected()
     scene.database.jobs.split(job, key, table)
 
 

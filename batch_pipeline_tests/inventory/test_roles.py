@@ -133,7 +133,7 @@ def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
     assert len(plan(planner, limits(max_count=3))) == 1
     planner.jobs.pause("orders", "stocktaking")
     planner.jobs.resume("orders")
-    halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders"))
+    halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders").reflected())
     assert planner.jobs.cancel_batch("orders", halves[0].id).batches == 1
     assert planner.jobs.retry("orders", batches=[halves[0].id]) == 1
     _save(planner)

@@ -9,8 +9,7 @@ import pytest
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import read_items
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, BatchStatus
@@ -27,7 +26,7 @@ BISECT = """
 import sys
 from batch_pipeline.inventory.database import open_database
 database = open_database(sys.argv[1], migrated=None)
-database.jobs.split("orders", 1, database.meta_table("orders"))
+database.jobs.split("orders", 1, database.meta_table("orders").reflected())
 """
 BISECT_POINTS = ["locked", "superseded", "inserted", "before_commit", "after_commit"]
 
@@ -205,7 +204,9 @@ def test_bisect_by_hand_of_a_stream_makes_partitions_of_the_halves(database: Dat
     """Expect the halves under their own keys, the parent under none, and both to be published."""
     register(database, 5)
     [one] = plan(database, limits())
-    first, second = database.jobs.split("orders", one.key, database.meta_table("orders"))
+    first, second = database.jobs.split(
+        "orders", one.key, database.meta_table("orders").reflected()
+    )
     assert (first.key, first.weight) == ("00000001-00000003", 30)
     assert (second.key, second.weight) == ("00000004-00000005", 20)
     found = database.batches.batch("orders", second.key)
@@ -222,7 +223,7 @@ def test_bisect_of_one_item_names_it(database: Database) -> None:
     register(database, 1)
     [one] = plan(database, limits())
     with pytest.raises(ConfigurationError, match="cannot be split") as caught:
-        split_batch(database.engine, one, database.meta_table("orders"))
+        split_batch(database.engine, one, database.meta_table("orders").reflected())
     assert "one item, 1 (file:///landing/orders-0001.csv)" in str(caught.value)
     assert f"batch-pipeline jobs retry orders --batch {one.id}" in str(caught.value)
     assert _live(database) == [(1, 1, "planned")]
@@ -234,7 +235,7 @@ def test_bisect_of_a_batch_without_items_is_refused(database: Database) -> None:
     [one] = plan(database, limits())
     execute(database, "DELETE FROM batch_pipeline.item")
     with pytest.raises(ConfigurationError, match="none of its items is left"):
-        split_batch(database.engine, one, database.meta_table("orders"))
+        split_batch(database.engine, one, database.meta_table("orders").reflected())
 
 
 def test_bisect_of_a_running_published_or_split_batch_is_refused(
@@ -244,7 +245,7 @@ def test_bisect_of_a_running_published_or_split_batch_is_refused(
     register(database, 4)
     running, published = plan(database, limits(max_count=2))
     publish(database, published)
-    table = database.meta_table("orders")
+    table = database.meta_table("orders").reflected()
     with pytest.raises(ConfigurationError, match="published already"):
         split_batch(database.engine, published, table)
     with claimed(rival, running):
@@ -265,7 +266,7 @@ def test_bisect_by_two_at_once_happens_once(database: Database, rival: Database)
     [one] = plan(database, limits())
 
     def split(inventory: Database) -> tuple[Batch, Batch]:
-        return split_batch(inventory.engine, one, inventory.meta_table("orders"))
+        return split_batch(inventory.engine, one, inventory.meta_table("orders").reflected())
 
     results = together(lambda: split(database), lambda: split(rival))
     kinds = sorted(type(result).__name__ for result in results)
@@ -286,7 +287,7 @@ def test_bisect_killed_anywhere_leaves_the_parent_or_both_halves(
     assert _live(database) == (halves if point == "after_commit" else [(1, 4, "planned")])
     check_invariants(database)
     if point != "after_commit":
-        database.jobs.split("orders", 1, database.meta_table("orders"))
+        database.jobs.split("orders", 1, database.meta_table("orders").reflected())
     for status in database.batches.statuses("orders"):
         if status.state is not BatchState.SUPERSEDED:
             publish(database, status.batch)
