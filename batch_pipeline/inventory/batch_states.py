@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.tables import (
-    UNFINISHED,
     attempt,
     batch,
     batch_state,
@@ -69,29 +68,6 @@ _FORGIVEN_END = {
     batch_state.c.state: _next_state(batch_state.c.forgiven + 1),
     batch_state.c.forgiven: batch_state.c.forgiven + 1,
 }
-
-_latest = (
-    sa.select(attempt.c.id, attempt.c.number, attempt.c.status)
-    .where(attempt.c.batch_id == batch_state.c.batch_id)
-    .order_by(attempt.c.number.desc())
-    .limit(1)
-    .lateral("latest")
-)
-_published = (
-    sa.select(sa.func.max(attempt.c.generation).label("generation"))
-    .where(attempt.c.batch_id == batch_state.c.batch_id)
-    .lateral("published")
-)
-_states = batch_state.outerjoin(_latest, sa.true())
-# A state that contradicts the attempts: an attempt that was not counted, or a running batch whose
-# latest attempt does not run.
-_is_stale = sa.or_(
-    _latest.c.number > batch_state.c.attempts,
-    sa.and_(
-        batch_state.c.state == BatchState.RUNNING,
-        _latest.c.status.is_distinct_from(AttemptStatus.RUNNING.value),
-    ),
-)
 
 
 def lock(connection: sa.Connection, batch_id: int) -> None:
@@ -158,58 +134,6 @@ def insert_states(connection: sa.Connection, *new_batches: sa.ColumnElement[bool
     states = sa.select(batch.c.id, batch.c.job_id, sa.literal(BatchState.PLANNED.value))
     names = ("batch_id", "job_id", "state")
     connection.execute(sa.insert(batch_state).from_select(names, states.where(*new_batches)))
-
-
-def repair_states(
-    connection: sa.Connection, condition: sa.ColumnElement[bool] | None = None
-) -> int:
-    """Recompute stale states of the selected jobs' batches (None: all); return their number.
-
-    A worker of a release before revision 0002 ends attempts without updating the state. Skips
-    locked rows. Published batches are only checked if `condition` is None.
-    """
-    query = (
-        sa.select(batch_state.c.batch_id)
-        .select_from(_states.join(job, job.c.id == batch_state.c.job_id))
-        .where(_is_stale, batch_state.c.state != BatchState.SUPERSEDED)
-        .order_by(batch_state.c.batch_id)
-        .with_for_update(of=batch_state, skip_locked=True)
-    )
-    if condition is not None:
-        unfinished = sa.or_(sa.text(UNFINISHED), sa.text("state = 'running'"))
-        query = query.where(condition, unfinished)
-    stale = list(connection.execute(query).scalars())
-    return repair_locked_states(connection, stale) if stale else 0
-
-
-def repair_locked_states(connection: sa.Connection, batch_ids: list[int]) -> int:
-    """Recompute the states of batches from their attempts. The rows must be locked."""
-    facts = (
-        sa.select(batch_state.c.batch_id, _latest, _published)
-        .select_from(_states.outerjoin(_published, sa.true()))
-        .where(
-            batch_state.c.batch_id.in_(batch_ids),
-            batch_state.c.state != BatchState.SUPERSEDED,
-            _is_stale,
-        )
-        .subquery("facts")
-    )
-    never_tried = (facts.c.status.is_(None), BatchState.PLANNED.value)
-    update = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == facts.c.batch_id)
-        .values(
-            state=sa.case(never_tried, else_=BatchState.RUNNING.value),
-            attempts=sa.func.greatest(batch_state.c.attempts, facts.c.number),
-            generation=facts.c.generation,
-        )
-        .returning(facts.c.id, facts.c.status)
-    )
-    rows = connection.execute(update).all()
-    mark_ended(
-        connection, [row.id for row in rows if row.status not in {None, AttemptStatus.RUNNING}]
-    )
-    return len(rows)
 
 
 # Without `config`, which would take longer than all others, and `id_runs`, which may have as many

@@ -1,7 +1,7 @@
-"""Upgrading a filled inventory of an earlier release, alone and beside its workers."""
+"""Upgrading a filled inventory of an earlier release, alone and beside running attempts."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
@@ -13,19 +13,17 @@ from sqlalchemy import exc
 
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.migrate import REVISION, lock_migration, migrate, upgrade
-from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.batch import Attempt, AttemptStatus, BatchState
 from batch_pipeline.model.errors import (
     ConfigurationError,
-    ConflictError,
     PermissionDeniedError,
     RetryableError,
 )
 from batch_pipeline.model.id_range import MIN_ID
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.concurrency import eventually, together
-from batch_pipeline_tests.factories import encoded, limits, stream
+from batch_pipeline_tests.factories import batch, limits
 from batch_pipeline_tests.inventory.logins import create_login, name_of, run, url_of
-from batch_pipeline_tests.inventory.release_0001 import FILL, OldWorker
 from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register
 
 STATES = """
@@ -40,18 +38,68 @@ OWNERS = """
 SELECT pg_get_userbyid(relowner) FROM pg_class
  WHERE relnamespace = 'batch_pipeline'::regnamespace AND relkind IN ('r', 'v', 'S')
 """
-MANY_BATCHES = """
+RUNNING_BATCHES = """
+WITH planned AS (
+    INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
+    SELECT 3, n, n, 1, 1, '{}' FROM generate_series(1, 2000) n RETURNING id
+), states AS (
+    INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state, attempts)
+    SELECT id, 3, 'running', 1 FROM planned
+)
+INSERT INTO batch_pipeline.attempt
+       (batch_id, number, token, liveness_key, status, run_id, lease_until)
+SELECT id, 1, gen_random_uuid(), 1, 'running', 'old-run', clock_timestamp() + interval '1 hour'
+  FROM planned
+"""
+ENDED = """
+SELECT status, count(*) FROM batch_pipeline.attempt JOIN batch_pipeline.batch_state USING (batch_id)
+ WHERE job_id = 3 AND (status, state) IN (('succeeded', 'published'), ('failed', 'failed'))
+ GROUP BY status ORDER BY status
+"""
+# 13 items of `orders`, of which twelve are in batches 1 to 6, and five of `clicks` in batch 7.
+# Batches: 1 planned, 2 being tried, 3 published twice, 4 failed, 5 abandoned, 6 cancelled,
+# 7 published, with a later attempt that failed.
+FILL = """
+INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at)
+SELECT stream, n, 'file:///landing/' || stream || n, 10, '2026-03-01'::timestamptz
+  FROM (VALUES ('orders', 13), ('clicks', 5)) AS landed (stream, files),
+       generate_series(1, files) n;
+
+INSERT INTO batch_pipeline.job (name, meta_table, last_id, publish_count)
+VALUES ('orders', 'batch_pipeline.item', 12, 2), ('clicks', 'batch_pipeline.item', 5, 1),
+       ('views', 'batch_pipeline.item', 0, 0);
+
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
-SELECT 3, n, n, 1, 1, '{}' FROM generate_series(1, 20000) n
-"""
-PUBLISHED = """
-SELECT count(*), count(part_file), max(publish_number) FROM batch_pipeline.attempt
-  LEFT JOIN batch_pipeline.part_file ON part_file.attempt_id = attempt.id
- WHERE attempt.batch_id > 7 AND status = 'succeeded'
-"""
-COUNTED = """
-SELECT count(*), (SELECT publish_count FROM batch_pipeline.job WHERE name = 'views')
-  FROM batch_pipeline.batch_state WHERE job_id = 3 AND state = 'published' AND generation = 1
+SELECT 1, 2 * n - 1, 2 * n, 20, 2, '{"max_weight": "20"}'::jsonb FROM generate_series(1, 6) n
+UNION ALL
+SELECT 2, 1, 5, 50, 5, '{}';
+
+INSERT INTO batch_pipeline.schema_version (job_id, version, columns)
+VALUES (1, 1, '[["order_id", "integer"]]');
+
+INSERT INTO batch_pipeline.attempt (batch_id, number, token, liveness_key, status, run_id,
+    lease_until, finished_at, error, generation, publish_number, schema_version, encoding,
+    key_properties, facts)
+SELECT batch_id, number, gen_random_uuid(), 1, status, 'run-' || number,
+       clock_timestamp() + interval '1 hour',
+       CASE WHEN status <> 'running' THEN clock_timestamp() END, error, generation, publish_number,
+       CASE WHEN status = 'succeeded' THEN 1 END,
+       CASE WHEN status = 'succeeded' THEN '{"format": "jsonl", "compression": "gzip"}'::jsonb END,
+       CASE WHEN status = 'succeeded' THEN '["order_id"]'::jsonb END,
+       CASE WHEN status = 'succeeded'
+            THEN '{"items": 2, "read": 5, "filtered": 0, "quarantined": 0}'::jsonb END
+  FROM (VALUES (2, 1, 'failed', 'bad line', NULL, NULL), (2, 2, 'running', NULL, NULL, NULL),
+               (3, 1, 'succeeded', NULL, 1, 1), (3, 2, 'succeeded', NULL, 2, 2),
+               (4, 1, 'failed', 'bad line', NULL, NULL),
+               (5, 1, 'abandoned', 'its process ended', NULL, NULL),
+               (6, 1, 'cancelled', 'cancelled', NULL, NULL),
+               (7, 1, 'succeeded', NULL, 1, 1), (7, 2, 'failed', 'bad line', NULL, NULL))
+       AS made (batch_id, number, status, error, generation, publish_number);
+
+INSERT INTO batch_pipeline.part_file (attempt_id, quarantine, position, uri, records, size_bytes,
+    sha256)
+SELECT id, false, 0, 'file:///batches/' || id, 5, 100, repeat('ab', 32)
+  FROM batch_pipeline.attempt WHERE status = 'succeeded';
 """
 SOON = timedelta(milliseconds=200)
 
@@ -72,17 +120,6 @@ def old(old_url: str) -> Iterator[Database]:
     """That inventory, open and not migrated."""
     with closing(open_database(old_url, migrated=None)) as opened:
         yield opened
-
-
-@pytest.fixture
-def old_worker(old_url: str) -> Iterator[OldWorker]:
-    """A worker of that release."""
-    with closing(_old_worker(old_url)) as worker:
-        yield worker
-
-
-def _old_worker(url: str) -> OldWorker:
-    return OldWorker(sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:")))
 
 
 def test_upgrade_of_a_filled_inventory_says_where_every_batch_stands(old: Database) -> None:
@@ -180,116 +217,42 @@ def test_upgrade_beside_another_one_names_its_session(old: Database, old_url: st
             migrate(old.engine, patience=SOON)
 
 
-def test_upgrade_beside_an_idle_worker_lets_its_attempt_end(
-    old: Database, old_worker: OldWorker
-) -> None:
-    """Expect an attempt of the earlier release to be renewed and published across the upgrade."""
-    attempt_id = old_worker.claim(1)
-    migrate(old.engine)
-    assert query(old, STATES)[0] == (1, "running", 1, None)
-    assert old_worker.renew(attempt_id)
-    assert old.attempts.close_dead("orders") == 1  # of batch 2, whose process is gone
-    assert old_worker.publish(attempt_id, 1)
-    old.attempts.close_dead("orders")
-    assert query(old, STATES)[0] == (1, "published", 1, 1)
-    one = old.batches.statuses("orders")[0].batch
-    manifest = old.manifests.of_batch(one)
-    assert manifest is not None
-    assert (manifest.generation, len(manifest.part_files)) == (1, 1)
-    again = publish(old, one)
-    assert (again.attempt, again.generation) == (2, 2)
-
-
-def test_upgrade_beside_an_idle_worker_lets_its_attempt_fail(
-    old: Database, old_worker: OldWorker
-) -> None:
-    """Expect the batch to be due again once reconcile has looked."""
-    attempt_id = old_worker.claim(1)
-    old.migrate()
-    old_worker.fail(attempt_id)
-    old.attempts.close_dead("orders")
-    assert query(old, STATES)[0] == (1, "failed", 1, None)
-
-
 def test_upgrade_beside_busy_workers_loses_nothing_of_theirs(old: Database, old_url: str) -> None:
-    """Expect each publish of four old workers to be there afterwards, in its transaction whole."""
-    execute(old, MANY_BATCHES)
+    """Attempts that release 0.1.0 started are published and failed before and after the upgrade."""
+    with old.engine.begin() as connection:
+        upgrade(connection, "0006")
+    execute(old, RUNNING_BATCHES)
+    running = "SELECT id, batch_id, token FROM batch_pipeline.attempt WHERE run_id = 'old-run'"
+    attempts = [
+        Attempt(id=attempt_id, batch=batch(id=batch_id), number=1, token=token)
+        for attempt_id, batch_id, token in query(old, running)
+    ]
     upgraded = Event()
 
-    def work(batch_ids: range) -> int:
-        published = 0
-        with closing(_old_worker(old_url)) as worker:
-            for batch_id in batch_ids:
-                published += worker.publish(worker.claim(batch_id), batch_id, "views")
-                if upgraded.is_set():
-                    return published
-        return published
+    def work(mine: Sequence[Attempt], *, fails: bool) -> int:
+        ended = 0
+        with closing(open_database(old_url, migrated=None)) as worker:
+            for attempt in mine:
+                if fails:
+                    worker.attempts.fail(attempt, "bad line", AttemptStatus.FAILED)
+                else:
+                    worker.attempts.succeed(attempt, logging=None, seen=None)
+                ended += 1
+                if upgraded.wait(0.05):
+                    break
+        return ended
 
     def migrates() -> int:
-        eventually(lambda: query(old, PUBLISHED)[0][0] >= 20)
+        eventually(lambda: sum(count for _, count in query(old, ENDED)) >= 20)
         old.migrate()
         upgraded.set()
         return 0
 
-    workers = (partial(work, range(first, first + 5_000)) for first in range(8, 20_008, 5_000))
-    published = sum(int(str(done)) for done in together(migrates, *workers))
-    old.attempts.close_dead("views")
-    assert query(old, PUBLISHED) == [(published, published, published)]
-    assert query(old, COUNTED) == [(published, published)]
-
-
-def test_old_worker_is_fenced_by_whom_took_over(old: Database, old_worker: OldWorker) -> None:
-    """Expect an old attempt whose batch is tried anew to publish nothing at all."""
-    attempt_id = old_worker.claim(1)
-    old.migrate()
-    execute(old, "UPDATE batch_pipeline.attempt SET lease_until = now() - interval '1 minute'")
-    with claimed(old, old.batches.statuses("orders")[0].batch) as attempt:
-        assert not old_worker.renew(attempt_id)
-        assert not old_worker.publish(attempt_id, 1)
-        assert old.attempts.publish(attempt, encoded(), stream()).attempt == 2
-    files = "SELECT FROM batch_pipeline.part_file WHERE attempt_id = :id"
-    assert query(old, files, id=attempt_id) == []
-
-
-def test_old_worker_that_claims_after_the_upgrade_is_seen(
-    old: Database, old_worker: OldWorker
-) -> None:
-    """Expect its attempt to keep others out, though it knows nothing of states."""
-    old.migrate()
-    one = old.batches.statuses("orders")[0].batch
-    attempt_id = old_worker.claim(1)
-    assert query(old, STATES)[0] == (1, "planned", 0, None)
-    with pytest.raises(ConflictError, match="is running"), claimed(old, one):
-        pass
-    old.attempts.close_dead("orders")
-    assert query(old, STATES)[0] == (1, "running", 1, None)
-    assert old_worker.publish(attempt_id, 1)
-    assert publish(old, one).generation == 2
-    assert query(old, STATES)[0] == (1, "published", 2, 2)
-
-
-def test_old_worker_that_claims_and_publishes_unseen_is_counted(
-    old: Database, old_worker: OldWorker
-) -> None:
-    """Expect reconcile to find what was done between two of its looks."""
-    old.migrate()
-    old_worker.publish(old_worker.claim(1), 1)
-    old_worker.fail(old_worker.claim(4))
-    old.attempts.close_dead("orders")
-    assert [row for row in query(old, STATES) if row[0] in {1, 4}] == [
-        (1, "published", 1, 1),
-        (4, "failed", 2, None),
-    ]
-
-
-def test_old_worker_that_plans_after_the_upgrade_is_refused(
-    old: Database, old_worker: OldWorker
-) -> None:
-    """Expect planning by a bookmark that is gone to be impossible."""
-    assert old_worker.plan() == (1, 12)
-    old.migrate()
-    with pytest.raises(exc.ProgrammingError, match="last_id does not exist"):
-        old_worker.plan()
+    failing, *publishing = (partial(work, attempts[n::4], fails=n == 0) for n in range(4))
+    migrated, failed, *published = together(migrates, failing, *publishing)
+    assert migrated == 0
+    counts = [("failed", failed), ("succeeded", sum(int(str(one)) for one in published))]
+    assert query(old, ENDED) == counts
 
 
 def test_open_inventory_notices_an_upgrade(database: Database, rival: Database) -> None:
