@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import find_partition, read_statuses, select_statuses
+from batch_pipeline.inventory.batch_states import read_statuses, select_statuses
 from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     find_job_id,
@@ -35,7 +35,6 @@ from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import (
     CutRange,
-    JobPlan,
     estimate,
     insert_batches,
     insert_ranges,
@@ -55,16 +54,12 @@ from batch_pipeline.model.backfill import (
     Estimate,
     Progress,
     Selection,
-    backfill_job,
-    backfill_key,
     cut_lists,
-    parse_backfill_key,
 )
-from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
-    UnknownBatchError,
     unfit_column,
 )
 from batch_pipeline.model.failpoint import failpoint
@@ -323,13 +318,14 @@ class Backfills:
             failpoint("backfill.locked")
             job_id, limits = backfill_row.id, request.limits
             config = {**limits.config(), "selection": request.selection.to_json()}
-            job_plan = JobPlan(job_id=job_id, limits=limits, config=config)
             if request.selection.is_window:
                 ranges = _ranges(connection, request, source, job_id)
-                planned = insert_ranges(connection, job_plan, ranges)
+                planned = insert_ranges(connection, job_id, limits, config, ranges)
             else:
                 items = _items(connection, request, source, job_id=job_id, parent_id=parent_id)
-                planned = insert_batches(connection, job_plan, cut_lists(items, limits))
+                planned = insert_batches(
+                    connection, job_id, limits, config, cut_lists(items, limits)
+                )
             if is_new and not planned.batches:
                 connection.rollback()
             failpoint("backfill.before_commit")
@@ -397,28 +393,6 @@ class Backfills:
         reason = sa.func.coalesce(sa.case(own, else_=of_stream), "").label("reason")
         query = sa.select(job.c.name, reason).where(_is_backfill_of(stream), is_paused())
         return {row.name: row.reason for row in fetch_rows(self.engine, query.order_by(job.c.id))}
-
-    def batch(self, stream: str, key: str) -> Batch:
-        """Find a planned batch of a stream's backfill by its partition key.
-
-        Raises:
-            UnknownBatchError: there is no such batch.
-            BatchSupersededError: the batch was split; the message names its parts.
-        """
-        try:
-            name, ids = parse_backfill_key(key)
-        except InvalidValueError as error:
-            raise UnknownBatchError.of_partition(stream, key) from error
-        is_its = sa.and_(_is_backfill_of(stream), job.c.name == backfill_job(stream, name))
-        with transaction(self.engine) as connection:
-            return find_partition(
-                connection,
-                is_its,
-                ids,
-                stream=stream,
-                key=key,
-                format_key=lambda part: backfill_key(name, part.key),
-            )
 
     def progress(self, name: str, meta_table: str) -> Progress:
         """Return the progress of a backfill.

@@ -20,8 +20,8 @@ from batch_pipeline.inventory.connection import (
 from batch_pipeline.inventory.tables import SCHEMA, metadata
 from batch_pipeline.model.errors import ConfigurationError, RetryableError
 
-# A prepared statement locks its tables in another order than `lock_tables`. Give up before the server
-# looks for deadlocks (after 1 s by default), because it would end the transaction of the worker.
+# A prepared statement locks its tables in another order than `lock_tables`. Give up before the
+# server looks for deadlocks (after 1 s by default), because it would end the worker's transaction.
 _TRY_SECONDS = 0.5
 _LOCK_NOT_ACQUIRED = {"55P03", "40P01"}  # lock not available, deadlock detected
 

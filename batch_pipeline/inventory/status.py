@@ -40,7 +40,7 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.batch import AttemptStatus, BatchState, partition_key
 from batch_pipeline.model.id_range import MIN_ID, IdRange
-from batch_pipeline.model.job import JobKind, JobStatus, JobTerms
+from batch_pipeline.model.job import OWN_KINDS, JobKind, JobStatus, JobTerms
 from batch_pipeline.model.status import (
     MANY_PARTITIONS,
     UNFINISHED,
@@ -309,8 +309,7 @@ def many_partitions(
 
 
 def _is_own_job_of(stream: str) -> sa.ColumnElement[bool]:
-    kinds = [JobKind.INCREMENTAL.value, JobKind.LATE.value]
-    return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
+    return sa.and_(job.c.stream == stream, job.c.kind.in_(OWN_KINDS))
 
 
 def _oldest_unfinished(stream: str) -> sa.Select[Any]:

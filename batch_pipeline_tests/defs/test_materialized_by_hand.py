@@ -62,16 +62,16 @@ def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: Defs
     _split(scene, "orders.2023", PARENT)
     _split(scene, "orders.2023", FIRST)
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.backfills.batch("orders", f"2023:{PARENT}")
+        scene.database.batches.batch("orders", f"2023:{PARENT}")
     assert caught.value.parts == (
         "2023:00000001-00000001",
         "2023:00000002-00000002",
         f"2023:{SECOND}",
     )
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.backfills.batch("orders", f"2023:{FIRST}")
+        scene.database.batches.batch("orders", f"2023:{FIRST}")
     assert len(caught.value.parts) == 2
-    assert scene.database.backfills.batch("orders", f"2023:{SECOND}").count == 1
+    assert scene.database.batches.batch("orders", f"2023:{SECOND}").count == 1
 
 
 def test_run_that_was_launched_before_the_split_leaves_the_batch_alone(scene: DefsScene) -> None:

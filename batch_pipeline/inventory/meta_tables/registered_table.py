@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -33,25 +33,13 @@ from batch_pipeline.model.location import MARK, split_location
 from batch_pipeline.model.progress import track
 from batch_pipeline.model.stream import Strategy
 
+if TYPE_CHECKING:  # it imports pyarrow
+    from batch_pipeline.encode.readers.item_cuts import ItemCutter
+
 _CHUNK = 5_000
 _COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")
 _FilesByLocation = Mapping[str, Sequence[LandedFile]]
 _Row = TypeVar("_Row")
-
-
-class Cutter(Protocol):
-    """Cuts large files into several items."""
-
-    def is_large(self, file: LandedFile) -> bool:
-        """Return whether a file is large enough to become more than one item."""
-        ...
-
-    def ranges(self, file: LandedFile) -> Sequence[LandedFile]:
-        """Return the ranges of a file in order; each starts and ends at a record.
-
-        Returns the whole file if it cannot be cut, and nothing if it is gone or has changed.
-        """
-        ...
 
 
 def _item_from_row(row: sa.Row[Any]) -> Item:
@@ -87,7 +75,7 @@ class OwnMetaTable(StreamTable):
         files: Iterable[LandedFile],
         *,
         accept_changed: bool = False,
-        cutter: Cutter | None = None,
+        cutter: "ItemCutter | None" = None,
         all_or_none: bool = False,
     ) -> Registered:
         """Assign ids to unknown files in their order, in transactions of 5,000 files.
@@ -117,7 +105,7 @@ class OwnMetaTable(StreamTable):
     def _register(
         self,
         files: Sequence[LandedFile],
-        cutter: Cutter | None,
+        cutter: "ItemCutter | None",
         *,
         accept_changed: bool,
         all_or_none: bool,
