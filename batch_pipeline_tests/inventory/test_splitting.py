@@ -1,6 +1,5 @@
 """Poison items: batches that fail are halved until the item that makes them fail is alone."""
 
-import signal
 from collections.abc import Callable
 from math import ceil, log2
 
@@ -16,19 +15,11 @@ from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import BatchSupersededError, ConfigurationError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobTerms
-from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import delete, insert
 from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register
-
-BISECT = """
-import sys
-from batch_pipeline.inventory.database import open_database
-database = open_database(sys.argv[1], migrated=None)
-database.jobs.split("orders", 1, database.meta_table("orders").reflected())
-"""
-BISECT_POINTS = ["locked", "superseded", "inserted", "before_commit", "after_commit"]
 
 
 def _source(files: ReflectedMetaTable, items: int) -> MetaSource:
@@ -271,26 +262,6 @@ def test_bisect_by_two_at_once_happens_once(database: Database, rival: Database)
     results = together(lambda: split(database), lambda: split(rival))
     kinds = sorted(type(result).__name__ for result in results)
     assert kinds == ["ConfigurationError", "tuple"]
-    check_invariants(database)
-
-
-@pytest.mark.parametrize("point", BISECT_POINTS)
-def test_bisect_killed_anywhere_leaves_the_parent_or_both_halves(
-    database: Database, database_url: str, point: str
-) -> None:
-    """Expect the parent up to the commit and both halves after it, and the next try to go on."""
-    register(database, 4)
-    plan(database, limits())
-    killed = run_python(BISECT, database_url, failpoints=f"bisect.{point}=kill")
-    assert killed == -signal.SIGKILL
-    halves = [(1, 2, "planned"), (3, 4, "planned")]
-    assert _live(database) == (halves if point == "after_commit" else [(1, 4, "planned")])
-    check_invariants(database)
-    if point != "after_commit":
-        database.jobs.split("orders", 1, database.meta_table("orders").reflected())
-    for status in database.batches.statuses("orders"):
-        if status.state is not BatchState.SUPERSEDED:
-            publish(database, status.batch)
     check_invariants(database)
 
 
