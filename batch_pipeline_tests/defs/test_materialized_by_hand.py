@@ -62,7 +62,7 @@ def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: Defs
     _split(scene, "orders.2023", PARENT)
     _split(scene, "orders.2023", FIRST)
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.batches.batch("orders", f"2023:{PARENT}")
+        scene.backfills.find(scene.database, f"2023:{PARENT}")
     assert caught.value.parts == (
         "2023:00000001-00000001",
         "2023:00000002-00000002",
@@ -111,4 +111,4 @@ def test_key_that_is_no_batch_of_a_backfill_is_told(scene: DefsScene, key: str) 
 def test_key_of_a_backfill_is_no_batch_of_the_stream(scene: DefsScene) -> None:
     """Expect the other asset to refuse it."""
     with pytest.raises(UnknownBatchError):
-        scene.database.batches.batch("orders", f"2023:{PARENT}")
+        scene.batches.find(scene.database, f"2023:{PARENT}")

@@ -23,6 +23,7 @@ LEFT_OUT = {
     "test_plan_light_rest_waits_until_it_is_old_or_drained",  # makes an item older than it is
     "test_bisect_of_a_batch_without_items_is_refused",  # deletes the items of a batch
     "test_acquire_gives_what_cutting_gives",  # empties the inventory
+    "test_batch_that_starts_again_during_the_audit_is_left_to_the_next_one",  # changes a batch
 }
 
 for _module in MODULES:

@@ -336,15 +336,8 @@ def audit(database: Database) -> Audit:
 
 def late_batch(database: Database) -> Batch:
     """Read the only late batch."""
-    [(batch_id, job, first_id, last_id, ids)] = query(
-        database,
-        "SELECT b.id, j.name, b.first_id, b.last_id, b.item_ids FROM batch_pipeline.batch b "
-        "JOIN batch_pipeline.job j ON j.id = b.job_id WHERE b.item_ids IS NOT NULL",
-    )
-    id_range = IdRange(first_id=first_id, last_id=last_id)
-    return Batch(
-        id=batch_id, job=job, id_range=id_range, weight=10, count=len(ids), item_ids=tuple(ids)
-    )
+    [status] = database.batches.late_statuses("orders")
+    return status.batch
 
 
 def test_registered_stream_has_no_late_items(database: Database) -> None:

@@ -198,7 +198,7 @@ TEN = b'{"id":1}\n' * 10  # 90 bytes
 REGISTER = """
 import sys
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.inventory.meta_tables.test_registered_ranges import cutter, facts_of
+from batch_pipeline_tests.inventory.meta_tables.test_registered_table import cutter, facts_of
 from pathlib import Path
 database = open_database(sys.argv[1], migrated=None)
 files = [facts_of(Path(sys.argv[2]))]
