@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from batch_pipeline.encode.readers.item_cuts import ItemCutter
-    from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+    from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 
 
 @dataclass(frozen=True)
@@ -238,15 +238,15 @@ class Pipeline:
                 raise
         return jobs.find(name, canonical)
 
-    def items_of(self, job: Job) -> "ItemTable":
+    def items_of(self, job: Job) -> "ReflectedMetaTable":
         """Return the table with the items of a job: a stream's, or a user's.
 
         Raises:
             PipelineError: the user's table cannot be read.
         """
         if job.stream is not None:
-            own = self.database.meta_table(job.stream)
-            if job.meta_table == own.name:
+            own = self.database.meta_table(job.stream).reflected()
+            if job.meta_table == own.canonical_name:
                 return own
             return self.meta_table(self.stream(job.stream)).reflected()
         terms = terms_of_job(self.database.engine, job)
