@@ -239,6 +239,14 @@ class ObjectReader(io.RawIOBase):
         self._body_position = self._position
         return len(data)
 
+    def readall(self) -> bytes:
+        """Read the rest; the inherited method takes 8 KB at a time, which doubles the time."""
+        rest = bytearray(max(self.facts.size_bytes - self._position, 0))
+        view, done = memoryview(rest), 0
+        while done < len(rest):
+            done += self.readinto(view[done:])
+        return bytes(rest)
+
     def close(self) -> None:
         """Release the connection."""
         if not self.closed:

@@ -49,6 +49,21 @@ def test_seek_behind_the_end_reads_nothing(bucket: str) -> None:
             file.seek(-1)
 
 
+def test_reading_the_rest_takes_one_piece(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    S3.put(f"{bucket}/large", LARGE)
+    sizes: list[int] = []
+
+    def readinto(reader: ObjectReader, buffer: bytearray) -> int:
+        sizes.append(len(buffer))
+        return original(reader, buffer)
+
+    original = ObjectReader.readinto
+    monkeypatch.setattr(ObjectReader, "readinto", readinto)
+    with S3.open(f"{bucket}/large") as file:
+        assert file.read() == LARGE
+    assert sizes == [len(LARGE)]
+
+
 def test_small_object_costs_one_request(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/a", b"hello")
     with ObjectReader(f"{bucket}/a") as raw:
