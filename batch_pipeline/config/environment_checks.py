@@ -27,8 +27,7 @@ from batch_pipeline.spark.sessions.java import (
     java_candidates,
     java_version,
 )
-from batch_pipeline.storage.errors import reason_of
-from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.filesystem import filesystem_of, reason_of
 
 _SUBJECT = "settings"
 _OTHERS = (ENV_FILE, JAVA_VARIABLE, failpoint.VARIABLE, f"{PREFIX}SERVER_MARK")

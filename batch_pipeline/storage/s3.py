@@ -25,13 +25,14 @@ from typing_extensions import Buffer
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.location import Roots, split_object, to_object_uri
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError, is_missing_bucket
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     FileSystem,
     IsKnown,
     ListedFile,
     UnfinishedFile,
+    UnreachableError,
+    is_missing_bucket,
     register_filesystem,
 )
 from batch_pipeline.storage.s3_client import translate_store_errors, unreachable

@@ -16,7 +16,7 @@ from batch_pipeline.model.manifest_file import (
     parse_manifest_file,
     stream_of,
 )
-from batch_pipeline.storage.manifest_files import manifest_file_text
+from batch_pipeline.storage.part_storage import manifest_file_text
 from batch_pipeline_tests.factories import NOON, batch, manifest, part_file, record_schema
 
 NAME = "orders-00000001-00000003.g1.json"

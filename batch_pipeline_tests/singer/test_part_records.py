@@ -167,11 +167,11 @@ def test_records_of_any_text_read_back_the_same(
 def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, TWO, THREE)
     part_paths(one)[1].unlink()
-    with pytest.raises(BatchDataError, match="is gone") as caught:
+    with pytest.raises(BatchDataError, match="is missing") as caught:
         next(record_lines(one, "sales"))
     assert str(caught.value) == (
         "orders: a part file of batch 00000001-00000003, generation 1, cannot be sent: "
-        f"{part_paths(one)[1]}: is gone. No STATE was written for this batch, so it comes again. "
+        f"{part_paths(one)[1]} is missing. No STATE was written for this batch, so it comes again. "
         "Put the file back, or materialize the partition again: its next generation takes the "
         "place of this one. `batch-pipeline verify` looks at all files."
     )
@@ -189,14 +189,14 @@ def test_records_of_a_file_of_another_size_are_refused(tmp_path: Path, content: 
     one = published_lines(tmp_path, ONE)
     part_paths(one)[0].write_bytes(content)
     size = one.part_files[0].size_bytes
-    with pytest.raises(BatchDataError, match=f"has {len(content)} B, published: {size} B"):
+    with pytest.raises(BatchDataError, match=f"has {len(content):,} B, published: {size} B"):
         next(record_lines(one, "sales"))
 
 
 def test_records_of_a_file_with_another_content_are_refused(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
     part_paths(one)[0].write_bytes(b'{"order_id":9}\n')
-    with pytest.raises(BatchDataError, match="its SHA-256 is"):
+    with pytest.raises(BatchDataError, match="has the SHA-256"):
         next(record_lines(one, "sales"))
 
 

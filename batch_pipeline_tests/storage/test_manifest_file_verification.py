@@ -9,8 +9,9 @@ import pytest
 
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.published import PublishedBatch, RecordCounts
-from batch_pipeline.storage import manifest_files
-from batch_pipeline.storage.manifest_files import manifest_file_problem, manifest_file_text
+from batch_pipeline.storage import verification
+from batch_pipeline.storage.part_storage import manifest_file_text
+from batch_pipeline.storage.verification import manifest_file_problem
 from batch_pipeline_tests.factories import manifest, part_file
 
 OTHER = str(UUID(int=7))
@@ -94,6 +95,6 @@ def test_pointer_file_that_is_gone_or_was_never_written_is_told(
 def test_pointer_file_without_end_is_not_read_whole(
     one: PublishedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_files, "_MAX_REST_BYTES", 0)
+    monkeypatch.setattr(verification, "_MAX_REST_BYTES", 0)
     (tmp_path / "orders.g1.json").write_text(" " * (2 * 2**13 + 1))
     assert "has more than 16,384 bytes" in str(manifest_file_problem(one))

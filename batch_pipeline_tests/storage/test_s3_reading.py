@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from batch_pipeline.storage.errors import UnreachableError, reason_of
-from batch_pipeline.storage.filesystem import digest, local_file
+from batch_pipeline.storage.filesystem import UnreachableError, digest, local_file, reason_of
 from batch_pipeline.storage.s3 import S3, ObjectReader
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults

@@ -43,8 +43,13 @@ from batch_pipeline.model.location import (
 )
 from batch_pipeline.singer import parser
 from batch_pipeline.singer.parser import BatchMessage, MessageError
-from batch_pipeline.storage.errors import reason_of
-from batch_pipeline.storage.filesystem import FileFacts, filesystem_of, is_about_file, local_file
+from batch_pipeline.storage.filesystem import (
+    FileFacts,
+    filesystem_of,
+    is_about_file,
+    local_file,
+    reason_of,
+)
 from batch_pipeline.storage.local import facts_of_status, open_within
 
 _BLANKS = b" \t\r\n"  # JSON whitespace

@@ -18,8 +18,7 @@ from batch_pipeline.model.location import shown
 from batch_pipeline.singer.target.config import Bounds
 from batch_pipeline.singer.target.errors import landing_failed, landing_unreachable
 from batch_pipeline.singer.target.writers import JsonLines, ParquetRows, RecordWriter
-from batch_pipeline.storage.errors import UnreachableError, reason_of
-from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.filesystem import UnreachableError, filesystem_of, reason_of
 
 LANDING_FILE_NAME = re.compile(r".*-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9]{6,}\.[a-z.]+")
 _LEFTOVER = "{} may be there as a whole, and would come twice: delete it before the tap runs again"
