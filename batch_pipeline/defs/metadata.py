@@ -13,6 +13,7 @@ from batch_pipeline.model.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
+from batch_pipeline.model.job import OWN_KINDS
 from batch_pipeline.model.load import LoadedGeneration
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import SchemaChange
