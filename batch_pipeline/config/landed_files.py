@@ -10,7 +10,7 @@ from itertools import chain
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
-from batch_pipeline.encode.readers.csv_dialect import detect_dialect
+from batch_pipeline.encode.readers.csv_parsers import detect_dialect
 from batch_pipeline.encode.readers.formats import (
     SOURCE_READERS,
     RecordKind,

@@ -6,9 +6,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from batch_pipeline.encode.readers.csv_dialect import guess_charset
+from batch_pipeline.encode.readers.csv_parsers import guess_charset
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.model.errors import BadFileError
@@ -95,7 +95,7 @@ def _with_file(
 ) -> Sample:
     with open_source(file, stream) as source:
         sample = replace(sample, files=sample.files + 1)
-        for chunk in open_reader(source, stream).chunks():
+        for chunk in read_chunks(source, stream):
             checked = validator.validate(chunk)
             first = sample.first_bad
             if checked.bad and first is None:

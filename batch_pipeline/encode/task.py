@@ -16,7 +16,7 @@ from batch_pipeline.encode.lineage import Lineage, joined_lineage
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.encode.readers.csv import MAX_JOINED_FILE_BYTES, JoinedCsvFiles
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile, open_source
-from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
 from batch_pipeline.encode.task_values import (
     BadFile,
@@ -119,7 +119,7 @@ class _ItemGroup:
     def __init__(self, stream: Stream) -> None:
         self.items: list[Item] = []
         self.versions: list[tuple[str | None, str | None]] = []
-        self.csv = JoinedCsvFiles(stream.source.csv, stream.read_limits)
+        self.csv = JoinedCsvFiles(stream)
 
 
 class TaskRun:
@@ -213,7 +213,7 @@ class TaskRun:
             self._joins = bool(group.items)
             return False
         group.items.append(item)
-        group.versions.append((source.etag, source.version))
+        group.versions.append((source.facts.etag, source.facts.version))
         return True
 
     def _write_joined(self, group: "_ItemGroup") -> bool:
@@ -299,14 +299,11 @@ class TaskRun:
                 raise _LateBadFileError(item, bad_file) from error
             return unreadable_item_report(item, bad_file)
         report = item_report(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
-        if source.etag is None:
-            return report
-        return replace(report, etag=source.etag, version=source.version)
+        return replace(report, etag=source.facts.etag, version=source.facts.version)
 
     def chunks(self, source: DecodedFile, lineage: Lineage) -> Iterator[Chunk]:
         """Read, map, check and write the records of a file, chunk by chunk."""
-        reader = open_reader(source, self._stream, self._spec.csv_slice)
-        for chunk in reader.chunks():
+        for chunk in read_chunks(source, self._stream, self._spec.csv_slice):
             mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
             checked = self._validator.validate(mapped)
             if self._profile.fits:

@@ -14,9 +14,10 @@ from batch_pipeline.model.item import LandedFile, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import ReadLimits
-from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
+from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Storage, Stream
 from batch_pipeline.storage.filesystem import FileFacts
 
+COMMA = CsvOptions()
 STREAM = Stream(
     name="orders",
     source=Source(uri="file:///landing"),
@@ -29,10 +30,11 @@ STREAM = Stream(
 def stream_of(
     format: SourceFormat = SourceFormat.AUTO,  # noqa: A002 - as in stream files
     charset: str = "utf-8",
+    csv: CsvOptions = COMMA,
     **limits: int,
 ) -> Stream:
     """Return a stream of files in this format and charset; `limits` are its read limits."""
-    source = Source(uri="file:///landing", format=format, charset=charset)
+    source = Source(uri="file:///landing", format=format, charset=charset, csv=csv)
     return replace(STREAM, source=source, read_limits=ReadLimits(**limits))
 
 

@@ -5,8 +5,9 @@ Every way in which a file cannot be read becomes a `BadFileError`; no record is 
 
 import codecs
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from typing import BinaryIO, TypeVar
 
@@ -66,7 +67,7 @@ class DecodedFile:
         self._start = b""  # bytes that were read to detect the format
         self._is_compressed = self._decompress()
         self._is_utf8 = True
-        self.reader = self._detect_binary_format() or self._detect_text_format()
+        self.reader = self._detect_format()
         if self.range is not None:
             self._check_range(self.range)
 
@@ -86,16 +87,6 @@ class DecodedFile:
     def can_be_cut(self) -> bool:
         """Return whether ranges of bytes of this file may be items."""
         return not self._is_compressed and self._is_utf8 and self.reader.can_be_cut
-
-    @property
-    def etag(self) -> str | None:
-        """Return the ETag of the version of an object that is read; None for a local file."""
-        return self._original.facts.etag
-
-    @property
-    def version(self) -> str | None:
-        """Return the version of an object that is read, where the bucket keeps versions."""
-        return self._original.facts.version
 
     @property
     def facts(self) -> FileFacts:
@@ -194,23 +185,18 @@ class DecodedFile:
             raise self.bad_file(reason)
         return compression is not None
 
-    def _detect_binary_format(self) -> SourceReader | None:
+    def _detect_format(self) -> SourceReader:
         declared, detected = self._stream.source.format, detect_binary_format(self._start)
-        if detected is None:
-            if declared is not SourceFormat.AUTO and SOURCE_READERS[declared].magic:
-                reason = f"is not a file of format {declared}, which `source.format` says"
-                raise self.bad_file(reason)
-            return None
-        if declared not in {SourceFormat.AUTO, detected.format}:
-            raise self.bad_file(
-                f"is a file of format {detected.format}, but `source.format` is {declared}"
-            )
-        return detected
-
-    def _detect_text_format(self) -> SourceReader:
-        declared = self._stream.source.format
-        self._decode_text()
         is_auto = declared is SourceFormat.AUTO
+        if detected is not None and not is_auto and declared is not detected.format:
+            reason = f"is a file of format {detected.format}, but `source.format` is {declared}"
+            raise self.bad_file(reason)
+        if detected is not None:
+            return detected
+        if not is_auto and SOURCE_READERS[declared].magic:
+            reason = f"is not a file of format {declared}, which `source.format` says"
+            raise self.bad_file(reason)
+        self._decode_text()
         return SOURCE_READERS[detect_text_format(self._start) if is_auto else declared]
 
     def _decode_text(self) -> None:
@@ -278,6 +264,44 @@ def open_source(
                 original.check()
             raise
     original.check()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCutter:
+    """Cuts the uncompressed files of a stream that are larger than `most_bytes` into ranges.
+
+    A file is only cut where each range, read by itself, has the records that it has within the
+    file: JSON lines at line ends, csv at record ends if every quote from the first byte to the last
+    follows the rules. Every other file stays one item.
+    """
+
+    stream: Stream
+    most_bytes: int
+
+    def is_large(self, file: LandedFile) -> bool:
+        """Return whether a file is too large for one item."""
+        return (file.size_bytes or 0) > self.most_bytes
+
+    def ranges(self, file: LandedFile) -> Sequence[LandedFile]:
+        """Return the ranges of a file in order, each of complete records.
+
+        They have at most `most_bytes`, except where a single record is longer. Returns the file
+        itself if it cannot be cut, nothing if it is missing or has changed.
+        """
+        cuts: Sequence[int] = ()
+        try:
+            with open_source(file, self.stream) as source:
+                if source.can_be_cut:
+                    cuts = source.reader.find_cuts(source, self.stream, self.most_bytes)
+                size = source.facts.size_bytes
+        except BadFileError as error:
+            # Any other fault is reported when the item is encoded.
+            return () if error.kind in {BadFileKind.CHANGED, BadFileKind.MISSING} else (file,)
+        if not cuts:
+            return (file,)
+        pairs = zip([0, *cuts], [*cuts, size], strict=True)
+        ranges = [FileRange(start, stop, size) for start, stop in pairs]
+        return [replace(file, location=file.location + one.fragment) for one in ranges]
 
 
 _BYTE_ORDER_MARKS = (

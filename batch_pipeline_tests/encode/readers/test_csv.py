@@ -2,7 +2,6 @@
 
 import csv
 import io
-from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,23 +10,10 @@ from hypothesis import strategies as st
 from batch_pipeline.encode.chunks import MalformedRecord
 from batch_pipeline.encode.readers.csv import CsvReader
 from batch_pipeline.encode.readers.csv_parsers import CsvRecord, CsvScanner, find_end_of_records
-from batch_pipeline.encode.readers.decoded_file import DecodedFile
-from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline.model.item import LandedFile
-from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.record_rules import ReadLimits
-from batch_pipeline.model.stream import CsvOptions, Source, Storage, Stream
-from batch_pipeline_tests.encode.landed_files import InMemoryFile
+from batch_pipeline.model.stream import CsvOptions, SourceFormat
+from batch_pipeline_tests.encode.landed_files import COMMA, in_memory, stream_of
 
-STREAM = Stream(
-    name="orders",
-    source=Source(uri="file:///landing"),
-    limits=Limits(max_weight=1, max_count=1),
-    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
-    storage=Storage(root="file:///batches"),
-)
-COMMA = CsvOptions()
 Rows = list[tuple[str | None, ...]]
 
 cells = st.none() | st.text(
@@ -41,11 +27,10 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 def read(data: bytes, options: CsvOptions = COMMA) -> tuple[Rows, list[MalformedRecord]]:
     """Read a whole file: its good records and its bad ones."""
-    file = LandedFile(location="file:///orders.csv")
-    source = DecodedFile(cast("Any", InMemoryFile(data)), STREAM, file)
+    stream = stream_of(SourceFormat.CSV, csv=options)
     rows: Rows = []
     bad: list[MalformedRecord] = []
-    for chunk in CsvReader(source, options, ReadLimits()).chunks():
+    for chunk in CsvReader(in_memory(data, stream), stream).chunks():
         rows += [tuple(row.values()) for row in chunk.batch.to_pylist()]
         bad += chunk.bad
     return rows, bad

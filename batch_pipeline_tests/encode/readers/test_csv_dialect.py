@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_pipeline.encode.readers.csv_dialect import detect_dialect, guess_charset
+from batch_pipeline.encode.readers.csv_parsers import detect_dialect, guess_charset
 from batch_pipeline.model.stream import CsvOptions
 
 

@@ -17,21 +17,19 @@ from batch_pipeline.encode.readers.csv_parsers import (
     mask_escaped,
 )
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline.model.record_rules import ReadLimits
-from batch_pipeline.model.stream import CsvOptions
-from batch_pipeline_tests.encode.readers.text_input import BytesInput
+from batch_pipeline.model.stream import CsvOptions, SourceFormat
+from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
 
 BACKSLASH = CsvOptions(escape="\\")
 Rows = list[tuple[str | None, ...]]
 
 
-def read(
-    data: bytes, options: CsvOptions, limits: ReadLimits | None = None
-) -> tuple[Rows, list[MalformedRecord]]:
+def read(data: bytes, options: CsvOptions, **limits: int) -> tuple[Rows, list[MalformedRecord]]:
     """Read a whole file: its good records and its bad ones."""
+    stream = stream_of(SourceFormat.CSV, csv=options, **limits)
     rows: Rows = []
     bad: list[MalformedRecord] = []
-    for chunk in CsvReader(BytesInput(data), options, limits or ReadLimits()).chunks():
+    for chunk in CsvReader(in_memory(data, stream), stream).chunks():
         rows += [tuple(row.values()) for row in chunk.batch.to_pylist()]
         assert len(chunk.line_numbers) == len(chunk.record_numbers) == chunk.good
         bad += chunk.bad
@@ -169,7 +167,7 @@ def test_csv_reader_with_odd_but_right_files_reads_them(
 def test_csv_reader_with_too_many_columns_refuses_the_file() -> None:
     """A header wider than the limit is no header; the message names the limit to change."""
     with pytest.raises(BadFileError) as raised:
-        read(b"a,b,c\n", CsvOptions(), ReadLimits(max_columns=2))
+        read(b"a,b,c\n", CsvOptions(), max_columns=2)
 
     assert raised.value.reason == (
         "header: has 3 columns, more than `read_limits.max_columns` allows (2)"
@@ -186,14 +184,14 @@ def test_csv_reader_with_a_record_over_the_limit_refuses_the_file(
     data = b"a,b\n" + filled + (body if body != b'1,"' else b'1,"' + b"x" * 20)
 
     with pytest.raises(BadFileError) as raised:
-        read(data, CsvOptions(), ReadLimits(max_record_bytes=8))
+        read(data, CsvOptions(), max_record_bytes=8)
 
     assert raised.value.reason == "a record is longer than 8 bytes (an open quote?)"
 
 
 def test_csv_reader_with_a_record_at_the_limit_reads_it() -> None:
     """The limit itself is allowed; line ends do not count."""
-    assert read(b"a,b\r\n1,234567\r\n", CsvOptions(), ReadLimits(max_record_bytes=8)) == (
+    assert read(b"a,b\r\n1,234567\r\n", CsvOptions(), max_record_bytes=8) == (
         [("1", "234567")],
         [],
     )

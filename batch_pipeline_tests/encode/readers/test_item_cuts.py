@@ -12,9 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Chunk, JsonRecords
-from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import open_reader
-from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.encode.readers.decoded_file import ItemCutter, open_source
+from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Stream
@@ -52,7 +51,7 @@ def records(file: LandedFile, stream: Stream) -> Found:
     """Read an item: each record, or what is wrong with it, with its line."""
     found: Found = []
     with open_source(file, stream) as source:
-        for chunk in open_reader(source, stream).chunks():
+        for chunk in read_chunks(source, stream):
             found += sorted([*zip(chunk.line_numbers, rows(chunk), strict=True), *bad(chunk)])
     return found
 
@@ -259,7 +258,7 @@ def test_records_of_a_range_are_counted_from_its_start(
     part = cut(landed(tmp_path, data), 6, stream)[1]
     with open_source(part, stream) as source:
         assert source.range is not None
-        [chunk] = open_reader(source, stream).chunks()
+        [chunk] = read_chunks(source, stream)
         assert [*chunk.record_numbers] == [1, 2, 3][: chunk.good]
         assert chunk.good > 1
         assert [*chunk.line_numbers] == [line for line, _ in records(part, stream)]

@@ -3,6 +3,7 @@
 import io
 import random
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from batch_pipeline.encode.chunks import ByteRange, Table
 from batch_pipeline.encode.readers.parquet import ParquetReader
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
-from batch_pipeline_tests.encode.readers.text_input import BytesInput
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -30,11 +31,11 @@ def tables(
     *,
     rule: OnNonfinite = OnNonfinite.QUARANTINE,
     part: ByteRange | None = None,
-    limits: ReadLimits | None = None,
+    **limits: int,
 ) -> list[Table]:
     """Read a file in memory."""
-    file, limits = io.BytesIO(data), limits or ReadLimits()
-    return list(ParquetReader(file, limits, rule, BytesInput().bad_file, part).chunks())
+    stream = replace(stream_of(**limits), on_nonfinite=rule)
+    return list(ParquetReader(in_memory(data, stream, part), stream).chunks())
 
 
 def one_column(array: pa.Array, **options: Any) -> Table:
@@ -204,7 +205,7 @@ def test_parquet_reader_with_values_that_repeat_gives_small_tables() -> None:
 
     with pytest.raises(BadFileError, match="bytes become more than 250 times as many"):
         tables(data)
-    found = tables(data, limits=ReadLimits(max_expansion=10**6))
+    found = tables(data, max_expansion=10**6)
 
     assert len(data) < 100_000
     assert all(table.batch.nbytes < 10 * 2**20 for table in found)
@@ -301,7 +302,7 @@ def test_parquet_reader_with_a_nul_in_a_name_refuses_the_file() -> None:
 def test_parquet_reader_with_too_many_columns_refuses_the_file() -> None:
     """The message names the limit to change."""
     with pytest.raises(BadFileError) as raised:
-        tables(parquet(pa.table({"a": [1], "b": [2]})), limits=ReadLimits(max_columns=1))
+        tables(parquet(pa.table({"a": [1], "b": [2]})), max_columns=1)
 
     assert raised.value.reason == "has 2 columns, more than `read_limits.max_columns` allows (1)"
 
