@@ -7,7 +7,7 @@ does not fit spoils its record alone, which is set aside with the reason.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -184,18 +184,8 @@ def to_python_values(array: pa.Array) -> list[Any]:
         return _objects(array)
     if at.is_map(array.type):
         return _maps(array)
-    if at.is_list_view(array.type) or at.is_large_list_view(array.type):
-        starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
-        spans = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-        return _lists(array, to_python_values(array.values), spans)
-    if at.is_list(array.type) or at.is_large_list(array.type):
-        return _lists(
-            array, to_python_values(array.values), list(pairwise(array.offsets.to_pylist()))
-        )
-    if at.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        starts = [(array.offset + index) * size for index in range(len(array))]
-        return _lists(array, to_python_values(array.values), [(at, at + size) for at in starts])
+    if at.is_nested(array.type):
+        return _lists(array)
     return _leaves(array)
 
 
@@ -226,17 +216,23 @@ def _objects(array: pa.StructArray) -> list[Any]:
     return _with_nulls(array, objects)
 
 
-def _lists(array: pa.Array, values: list[Any], spans: list[tuple[int, int]]) -> list[Any]:
-    return _with_nulls(array, [values[start:stop] for start, stop in spans])
+def _lists(array: pa.Array) -> list[Any]:
+    """Return the values of lists of any Arrow type: views, and of fixed and large sizes, too."""
+    values = to_python_values(array.flatten())
+    lengths = pc.list_value_length(array).fill_null(0).to_pylist()
+    return _with_nulls(array, _slices(values, accumulate(lengths, initial=0)))
 
 
 def _maps(array: pa.MapArray) -> list[Any]:
     keys, items = to_python_values(array.keys), to_python_values(array.items)
-    spans = pairwise(array.offsets.to_pylist())
-    pairs = [list(zip(keys[start:stop], items[start:stop], strict=True)) for start, stop in spans]
+    pairs = _slices(list(zip(keys, items, strict=True)), array.offsets.to_pylist())
     if column_of("", array.type).type is ColumnType.ARRAY:
         return _with_nulls(array, pairs)
     return _with_nulls(array, [_object(pair) for pair in pairs])
+
+
+def _slices(values: list[Any], bounds: Iterable[int]) -> list[list[Any]]:
+    return [values[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _object(pairs: list[tuple[Any, Any]]) -> Any:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import fastavro
@@ -76,22 +75,6 @@ _EXPANSION_CHECKED_FROM_BYTES = 64 * 2**20
 _MAX_BLOCK_BYTES = 128 * 2**20  # a block is in memory as a whole
 
 
-class ByteStream(Protocol):
-    """Bytes that are read forward."""
-
-    def read(self, size_bytes: int, /) -> bytes:
-        """Read at most so many bytes, none only at the end."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class AvroBlock:
-    """The encoded records of a block, and how many the block claims to have."""
-
-    count: int
-    records: bytes
-
-
 class AvroFile:
     """The container of an avro file: `schema` from its header, then its blocks.
 
@@ -99,7 +82,7 @@ class AvroFile:
         InvalidAvroError: the header is damaged, or the compression is not known.
     """
 
-    def __init__(self, file: ByteStream, *, max_expansion: int) -> None:
+    def __init__(self, file: DecodedFile, *, max_expansion: int) -> None:
         self._file = _ExactReader(file)
         self._max_expansion = max_expansion
         if self._file.read_some(len(_MAGIC)) != _MAGIC:
@@ -116,8 +99,8 @@ class AvroFile:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidAvroError("is damaged: the schema in its header is not JSON") from error
 
-    def blocks(self) -> Iterator[AvroBlock]:
-        """Yield the blocks in order.
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield how many records each block claims to have, and its encoded records.
 
         Raises:
             InvalidAvroError: a block is damaged, the last one is cut, or they grow too much.
@@ -147,7 +130,7 @@ class AvroFile:
                     reason = f"grows too much, more than {advice}"
                 raise InvalidAvroError(f"block {number} {reason}")
             record_bytes += len(records)
-            yield AvroBlock(block["count"], records)
+            yield block["count"], records
             number += 1
 
     def _read(self, schema: Any, part: str, *, limit: int | None = None) -> Any:
@@ -165,7 +148,7 @@ class AvroFile:
 class _ExactReader:
     """A file that reads exactly as many bytes as are wanted, or raises; at most `limit` if set."""
 
-    def __init__(self, file: ByteStream) -> None:
+    def __init__(self, file: DecodedFile) -> None:
         self._file = file
         self._peeked = b""
         self.limit: int | None = None
@@ -346,7 +329,7 @@ class _SchemaReader:
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
         self._types: dict[str, AvroType | None] = {}  # None while a record is being converted
-        self._numbers = count(1)
+        self._count = 0
 
     def fields_of_file(self, parsed: Any) -> dict[str, AvroType]:
         kind = parsed["type"] if isinstance(parsed, dict) else parsed
@@ -386,7 +369,8 @@ class _SchemaReader:
 
     def _define(self, definition: dict[str, Any], converted: AvroType) -> AvroType:
         """Give a named type a name without a namespace, by which later types refer to it."""
-        name = f"t{next(self._numbers)}"
+        self._count += 1
+        name = f"t{self._count}"
         named = replace(converted, decoded=converted.decoded | {"name": name})
         self._types[definition["name"]] = named
         return named
@@ -567,8 +551,8 @@ class AvroReader:
         decoder = _Decoder(schema)
         records: list[Record] = []
         size = 0
-        for block in file.blocks():
-            for decoded, size_bytes in decoder.decode(block):
+        for block_count, block in file.blocks():
+            for decoded, size_bytes in decoder.decode(block_count, block):
                 records += decoded
                 size += size_bytes
                 if size >= _CHUNK_BYTES:
@@ -604,37 +588,37 @@ class _Decoder:
         self._min_bytes = schema.min_bytes
         self._empty = 0
 
-    def decode(self, block: AvroBlock) -> Iterator[tuple[list[Record], int]]:
+    def decode(self, count: int, block: bytes) -> Iterator[tuple[list[Record], int]]:
         """Yield the records, and the bytes that they had, a few MiB at a time."""
-        size = len(block.records)
-        if block.count * self._min_bytes > size:
+        size = len(block)
+        if count * self._min_bytes > size:
             raise InvalidAvroError("is damaged: a block has not all of its records")
         if size and not self._min_bytes:  # as the end of an array, they would be a further count
             raise InvalidAvroError(_WRONG_COUNT)
-        self._empty += 0 if self._min_bytes else block.count
+        self._empty += 0 if self._min_bytes else count
         if self._empty > _MAX_EMPTY:
             raise InvalidAvroError(f"has more than {_MAX_EMPTY} records without a byte")
         if size <= 2 * _CHUNK_BYTES:
-            yield self._decode_all(block), size
+            yield self._decode_all(count, block), size
             return
-        data, left, start = io.BytesIO(block.records), block.count, 0
-        while left:
+        data, start = io.BytesIO(block), 0
+        while count:
             records: list[Record] = []
-            while left and data.tell() - start < _CHUNK_BYTES:
+            while count and data.tell() - start < _CHUNK_BYTES:
                 records.append(_decode(data, self._item))
-                left -= 1
+                count -= 1
             yield records, data.tell() - start
             start = data.tell()
         if start < size:
             raise InvalidAvroError(_WRONG_COUNT)
 
-    def _decode_all(self, block: AvroBlock) -> list[Record]:
-        count_prefix = io.BytesIO()
-        fastavro.schemaless_writer(count_prefix, "long", block.count)
-        end = b"\0" if block.count else b""
-        data = io.BytesIO(count_prefix.getvalue() + block.records + end)
+    def _decode_all(self, count: int, block: bytes) -> list[Record]:
+        data = io.BytesIO()
+        fastavro.schemaless_writer(data, "long", count)
+        data.write(block + (b"\0" if count else b""))
+        data.seek(0)
         records = _decode(data, self._items)
-        if len(records) != block.count or data.read(1):
+        if len(records) != count or data.read(1):
             raise InvalidAvroError(_WRONG_COUNT)
         return list(records)
 

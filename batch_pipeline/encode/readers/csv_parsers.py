@@ -86,7 +86,7 @@ def mask_escaped(data: bytes, options: CsvOptions) -> bytes:
     if options.escape is None or options.escape.encode() not in data:
         return data
     octets = np.frombuffer(data, np.uint8).copy()
-    escapes = _escapes(octets, options.escape)
+    escapes = find_escapes(octets, ord(options.escape))
     octets[escapes[escapes < len(data) - 1] + 1] = _MASK
     return octets.tobytes()
 
@@ -100,7 +100,7 @@ def double_lone_escapes(data: bytes, options: CsvOptions) -> bytes | None:
     if options.escape is None or options.escape.encode() not in data:
         return data
     octets = np.frombuffer(data, np.uint8)
-    escapes = _escapes(octets, options.escape)
+    escapes = find_escapes(octets, ord(options.escape))
     if escapes[-1] == len(data) - 1:
         return None
     special = np.zeros(256, np.bool_)
@@ -114,9 +114,9 @@ def special_bytes(options: CsvOptions) -> bytes:
     return f"{options.delimiter}{options.quote}{options.escape or ''}\r\n".encode()
 
 
-def _escapes(octets: Octets, escape: str) -> Positions:
+def find_escapes(octets: Octets, escape: int) -> Positions:
     """Return the escapes that are not escaped themselves: in a run, every second one."""
-    positions = np.flatnonzero(octets == ord(escape))
+    positions = np.flatnonzero(octets == escape)
     index = np.arange(len(positions))
     is_first = np.diff(positions, prepend=-2) != 1
     first_of_run = np.maximum.accumulate(np.where(is_first, index, 0))
