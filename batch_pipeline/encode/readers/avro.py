@@ -69,7 +69,6 @@ def _parse_record(**fields: Any) -> Any:
 
 _HEADER = _parse_record(meta={"type": "map", "values": "bytes"}, sync=_SYNC)
 _BLOCK = _parse_record(count="long", compressed="bytes", sync=_SYNC)
-_READ_BYTES = 2**24
 _MAX_HEADER_BYTES = 64 * 2**20
 _EXPANSION_CHECKED_FROM_BYTES = 64 * 2**20
 _MAX_BLOCK_BYTES = 128 * 2**20  # a block is in memory as a whole
@@ -159,13 +158,9 @@ class _ExactReader:
         return not self._peeked
 
     def read_some(self, size_bytes: int) -> bytes:
-        """Read in steps, so that a wrong size takes no more memory than the file has bytes."""
-        pieces, self._peeked = [self._peeked[:size_bytes]], self._peeked[size_bytes:]
-        left = size_bytes - len(pieces[0])
-        while left and (piece := self._file.read(min(left, _READ_BYTES))):
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces)
+        """Read so many bytes, fewer only at the end."""
+        start, self._peeked = self._peeked[:size_bytes], self._peeked[size_bytes:]
+        return start + self._file.read(size_bytes - len(start))
 
     def read(self, size_bytes: int, /) -> bytes:
         """Read exactly so many bytes."""

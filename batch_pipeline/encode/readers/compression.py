@@ -58,20 +58,12 @@ class DecompressedFile:
         self._size_bytes = 0
 
     def read(self, size_bytes: int) -> bytes:
-        """Read exactly `size_bytes`, fewer only at the end; no more are ever held in memory.
+        """Read at most `size_bytes`, none only at the end; no more are ever held in memory.
 
         Raises:
             DecodeError: the data is damaged, ends early, or grows too much.
             OSError: the file cannot be read.
         """
-        pieces: list[bytes] = []
-        left = size_bytes
-        while left > 0 and (piece := self._read_piece(left)):
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces)
-
-    def _read_piece(self, size_bytes: int) -> bytes:
         try:
             piece = self._decompressor.read(size_bytes)
         except (zlib.error, lzma.LZMAError, ZLIB.error) as error:

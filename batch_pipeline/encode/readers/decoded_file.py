@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BufferedReader
 from typing import BinaryIO, TypeVar
 
@@ -37,6 +38,7 @@ from batch_pipeline.storage.filesystem import FileFacts
 
 BLOCK_BYTES = 2 * 2**20
 
+_STEP_BYTES = 16 * 2**20
 _START_BYTES = 256 * 2**10  # enough to tell one format from another
 _Result = TypeVar("_Result")
 
@@ -209,20 +211,26 @@ class DecodedFile:
         if charset == "utf-8":
             return
         self._is_utf8 = False
-        encoded, rest = self._decoded, [self._start]
+        encoded, rest = self._decoded, [self._start] if self._start else []
 
         def read(size_bytes: int) -> bytes:
-            first = rest.pop() if rest else b""
-            return first + encoded.read(size_bytes - len(first))
+            return rest.pop() if rest else encoded.read(size_bytes)
 
         self._start = b""
         self._decoded = Utf8Transcoder(read, charset, offset=mark)
         self._start = self._read(_START_BYTES)
 
     def _read(self, size_bytes: int) -> bytes:
-        if size_bytes <= 0:
-            return b""
-        return self._translate_errors(lambda: self._decoded.read(size_bytes))
+        pieces: list[bytes] = []
+        while size_bytes > 0:
+            # In steps: `size_bytes` may be a damaged number, and is not allocated.
+            step = min(size_bytes, _STEP_BYTES)
+            piece = self._translate_errors(partial(self._decoded.read, step))
+            if not piece:
+                break
+            pieces.append(piece)
+            size_bytes -= len(piece)
+        return b"".join(pieces)
 
     def _translate_errors(self, read: Callable[[], _Result]) -> _Result:
         try:
@@ -348,8 +356,8 @@ def _utf16_byte_order(start: bytes) -> str | None:
 class Utf8Transcoder:
     """Text of another charset, converted to UTF-8.
 
-    `read` returns the encoded bytes, fewer than wanted only at their end; `offset` is the position
-    of the first one in the file, for error messages.
+    `read` returns the encoded bytes, none only at their end; `offset` is the position of the first
+    one in the file, for error messages.
     """
 
     def __init__(self, read: Callable[[int], bytes], charset: str, *, offset: int) -> None:
@@ -361,23 +369,19 @@ class Utf8Transcoder:
         self._is_end = False
 
     def read(self, size_bytes: int) -> bytes:
-        """Read exactly `size_bytes` of UTF-8, fewer only at the end.
+        """Read at most `size_bytes` of UTF-8, none only at the end.
 
         Raises:
             DecodeError: some bytes are not text of the charset.
         """
-        blocks = [self._pending]
-        left = size_bytes - len(self._pending)
-        while left > 0 and not self._is_end:
-            blocks.append(self._next_block())
-            left -= len(blocks[-1])
-        text = b"".join(blocks)
-        self._pending = text[size_bytes:]
-        return text[:size_bytes]
+        while not self._pending and not self._is_end:
+            self._pending = self._next_block()
+        text, self._pending = self._pending[:size_bytes], self._pending[size_bytes:]
+        return text
 
     def _next_block(self) -> bytes:
         block = self._read(_TRANSCODE_BYTES)
-        self._is_end = len(block) < _TRANSCODE_BYTES
+        self._is_end = not block
         self._position += len(block)
         try:
             return self._decoder.decode(block, final=self._is_end).encode()
