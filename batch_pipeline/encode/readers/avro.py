@@ -15,7 +15,7 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
@@ -258,7 +258,7 @@ def _timestamp_reader(unit_ns: int, epoch: datetime) -> LogicalReader:
     return read
 
 
-def _read_decimal(digits: bytes, kind: Mapping[str, Any], *_: Any) -> Decimal | ConversionError:
+def _read_decimal(digits: bytes, kind: Any, *_: Any) -> Decimal | ConversionError:
     unscaled = int.from_bytes(digits, "big", signed=True)
     if not -kind["limit"] < unscaled < kind["limit"]:
         return ConversionError("has more digits than its type", str(unscaled))
@@ -473,7 +473,7 @@ class _Field:
     """One field of the records, as a column."""
 
     def __init__(self, name: str, field: AvroType, on_nonfinite: OnNonfinite) -> None:
-        arrow = field.arrow
+        arrow: Any = field.arrow
         if arrow is None:
             self.column = Column(name=name, type=_NESTED.get(field.kind, ColumnType.ANY))
         else:
@@ -496,7 +496,7 @@ class _Field:
         try:
             return ConvertedArray(pa.array(values, self._arrow))
         except (pa.ArrowException, UnicodeEncodeError):
-            errors = {row: error for row, value in enumerate(values) if (error := _error_of(value))}
+            errors = {row: fault for row, value in enumerate(values) if (fault := _error_of(value))}
         kept = [None if row in errors else value for row, value in enumerate(values)]
         return ConvertedArray(pa.array(kept, self._arrow), errors)
 

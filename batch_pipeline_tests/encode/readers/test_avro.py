@@ -37,7 +37,7 @@ def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
     return file.getvalue()
 
 
-def tables(data: bytes, **limits: int) -> list[Table]:
+def tables(data: bytes, **limits: Any) -> list[Table]:
     """Read a file in memory."""
     stream = stream_of(**limits)
     return list(AvroReader(in_memory(data, stream), stream).chunks())
@@ -54,7 +54,7 @@ def one_field(kind: Any, values: list[Any], written_as: Any = None) -> Table:
     return table
 
 
-def refused(data: bytes, **limits: int) -> str:
+def refused(data: bytes, **limits: Any) -> str:
     """Read a file that is bad, give the reason."""
     with pytest.raises(BadFileError) as raised:
         tables(data, **limits)

@@ -14,24 +14,11 @@ from batch_pipeline.encode.readers.csv import (
 )
 from batch_pipeline.encode.readers.formats import SOURCE_READERS, SplitMethod, read_chunks
 from batch_pipeline.model.stream import CsvOptions, SourceFormat
-from batch_pipeline_tests.encode.landed_files import COMMA, in_memory, stream_of
+from batch_pipeline_tests.encode.landed_files import COMMA, csv_text, in_memory, stream_of
 
 Found = list[tuple[int, tuple[str | None, ...]]]
 
 cells = st.none() | st.text(alphabet='ab,"\n\ré', max_size=5)
-
-
-def written(rows: list[tuple[str | None, ...]], end: str) -> bytes:
-    """Write rows, the cells with special characters in quotes."""
-
-    def cell(value: str | None) -> str:
-        if value is None:
-            return ""
-        if value == "" or set(',"\r\n') & set(value):
-            return '"' + value.replace('"', '""') + '"'
-        return value
-
-    return "".join(",".join(map(cell, row)) + end for row in rows).encode()
 
 
 def in_one_piece(data: bytes, options: CsvOptions = COMMA) -> Found:
@@ -81,7 +68,7 @@ def test_csv_slices_with_any_cuts_read_what_one_piece_reads(
     is_ended: bool,
 ) -> None:
     """Each record is read once, in order, at its line, wherever the file is cut."""
-    data = start + written([("a", "b"), *rows], end)
+    data = start + csv_text([("a", "b"), *rows], end)
     if not is_ended and rows and rows[-1] != (None, None):
         data = data.removesuffix(end.encode())
     options = CsvOptions(names=names)
@@ -104,7 +91,7 @@ def test_csv_slices_with_a_cut_at_every_byte_read_what_one_piece_reads() -> None
 def test_csv_slices_with_records_longer_than_a_block_find_their_ends() -> None:
     """A record may cover whole slices, which then have none."""
     long = "x\n" * 200_000
-    data = written([("a", "b"), ("1", long), ("2", long), ("3", "y")], "\n")
+    data = csv_text([("a", "b"), ("1", long), ("2", long), ("3", "y")], "\n")
 
     expected = [(2, ("1", long)), (200_003, ("2", long)), (400_004, ("3", "y"))]
 

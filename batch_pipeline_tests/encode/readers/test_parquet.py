@@ -31,7 +31,7 @@ def tables(
     *,
     rule: OnNonfinite = OnNonfinite.QUARANTINE,
     part: ByteRange | None = None,
-    **limits: int,
+    **limits: Any,
 ) -> list[Table]:
     """Read a file in memory."""
     stream = replace(stream_of(**limits), on_nonfinite=rule)
