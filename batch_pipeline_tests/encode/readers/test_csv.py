@@ -81,7 +81,7 @@ def test_csv_reader_with_any_text_reads_what_the_strict_parser_reads(
     options: CsvOptions, text: str
 ) -> None:
     """Which parser reads a record makes no difference; what Arrow gets has no bad record."""
-    data = text.removeprefix("\ufeff").encode()
+    data = b"x,y\n" + text.encode()
     names = CsvOptions(escape=options.escape, names=("a", "b"))
 
     rows, bad = read_csv(data, names)

@@ -178,6 +178,8 @@ def test_json_reader_with_a_broken_element_over_lines_keeps_line_ends_of_its_tex
     [
         (b'[{"a":1},\n{"b":2}\n', 3, "the array has no end"),
         (b"[", 1, "the array has no end"),
+        (b'[{"a":1},"x]', 1, "the array has no end"),
+        (b"[{}]\n[", 2, "something follows the end of the array"),
         (b'[{"a":1},\n{"b":', 2, "the record that starts here has no end"),
         (b'[{"a":1},\n{"b":"x]', 2, "the record that starts here has no end"),
         (b'{"a":1}\n\n{"b":{}', 3, "the record that starts here has no end"),
