@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlalchemy import Engine
 
-    from batch_pipeline.encode.readers.item_cuts import ItemCutter
+    from batch_pipeline.encode.readers.decoded_file import ItemCutter
     from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 
 
@@ -281,7 +281,7 @@ class Pipeline:
         """Return the cutter of large files, or None if each file of the stream is one item."""
         if stream.max_item_bytes is None:
             return None
-        from batch_pipeline.encode.readers.item_cuts import ItemCutter  # pyarrow: 0.2 s
+        from batch_pipeline.encode.readers.decoded_file import ItemCutter  # pyarrow: 0.2 s
 
         return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
 
