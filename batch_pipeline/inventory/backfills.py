@@ -50,7 +50,6 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.model.backfill import (
     Backfill,
-    BackfillTerms,
     Estimate,
     Progress,
     Selection,
@@ -428,7 +427,7 @@ class Backfills:
                 open_job(connection, terms)
 
 
-def _terms(request: Backfill, table: ReflectedMetaTable) -> BackfillTerms:
+def _terms(request: Backfill, table: ReflectedMetaTable) -> JobTerms:
     return request.terms(table.canonical_name, table.where, table.identity)
 
 

@@ -17,8 +17,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.job import OWN_KINDS, JobKind
 from batch_pipeline.model.location import shown
-from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import MAX_BYTES, read_manifest
+from batch_pipeline.model.manifest import MAX_BYTES, Manifest, read_manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
@@ -114,7 +113,7 @@ class PublishedBatches(Sequence["PublishedBatches"]):
         The session may be a classic or a Spark Connect one. Its Python workers read the files, so
         batch-pipeline must be installed there; `s3://` needs no Hadoop jars.
         """
-        from batch_pipeline.spark.batch_frame import batch_frame
+        from batch_pipeline.spark.frames import batch_frame
 
         return batch_frame(session, self.manifests, self.schema, read_batches)
 

@@ -34,7 +34,7 @@ from batch_pipeline.model.progress import track
 from batch_pipeline.model.stream import Strategy
 
 if TYPE_CHECKING:  # it imports pyarrow
-    from batch_pipeline.encode.readers.item_cuts import ItemCutter
+    from batch_pipeline.encode.readers.decoded_file import ItemCutter
 
 _CHUNK = 5_000
 _COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")

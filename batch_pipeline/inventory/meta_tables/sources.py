@@ -231,10 +231,6 @@ class MetaSources:
         """
         return find_table(self._engine, name).canonical_name
 
-    def close(self) -> None:
-        """Close all connections."""
-        self._engine.dispose()
-
     def _forget(self, terms: SourceTerms) -> None:
         with self._opening:
             self._opened.pop(terms.key, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.inventory.connection import LockClass, lock_in_transaction
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, item
