@@ -309,6 +309,7 @@ def test_avro_reader_with_blocks_that_grow_too_much_refuses_the_file(codec: str)
 
 
 FILE, EMPTY = compressed_file(), compressed_file(blocks=0)
+UNLIKE_ITS_CHECKSUM = compressed_file("snappy", blocks=0) + block(1, snapped(b"\2\0")[:-1] + b"x")
 
 
 @pytest.mark.parametrize(
@@ -325,6 +326,7 @@ FILE, EMPTY = compressed_file(), compressed_file(blocks=0)
         ),
         (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is not JSON"),
         (FILE.replace(b'"long"', b'"lang"'), "has no valid avro schema (lang)"),
+        (UNLIKE_ITS_CHECKSUM, "is damaged: block 1 cannot be decompressed"),
         (EMPTY + block(5, bytes(2)), "is damaged: a block has not all of its records"),
         (EMPTY + block(1, bytes(4)), "is damaged: a block has other records than it says"),
         (EMPTY + block(2**40, bytes(2)), "is damaged: a block has not all of its records"),
