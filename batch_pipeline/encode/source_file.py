@@ -22,8 +22,15 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.errors import UnreachableError, is_missing_bucket, reason_of
-from batch_pipeline.storage.filesystem import FileFacts, PinnedFile, filesystem_of, is_about_file
+from batch_pipeline.storage.filesystem import (
+    FileFacts,
+    PinnedFile,
+    UnreachableError,
+    filesystem_of,
+    is_about_file,
+    is_missing_bucket,
+    reason_of,
+)
 from batch_pipeline.storage.local import OutsideError
 from batch_pipeline.storage.s3 import WHOLE_BYTES
 
