@@ -51,10 +51,9 @@ from batch_pipeline.defs.runs import (
 )
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.s3 import S3FileSystem
 
@@ -462,7 +461,7 @@ def stream_files_sensor(
     def stream_files() -> dg.SkipReason:
         streams, problems = load_valid_streams(folder)
         if problems:
-            raise invalid_files_error(tuple(problems))
+            raise invalid_files_error(problems)
         names = sorted({*streams, *loaded})
         changed = [name for name in names if streams.get(name) != loaded.get(name)]
         if not changed:

@@ -13,10 +13,9 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import PRIORITY_TAG
 from batch_pipeline.defs.runs import priority
 from batch_pipeline.model.batch import AttemptStatus, BatchState
-from batch_pipeline.model.dagster_settings import Automation, DagsterRules
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
-from batch_pipeline.model.stream import Source
+from batch_pipeline.model.stream import Automation, DagsterRules, Source
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges, write_stream
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed
