@@ -22,17 +22,17 @@ Where to change what:
 - an output format                      model/encoding.py, then a module in storage/part_formats/
 - which records are valid               encode/validation/, model/schema.py
 - stream maps                           encode/mapping/
-- the configuration of a Spark cluster  spark/cluster.py
-- why an executor cannot run tasks      spark/executor_diagnostics.py
+- the configuration of a Spark cluster  spark/driver.py
+- why an executor cannot run tasks      spark/diagnostics.py
 - the tables of the inventory           inventory/tables.py, inventory/migrations/versions/
 - rights of database roles              inventory/roles.sql
 - high watermarks of meta tables        inventory/meta_tables/watermarks.py
 - reading a user's meta table           inventory/meta_tables/reflected_table.py
 - states of a batch                     inventory/batch_states.py, the only writer
-- backfills                             inventory/backfills.py, defs/sensors/batches.py
+- backfills                             inventory/backfills.py, defs/sensors.py
 - late arrivals                         inventory/late_arrivals.py
-- assets and their metadata             defs/assets/, defs/metadata.py
-- what sensors add and launch           defs/partition_sync.py, defs/sensors/
+- assets and their metadata             defs/assets.py, defs/metadata.py
+- what sensors add and launch           defs/partition_sync.py, defs/sensors.py
 - checks of published batches           model/checks.py, pipeline/verify.py, defs/checks.py
 - what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
 - restored backups                      pipeline/restore_check.py

@@ -44,7 +44,7 @@ from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
     ensure_not_paused_as_older,
 )
-from batch_pipeline.spark.sessions.session import SparkSettings
+from batch_pipeline.spark.session import SparkSettings
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding

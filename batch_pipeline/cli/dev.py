@@ -101,9 +101,9 @@ def embedded_database(pipeline: "Pipeline") -> "list[Service]":
 def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]":
     """Return the address of the Spark that runs share: configured, or started by this command."""
     from batch_pipeline.defs.instance.servers import Service
-    from batch_pipeline.spark.sessions.class_data_builder import BackgroundBuild
-    from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-    from batch_pipeline.spark.sessions.session import (
+    from batch_pipeline.spark.class_data import build_meanwhile
+    from batch_pipeline.spark.connect import SparkConnectServer
+    from batch_pipeline.spark.session import (
         SparkSettings,
         close_session,
         open_session,
@@ -119,7 +119,7 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     stack.enter_context(server)
     warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
     close_session()
-    stack.enter_context(BackgroundBuild(home))
+    stack.enter_context(build_meanwhile(home))
     return server.remote, [Service(name="Spark server", log=server.log, failure=server.failure)]
 
 

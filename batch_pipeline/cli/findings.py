@@ -43,7 +43,7 @@ from batch_pipeline.model.checks import (
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.location import shown, to_path
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.spark.sessions.java import (
+from batch_pipeline.spark.java import (
     JAVA_VARIABLE,
     MIN_JAVA_VERSION,
     java_candidates,

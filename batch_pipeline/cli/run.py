@@ -86,7 +86,7 @@ def run_streams(
     if work is Work.NONE:
         return results
     if work is Work.BATCHES:
-        from batch_pipeline.spark.sessions.session import start_session
+        from batch_pipeline.spark.session import start_session
 
         start_session(pipeline.spark)  # its JVM starts during the imports
     from batch_pipeline.defs.in_process import open_exclusively, run_until_idle

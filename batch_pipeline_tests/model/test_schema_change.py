@@ -4,7 +4,7 @@ import pytest
 
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.schema import Misfit, RecordSchema, changes_between, with_declared
-from batch_pipeline_tests.encode.validation.validator_under_test import schema
+from batch_pipeline_tests.encode.writers.part_factories import schema
 
 PLACE = "file:///landing/a.csv"
 
