@@ -56,8 +56,7 @@ def target() -> None:
 
 
 def _run_singer(plugin: str) -> None:
-    from batch_pipeline.model.errors import ConfigurationError
-    from batch_pipeline.model.extras import requires_extra
+    from batch_pipeline.model.errors import ConfigurationError, requires_extra
 
     try:
         with requires_extra("singer", f"`{plugin}-batch-pipeline`"):

@@ -10,7 +10,7 @@ import click
 
 from batch_pipeline.cli.console import err, fact, head, note, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.model.extras import check_extra
+from batch_pipeline.model.errors import check_extra
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline

@@ -11,7 +11,7 @@ from batch_pipeline.cli.console import print_error, print_json, say
 from batch_pipeline.cli.options import as_json, one_stream, opened
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import stream_batch_key
-from batch_pipeline.model.extras import requires_extra
+from batch_pipeline.model.errors import requires_extra
 from batch_pipeline.model.location import shown
 
 
@@ -129,13 +129,12 @@ def metrics(port: int, host: str) -> None:
       batch-pipeline metrics --port 9464
     """
     with requires_extra("metrics", "`batch-pipeline metrics`"):
-        from batch_pipeline.metrics.reading import Reading
-        from batch_pipeline.metrics.server import serving
+        from batch_pipeline.metrics.server import InventoryCollector, serving
 
     with opened() as pipeline:
-        reading = Reading(pipeline)
-        reading.begin()
-        with serving(reading, host=host, port=port, complain=print_error) as given:
+        collector = InventoryCollector(pipeline=pipeline, report_error=print_error)
+        collector.begin()
+        with serving(collector, host=host, port=port) as given:
             shown = f"[{host}]" if ":" in host else host
             say(f"Metrics are at http://{shown}:{given}/metrics. Ctrl-C stops.")
             with suppress(KeyboardInterrupt):

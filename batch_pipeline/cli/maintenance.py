@@ -25,12 +25,12 @@ from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.errors import GarbageLeftError, PipelineError, StorageUnavailableError
 from batch_pipeline.model.garbage import Garbage, Reason
-from batch_pipeline.model.manifest_file import Discarded
 from batch_pipeline.model.progress import start_step
 
 if TYPE_CHECKING:
     from batch_pipeline.pipeline.collect_garbage import Collected
     from batch_pipeline.pipeline.reconcile import Reconciled
+    from batch_pipeline.pipeline.restore_check import Discarded
 
 _NEWEST = 1_000
 
@@ -113,7 +113,7 @@ class _Result:
     """Result of one stream; `errors` ended it early, or are about single files."""
 
     stream: str
-    discarded: Discarded | None = None
+    discarded: "Discarded | None" = None
     reconciled: "Reconciled | None" = None
     audit: Audit | None = None
     errors: list[PipelineError] = field(default_factory=list)

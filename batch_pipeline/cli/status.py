@@ -13,8 +13,8 @@ from batch_pipeline.cli.console import ago, fact, facts, head, lasting, note, pr
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.stream import Automation
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline

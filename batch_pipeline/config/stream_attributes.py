@@ -29,7 +29,6 @@ from batch_pipeline.config.attribute_types import (
     refusal,
     stream_name,
 )
-from batch_pipeline.model.dagster_settings import Automation, DagsterRules
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.id_range import MAX_ID
@@ -50,7 +49,9 @@ from batch_pipeline.model.record_rules import (
 from batch_pipeline.model.schema import schema_of
 from batch_pipeline.model.stream import (
     Arrivals,
+    Automation,
     CsvOptions,
+    DagsterRules,
     KeyOrder,
     PartLimits,
     Source,

@@ -4,10 +4,8 @@ The partitions of the latter two are batches. A run encodes several partitions, 
 attempt, materialization and failure.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import dagster as dg
 
@@ -42,20 +40,19 @@ from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import lands_in_s3, session_factory
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import (
     BatchSupersededError,
     ConfigurationError,
+    InventoryOlderError,
     PermissionDeniedError,
     PipelineError,
     RetryableError,
     SourceRefusedError,
     UnknownBatchError,
 )
-from batch_pipeline.model.manifest_file import InventoryOlderError
 from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.pipeline.attempt import EncodeContext, Encoder, encode
+from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.pipeline.reconcile import pointer_of
 from batch_pipeline.storage.s3 import S3FileSystem
 
@@ -238,8 +235,12 @@ def _encode_partition(
         event = batch_materialization(encode_context.stream, asset, earlier, pointer_uri)
         published.add(event, is_repeated=True)
         return
-    encoder = _LoggingEncoder(encode_context.encoder, key, context.log)
-    result = encode(replace(encode_context, encoder=encoder), batch, run_id=context.run.run_id)
+
+    def report(done: int, total: int) -> None:
+        context.log.info("%s: tasks done: %d of %d", key, done, total)
+        progress.info("%s: tasks done: %d of %d", key, done, total, extra={"tasks": total})
+
+    result = encode(encode_context, batch, run_id=context.run.run_id, on_progress=report)
     manifest = result.manifest
     published.add(
         batch_materialization(
@@ -253,26 +254,3 @@ def _encode_partition(
     )
     records, parts = manifest.records, len(manifest.part_files)
     progress.info("%s: records: %d, part files: %d", key, records, parts, extra={"key": key})
-
-
-@dataclass(frozen=True, slots=True)
-class _LoggingEncoder:
-    """An encoder that writes the progress on one partition to the log of the run."""
-
-    encoder: Encoder
-    key: str
-    log: logging.Logger
-
-    def prepare(self) -> None:
-        """Prepare the encoder."""
-        self.encoder.prepare()
-
-    def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Encode the items."""
-        watch = replace(request.watch, on_progress=self._report)
-        return self.encoder.encode(replace(request, watch=watch))
-
-    def _report(self, done: int, total: int) -> None:
-        self.log.info("%s: tasks done: %d of %d", self.key, done, total)
-        counts = (self.key, done, total)
-        progress.info("%s: tasks done: %d of %d", *counts, extra={"tasks": total})

@@ -33,9 +33,8 @@ from batch_pipeline.defs.sensors import (
     run_ends_sensor,
     stream_files_sensor,
 )
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 
 
 def build_definitions(

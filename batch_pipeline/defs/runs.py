@@ -24,8 +24,7 @@ from batch_pipeline.defs.names import (
     WILL_RETRY_TAG,
 )
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.model.dagster_settings import Automation
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 
 _TURN_SECONDS = 30
 _NEW_FILES = 2**32  # keeps priorities of new files above 0

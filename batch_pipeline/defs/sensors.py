@@ -51,10 +51,9 @@ from batch_pipeline.defs.runs import (
 )
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Automation, Stream
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.s3 import S3FileSystem
 

@@ -14,8 +14,14 @@ from functools import partial
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import InvariantError, PipelineError
-from batch_pipeline.model.published import RecentBatch
-from batch_pipeline.model.status import BatchTotals, SchemaStep, StreamStatus, Stuck, Tiling
+from batch_pipeline.model.status import (
+    BatchTotals,
+    RecentBatch,
+    SchemaStep,
+    StreamStatus,
+    Stuck,
+    Tiling,
+)
 
 
 class Check(StrEnum):
@@ -88,6 +94,26 @@ class CheckResult:
         return " ".join(parts)
 
 
+def judged(
+    check: Check,
+    numbers: Mapping[str, int | float],
+    *,
+    passed: bool,
+    text: str,
+    worst: str | None,
+    next_step: str,
+) -> CheckResult:
+    """Return a result, with the worst offender and the next step unless the check passed."""
+    return CheckResult(
+        check=check,
+        passed=passed,
+        summary=f"{'Yes' if passed else 'No'}: {text}",
+        worst=None if passed else worst,
+        next_step=None if passed else next_step,
+        numbers=numbers,
+    )
+
+
 def inconclusive(check: Check, reason: str) -> CheckResult:
     """Return the result of a check that an error kept from completing."""
     return CheckResult(
@@ -125,7 +151,7 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
     if not recent:
         return _nothing(Check.QUARANTINE, numbers)
     worst = max(recent, key=lambda batch: batch.quarantined_ratio)
-    return _judged(
+    return judged(
         Check.QUARANTINE,
         numbers,
         passed=ratio <= limit,
@@ -150,7 +176,7 @@ def evaluate_schema(step: SchemaStep | None) -> CheckResult:
         text += f", batch {step.before} version {step.version_before}: {changes}{more}"
     elif not step.before:
         text += ", and there is none before"
-    return _judged(
+    return judged(
         Check.SCHEMA_DRIFT,
         numbers,
         passed=passed,
@@ -183,7 +209,7 @@ def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> Ch
         text += f" Batches failed or dead for longer than that: {stuck.batches:,}."
     passed = not (too_old or stuck.batches)
     worst, step = _oldest_offender(status, stuck), _backlog_step(stuck)
-    return _judged(Check.BACKLOG, numbers, passed=passed, text=text, worst=worst, next_step=step)
+    return judged(Check.BACKLOG, numbers, passed=passed, text=text, worst=worst, next_step=step)
 
 
 def _describe_backlog(status: StreamStatus) -> str:
@@ -250,7 +276,7 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
         unseen = audit.late if audit.late.count else audit.refused
         worst = f"items {unseen}, which appeared after their ids had been planned"
         step = "`batch-pipeline reconcile` plans them as late batches."
-    return _judged(
+    return judged(
         Check.COVERAGE, numbers, passed=passed, text=f"{text}.", worst=worst, next_step=step
     )
 
@@ -258,26 +284,6 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
 def _nothing(check: Check, numbers: Mapping[str, int | float]) -> CheckResult:
     summary = "Nothing to check yet: nothing is published or planned."
     return CheckResult(check=check, passed=True, summary=summary, numbers=numbers)
-
-
-def _judged(
-    check: Check,
-    numbers: Mapping[str, int | float],
-    *,
-    passed: bool,
-    text: str,
-    worst: str | None,
-    next_step: str,
-) -> CheckResult:
-    """Return a result, with the worst offender and the next step unless the check passed."""
-    return CheckResult(
-        check=check,
-        passed=passed,
-        summary=f"{'Yes' if passed else 'No'}: {text}",
-        worst=None if passed else worst,
-        next_step=None if passed else next_step,
-        numbers=numbers,
-    )
 
 
 class Level(StrEnum):

@@ -12,7 +12,6 @@ from batch_pipeline.config.stream_file import (
     load_valid_streams,
     read_stream_file,
 )
-from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, StreamFileError
 from batch_pipeline.model.filter import AllOf, Condition, Operator
@@ -33,6 +32,7 @@ from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import (
     Arrivals,
     CsvOptions,
+    DagsterRules,
     KeyOrder,
     PartLimits,
     Source,

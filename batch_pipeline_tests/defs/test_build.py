@@ -6,9 +6,8 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.model.dagster_settings import Automation, DagsterRules
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.stream import Source, Storage
+from batch_pipeline.model.stream import Automation, DagsterRules, Source, Storage
 from batch_pipeline_tests.factories import stream
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.factories import stream
 
 SNAPSHOT = Path(__file__).with_name("definitions.txt")

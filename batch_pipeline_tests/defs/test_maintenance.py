@@ -8,9 +8,8 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.location import to_path, to_uri
-from batch_pipeline.model.stream import Storage, Stream
+from batch_pipeline.model.stream import Automation, Storage, Stream
 from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene

@@ -7,7 +7,7 @@ import dagster as dg
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import PRIORITY_TAG
 from batch_pipeline.defs.runs import priority
-from batch_pipeline.model.dagster_settings import DagsterRules
+from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.factories import stream
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -28,10 +28,9 @@ from batch_pipeline.defs.names import (
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.sensors import LaunchCursor, plan_launches
 from batch_pipeline.model.batch import BatchState, BatchStatus
-from batch_pipeline.model.dagster_settings import DagsterRules
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import DagsterRules, Stream
 from batch_pipeline_tests.factories import batch, stream
 
 REPOSITORY = RemoteRepositoryOrigin(

@@ -13,10 +13,9 @@ from batch_pipeline.config.stream_file import load_valid_streams
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchState
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
-from batch_pipeline.model.stream import Source
+from batch_pipeline.model.stream import Automation, Source
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges, write_stream
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed

@@ -21,10 +21,10 @@ from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import Discarded
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.pipeline.restore_check import (
+    Discarded,
     discard_unknown_manifests,
     ensure_inventory_current,
 )

@@ -19,8 +19,7 @@ from batch_pipeline.encode.mapping.records import (
     map_json_records,
     map_table,
 )
-from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.extras import requires_extra
+from batch_pipeline.model.errors import InvalidValueError, requires_extra
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import ColumnType, nested_kind, properties_of, schema_of
 from batch_pipeline.model.stream import Stream
