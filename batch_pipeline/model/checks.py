@@ -37,9 +37,9 @@ class Check(StrEnum):
     BACKLOG = "backlog"
 
     @property
-    def question(self) -> str:
-        """Return the question that the check answers, for people."""
-        return _QUESTIONS[self]
+    def description(self) -> str:
+        """Return what holds if the check passes, as a sentence for people."""
+        return _DESCRIPTIONS[self]
 
     @property
     def is_severe(self) -> bool:
@@ -47,15 +47,15 @@ class Check(StrEnum):
         return self in _SEVERE
 
 
-_QUESTIONS = {
-    Check.PART_FILES: "Do all files of the published batches exist with their published size?",
-    Check.CHECKSUMS: "Do all files of the published batches have their published SHA-256?",
-    Check.POINTERS: "Does every published batch have a manifest file that matches the inventory?",
-    Check.CONSERVATION: "Was every record that was read written, filtered or quarantined?",
-    Check.QUARANTINE: "Is the share of quarantined records within its limit?",
-    Check.SCHEMA_DRIFT: "Does the newest batch have the same schema as the previous one?",
-    Check.COVERAGE: "Is every item below the bookmark in exactly one live batch?",
-    Check.BACKLOG: "Is no item waiting, and no batch failed, for longer than the limit?",
+_DESCRIPTIONS = {
+    Check.PART_FILES: "All files of the published batches exist and have their published size.",
+    Check.CHECKSUMS: "All files of the published batches match their published SHA-256.",
+    Check.POINTERS: "Every published batch has a manifest file that matches the inventory.",
+    Check.CONSERVATION: "Every record that was read was written, filtered or quarantined.",
+    Check.QUARANTINE: "The share of quarantined records is within its limit.",
+    Check.SCHEMA_DRIFT: "The newest batch has the same schema as the previous one.",
+    Check.COVERAGE: "Every item below the bookmark is in exactly one live batch.",
+    Check.BACKLOG: "No item waits, and no batch has failed, for longer than the limit.",
 }
 _SEVERE = {Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION}
 
@@ -85,8 +85,8 @@ class CheckResult:
 
     @property
     def sentence(self) -> str:
-        """Return question, summary, worst offender and next step in one line."""
-        parts = [self.check.question, self.summary]
+        """Return description, summary, worst offender and next step in one line."""
+        parts = [self.check.description, self.summary]
         if self.worst is not None:
             parts.append(f"Worst: {self.worst}.")
         if self.next_step is not None:
@@ -107,7 +107,7 @@ def judged(
     return CheckResult(
         check=check,
         passed=passed,
-        summary=f"{'Yes' if passed else 'No'}: {text}",
+        summary=f"{'Passed' if passed else 'Failed'}: {text}",
         worst=None if passed else worst,
         next_step=None if passed else next_step,
         numbers=numbers,

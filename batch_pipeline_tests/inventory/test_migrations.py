@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
@@ -380,6 +381,31 @@ def test_upgrade_beside_busy_workers_loses_nothing_of_theirs(old: Database, old_
     assert migrated == 0
     counts = [("failed", failed), ("succeeded", sum(int(str(one)) for one in published))]
     assert query(old, ENDED) == counts
+
+
+def test_migrate_gives_way_to_a_worker_before_the_server_ends_a_deadlock(old: Database) -> None:
+    """A prepared publish may lock `attempt` before `job`; `migrate` locks them in turn."""
+    lock = "LOCK TABLE batch_pipeline.{} IN ROW EXCLUSIVE MODE"
+    waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = CAST(:table AS regclass)"
+
+    def is_awaited(table: str) -> bool:
+        return bool(query(old, waits, table=f"batch_pipeline.{table}"))
+
+    with (
+        ThreadPoolExecutor(2) as pool,
+        old.engine.connect() as worker,
+        old.engine.connect() as other,
+    ):
+        worker.exec_driver_sql(lock.format("attempt"))
+        other.exec_driver_sql(lock.format("batch"))  # so that the worker is the first to wait
+        migrated = pool.submit(migrate, old.engine)
+        eventually(lambda: is_awaited("batch"))
+        read = pool.submit(worker.exec_driver_sql, "SELECT FROM batch_pipeline.job")
+        eventually(lambda: is_awaited("job"))
+        other.rollback()
+        read.result()
+        worker.rollback()
+        assert migrated.result() == ("0001", REVISION)
 
 
 def test_open_inventory_notices_an_upgrade(database: Database, rival: Database) -> None:

@@ -175,7 +175,9 @@ def test_insert_of_the_same_range_for_another_job_is_accepted(database: Database
     """Expect ranges to be disjoint within a job only."""
     for name in ("orders", "clicks"):
         register(database, 3, name=name)
-        assert _ranges(plan(database, limits(), name=name)) == ["1..3"]
+        planned = plan(database, limits(), name=name)
+        assert [(str(one.id_range), one.count) for one in planned] == [("1..3", 3)]
+        assert unplanned(database, database.meta_table(name)) == (0, 0)
 
 
 @pytest.mark.parametrize(

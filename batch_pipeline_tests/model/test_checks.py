@@ -52,9 +52,13 @@ def waits(age: timedelta | None) -> StreamStatus:
 
 def test_sentence_says_question_answer_offender_and_next_step() -> None:
     verdict = CheckResult(
-        check=Check.BACKLOG, passed=False, summary="No: 3 wait.", worst="batch 7", next_step="Look."
+        check=Check.BACKLOG,
+        passed=False,
+        summary="Failed: 3 wait.",
+        worst="batch 7",
+        next_step="Look.",
     )
-    assert verdict.sentence == f"{Check.BACKLOG.question} No: 3 wait. Worst: batch 7. Look."
+    assert verdict.sentence == f"{Check.BACKLOG.description} Failed: 3 wait. Worst: batch 7. Look."
 
 
 def test_check_whose_surroundings_fail_does_not_pass() -> None:
@@ -140,7 +144,7 @@ def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
     [
         (
             {BatchState.DEAD: BatchTotals(batches=1, items=3)},
-            "Yes: nothing waits, batches dead: 1 (items: 3)",
+            "Passed: nothing waits, batches dead: 1 (items: 3)",
         ),
         (
             {
@@ -148,7 +152,7 @@ def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
                 BatchState.FAILED: BatchTotals(batches=2, items=4),
                 BatchState.DEAD: BatchTotals(batches=1, items=3),
             },
-            "Yes: items that wait: 1, batches failed: 2 (items: 4), batches dead: 1 (items: 3)",
+            "Passed: items that wait: 1, batches failed: 2 (items: 4), batches dead: 1 (items: 3)",
         ),
     ],
 )

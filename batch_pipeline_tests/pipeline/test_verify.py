@@ -97,7 +97,7 @@ def test_removed_files_are_not_missing_but_their_counters_are_checked() -> None:
     result = checked_files([gone, published("b")], lambda _: None)
     assert result.passed
     assert result.summary == (
-        "Yes: batches checked: 1, files: 1. Files of 1 more were removed once they were loaded."
+        "Passed: batches checked: 1, files: 1. Files of 1 more were removed once they were loaded."
     )
     assert (result.numbers["batches_checked"], result.numbers["batches_removed"]) == (1, 1)
     assert checked_files([gone], lambda _: "missing").passed

@@ -139,6 +139,7 @@ def test_avro_reader_with_typed_fields_keeps_every_value(
                 "name": "q",
                 "fields": [
                     {"name": "t", "type": logical("long", "timestamp-micros")},
+                    {"name": "l", "type": logical("long", "local-timestamp-millis")},
                     {"name": "m", "type": logical("int", "time-millis")},
                     {"name": "d", "type": logical("bytes", "decimal", precision=4, scale=2)},
                     {"name": "u", "type": logical("string", "uuid")},
@@ -148,6 +149,7 @@ def test_avro_reader_with_typed_fields_keeps_every_value(
             [
                 {
                     "t": datetime(2026, 1, 1, tzinfo=UTC),
+                    "l": datetime(2026, 1, 1, 0, 0, 5),  # noqa: DTZ001 - it has no zone
                     "m": time(1, 2, 3),
                     "d": Decimal("1.10"),
                     "u": UUID(int=1),
@@ -156,7 +158,7 @@ def test_avro_reader_with_typed_fields_keeps_every_value(
             ],
             [
                 (
-                    '{"t":"2026-01-01T00:00:00Z","m":"01:02:03","d":1.10,'
+                    '{"t":"2026-01-01T00:00:00Z","l":"2026-01-01T00:00:05","m":"01:02:03","d":1.10,'
                     '"u":"00000000-0000-0000-0000-000000000001","b":"YWI="}'
                 )
             ],
@@ -309,6 +311,7 @@ def test_avro_reader_with_blocks_that_grow_too_much_refuses_the_file(codec: str)
 
 
 FILE, EMPTY = compressed_file(), compressed_file(blocks=0)
+UNLIKE_ITS_CHECKSUM = compressed_file("snappy", blocks=0) + block(1, snapped(b"\2\0")[:-1] + b"x")
 
 
 @pytest.mark.parametrize(
@@ -325,6 +328,7 @@ FILE, EMPTY = compressed_file(), compressed_file(blocks=0)
         ),
         (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is not JSON"),
         (FILE.replace(b'"long"', b'"lang"'), "has no valid avro schema (lang)"),
+        (UNLIKE_ITS_CHECKSUM, "is damaged: block 1 cannot be decompressed"),
         (EMPTY + block(5, bytes(2)), "is damaged: a block has not all of its records"),
         (EMPTY + block(1, bytes(4)), "is damaged: a block has other records than it says"),
         (EMPTY + block(2**40, bytes(2)), "is damaged: a block has not all of its records"),
@@ -373,6 +377,10 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
         (
             {"type": "record", "name": "r", "fields": [{"name": 5, "type": "int"}]},
             "has a schema with a field whose name is not text (5)",
+        ),
+        (
+            schema(a="int") | {"fields": [{"name": "a", "type": "int"}] * 2},
+            "has a schema with a field of r that is there twice",
         ),
         (schema(a=NODE), "has a schema of values that hold themselves (n), which is not supported"),
         (

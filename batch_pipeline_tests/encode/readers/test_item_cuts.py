@@ -156,6 +156,7 @@ def test_items_of_a_file_are_as_large_as_may_be(tmp_path: Path) -> None:
     """Expect each piece to end with the last record within reach."""
     lines = b"id,note\n" + b"".join(b"%d,abc\n" % number for number in range(1, 7))
     assert spans(cut(landed(tmp_path, lines), 20)) == [(0, 19), (20, 37), (38, 43)]
+    assert spans(cut(landed(tmp_path, b"id\n1\n2\n3\n"), 4)) == [(0, 2), (3, 6), (7, 8)]
     assert spans(cut(landed(tmp_path, b"{}\n{}\n{}\n{}"), 6, JSONL)) == [(0, 5), (6, 10)]
 
 
