@@ -303,7 +303,17 @@ def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> N
     ]
 
 
-def test_task_with_files_that_are_found_bad_late_removes_their_records(task: TaskFixture) -> None:
+def test_task_with_files_that_are_found_bad_late_removes_their_records(
+    task: TaskFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    run_once = task_module.TaskRun.report
+
+    def counted(run: task_module.TaskRun) -> TaskReport:
+        runs.append(1)
+        return run_once(run)
+
+    monkeypatch.setattr(task_module.TaskRun, "report", counted)
     task.stream = replace(
         task.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
@@ -320,6 +330,7 @@ def test_task_with_files_that_are_found_bad_late_removes_their_records(task: Tas
     assert [item.bad_file for item in report.items] == [None, early, early, early, None]
     assert records(report.part_files) == [{"a": -1}, {"a": -2}]
     assert len(task.files()) == 2
+    assert len(runs) == 2  # the second one knows all bad files
 
 
 def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: TaskFixture) -> None:
