@@ -6,7 +6,7 @@ are imported when they are used, so that a client that only acquires batches loa
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.home import Home
-from batch_pipeline.config.stream_file import invalid_file_error, load_streams, load_valid_streams
+from batch_pipeline.config.stream_file import invalid_files_error, load_streams, load_valid_streams
 from batch_pipeline.inventory.database import Database, database_url, open_database
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
 from batch_pipeline.inventory.meta_tables.published_table import (
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlalchemy import Engine
 
-    from batch_pipeline.encode.readers.item_cuts import ItemCutter
-    from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+    from batch_pipeline.encode.readers.decoded_file import ItemCutter
+    from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,17 @@ class Pipeline:
     @cached_property
     def database(self) -> Database:
         """The open inventory; an embedded one is migrated, a configured one must be current."""
-        return open_database(self.database_url, migrated=self.settings.inventory_conn is None)
+        is_embedded = self.settings.inventory_conn is None
+        database = open_database(self.database_url, migrated=is_embedded)
+        self._open_parts.callback(database.close)
+        return database
 
     @cached_property
     def meta_engine(self) -> "Engine":
         """Connections to the database of users' meta tables; by default the inventory's server."""
         configured = self.settings.meta_conn
         secret = None if configured is None else configured.get_secret_value()
-        return open_meta_engine(secret or self.database_url)
+        return self._disposed(open_meta_engine(secret or self.database_url))
 
     @cached_property
     def meta_sources(self) -> MetaSources:
@@ -141,7 +144,7 @@ class Pipeline:
     def published_sources(self) -> PublishedSources:
         """The published results of jobs as meta tables; always on the inventory's server."""
         own = self.settings.meta_conn is None
-        engine = self.meta_engine if own else open_meta_engine(self.database_url)
+        engine = self.meta_engine if own else self._disposed(open_meta_engine(self.database_url))
         return PublishedSources(engine, self.database.engine)
 
     def sources_of(self, meta_table: str) -> MetaSources:
@@ -195,7 +198,7 @@ class Pipeline:
             if name == (error.stream or Path(error.path).parent.name)
         ]
         if errors:
-            raise invalid_file_error(errors)
+            raise invalid_files_error(errors)
         known = self.usable_streams
         if name not in known:
             raise UnknownStreamError(name, tuple(known), str(self.settings.streams))
@@ -235,15 +238,15 @@ class Pipeline:
                 raise
         return jobs.find(name, canonical)
 
-    def items_of(self, job: Job) -> "ItemTable":
+    def items_of(self, job: Job) -> "ReflectedMetaTable":
         """Return the table with the items of a job: a stream's, or a user's.
 
         Raises:
             PipelineError: the user's table cannot be read.
         """
         if job.stream is not None:
-            own = self.database.meta_table(job.stream)
-            if job.meta_table == own.name:
+            own = self.database.meta_table(job.stream).reflected()
+            if job.meta_table == own.canonical_name:
                 return own
             return self.meta_table(self.stream(job.stream)).reflected()
         terms = terms_of_job(self.database.engine, job)
@@ -278,7 +281,7 @@ class Pipeline:
         """Return the cutter of large files, or None if each file of the stream is one item."""
         if stream.max_item_bytes is None:
             return None
-        from batch_pipeline.encode.readers.item_cuts import ItemCutter  # pyarrow: 0.2 s
+        from batch_pipeline.encode.readers.decoded_file import ItemCutter  # pyarrow: 0.2 s
 
         return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
 
@@ -369,19 +372,20 @@ class Pipeline:
 
     def close(self) -> None:
         """Close all open parts; the embedded server stops with its last client process."""
-        if "database" in self.__dict__:
-            self.database.close()
-        for engine, _ in self._named_sources.values():
-            engine.dispose()
-        for name in ("meta_sources", "published_sources"):
-            if name in self.__dict__:
-                self.__dict__[name].close()
-        if "meta_engine" in self.__dict__:
-            self.meta_engine.dispose()
+        self._open_parts.close()
 
     @cached_property
-    def _named_sources(self) -> "dict[str, tuple[Engine, MetaSources]]":
+    def _open_parts(self) -> ExitStack:
+        return ExitStack()
+
+    @cached_property
+    def _named_sources(self) -> dict[str, MetaSources]:
         return {}
+
+    def _disposed(self, engine: "Engine") -> "Engine":
+        """Return an engine that `close` disposes."""
+        self._open_parts.callback(engine.dispose)
+        return engine
 
     def _sources_at(self, stream: Stream, conn: str | None) -> MetaSources:
         """Return the meta tables of the database that a stream file names."""
@@ -390,9 +394,9 @@ class Pipeline:
         if conn not in self._named_sources:
             name = conn[1:] if conn.startswith("$") else "source.meta_table.conn"
             url = self.named_url(stream, conn, "source.meta_table.conn")
-            engine = open_meta_engine(url, setting=name)
-            self._named_sources[conn] = engine, MetaSources(engine, self.database.engine)
-        return self._named_sources[conn][1]
+            engine = self._disposed(open_meta_engine(url, setting=name))
+            self._named_sources[conn] = MetaSources(engine, self.database.engine)
+        return self._named_sources[conn]
 
     def named_url(self, stream: Stream, conn: str, key: str) -> str:
         """Return the URL of a database that a stream file names at a key.

@@ -10,7 +10,7 @@ import dagster as dg
 
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.model.dagster_settings import Automation
+from batch_pipeline.model.stream import Automation
 
 
 @dg.definitions

@@ -1,4 +1,4 @@
-"""Everything up on this machine, until Ctrl-C."""
+"""The command `dev`: run database, Spark and Dagster until Ctrl-C."""
 
 import signal
 import threading
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batch_pipeline.cli.console import err, head, note, say
+from batch_pipeline.cli.console import err, fact, head, note, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.model.extras import check_extra
+from batch_pipeline.model.errors import check_extra
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -50,7 +50,7 @@ def dev(port: int) -> None:
         for error in pipeline.stream_file_errors:
             note(str(error))
         services = _start(pipeline, stack, port)
-        say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
+        fact("streams", f"{', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
         try:
             watch(services, stop)
@@ -66,11 +66,11 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
 
     with err.status("starting the database"):
         place = pipeline.database.location
-    say(f"database   {place}")
+    fact("database", place)
     services = embedded_database(pipeline)
     with err.status("starting Spark"):
         remote, spark = _spark(pipeline, stack)
-    say("spark      warm, through Spark Connect")
+    fact("spark", "warm, through Spark Connect")
     with open_instance(pipeline.home) as instance:
         close_abandoned_runs(pipeline, instance)
     servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
@@ -124,7 +124,7 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
 
 
 def _stop_on_signals() -> threading.Event:
-    """Make Ctrl-C and termination set an event, so that everything is taken down in order."""
+    """Make Ctrl-C and termination set an event, so that everything is stopped in order."""
     stop = threading.Event()
 
     def request(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The command `status`: where streams stand, and what to do where something is wrong."""
+"""The command `status`: the state of streams, and what to do about problems."""
 
 import re
 from collections import Counter
@@ -13,8 +13,8 @@ from batch_pipeline.cli.console import ago, fact, facts, head, lasting, note, pr
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState
-from batch_pipeline.model.dagster_settings import Automation
 from batch_pipeline.model.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.stream import Automation
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -181,7 +181,7 @@ def _in_short(report: dict[str, Any], now: datetime) -> str:
         said.append(f"items waiting: {count:,}{oldest}")
     if said:
         return "; ".join([*said, f"last published {last}"] if last else said)
-    return f"all is published, the last {last}" if last else "nothing is registered yet"
+    return f"everything is published, last {last}" if last else "nothing is registered yet"
 
 
 def _next_steps(report: dict[str, Any]) -> Iterator[str]:

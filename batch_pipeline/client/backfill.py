@@ -11,8 +11,6 @@ from batch_pipeline.model.backfill import Backfill, Estimate, Selection
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.planning import Planned
 
-__all__ = ["estimate_backfill", "plan_backfill"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillOptions(AcquireOptions):

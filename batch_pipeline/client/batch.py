@@ -3,11 +3,13 @@
 import json
 import logging as log_records
 import os
+import re
 import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
@@ -20,10 +22,12 @@ from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
     RetryableError,
+    repeat_once,
 )
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.item import ItemIdSet
 
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, where a literal backslash is doubled
 _TRACEBACK_FRAMES = 5
 _MAX_MESSAGE = 2_000
 _Given = ParamSpec("_Given")
@@ -153,15 +157,10 @@ class Batch:
             if self._rows is not None:
                 weight = sum(row.weight for row in self._rows)
                 item_ids = ItemIdSet.of((row.id for row in self._rows), weight=weight)
-            try:
-                self._attempts.succeed(
-                    self._attempt, result=json_result, logging=logging, seen=item_ids
-                )
-            except RetryableError:
-                # If only the reply was lost, the second call finds the batch committed.
-                self._attempts.succeed(
-                    self._attempt, result=json_result, logging=logging, seen=item_ids
-                )
+            succeed = self._attempts.succeed
+            repeat_once(
+                partial(succeed, self._attempt, result=json_result, logging=logging, seen=item_ids)
+            )
 
     def failed(
         self, error: object = None, logging: str | None = None, result: object = None
@@ -250,16 +249,12 @@ class Batch:
     def _close(
         self, status: AttemptStatus, error: str, logging: str | None, result: object = None
     ) -> None:
-        counts_as_attempt, fail = status is AttemptStatus.FAILED, self._attempts.fail
+        counts = status is AttemptStatus.FAILED
         with self._release_once(status.value):
-            if not fail(
-                self._attempt,
-                error,
-                status,
-                counts=counts_as_attempt,
-                result=result,
-                logging=logging,
-            ):
+            is_unpublished = self._attempts.fail(
+                self._attempt, error, status, counts=counts, result=result, logging=logging
+            )
+            if not is_unpublished:
                 log.warning("%r had been published already, which stays", self)
 
     @contextmanager
@@ -293,21 +288,9 @@ def _to_json(value: object) -> Any:
     except (TypeError, ValueError, RecursionError) as error:
         problem = str(error) or type(error).__name__
         raise InvalidValueError("result", type(value).__name__, f"JSON ({problem})") from error
-    plain = json.loads(text)
-    if "\\u0000" in text and _contains_nul(plain):
+    if _NUL.search(text):
         raise InvalidValueError("result", type(value).__name__, "JSON without NUL characters")
-    return plain
-
-
-def _contains_nul(plain: object) -> bool:
-    match plain:
-        case str():
-            return "\0" in plain
-        case list():
-            return any(_contains_nul(element) for element in plain)
-        case dict():
-            return any(_contains_nul(element) for pair in plain.items() for element in pair)
-    return False
+    return json.loads(text)
 
 
 def _is_json(value: object) -> bool:

@@ -15,16 +15,6 @@ from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.job import JobReport, JobStatus
 
-__all__ = [
-    "audit_job",
-    "cancel_job",
-    "job_status",
-    "jobs",
-    "pause_job",
-    "resume_job",
-    "retry_job",
-]
-
 _WEEK = timedelta(days=7)
 _BATCHES = "the number, range `first..last` or key of a batch, or a list of these"
 

@@ -149,7 +149,7 @@ def _checks_definition(stream: Stream, checks: AssetChecks) -> dg.AssetChecksDef
             dg.AssetCheckSpec(
                 check.value,
                 asset=checks.asset_key,
-                description=check.question,
+                description=check.description,
                 blocking=check.is_severe,
             )
             for check in checks.checks

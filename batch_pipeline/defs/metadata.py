@@ -13,12 +13,11 @@ from batch_pipeline.model.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import OWN_KINDS
 from batch_pipeline.model.load import LoadedGeneration
-from batch_pipeline.model.manifest import Manifest, Origin
-from batch_pipeline.model.published import RecentBatch
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import SchemaChange
-from batch_pipeline.model.status import StreamStatus, sparkline
+from batch_pipeline.model.status import RecentBatch, StreamStatus, sparkline
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage.filesystem import filesystem_of
 
@@ -146,6 +145,13 @@ def generation_of(event: dg.AssetMaterialization | None) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def latest_generation(instance: dg.DagsterInstance, asset_key: dg.AssetKey, key: str) -> int:
+    """Return the generation in the latest event of a partition, or 0 without an event."""
+    of_key = dg.AssetRecordsFilter(asset_key=asset_key, asset_partitions=[key])
+    records = instance.fetch_materializations(of_key, limit=1).records
+    return generation_of(records[0].asset_materialization) if records else 0
+
+
 def backfill_observation(stream: Stream, progress: Progress) -> dg.AssetObservation:
     """Build the observation of a backfill's progress."""
     counts = {f"batches_{state.value}": count for state, count in progress.states.items()}
@@ -206,10 +212,15 @@ def discovery_metadata(
     }
 
 
-def status_observation(
-    stream: Stream, status: StreamStatus, recent: Sequence[RecentBatch]
-) -> dg.AssetObservation:
-    """Build the observation of a stream's status."""
+def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
+    """Read the status of a stream.
+
+    Raises:
+        PipelineError: the user's table cannot be read.
+    """
+    database = pipeline.database
+    status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
+    recent = database.published.recent(stream.name, OWN_KINDS)
     total, waiting, oldest = status.total, status.waiting, status.oldest
     metadata: dict[str, Any] = {
         "items": total.items,
@@ -253,17 +264,18 @@ def _data_version(version: str) -> dict[str, str]:
     return {DATA_VERSION_TAG: version, f"{DATA_VERSION_TAG}_is_user_provided": "true"}
 
 
-def _source_files(origin: Origin) -> dg.TableMetadataValue:
+def _source_files(origin: Mapping[str, Any]) -> dg.TableMetadataValue:
     """List the first source files of a batch; only ids and counters of a user's meta table."""
+    meta_table = origin["job"]["meta_table"]
     rows = [
         {
-            "item": item.id,
-            "source_file": item.location or f"row {item.id} of {origin.job.meta_table}",
-            "bytes": item.size_bytes,
-            "records_read": item.read,
-            "records_quarantined": item.quarantined,
+            "item": item["id"],
+            "source_file": item.get("location", f"row {item['id']} of {meta_table}"),
+            "bytes": item.get("size_bytes"),
+            "records_read": item["read"],
+            "records_quarantined": item["quarantined"],
         }
-        for item in origin.items[:_MAX_ROWS]
+        for item in origin["items"][:_MAX_ROWS]
     ]
     types = {
         "item": "int",
@@ -296,18 +308,6 @@ def _table(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dg.Ta
     return dg.MetadataValue.table(
         records=[dg.TableRecord(dict(row)) for row in rows], schema=dg.TableSchema(columns=columns)
     )
-
-
-def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
-    """Read the status of a stream.
-
-    Raises:
-        PipelineError: the user's table cannot be read.
-    """
-    database = pipeline.database
-    status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
-    recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
-    return status_observation(stream, status, recent)
 
 
 def changed_observation(

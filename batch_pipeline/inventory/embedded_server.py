@@ -23,8 +23,7 @@ from urllib.parse import quote
 
 import psutil
 
-from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.model.extras import requires_extra
+from batch_pipeline.model.errors import ConfigurationError, requires_extra
 
 # The variables that programs of Postgres use. Others may contain secrets.
 _INHERITED_VARIABLES = {"HOME", "LANG", "PATH", "TMPDIR", "TZ"}

@@ -28,16 +28,15 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     stream_job,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
-from batch_pipeline.model.errors import InvalidValueError, JobPausedError
+from batch_pipeline.model.errors import OLDER, InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import Job, JobReport, check_storable
-from batch_pipeline.model.manifest_file import HELD
 
 RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
 _RETRYABLE_STATES = {*RETRIED_STATES, BatchState.INTERRUPTED}
@@ -215,7 +214,11 @@ class JobControl:
             return find_batch(connection, find_job(connection, name, meta_table), identifier)
 
     def split(
-        self, name: str, identifier: int | str, table: ItemTable, meta_table: str | None = None
+        self,
+        name: str,
+        identifier: int | str,
+        table: ReflectedMetaTable,
+        meta_table: str | None = None,
     ) -> tuple[Batch, Batch]:
         """Replace a batch by two halves.
 
@@ -379,7 +382,7 @@ class RestoreCheck:
 
     def resume_stream(self, stream: str) -> None:
         """Resume the jobs that `pause_stream` paused."""
-        is_paused_by_check = sa.and_(job.c.stream == stream, job.c.paused_reason.startswith(HELD))
+        is_paused_by_check = sa.and_(job.c.stream == stream, job.c.paused_reason.startswith(OLDER))
         values = {"paused_at": sa.null(), "paused_reason": sa.null()}
         with transaction(self.engine) as connection:
             # A login with only the worker role may not update jobs.

@@ -26,11 +26,10 @@ from batch_pipeline.model.batch import AttemptStatus, Batch
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT
-from batch_pipeline.model.job import JobKind, portable
-from batch_pipeline.model.manifest import Manifest, Origin, OriginItem, OriginJob, PartFile
-from batch_pipeline.model.published import PublishedBatch, RecentBatch, RecordCounts
+from batch_pipeline.model.job import OWN_KINDS, JobKind, portable
+from batch_pipeline.model.manifest import VERSION, Manifest, PartFile
 from batch_pipeline.model.schema import RecordSchema, SchemaChange
-from batch_pipeline.model.status import SchemaStep
+from batch_pipeline.model.status import PublishedBatch, RecentBatch, RecordCounts, SchemaStep
 
 _newer = attempt.alias("newer")
 # A later generation of the same batch was published.
@@ -103,18 +102,23 @@ _ORIGIN = (
     .select_from(attempts_of_jobs)
     .outerjoin(_parent, _parent.c.id == job.c.parent_id)
 )
-# The columns of `OriginItem`.
+# In the order of the keys in manifest files.
 _ITEMS = sa.select(
     attempt_item.c.item_id.label("id"),
-    *(column for column in attempt_item.c if column.name not in {"attempt_id", "item_id"}),
-    *(item.c.location, item.c.size_bytes, item.c.modified_at, item.c.etag),
+    *(attempt_item.c[name] for name in ("read", "written", "filtered", "quarantined")),
+    *(item.c[name] for name in ("location", "size_bytes", "modified_at", "etag")),
+    *(attempt_item.c[name] for name in ("bad_file", "read_etag", "read_version")),
 ).order_by(attempt_item.c.item_id)
 
 
-def origin_of(connection: sa.Connection, attempt_id: int, schema: RecordSchema) -> Origin | None:
-    """Read the origin of a published attempt.
+def origin_of(
+    connection: sa.Connection, attempt_id: int, schema: RecordSchema
+) -> dict[str, Any] | None:
+    """Read the origin of a published attempt, as JSON for its manifest file.
 
-    None for jobs without a stream and for batches of more than 200,000 items.
+    None for jobs without a stream and for batches of more than 200,000 items. The schema is
+    included because a JSON Schema cannot express all column types. Location, size, time and ETag of
+    an item are those of its row in the product's own meta table.
     """
     row = connection.execute(_ORIGIN.where(attempt.c.id == attempt_id)).one()
     if row.stream is None or row.facts is None or row.facts["items"] > _MAX_ORIGIN_ITEMS:
@@ -127,26 +131,34 @@ def origin_of(connection: sa.Connection, attempt_id: int, schema: RecordSchema) 
     )
     query = _ITEMS.select_from(attempt_item.outerjoin(item, is_listed))
     items = connection.execute(query.where(attempt_item.c.attempt_id == attempt_id))
-    return Origin(
-        job=OriginJob(
-            stream=row.stream,
-            kind=JobKind(row.kind),
-            meta_table=row.meta_table,
-            config=portable(row.config),
-            max_attempts=row.max_attempts,
-            bisect=row.bisect,
-            parent=row.parent,
-        ),
-        publish_number=row.publish_number,
-        run_id=row.run_id,
-        started_at=row.started_at,
-        published_at=row.finished_at,
-        planned_with=row.planned_with,
-        facts={name: row.facts[name] for name in _COUNTER_NAMES if name in row.facts},
-        weight_read=0 if row.seen is None else row.seen["weight"],
-        schema=schema,
-        items=tuple(OriginItem(**item_row) for item_row in items.mappings()),
-    )
+    return {
+        "version": VERSION,
+        "job": {
+            "stream": row.stream,
+            "kind": row.kind,
+            "meta_table": row.meta_table,
+            "config": portable(row.config),
+            "max_attempts": row.max_attempts,
+            "bisect": row.bisect,
+            "parent": row.parent,
+        },
+        "publish_number": row.publish_number,
+        "run_id": row.run_id,
+        "started_at": row.started_at.isoformat(),
+        "published_at": row.finished_at.isoformat(),
+        "planned_with": row.planned_with,
+        "facts": {name: row.facts[name] for name in _COUNTER_NAMES if name in row.facts},
+        "weight_read": 0 if row.seen is None else row.seen["weight"],
+        "columns": schema.to_json(),
+        "items": [_origin_item(item_row) for item_row in items.mappings()],
+    }
+
+
+def _origin_item(item_row: sa.RowMapping) -> dict[str, Any]:
+    written = {name: value for name, value in item_row.items() if value is not None}
+    if "modified_at" in written:
+        written["modified_at"] = written["modified_at"].isoformat()
+    return written
 
 
 _PAGE = 200
@@ -228,7 +240,7 @@ class Manifests:
             ConfigurationError: a job has published less often than its number, or `last` does not
                 match that number.
         """
-        kinds = [JobKind.INCREMENTAL, JobKind.LATE, *([JobKind.BACKFILL] if backfills else [])]
+        kinds = [*OWN_KINDS, *([JobKind.BACKFILL] if backfills else [])]
         order = {kind.value: position for position, kind in enumerate(kinds)}
         jobs = (
             sa.select(job.c.id, job.c.name, job.c.kind, job.c.publish_count)

@@ -1,5 +1,4 @@
 """Metrics of streams for Prometheus, read from the inventory at each scrape.
 
-`reading` asks the inventory, `families` gives the answers their names, `server` hands them out.
-Nothing else knows Prometheus, and nothing is written here.
+`families` names the metrics, `server` reads the inventory and serves them. Nothing is written.
 """

@@ -1,6 +1,7 @@
 """Metric families: names, labels and help texts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from prometheus_client.metrics_core import (
@@ -10,18 +11,35 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from batch_pipeline.metrics.reading import Scrape
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.status import LAG_BOUNDS, UNFINISHED, Lags, Totals
+from batch_pipeline.model.status import (
+    LAG_BOUNDS,
+    UNFINISHED,
+    Lags,
+    NotPlanned,
+    Totals,
+    UnfinishedBatches,
+)
 
 _PREFIX = "batch_pipeline_"
 _OF_STREAM, _OF_JOB = ["stream"], ["stream", "kind"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    """The values of all metrics; None in `not_planned` if the meta table cannot be read."""
+
+    streams: tuple[str, ...]
+    unfinished: tuple[UnfinishedBatches, ...]
+    published: Mapping[tuple[str, JobKind], int]
+    not_planned: Mapping[str, NotPlanned | None]
+    totals: Totals
+
+
 def up(*, is_up: bool) -> Metric:
     """Return the metric of whether the inventory could be read."""
-    text = "1 if the inventory could be read, else 0, and nothing else is told."
+    text = "1 if the inventory could be read; else 0, and no other metric is served."
     return GaugeMetricFamily(f"{_PREFIX}up", text, value=int(is_up))
 
 
@@ -29,20 +47,16 @@ def families(scrape: Scrape) -> Iterator[Metric]:
     """Yield all metric families of a scrape."""
     yield from _backlog(scrape)
     yield _batches(scrape)
-    published = CounterMetricFamily(
-        f"{_PREFIX}generations_published", "Generations published ever.", labels=_OF_JOB
-    )
     own = {(stream, JobKind.INCREMENTAL): 0 for stream in scrape.streams}
-    for (stream, kind), number in {**own, **scrape.published}.items():
-        published.add_metric([stream, kind.value], number)
-    yield published
+    published = {**own, **scrape.published}.items()
+    yield _counter("generations_published", "Generations published ever.", _OF_JOB, published)
     yield from _totals(scrape.totals)
 
 
 def _backlog(scrape: Scrape) -> Iterator[Metric]:
-    told = "own and late ones; unfinished batches and items in no batch."
-    items = _gauge("backlog_items", f"Items that are not published, {told}", _OF_STREAM)
-    weight = _gauge("backlog_bytes", f"Weight of items that are not published, {told}", _OF_STREAM)
+    scope = "own and late ones; unfinished batches and items in no batch."
+    items = _gauge("backlog_items", f"Items that are not published, {scope}", _OF_STREAM)
+    weight = _gauge("backlog_bytes", f"Weight of items that are not published, {scope}", _OF_STREAM)
     oldest = _gauge(
         "backlog_oldest_seconds", "How long the oldest of the backlog has waited.", _OF_STREAM
     )
@@ -75,33 +89,18 @@ def _batches(scrape: Scrape) -> Metric:
         if state in UNFINISHED
     }
     numbers |= {(one.stream, one.kind, one.state): one.batches for one in scrape.unfinished}
-    for (stream, kind, state), number in numbers.items():
-        family.add_metric([stream, kind.value, state.value], number)
+    for labels, number in numbers.items():
+        family.add_metric(labels, number)
     return family
 
 
 def _totals(totals: Totals) -> Iterator[Metric]:
-    attempts = CounterMetricFamily(
-        f"{_PREFIX}attempts",
-        "Attempts that ended since this process started.",
-        labels=[*_OF_JOB, "result"],
-    )
-    for (stream, kind, status), number in totals.attempts.items():
-        attempts.add_metric([stream, kind.value, status.value], number)
-    records = CounterMetricFamily(
-        f"{_PREFIX}records",
-        "Records of published attempts since this process started, by where they went.",
-        labels=[*_OF_JOB, "result"],
-    )
-    for (stream, kind, where), number in totals.records.items():
-        records.add_metric([stream, kind.value, where], number)
-    size_bytes = CounterMetricFamily(
-        f"{_PREFIX}part_file_bytes",
-        "Bytes of part files of published attempts since this process started.",
-        labels=_OF_JOB,
-    )
-    for (stream, kind), number in totals.size_bytes.items():
-        size_bytes.add_metric([stream, kind.value], number)
+    by_result, since = [*_OF_JOB, "result"], "since this process started"
+    yield _counter("attempts", f"Attempts that ended {since}.", by_result, totals.attempts.items())
+    text = f"Records of published attempts {since}, by where they went."
+    yield _counter("records", text, by_result, totals.records.items())
+    text = f"Bytes of part files of published attempts {since}."
+    yield _counter("part_file_bytes", text, _OF_JOB, totals.size_bytes.items())
     lag = HistogramMetricFamily(
         f"{_PREFIX}landing_to_publish_seconds",
         "From when its first item was registered (planned, of a user's table) to when a batch was "
@@ -110,12 +109,21 @@ def _totals(totals: Totals) -> Iterator[Metric]:
     )
     for stream, lags in totals.lags.items():
         lag.add_metric([stream], _buckets(lags), lags.total_seconds)
-    yield from (attempts, records, size_bytes, lag)
+    yield lag
 
 
 def _buckets(lags: Lags) -> list[tuple[str, float]]:
     bounds = [*(f"{bound:.1f}" for bound in LAG_BOUNDS), "+Inf"]
     return list(zip(bounds, map(float, accumulate(lags.counts)), strict=True))
+
+
+def _counter(
+    name: str, text: str, labels: list[str], numbers: Iterable[tuple[Sequence[str], int]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=labels)
+    for values, number in numbers:
+        family.add_metric(values, number)
+    return family
 
 
 def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:

@@ -1,55 +1,100 @@
-"""Serves metrics over HTTP on one address, by the client library of Prometheus."""
+"""Read the metrics at each scrape, with a bounded set of queries, and serve them over HTTP."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from batch_pipeline.metrics.families import families, up
-from batch_pipeline.metrics.reading import Reading
-from batch_pipeline.model.errors import InvalidValueError, PipelineError
+from batch_pipeline.app import Pipeline
+from batch_pipeline.inventory.status import AttemptCursor
+from batch_pipeline.metrics.families import Scrape, families, up
+from batch_pipeline.model.errors import OF_ONE_META_TABLE, InvalidValueError, PipelineError
+from batch_pipeline.model.status import NotPlanned, Totals
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, kw_only=True)
 class InventoryCollector(Collector):
-    """Reads the inventory at each scrape; errors go to `complain`, not to Prometheus.
+    """A collector that reads the inventory, and counts the attempts that ended between scrapes.
 
-    So no address, name of a role or text of an error leaves by a scrape.
+    Errors are passed to `report_error`, not to Prometheus, so that a scrape reveals no address,
+    role or error message.
     """
 
-    reading: Reading
-    complain: Callable[[str], None]
+    pipeline: Pipeline
+    report_error: Callable[[str], None]
+    _totals: Totals = field(default_factory=Totals)
+    _cursor: AttemptCursor | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def begin(self) -> None:
+        """Count from now on; later calls change nothing.
+
+        Raises:
+            PipelineError: the inventory cannot be read.
+        """
+        with self._lock:
+            self._start()
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing, which would need a scrape."""
+        """Describe nothing, because that would need a scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Read what a scrape tells."""
+        """Yield all metrics, or only that the inventory cannot be read."""
         try:
-            found = list(families(self.reading.scrape()))
+            metrics = list(families(self.scrape()))
         except PipelineError as error:
-            self.complain(str(error))
+            self.report_error(str(error))
             yield up(is_up=False)
             return
         yield up(is_up=True)
-        yield from found
+        yield from metrics
+
+    def scrape(self) -> Scrape:
+        """Read the values of all metrics; one thread at a time.
+
+        Raises:
+            PipelineError: the inventory cannot be read.
+        """
+        with self._lock:
+            cursor = self._start()
+            streams, counts = tuple(self.pipeline.streams), self.pipeline.database.work_counts
+            self._totals.add(counts.ended(cursor, streams))
+            return Scrape(
+                streams=streams,
+                unfinished=tuple(counts.unfinished(streams)),
+                published=counts.published(streams),
+                not_planned={name: self._not_planned(name) for name in streams},
+                totals=self._totals,
+            )
+
+    def _start(self) -> AttemptCursor:
+        if self._cursor is None:
+            self._cursor = self.pipeline.database.work_counts.start_cursor()
+            self._totals.begin(self.pipeline.streams)
+        return self._cursor
+
+    def _not_planned(self, name: str) -> NotPlanned | None:
+        try:
+            table = self.pipeline.meta_table(self.pipeline.stream(name))
+            return self.pipeline.database.work_counts.not_planned(table)
+        except OF_ONE_META_TABLE:  # the metrics of other streams are served all the same
+            return None
 
 
 @contextmanager
-def serving(
-    reading: Reading, *, host: str, port: int, complain: Callable[[str], None]
-) -> Iterator[int]:
-    """Serve until the block ends; gives the port, which with 0 is any free one.
+def serving(collector: InventoryCollector, *, host: str, port: int) -> Iterator[int]:
+    """Serve metrics until the block ends; yield the port, which is any free one if 0 is given.
 
     Raises:
-        InvalidValueError: the address cannot be had.
+        InvalidValueError: the address cannot be used.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(InventoryCollector(reading, complain))
+    registry.register(collector)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

@@ -1,8 +1,7 @@
 """Backfills: reprocess a part of a job's history in batches that are planned again.
 
-`Backfill` is the request, `Selection` the items it covers, `BackfillTerms` what is stored and never
-changes, `Estimate` and `Progress` its cost and its state. The partition key of a backfill is
-`<name>:<range>`.
+`Backfill` is the request, `Selection` the items it covers, `Estimate` and `Progress` its cost and
+its state. The partition key of a backfill is `<name>:<range>`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -92,21 +91,6 @@ class Selection:
         return written
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackfillTerms(JobTerms):
-    """Immutable terms of a backfill: those of a job, its selection and its limits."""
-
-    kind: JobKind = JobKind.BACKFILL
-    selection: Selection = field(default_factory=Selection)
-    max_weight: int
-    max_count: int
-
-    def config(self) -> dict[str, Any]:
-        """Return the immutable configuration of the job as JSON."""
-        limits = {"max_weight": self.max_weight, "max_count": self.max_count}
-        return {**JobTerms.config(self), "selection": self.selection.to_json(), "limits": limits}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
     """Request for a backfill.
@@ -139,19 +123,19 @@ class Backfill:
 
     def terms(
         self, meta_table: str, where: Filter | None, identity: TableIdentity | None
-    ) -> BackfillTerms:
+    ) -> JobTerms:
         """Return the terms of its job on a table."""
-        return BackfillTerms(
+        limits = {"max_weight": self.limits.max_weight, "max_count": self.limits.max_count}
+        return JobTerms(
             name=self.name,
             meta_table=meta_table,
+            kind=JobKind.BACKFILL,
             stream=self.stream,
             where=where,
             identity=identity,
             max_attempts=self.max_attempts,
             bisect=self.bisect,
-            selection=self.selection,
-            max_weight=self.limits.max_weight,
-            max_count=self.limits.max_count,
+            planned_once={"selection": self.selection.to_json(), "limits": limits},
         )
 
 

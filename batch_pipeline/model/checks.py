@@ -14,8 +14,14 @@ from functools import partial
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import InvariantError, PipelineError
-from batch_pipeline.model.published import RecentBatch
-from batch_pipeline.model.status import BatchTotals, SchemaStep, StreamStatus, Stuck, Tiling
+from batch_pipeline.model.status import (
+    BatchTotals,
+    RecentBatch,
+    SchemaStep,
+    StreamStatus,
+    Stuck,
+    Tiling,
+)
 
 
 class Check(StrEnum):
@@ -31,9 +37,9 @@ class Check(StrEnum):
     BACKLOG = "backlog"
 
     @property
-    def question(self) -> str:
-        """Return the question that the check answers, for people."""
-        return _QUESTIONS[self]
+    def description(self) -> str:
+        """Return what holds if the check passes, as a sentence for people."""
+        return _DESCRIPTIONS[self]
 
     @property
     def is_severe(self) -> bool:
@@ -41,15 +47,15 @@ class Check(StrEnum):
         return self in _SEVERE
 
 
-_QUESTIONS = {
-    Check.PART_FILES: "Do all files of the published batches exist with their published size?",
-    Check.CHECKSUMS: "Do all files of the published batches have their published SHA-256?",
-    Check.POINTERS: "Does every published batch have a manifest file that matches the inventory?",
-    Check.CONSERVATION: "Was every record that was read written, filtered or quarantined?",
-    Check.QUARANTINE: "Is the share of quarantined records within its limit?",
-    Check.SCHEMA_DRIFT: "Does the newest batch have the same schema as the previous one?",
-    Check.COVERAGE: "Is every item below the bookmark in exactly one live batch?",
-    Check.BACKLOG: "Is no item waiting, and no batch failed, for longer than the limit?",
+_DESCRIPTIONS = {
+    Check.PART_FILES: "All files of the published batches exist and have their published size.",
+    Check.CHECKSUMS: "All files of the published batches match their published SHA-256.",
+    Check.POINTERS: "Every published batch has a manifest file that matches the inventory.",
+    Check.CONSERVATION: "Every record that was read was written, filtered or quarantined.",
+    Check.QUARANTINE: "The share of quarantined records is within its limit.",
+    Check.SCHEMA_DRIFT: "The newest batch has the same schema as the previous one.",
+    Check.COVERAGE: "Every item below the bookmark is in exactly one live batch.",
+    Check.BACKLOG: "No item waits, and no batch has failed, for longer than the limit.",
 }
 _SEVERE = {Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION}
 
@@ -79,13 +85,33 @@ class CheckResult:
 
     @property
     def sentence(self) -> str:
-        """Return question, summary, worst offender and next step in one line."""
-        parts = [self.check.question, self.summary]
+        """Return description, summary, worst offender and next step in one line."""
+        parts = [self.check.description, self.summary]
         if self.worst is not None:
             parts.append(f"Worst: {self.worst}.")
         if self.next_step is not None:
             parts.append(self.next_step)
         return " ".join(parts)
+
+
+def judged(
+    check: Check,
+    numbers: Mapping[str, int | float],
+    *,
+    passed: bool,
+    text: str,
+    worst: str | None,
+    next_step: str,
+) -> CheckResult:
+    """Return a result, with the worst offender and the next step unless the check passed."""
+    return CheckResult(
+        check=check,
+        passed=passed,
+        summary=f"{'Passed' if passed else 'Failed'}: {text}",
+        worst=None if passed else worst,
+        next_step=None if passed else next_step,
+        numbers=numbers,
+    )
 
 
 def inconclusive(check: Check, reason: str) -> CheckResult:
@@ -125,7 +151,7 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
     if not recent:
         return _nothing(Check.QUARANTINE, numbers)
     worst = max(recent, key=lambda batch: batch.quarantined_ratio)
-    return _judged(
+    return judged(
         Check.QUARANTINE,
         numbers,
         passed=ratio <= limit,
@@ -150,7 +176,7 @@ def evaluate_schema(step: SchemaStep | None) -> CheckResult:
         text += f", batch {step.before} version {step.version_before}: {changes}{more}"
     elif not step.before:
         text += ", and there is none before"
-    return _judged(
+    return judged(
         Check.SCHEMA_DRIFT,
         numbers,
         passed=passed,
@@ -183,7 +209,7 @@ def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> Ch
         text += f" Batches failed or dead for longer than that: {stuck.batches:,}."
     passed = not (too_old or stuck.batches)
     worst, step = _oldest_offender(status, stuck), _backlog_step(stuck)
-    return _judged(Check.BACKLOG, numbers, passed=passed, text=text, worst=worst, next_step=step)
+    return judged(Check.BACKLOG, numbers, passed=passed, text=text, worst=worst, next_step=step)
 
 
 def _describe_backlog(status: StreamStatus) -> str:
@@ -250,7 +276,7 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
         unseen = audit.late if audit.late.count else audit.refused
         worst = f"items {unseen}, which appeared after their ids had been planned"
         step = "`batch-pipeline reconcile` plans them as late batches."
-    return _judged(
+    return judged(
         Check.COVERAGE, numbers, passed=passed, text=f"{text}.", worst=worst, next_step=step
     )
 
@@ -258,26 +284,6 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
 def _nothing(check: Check, numbers: Mapping[str, int | float]) -> CheckResult:
     summary = "Nothing to check yet: nothing is published or planned."
     return CheckResult(check=check, passed=True, summary=summary, numbers=numbers)
-
-
-def _judged(
-    check: Check,
-    numbers: Mapping[str, int | float],
-    *,
-    passed: bool,
-    text: str,
-    worst: str | None,
-    next_step: str,
-) -> CheckResult:
-    """Return a result, with the worst offender and the next step unless the check passed."""
-    return CheckResult(
-        check=check,
-        passed=passed,
-        summary=f"{'Yes' if passed else 'No'}: {text}",
-        worst=None if passed else worst,
-        next_step=None if passed else next_step,
-        numbers=numbers,
-    )
 
 
 class Level(StrEnum):

@@ -10,9 +10,15 @@ what state is left and what to do next. Credentials never belong into it. Only t
 the Dagster definitions translate errors into exit codes and failures.
 """
 
+import difflib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from importlib.util import find_spec
+from typing import Self, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 class PipelineError(Exception):
@@ -44,6 +50,17 @@ class BatchDataError(PipelineError):
 
 class InvariantError(PipelineError):
     """Bug in this product: an invariant does not hold."""
+
+
+def repeat_once(call: Callable[[], _Result]) -> _Result:
+    """Call an idempotent function, and again after a `RetryableError`.
+
+    Perhaps only the reply to its commit was lost: then the second call finds it committed.
+    """
+    try:
+        return call()
+    except RetryableError:
+        return call()
 
 
 _LONGEST_SHOWN = 1_000  # characters of a value
@@ -95,7 +112,8 @@ class StreamFileError(ConfigurationError):
 
     def sentence(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.problem}. {self.next_step}"
+        stop = "" if self.problem.endswith("?") else "."
+        return f"{place}: {self.problem}{stop} {self.next_step}"
 
 
 @dataclass(eq=False)
@@ -108,9 +126,11 @@ class UnknownStreamError(ConfigurationError):
 
     def sentence(self) -> str:
         known = ", ".join(self.known) or "none"
+        close = difflib.get_close_matches(self.stream, self.known, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
         return (
-            f"No stream {self.stream!r} in {self.folder} (streams there: {known}). Nothing was "
-            f"done. Correct the name or BATCH_PIPELINE_STREAMS."
+            f"No stream {self.stream!r} in {self.folder} (streams there: {known}).{meant} Nothing "
+            f"was done. Correct the name or BATCH_PIPELINE_STREAMS."
         )
 
 
@@ -552,6 +572,41 @@ class StorageUnavailableError(ConfigurationError):
         )
 
 
+OLDER = "the inventory is older than the storage"  # starts the reason of a paused job
+
+
+@dataclass(eq=False)
+class InventoryOlderError(StorageUnavailableError):
+    """Storage holds manifests that the inventory does not list; `reason` names them.
+
+    The inventory was restored from a backup, or created again.
+    """
+
+    stream: str = ""
+
+    @classmethod
+    def of(cls, stream: str, root: str, names: Collection[str]) -> Self:
+        """Build the error from the file names of the manifests."""
+        reason = f"manifests unknown to it: {len(names)}, {min(names)} first"
+        return cls(root, reason, stream=stream)
+
+    def sentence(self) -> str:
+        return (
+            f"{self.stream}: {OLDER} {self.uri}: {self.reason}. It was restored from a backup, or "
+            f"is another one. Nothing was registered, planned or claimed, and the stream is "
+            f"paused. `batch-pipeline reconcile {self.stream} --discard` sets the manifests aside "
+            f"(preview: --dry-run). To keep them, restore the inventory to a later point in time."
+        )
+
+    @property
+    def pause_reason(self) -> str:
+        """Return the reason that is stored with the paused job."""
+        return (
+            f"{OLDER}: {self.reason}; run `batch-pipeline reconcile {self.stream} --discard`, or "
+            f"restore the inventory to a later point in time"
+        )
+
+
 class ManifestFileUnavailableError(StorageUnavailableError):
     """The manifest file of a batch that is published cannot be written."""
 
@@ -643,3 +698,34 @@ class FilesRemovedError(ConfigurationError):
             f"deleted on {removed_at:%Y-%m-%d} as configured in `storage`. Nothing was loaded "
             f"or changed. Materialize its partition again: every target loads the next generation."
         )
+
+
+@contextmanager
+def requires_extra(extra: str, feature: str) -> Iterator[None]:
+    """Convert a failed import within the block.
+
+    Raises:
+        ConfigurationError: a package of the extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise _missing(extra, feature, str(error.name)) from error
+
+
+def check_extra(extra: str, feature: str, package: str) -> None:
+    """Check that a package of an extra is installed, without importing it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    if find_spec(package) is None:
+        raise _missing(extra, feature, package)
+
+
+def _missing(extra: str, feature: str, package: str) -> ConfigurationError:
+    distribution = f"batch-pipeline[{extra}]"
+    return ConfigurationError(
+        f"{feature} needs the package {package}, which is not installed. Install it with "
+        f"`uv add '{distribution}'` or `pip install '{distribution}'`."
+    )

@@ -6,7 +6,7 @@ only meaningful for one table: it records the database and the columns, which na
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -35,13 +35,17 @@ class JobKind(StrEnum):
     LATE = "late"  # items that appeared below a bookmark
 
 
+OWN_KINDS = (JobKind.INCREMENTAL, JobKind.LATE)  # jobs of a stream without its backfills
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
     """Identity (name and canonical name of the meta table) and settings of a job.
 
     `stream` is set for jobs of a stream. A batch is tried at most `max_attempts` times; with
     `bisect` it is then split until the failing item is alone. The filter and the identity of the
-    table never change; the identity is None if it is not known.
+    table never change; the identity is None if it is not known. `planned_once` has the selection
+    and the limits of a backfill as JSON, which never change either.
 
     Raises:
         InvalidValueError: the name is empty, too long or not printable; `max_attempts` is below 1.
@@ -55,6 +59,7 @@ class JobTerms:
     identity: "TableIdentity | None" = None
     max_attempts: int = 3
     bisect: bool = False
+    planned_once: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fits = self.name.strip() and len(self.name) <= MAX_NAME and self.name.isprintable()
@@ -64,7 +69,8 @@ class JobTerms:
     def config(self) -> dict[str, Any]:
         """Return the immutable configuration of the job as JSON."""
         where = {} if self.where is None else {"where": self.where.to_json()}
-        return where if self.identity is None else where | self.identity.to_json()
+        identity = {} if self.identity is None else self.identity.to_json()
+        return {**where, **identity, **self.planned_once}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

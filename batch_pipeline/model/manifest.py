@@ -1,24 +1,36 @@
 """Manifests: the files that one attempt produced, with their counters and origin.
 
-`Manifest.to_json` is the content of the manifest file. Its `Origin` adds what only the inventory
+`Manifest.to_json` is the content of the manifest file. Its origin adds what only the inventory
 knows: job, items, times. If an inventory is older than its storage, the stream and the publish
 number are read from there. Every record read must be accounted for (`check_conservation`).
+
+`read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` only the counts of any
+manifest file. This module reads bytes, not files.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from batch_pipeline.model.batch import Batch
-from batch_pipeline.model.encoding import Encoding
-from batch_pipeline.model.errors import InvariantError
+from batch_pipeline.model.batch import Batch, key_digits, parse_partition_key
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    InvalidValueError,
+    InvariantError,
+)
+from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.schema import RecordSchema
 
+_T = TypeVar("_T")
 VERSION = 1  # of the form of an origin
+MAX_BYTES = 64 * 2**20  # of a manifest file that is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +41,8 @@ class Manifest:
     stream, with a suffix for late arrivals and backfills. `generation` counts the published
     attempts of the batch from 1. The manifest of a batch without records lists no part file.
     `records_transformed` is the number of records that the transform received, None without one.
-    `origin` is set if a manifest file will be written.
+    `origin` is what the inventory knows about the publication, as JSON; it is set if a manifest
+    file will be written.
     """
 
     job: str
@@ -48,7 +61,7 @@ class Manifest:
     records_filtered: int
     records_quarantined: int
     records_transformed: int | None = None
-    origin: "Origin | None" = field(default=None, compare=False, repr=False)
+    origin: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def records(self) -> int:
@@ -64,7 +77,7 @@ class Manifest:
         """Return the content of the manifest file; the origin comes last."""
         count = self.records_transformed
         transformed = {} if count is None else {"transformed": count}
-        origin = {} if self.origin is None else {"inventory": self._origin_json(self.origin)}
+        origin = {} if self.origin is None else {"inventory": self._with_batch(self.origin)}
         return {
             "stream": self.job,
             "batch_id": self.batch.key,
@@ -91,7 +104,7 @@ class Manifest:
             **origin,
         }
 
-    def _origin_json(self, origin: "Origin") -> dict[str, Any]:
+    def _with_batch(self, origin: Mapping[str, Any]) -> dict[str, Any]:
         batch: dict[str, Any] = {
             "weight": self.batch.weight,
             "count": self.batch.count,
@@ -99,7 +112,7 @@ class Manifest:
         }
         if self.batch.item_ids is not None:
             batch["item_ids"] = [*self.batch.item_ids]
-        return {**origin.to_json(), "batch": batch}
+        return {**origin, "batch": batch}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,85 +158,6 @@ class ItemReport:
             raise _conservation(self.location, self.read, accounted)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Data of the inventory about a published batch.
-
-    `publish_number` counts the publications of the job. `planned_with` are the limits at planning,
-    `facts` the counters of the attempt, `weight_read` the weight of the items when they were read.
-    The schema is included because a JSON Schema cannot express all column types.
-    """
-
-    job: "OriginJob"
-    publish_number: int
-    run_id: str
-    started_at: datetime
-    published_at: datetime
-    planned_with: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    weight_read: int
-    schema: RecordSchema
-    items: "tuple[OriginItem, ...]"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields, with the version of this format."""
-        return {
-            "version": VERSION,
-            "job": asdict(self.job),
-            "publish_number": self.publish_number,
-            "run_id": self.run_id,
-            "started_at": self.started_at.isoformat(),
-            "published_at": self.published_at.isoformat(),
-            "planned_with": dict(self.planned_with),
-            "facts": dict(self.facts),
-            "weight_read": self.weight_read,
-            "columns": self.schema.to_json(),
-            "items": [item.to_json() for item in self.items],
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OriginJob:
-    """Job of a batch; `parent` is the job that a backfill or late arrivals belong to."""
-
-    stream: str
-    kind: JobKind
-    meta_table: str
-    config: Mapping[str, Any]
-    max_attempts: int
-    bisect: bool
-    parent: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OriginItem:
-    """Item of a batch, with the counters of its records.
-
-    Location, size, time and ETag are from the row in the product's own meta table, None for a
-    user's table. The size of a byte range is that of the range.
-    """
-
-    id: int
-    read: int
-    written: int
-    filtered: int
-    quarantined: int
-    location: str | None = None
-    size_bytes: int | None = None
-    modified_at: datetime | None = None
-    etag: str | None = None
-    bad_file: str | None = None
-    read_etag: str | None = None
-    read_version: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields that are set."""
-        facts = asdict(self)
-        if self.modified_at is not None:
-            facts["modified_at"] = self.modified_at.isoformat()
-        return {name: value for name, value in facts.items() if value is not None}
-
-
 def check_batch_conservation(items: Iterable[ItemReport], part_files: Iterable[PartFile]) -> None:
     """Check each item, and that the part files have as many records as the items report.
 
@@ -244,3 +178,144 @@ def _conservation(location: str, read: int, accounted: int) -> InvariantError:
         f"{location}: records read: {read}, but {accounted} written, "
         f"filtered or quarantined. Nothing was published. Please report this file's shape."
     )
+
+
+class ManifestUnfitError(ConfigurationError):
+    """Manifest file is not in the form that this product writes."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"The manifest {name} cannot be read: {problem}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestCounts:
+    """Number of records of a manifest, and its publish number.
+
+    `number` is None in manifests of early releases and of batches with more than 200,000 items.
+    """
+
+    records: int
+    number: int | None
+
+
+def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
+    """Parse a manifest file; `name` is used in errors.
+
+    Raises:
+        ManifestUnfitError: it is not a manifest file.
+    """
+    with _refuse_other_forms(name):
+        written = json.loads(text, parse_constant=_reject_constant)
+        number = None
+        if "inventory" in written:
+            number = _number(written["inventory"]["publish_number"], least=1)
+        parts = _typed(list, written["part_files"])
+        return ManifestCounts(
+            records=sum(_number(part["records"]) for part in parts), number=number
+        )
+
+
+def stream_of(text: bytes, name: str) -> str:
+    """Return the stream that a manifest file names.
+
+    Raises:
+        ManifestUnfitError: it names none.
+    """
+    with _refuse_other_forms(name):
+        written = json.loads(text, parse_constant=_reject_constant)
+        return _typed(str, written["inventory"]["job"]["stream"])
+
+
+def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Manifest]:
+    """Read the manifest of a batch, with its stream and kind of job, from its file.
+
+    Part files are those of the storage root `root`, so that a copied or moved root can be read.
+
+    Raises:
+        ManifestUnfitError: it is not a manifest file, or one of another release.
+    """
+    with _refuse_other_forms(name):
+        written = json.loads(text, parse_constant=_reject_constant)
+        if "inventory" not in written:
+            problem = "it does not name its stream and columns, as those of early releases"
+            raise ManifestUnfitError(name, problem)
+        origin, records = written["inventory"], written["records"]
+        if (version := _number(origin["version"], least=1)) > VERSION:
+            problem = f"its version is {version}, newer than this release reads ({VERSION})"
+            raise ManifestUnfitError(name, problem)
+        batch = _read_batch(written)
+        manifest = Manifest(
+            job=batch.job,
+            batch=batch,
+            attempt=_number(written["attempt"]),
+            token=UUID(written["token"]),
+            generation=_number(written["generation"], least=1),
+            encoding=Encoding(
+                format=Format(written["encoding"]["format"]),
+                compression=Compression(written["encoding"]["compression"]),
+            ),
+            schema=RecordSchema.from_json(origin["columns"]),
+            schema_version=_number(written["schema_version"]),
+            key_properties=tuple(_typed(list, written["key_properties"])),
+            part_files=_read_part_files(written["part_files"], root),
+            quarantine_files=_read_part_files(written["quarantine_files"], root),
+            items=_number(written["items"]),
+            records_read=_number(records["read"]),
+            records_filtered=_number(records["filtered"]),
+            records_quarantined=_number(records["quarantined"]),
+        )
+        job = origin["job"]
+        return _typed(str, job["stream"]), JobKind(job["kind"]), manifest
+
+
+def _read_batch(written: Mapping[str, Any]) -> Batch:
+    key, planned = _typed(str, written["batch_id"]), written["inventory"]["batch"]
+    return Batch(
+        id=0,
+        job=_typed(str, written["stream"]),
+        id_range=parse_partition_key(key),
+        weight=_number(planned["weight"]),
+        count=_number(planned["count"]),
+        item_ids=tuple(planned["item_ids"]) if "item_ids" in planned else None,
+        key_digits=key_digits(key),
+    )
+
+
+def _read_part_files(entries: Any, root: str) -> tuple[PartFile, ...]:
+    return tuple(
+        PartFile(
+            uri=join_uri(root, _typed(str, entry["uri"]).rsplit("/", 1)[-1]),
+            records=_number(entry["records"]),
+            size_bytes=_number(entry["size_bytes"]),
+            sha256=_typed(str, entry["sha256"]),
+        )
+        for entry in _typed(list, entries)
+    )
+
+
+@contextmanager
+def _refuse_other_forms(name: str) -> Iterator[None]:
+    """Translate the errors of reading a file that is not in the form of a manifest."""
+    try:
+        yield
+    except KeyError as error:
+        raise ManifestUnfitError(name, f"it has no {str(error)[:100]}") from error
+    except (AttributeError, InvalidValueError, RecursionError, TypeError, ValueError) as error:
+        raise ManifestUnfitError(name, str(error)[:200]) from error
+
+
+def _typed(kind: type[_T], value: Any) -> _T:
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:100]!r} is not of type {kind.__name__}")
+    return value
+
+
+def _number(value: Any, *, least: int = 0) -> int:
+    number = _typed(int, value)  # which a bool is not
+    if not least <= number <= MAX_ID:
+        raise ValueError(f"{value} is not a whole number from {least} to {MAX_ID}")
+    return number
+
+
+def _reject_constant(text: str) -> NoReturn:
+    raise ValueError(f"it is not JSON: {text}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
@@ -17,15 +18,16 @@ from batch_pipeline.model.errors import (
     BadFileError,
     BatchDataError,
     InvariantError,
+    InventoryOlderError,
     ManifestFileUnavailableError,
     RetryableError,
     StorageUnavailableError,
     TasksLostError,
     repair_step,
+    repeat_once,
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import InventoryOlderError
 from batch_pipeline.model.record_rules import RESCUED, Evolution, LineageContext, OnBadFile
 from batch_pipeline.model.schema import (
     Column,
@@ -39,7 +41,7 @@ from batch_pipeline.model.stream import Stream
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.attempts import FencedAttempts
-    from batch_pipeline.inventory.planning import MetaTable
+    from batch_pipeline.inventory.meta_tables.sources import StreamTable
     from batch_pipeline.inventory.schemas import SchemaVersions
     from batch_pipeline.storage.part_storage import PartFileStorage
 
@@ -73,7 +75,7 @@ class EncodeContext:
     """The parts that encode the batches of a stream."""
 
     stream: Stream
-    meta_table: "MetaTable"
+    meta_table: "StreamTable"
     schemas: "SchemaVersions"
     attempts: "FencedAttempts"
     encoder: Encoder
@@ -99,9 +101,16 @@ def _utc_now() -> datetime:
 
 
 def encode(
-    context: EncodeContext, batch: Batch, *, run_id: str, now: Callable[[], datetime] = _utc_now
+    context: EncodeContext,
+    batch: Batch,
+    *,
+    run_id: str,
+    on_progress: Callable[[int, int], None] | None = None,
+    now: Callable[[], datetime] = _utc_now,
 ) -> Published:
     """Run one attempt on a batch and publish its manifest.
+
+    `on_progress` receives the number of finished tasks and their total every few seconds.
 
     On any error the attempt is closed with the reason and its files are removed. If the process
     dies, a later claim or `reconcile` closes the attempt.
@@ -124,11 +133,12 @@ def encode(
                 context.attempts.check_running(attempt)  # raises if another attempt replaced it
                 raise
             failpoint("encode.after_claim")
-            encoded = _encode_items(context, attempt, started_at)
+            encoded = _encode_items(context, attempt, started_at, on_progress)
             parts = (*encoded.result.part_files, *encoded.result.quarantine_files)
             context.storage.check_written(parts)
             failpoint("encode.before_publish")
-            manifest = _publish(context, attempt, encoded)
+            publish = partial(context.attempts.publish, attempt, encoded, context.stream)
+            manifest = repeat_once(publish)
         except BaseException as error:
             _close_attempt(context, attempt, error)
             raise
@@ -154,11 +164,19 @@ def _write_manifest_file(context: EncodeContext, manifest: Manifest) -> str:
     return uri
 
 
-def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime) -> Encoded:
+def _encode_items(
+    context: EncodeContext,
+    attempt: Attempt,
+    started_at: datetime,
+    on_progress: Callable[[int, int], None] | None,
+) -> Encoded:
     lineage = LineageContext(
         batch_key=attempt.batch.key, attempt=attempt.number, started_at=started_at
     )
     items = context.meta_table.items(attempt.batch)
+    watch = EncodeCallbacks(
+        on_progress=on_progress, is_cancelled=lambda: not context.attempts.holds(attempt)
+    )
     version, schema = _known_schema(context.schemas, context.stream)
     passes = _passes(context.stream, schema)
     changes: tuple[SchemaChange, ...] = ()
@@ -171,7 +189,7 @@ def _encode_items(context: EncodeContext, attempt: Attempt, started_at: datetime
                 stem=attempt.stem,
                 context=lineage,
                 sample_records=sample_records,
-                watch=EncodeCallbacks(is_cancelled=lambda: not context.attempts.holds(attempt)),
+                watch=watch,
             )
         )
         is_limited = sample_records is not None or stream.schema.sample_records is not None
@@ -225,14 +243,6 @@ def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) ->
             f"{repair_step(stream.name, is_registered=is_registered)}, or raise the limits of "
             f"`on_bad_record`; then run again."
         )
-
-
-def _publish(context: EncodeContext, attempt: Attempt, encoded: Encoded) -> Manifest:
-    try:
-        return context.attempts.publish(attempt, encoded, context.stream)
-    except RetryableError:
-        # Perhaps only the reply to the commit was lost. Publishing again is idempotent.
-        return context.attempts.publish(attempt, encoded, context.stream)
 
 
 def _close_attempt(context: EncodeContext, attempt: Attempt, error: BaseException) -> None:

@@ -6,7 +6,8 @@ again, or that are loaded and need not be kept, are garbage; and generations are
 inventory before their files are deleted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -82,10 +83,9 @@ def collect_garbage(
     names = inventory.job_names({one.name for one in together})
     owner = Owner.of(stream, together, names)
     classified = sorted(_find(owner, inventory, storage), key=_order)
-    garbage = tuple(one for one in classified if with_unknown or one.reason is not Reason.UNKNOWN)
-    unknown = (
-        () if with_unknown else tuple(one for one in classified if one.reason is Reason.UNKNOWN)
-    )
+    kept = set() if with_unknown else {Reason.UNKNOWN}
+    garbage = tuple(one for one in classified if one.reason not in kept)
+    unknown = tuple(one for one in classified if one.reason in kept)
     failpoint("collect.judged")
     removed = [] if dry_run else list(_remove(garbage, owner, inventory, storage))
     return Collected(
@@ -114,28 +114,25 @@ def _find(
 def _classify(
     files: Sequence[tuple[StoredFile, ParsedName]], owner: Owner, inventory: "StoredAttempts"
 ) -> Iterator[Garbage]:
-    by_token: dict[str, list[KnownAttempt]] = {}
-    for one in inventory.attempts(
-        {named.token for _, named in files if isinstance(named, AttemptFile)}
-    ):
-        by_token.setdefault(one.token.hex[:8], []).append(one)
-    pointed = {
+    tokens = {named.token for _, named in files if isinstance(named, AttemptFile)}
+    generations = {
         (owner.jobs[named.head], named.ids, named.generation)
         for _, named in files
         if isinstance(named, ManifestFile) and named.head in owner.jobs
     }
-    by_generation: dict[tuple[str, object, int | None], list[KnownAttempt]] = {}
-    for one in inventory.generations(owner.stream, pointed):
-        by_generation.setdefault((one.job, one.ids, one.generation), []).append(one)
+    known: defaultdict[object, list[KnownAttempt]] = defaultdict(list)
+    for one in inventory.attempts(tokens):
+        known[one.token.hex[:8]].append(one)
+    for one in inventory.generations(owner.stream, generations):
+        known[one.job, one.ids, one.generation].append(one)
     now = inventory.now()
     for file, named in files:
-        known: Sequence[KnownAttempt] = ()
+        key: object = None
         if isinstance(named, AttemptFile):
-            known = by_token.get(named.token, ())
-        elif isinstance(named, ManifestFile) and named.head in owner.jobs:
-            job = owner.jobs[named.head]
-            known = by_generation.get((job, named.ids, named.generation), ())
-        garbage = classify(file, named, known, owner, now)
+            key = named.token
+        elif isinstance(named, ManifestFile):
+            key = (owner.jobs.get(named.head), named.ids, named.generation)
+        garbage = classify(file, named, known.get(key, ()), owner, now)
         if garbage is not None:
             yield garbage
 
@@ -182,18 +179,17 @@ _Mark = tuple[bool, int]  # whether only quarantine files go; the id of an attem
 
 def _marked(garbage: Sequence[Garbage], owner: Owner, inventory: "StoredAttempts") -> set[_Mark]:
     """Mark generations in the inventory; return the marks of those whose files may be deleted."""
-    ids: dict[Reason, set[int]] = {}
+    ids: defaultdict[Reason, set[int]] = defaultdict(set)
     for one in garbage:
-        ids.setdefault(one.reason, set()).update(one.attempt_ids)
-    whole: set[int] = set()
-    quarantine: Set[int] = set()
-    if superseded := ids.get(Reason.SUPERSEDED):
-        whole |= inventory.mark_superseded(superseded)
-    if loaded := ids.get(Reason.LOADED):
-        whole |= inventory.mark_loaded(loaded, owner.targets)
-    if quarantined := ids.get(Reason.QUARANTINED):
-        quarantine = inventory.mark_quarantine(quarantined)
-    return {(False, one) for one in whole} | {(True, one) for one in quarantine}
+        ids[one.reason].update(one.attempt_ids)
+    marks: set[_Mark] = set()
+    if superseded := ids[Reason.SUPERSEDED]:
+        marks |= {(False, one) for one in inventory.mark_superseded(superseded)}
+    if loaded := ids[Reason.LOADED]:
+        marks |= {(False, one) for one in inventory.mark_loaded(loaded, owner.targets)}
+    if quarantined := ids[Reason.QUARANTINED]:
+        marks |= {(True, one) for one in inventory.mark_quarantine(quarantined)}
+    return marks
 
 
 def _order(one: Garbage) -> tuple[bool, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from uuid import UUID
@@ -20,9 +21,10 @@ from batch_pipeline.model.errors import (
     RetryableError,
     TargetFailedError,
     Unloaded,
+    repeat_once,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.load import Load, Loaded, Loading
+from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.stream import Stream
 
@@ -144,17 +146,16 @@ def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -
 
     `held_up` has the jobs whose batches wait for one that failed.
     """
-    problems = [_problem(context, one) for one in group]
     settled: set[UUID] = set()
-    if len(group) > 1 and not any(problems):
+    if len(group) > 1 and not any(_problem(context, one) for one in group):
         settled = yield from _try_together(context, group)
-    for one, problem in zip(group, problems, strict=True):
+    for one in group:
         if one.manifest.token in settled:
             continue
         if one.manifest.batch.job in held_up:
             yield Outcome(loading=one)
             continue
-        outcome = _load_one(context, one, problem)
+        outcome = _load_one(context, one)
         if outcome.error is not None and context.in_order:
             held_up.add(one.manifest.batch.job)
         yield outcome
@@ -176,11 +177,11 @@ def _try_together(
     return settled
 
 
-def _load_one(context: LoadContext, one: Loading, problem: str | None) -> Outcome:
+def _load_one(context: LoadContext, one: Loading) -> Outcome:
     error: PipelineError | None = None
     for _ in range(context.attempts):
         try:
-            (outcome,) = _attempt(context, [one], problem)
+            (outcome,) = _attempt(context, [one])
         except (ConfigurationError, ConflictError, RetryableError):
             raise
         except PipelineError as raised:
@@ -192,13 +193,8 @@ def _load_one(context: LoadContext, one: Loading, problem: str | None) -> Outcom
     return Outcome(loading=one, error=error)
 
 
-def _attempt(
-    context: LoadContext, group: Sequence[Loading], problem: str | None = None
-) -> Iterator[Outcome]:
-    """Claim generations and load them together; record each when it is acknowledged.
-
-    `problem` describes what is wrong with the files of a single generation.
-    """
+def _attempt(context: LoadContext, group: Sequence[Loading]) -> Iterator[Outcome]:
+    """Claim generations and load them together; record each when it is acknowledged."""
     stream, target = context.stream.name, context.target
     with context.loads.claim(stream, target, group, run_id=context.run_id, lease=LEASE) as claim:
         wanted = () if claim is None else claim.loadings
@@ -210,11 +206,12 @@ def _attempt(
             return
         running = claim.load
         try:
-            with closing(_acknowledged(context, wanted, problem)) as acknowledged:
+            with closing(_acknowledged(context, wanted)) as acknowledged:
                 for number, loaded in enumerate(acknowledged):
                     failpoint("load.acknowledged")
                     following = wanted[number + 1] if number + 1 < len(wanted) else None
-                    started = _record(context, running, loaded, following)
+                    succeed = partial(context.loads.succeed, running, loaded, following)
+                    started = repeat_once(succeed)
                     yield Outcome(loading=wanted[number], loaded=loaded)
                     running = running if started is None else started
         except BaseException as error:
@@ -223,20 +220,9 @@ def _attempt(
             raise
 
 
-def _record(
-    context: LoadContext, running: Load, loaded: Loaded, then: Loading | None
-) -> Load | None:
-    try:
-        return context.loads.succeed(running, loaded, then)
-    except RetryableError:
-        # Perhaps only the reply to the commit was lost. Recording again is idempotent.
-        return context.loads.succeed(running, loaded, then)
-
-
-def _acknowledged(
-    context: LoadContext, wanted: Sequence[Loading], problem: str | None
-) -> Generator[Loaded, None, None]:
-    if problem is not None:
+def _acknowledged(context: LoadContext, wanted: Sequence[Loading]) -> Generator[Loaded, None, None]:
+    """Load generations; several together were verified before."""
+    if len(wanted) == 1 and (problem := _problem(context, wanted[0])) is not None:
         unloaded = Unloaded(
             target=context.target, stream=context.stream.name, batch=wanted[0].label
         )

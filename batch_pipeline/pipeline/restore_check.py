@@ -9,7 +9,7 @@ no publish number is assigned twice.
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from batch_pipeline.model.errors import (
+    OLDER,
+    InventoryOlderError,
     JobPausedError,
     ManifestFileTakenError,
     PermissionDeniedError,
@@ -25,19 +27,14 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
 from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.model.manifest_file import (
-    HELD,
+from batch_pipeline.model.manifest import (
     MAX_BYTES,
-    Discarded,
-    InventoryOlderError,
     ManifestUnfitError,
-    UnknownManifests,
     parse_manifest_file,
     stream_of,
 )
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.manifest_files import check_manifest_file
-from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline.storage.part_storage import PartFileStorage, check_manifest_file
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
@@ -54,13 +51,27 @@ _Generation = tuple[str, IdRange, int]
 class CheckedInventory:
     """The result of the last check of a stream in this process.
 
-    `fingerprint` is that of the database checked. If it was older than the storage, `unknown` is
-    returned for some more checks without listing the storage again.
+    `fingerprint` is that of the database checked. If it was older than the storage, `unknown` has
+    the manifests for the error of some more checks, which do not list the storage again.
     """
 
     fingerprint: tuple[object, ...] = ()
-    unknown: UnknownManifests | None = None
+    unknown: Collection[str] = ()
     checks_left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded:
+    """Manifests that were moved to `folder`, or would be on a dry run.
+
+    `records` counts those of the readable manifests; consumers and targets may have them already.
+    """
+
+    stream: str
+    manifests: int = 0
+    records: int = 0
+    unread: int = 0
+    folder: str | None = None
 
 
 def ensure_inventory_current(
@@ -77,20 +88,18 @@ def ensure_inventory_current(
     known, inventory = checked or CheckedInventory(), database.restore_check
     fingerprint = inventory.fingerprint()
     if fingerprint == known.fingerprint:
-        if known.unknown is None:
+        if not known.unknown:
             return
         if known.checks_left:
             known.checks_left -= 1
-            raise InventoryOlderError.of(known.unknown, stream.storage.root)
-    unknown = find_unknown_manifests(database, stream)
-    if not unknown.jobs:
-        known.fingerprint, known.unknown = fingerprint, None
+            raise InventoryOlderError.of(stream.name, stream.storage.root, known.unknown)
+    known.fingerprint, known.unknown = fingerprint, find_unknown_manifests(database, stream)
+    if not known.unknown:
         # A process that listed the storage before the repair may have paused the stream after it.
         inventory.resume_stream(stream.name)
         return
-    known.fingerprint, known.unknown = fingerprint, unknown
     known.checks_left = _CHECKS_FROM_MEMORY
-    error = InventoryOlderError.of(unknown, stream.storage.root)
+    error = InventoryOlderError.of(stream.name, stream.storage.root, known.unknown)
     log.error("%s", error)
     with suppress(PermissionDeniedError):  # the worker role may not pause, but stops all the same
         inventory.pause_stream(stream.name, error.pause_reason)
@@ -104,12 +113,12 @@ def ensure_not_paused_as_older(database: "Database", stream: Stream) -> None:
         JobPausedError: the stream is paused for that reason.
     """
     reason = database.jobs.paused(stream.name)
-    if reason is not None and reason.startswith(HELD):
+    if reason is not None and reason.startswith(OLDER):
         raise JobPausedError(stream.name, reason)
 
 
-def find_unknown_manifests(database: "Database", stream: Stream) -> UnknownManifests:
-    """Find the manifest files of a stream that its inventory does not know, by their names.
+def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, str]:
+    """Return the jobs of the manifest files that a stream's inventory does not know, by file name.
 
     Files are listed before the inventory is queried, so that it knows a manifest which is published
     meanwhile. One file is read for each job that the inventory does not know. Memory: some thousand
@@ -142,7 +151,7 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> UnknownManif
         with suppress(ManifestUnfitError):
             if stream_of(files.read_manifest(names[0], MAX_BYTES), names[0]) == stream.name:
                 unknown |= dict.fromkeys(names, job)
-    return UnknownManifests(stream=stream.name, jobs=unknown)
+    return unknown
 
 
 def discard_unknown_manifests(
@@ -158,10 +167,7 @@ def discard_unknown_manifests(
         StorageUnavailableError: a file cannot be listed, read or moved; those before it are moved.
     """
     files = PartFileStorage(stream.storage)
-    jobs = {
-        **find_unknown_manifests(database, stream).jobs,
-        **_taken_names(database, stream, files),
-    }
+    jobs = find_unknown_manifests(database, stream) | _taken_names(database, stream, files)
     mark = f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}"
     inventory = database.restore_check
     numbers = dict(inventory.publish_counts(stream.name))
@@ -183,7 +189,7 @@ def discard_unknown_manifests(
         counts = {job: number + without_number[job] for job, number in numbers.items()}
         inventory.raise_publish_counts(counts, stream.name)
         failpoint("discard.counted")
-        for name in UnknownManifests(stream=stream.name, jobs=jobs).names:
+        for name in sorted(jobs):
             files.set_aside(name, mark)
         failpoint("discard.moved")
         inventory.resume_stream(stream.name)

@@ -5,7 +5,7 @@ Nothing is changed. Memory is bounded by a page of batches.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,28 +19,31 @@ from batch_pipeline.model.checks import (
     evaluate_quarantine,
     evaluate_schema,
     inconclusive,
+    judged,
 )
 from batch_pipeline.model.errors import PipelineError, UnknownJobError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.progress import is_enabled, track
-from batch_pipeline.model.published import PublishedBatch
+from batch_pipeline.model.status import PublishedBatch
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.manifest_files import manifest_file_problem
-from batch_pipeline.storage.verification import size_problem, verify_contents
+from batch_pipeline.storage.verification import manifest_file_problem, size_problem, verify_contents
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
     from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
     from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 
-FileCheck = Callable[[PartFile], str | None]
-BatchCheck = Callable[[PublishedBatch], str | None]
+BatchCheck = Callable[[PublishedBatch], Iterable[str]]  # returns the problems of a batch
 OpenMetaTable = Callable[[Stream], "OwnMetaTable | UserMetaTable"]
 
 ALL_KINDS = (JobKind.INCREMENTAL, JobKind.BACKFILL, JobKind.LATE)
-_NO_BATCH_CHECKS: Mapping[Check, BatchCheck] = {}
 _TRY_AGAIN = "Materialize the partition again: its next generation replaces this one."
+_NEXT_STEPS = {
+    Check.CONSERVATION: f"Do not load these batches. {_TRY_AGAIN} Please report it.",
+    Check.POINTERS: "Programs that read manifest files miss these batches, or misread them. "
+    f"{_TRY_AGAIN}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,38 +77,48 @@ def verify_stream(
         if check in _BATCH_CHECKS:
             continue
         try:
-            yield _STREAM_CHECKS[check](database, stream, scope, open_meta_table)
+            yield _verify_stream(check, database, stream, scope, open_meta_table)
         except PipelineError as error:
             yield inconclusive(check, str(error))
 
 
 def verify(
     batches: Iterable[PublishedBatch],
-    file_checks: Mapping[Check, FileCheck],
-    batch_checks: Mapping[Check, BatchCheck] = _NO_BATCH_CHECKS,
+    checks: Mapping[Check, BatchCheck],
     *,
     total: int | None = None,
 ) -> dict[Check, CheckResult]:
-    """Verify the counters, files and manifest files of batches in one pass.
+    """Run checks of single batches on all of them, in one pass.
 
-    A check returns what is wrong with a part file or a batch, or None. Files that were removed on
-    purpose are not checked. `total` is the number of batches, for progress, if it is known.
+    A batch whose files were removed on purpose is only checked for its counters. `total` is the
+    number of batches, for progress, if it is known.
     """
-    counters = _Tally(check=Check.CONSERVATION)
-    tallies = {check: _Tally(check=check) for check in (*file_checks, *batch_checks)}
+    tallies = {check: _Tally(check=check) for check in checks}
     for batch in track(batches, "looking at batches", total=total):
-        counters.add(batch, list(batch.contradictions()))
-        if batch.files_removed:
-            for tally in tallies.values():
-                tally.gone += 1
-            continue
-        for check, file_check in file_checks.items():
-            problems = [text for part in batch.files if (text := file_check(part)) is not None]
-            tallies[check].add(batch, problems)
-        for check, batch_check in batch_checks.items():
-            problem = batch_check(batch)
-            tallies[check].add(batch, [] if problem is None else [problem])
-    return {tally.check: tally.result() for tally in (counters, *tallies.values())}
+        for check, problems_of in checks.items():
+            if batch.files_removed and check is not Check.CONSERVATION:
+                tallies[check].gone += 1
+            else:
+                tallies[check].add(batch, list(problems_of(batch)))
+    return {check: tally.result() for check, tally in tallies.items()}
+
+
+def of_files(file_check: Callable[[PartFile], str | None]) -> BatchCheck:
+    """Return the check of a batch that checks each of its files."""
+
+    def problems(batch: PublishedBatch) -> Iterator[str]:
+        for part in batch.files:
+            problem = file_check(part)
+            if problem is not None:
+                yield problem
+
+    return problems
+
+
+def _of_manifest_file(batch: PublishedBatch) -> Iterator[str]:
+    problem = manifest_file_problem(batch)
+    if problem is not None:
+        yield problem
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,49 +156,41 @@ class _Tally:
             "batches_wrong": self.bad_batches,
             "problems": self.problems,
         }
-        checked = f"batches checked: {self.batches:,}"
+        text = f"batches checked: {self.batches:,}"
         if self.check is not Check.CONSERVATION:
             numbers |= {"files_checked": self.files, "size_bytes": self.size_bytes}
-            checked += f", files: {self.files:,}"
-        removed, step = "", None
-        if self.gone:
-            numbers["batches_removed"] = self.gone
-            removed = f" Files of {self.gone:,} more were removed once they were loaded."
+            text += f", files: {self.files:,}"
         if self.bad_batches:
             bad = f"problems: {self.problems:,}, batches with problems: {self.bad_batches:,}"
-            summary = f"No: {bad}, {checked}.{removed}"
-            step = f"Do not load these batches. {_TRY_AGAIN}"
-            if self.check is Check.CONSERVATION:
-                step += " Please report it."
-            elif self.check is Check.POINTERS:
-                readers = "Programs that read manifest files miss these batches, or misread them."
-                step = f"{readers} {_TRY_AGAIN}"
-        elif self.batches or self.gone:
-            summary = f"Yes: {checked}.{removed}"
-        else:
-            summary = "Nothing to check yet: nothing is published."
-        return CheckResult(
-            check=self.check,
+            text = f"{bad}, {text}"
+        text += "."
+        if self.gone:
+            numbers["batches_removed"] = self.gone
+            text += f" Files of {self.gone:,} more were removed once they were loaded."
+        step = _NEXT_STEPS.get(self.check, f"Do not load these batches. {_TRY_AGAIN}")
+        result = judged(
+            self.check,
+            numbers,
             passed=not self.bad_batches,
-            summary=summary,
+            text=text,
             worst=self.worst,
             next_step=step,
-            numbers=numbers,
         )
+        if self.batches or self.gone:
+            return result
+        return replace(result, summary="Nothing to check yet: nothing is published.")
 
 
 def _verify_published(
     database: "Database", stream: Stream, checks: Sequence[Check], scope: Scope
 ) -> Iterator[CheckResult]:
-    of_files = {check: one for check, one in _FILE_CHECKS.items() if check in checks}
-    of_manifests = {check: one for check, one in _MANIFEST_CHECKS.items() if check in checks}
     batches = database.published.of_stream(stream.name, scope.kinds, newest=scope.newest)
     try:
         total = _count_published(database, stream, scope) if is_enabled() else None
-        results = verify(batches, of_files, of_manifests, total=total)
+        results = verify(batches, {check: _BATCH_CHECKS[check] for check in checks}, total=total)
     except PipelineError as error:
         results = {check: inconclusive(check, str(error)) for check in checks}
-    yield from (results[check] for check in checks)
+    yield from results.values()
 
 
 def _count_published(database: "Database", stream: Stream, scope: Scope) -> int:
@@ -197,29 +202,24 @@ def _count_published(database: "Database", stream: Stream, scope: Scope) -> int:
     return count if scope.newest is None else min(count, scope.newest)
 
 
-def _quarantine(
-    database: "Database", stream: Stream, scope: Scope, _: OpenMetaTable
+def _verify_stream(
+    check: Check,
+    database: "Database",
+    stream: Stream,
+    scope: Scope,
+    open_meta_table: OpenMetaTable,
 ) -> CheckResult:
-    recent = database.published.recent(stream.name, scope.kinds)
-    return evaluate_quarantine(recent, stream.dagster.max_quarantined_ratio)
-
-
-def _schema(database: "Database", stream: Stream, scope: Scope, _: OpenMetaTable) -> CheckResult:
-    return evaluate_schema(database.published.schema_step(stream.name, newest=scope.run))
-
-
-def _backlog(
-    database: "Database", stream: Stream, _: Scope, open_meta_table: OpenMetaTable
-) -> CheckResult:
-    limit, statuses = stream.dagster.max_backlog_age, database.stream_statuses
-    status = statuses.status(stream.name, open_meta_table(stream))
-    return evaluate_backlog(status, statuses.stuck(stream.name, limit), limit)
-
-
-def _coverage(
-    database: "Database", stream: Stream, scope: Scope, open_meta_table: OpenMetaTable
-) -> CheckResult:
-    tiling = database.stream_statuses.tiling(stream.name)
+    statuses = database.stream_statuses
+    if check is Check.QUARANTINE:
+        recent = database.published.recent(stream.name, scope.kinds)
+        return evaluate_quarantine(recent, stream.dagster.max_quarantined_ratio)
+    if check is Check.SCHEMA_DRIFT:
+        return evaluate_schema(database.published.schema_step(stream.name, newest=scope.run))
+    if check is Check.BACKLOG:
+        limit = stream.dagster.max_backlog_age
+        status = statuses.status(stream.name, open_meta_table(stream))
+        return evaluate_backlog(status, statuses.stuck(stream.name, limit), limit)
+    tiling = statuses.tiling(stream.name)
     table = open_meta_table(stream).reflected()
     audit: Audit | None = None
     with suppress(UnknownJobError):  # nothing was planned yet
@@ -227,15 +227,9 @@ def _coverage(
     return evaluate_coverage(tiling, audit)
 
 
-_FILE_CHECKS: dict[Check, FileCheck] = {
-    Check.PART_FILES: size_problem,
-    Check.CHECKSUMS: verify_contents,
-}
-_MANIFEST_CHECKS: dict[Check, BatchCheck] = {Check.POINTERS: manifest_file_problem}
-_BATCH_CHECKS = {*_FILE_CHECKS, *_MANIFEST_CHECKS, Check.CONSERVATION}
-_STREAM_CHECKS: dict[Check, Callable[["Database", Stream, Scope, OpenMetaTable], CheckResult]] = {
-    Check.QUARANTINE: _quarantine,
-    Check.SCHEMA_DRIFT: _schema,
-    Check.COVERAGE: _coverage,
-    Check.BACKLOG: _backlog,
+_BATCH_CHECKS: dict[Check, BatchCheck] = {
+    Check.PART_FILES: of_files(size_problem),
+    Check.CHECKSUMS: of_files(verify_contents),
+    Check.POINTERS: _of_manifest_file,
+    Check.CONSERVATION: PublishedBatch.contradictions,
 }

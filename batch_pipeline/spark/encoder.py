@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from batch_pipeline.encode.readers.formats import SOURCE_READERS, RecordKind
-from batch_pipeline.encode.task import run_tasks
-from batch_pipeline.encode.task_values import (
+from batch_pipeline.encode.task import (
     TaskReport,
     TaskSpec,
     merge_item_reports,
+    run_tasks,
     without_part_files,
 )
-from batch_pipeline.encode.writers.part_files import remove
+from batch_pipeline.encode.writers.part_writer import remove
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import InvariantError, StorageUnavailableError
 from batch_pipeline.model.record_rules import OnBadFile

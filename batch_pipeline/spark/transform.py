@@ -20,8 +20,8 @@ import msgspec
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec, without_part_files
-from batch_pipeline.encode.writers.part_files import remove
+from batch_pipeline.encode.task import TaskReport, TaskSpec, without_part_files
+from batch_pipeline.encode.writers.part_writer import remove
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, PipelineError, TransformError

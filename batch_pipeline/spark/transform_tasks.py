@@ -8,7 +8,6 @@ records that became bad in between cannot be set aside any more.
 
 import re
 import secrets
-import traceback
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -28,16 +27,21 @@ from batch_pipeline.encode.lineage import Lineage
 from batch_pipeline.encode.readers.arrow_values import convert_batch
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
-from batch_pipeline.encode.task import TaskRun
-from batch_pipeline.encode.task_values import SourceFailure, TaskReport, TaskSpec, report_row
+from batch_pipeline.encode.task import (
+    SourceFailure,
+    TaskReport,
+    TaskRun,
+    TaskSpec,
+    error_report,
+    report_row,
+)
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.encode.writers.outputs import ArrowOutput, open_output
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.errors import (
     BadFileError,
     SourceUnavailableError,
-    StorageUnavailableError,
 )
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import Stream
@@ -168,15 +172,9 @@ class _PartitionWriter:
                 misfits=self._profile.misfits(),
                 wide=tuple(sorted(self._profile.wide)),
             )
-        except StorageUnavailableError as error:
+        except Exception as error:  # noqa: BLE001 - the driver raises it
             self._output.abort()
-            return TaskReport(number=self._number, storage_error=error.reason)
-        except TaskInputError as error:
-            self._output.abort()
-            return TaskReport(number=self._number, refused=str(error))
-        except Exception:  # noqa: BLE001 - the driver raises it
-            self._output.abort()
-            return TaskReport(number=self._number, failure=traceback.format_exc())
+            return error_report(self._number, error)
         except BaseException:
             self._output.abort()
             raise

@@ -5,6 +5,7 @@ Without it each worker imports pyarrow and this package itself. Spark runs this 
 open files or start threads, since workers are forks of it.
 """
 
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -25,6 +26,8 @@ MODULES = (
 )
 IDLE_CHECK_SECONDS = 60
 IDLE_CHECKS = 2  # in a row, before the process ends
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_LARGEST_BLOCK = 32 * 2**20
 
 
 def main() -> None:
@@ -35,13 +38,25 @@ def main() -> None:
         # `diagnostics` then reports what is missing.
         with suppress(ImportError):
             importlib.import_module(module)
-    importlib.import_module("batch_pipeline.encode.worker_memory").keep_freed_memory()
+    keep_freed_memory()
     # A worker collects garbage after each task. Frozen, the imported modules are not scanned again:
     # that took 45 ms of each task.
     gc.collect()
     gc.freeze()
     _exit_when_idle()
     importlib.import_module("pyspark.daemon").manager()
+
+
+def keep_freed_memory() -> None:
+    """Keep up to 64 MiB of freed memory instead of returning it to the system.
+
+    Blocks of some MiB are allocated and freed all the time, and the system clears each page that it
+    hands out. Does nothing where the C library has no `mallopt`.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)
+        mallopt(_TRIM_THRESHOLD, 2 * _LARGEST_BLOCK)
 
 
 def _prefer_installed_pyspark() -> None:

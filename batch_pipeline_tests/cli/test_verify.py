@@ -40,7 +40,7 @@ def test_verify_of_batches_in_order_ends_well(scene: DefsScene) -> None:
     publish_all(scene)
     ended = run()
     assert ended.exit_code == 0, ended.output
-    assert "ok   part_files    Yes: batches checked: 4, files: 4." in ended.output
+    assert "ok   part_files    Passed: batches checked: 4, files: 4." in ended.output
     assert "checksums" not in ended.output
 
 

@@ -24,7 +24,6 @@ from batch_pipeline_tests.client.client_tables import (
 from batch_pipeline_tests.seeds import execute as run
 from batch_pipeline_tests.seeds import query, statuses
 
-SHORT_WAIT = "SET lock_timeout = '200ms'"
 ODD_TABLES = """
 CREATE TABLE texts (uid text PRIMARY KEY, item text, weight bigint);
 CREATE TABLE bare (uid bigint NOT NULL, item text, weight bigint);
@@ -66,7 +65,6 @@ def _goes_on(database: Database) -> None:
         ({"batch_weight": 0.5}, "batch_weight is 0"),
         ({"batch_weight": 2**63}, "batch_weight is 9223372036854775808"),
         ({"batch_count": 0}, "batch_count is 0"),
-        ({"batch_count": -5}, "batch_count is -5"),
         ({"batch_count": True}, "batch_count is True"),
         ({"batch_count": 2.0}, "batch_count is 2.0"),
         ({"batch_id_min": "1"}, "batch_id_min is '1'"),

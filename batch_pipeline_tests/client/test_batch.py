@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from batch_pipeline import Batch, acquire_batches, client
+from batch_pipeline import Batch, acquire_batches
 from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.attempts import Heartbeat
 from batch_pipeline.inventory.database import Database
@@ -17,7 +17,6 @@ from batch_pipeline.model.errors import (
     ConfigurationError,
     FencedError,
     InvalidValueError,
-    MetaTableError,
     RetryableError,
 )
 from batch_pipeline_tests.client.client_tables import (
@@ -217,14 +216,6 @@ def test_process_of_a_batch_whose_rows_are_gone_does_not_call_the_function(ten: 
     assert batch.process(calls.append) is None
     assert (calls, batch.success) == ([], True)
     assert acquired(batch_count=5).items == files(6, 10)
-
-
-def test_unknown_item_column_burns_nothing(ten: Database) -> None:
-    """Expect a misspelt column to be refused before a batch is taken."""
-    with pytest.raises(MetaTableError, match="has no column"):
-        client.acquire_batch("job", "meta_table", {"uid": "id", "item": "fiel"})
-    assert statuses(ten) == []
-    assert acquired(batch_count=1).items == ["file-1"]
 
 
 def test_items_that_cannot_be_read_burn_nothing(ten: Database) -> None:

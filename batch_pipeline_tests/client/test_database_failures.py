@@ -63,6 +63,15 @@ def elsewhere(ten: Database, database_url: str, empty_database_url: str) -> Iter
         client.close()
 
 
+@pytest.fixture(params=["inventory", "elsewhere"])
+def with_table(request: pytest.FixtureRequest, ten: Database) -> sa.Engine:
+    """The database of the meta table: that of the inventory, or another one."""
+    if request.param == "inventory":
+        return ten.engine
+    other: sa.Engine = request.getfixturevalue("elsewhere")
+    return other
+
+
 @pytest.fixture
 def other_server() -> Iterator[Path]:
     """The data folder of a second server, which runs."""
@@ -74,8 +83,7 @@ def other_server() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_table_that_changes_its_types_is_opened_anew(ten: Database, elsewhere: sa.Engine) -> None:
-    """Expect batches to go on over new columns and wider types, without an error."""
+def test_table_that_changes_its_types_is_opened_again(with_table: sa.Engine) -> None:
     changes = (
         "ALTER TABLE meta_table ADD COLUMN note text",
         "ALTER TABLE meta_table ALTER COLUMN size_in_mib TYPE numeric(20)",
@@ -88,37 +96,13 @@ def test_table_that_changes_its_types_is_opened_anew(ten: Database, elsewhere: s
             batch = acquired(batch_count=1)
             items += batch.items
             batch.succeeded()
-        execute(elsewhere, change)
+        execute(with_table, change)
     assert items == files(1, 8)
     assert acquired(batch_weight=2).items == files(9, 10)
 
 
-def test_table_of_the_inventory_that_changes_is_opened_anew(ten: Database) -> None:
-    """Expect the same where the meta table lives in the inventory's database."""
-    changes = (
-        "ALTER TABLE meta_table ALTER COLUMN size_in_mib TYPE numeric(20)",
-        OTHER_WEIGHTS,
-    )
-    items: list[str] = []
-    for change in changes:
-        for _ in range(4):
-            batch = acquired(batch_count=1)
-            items += batch.items
-            batch.succeeded()
-        run(ten, change)
-    assert items == files(1, 8)
-    assert acquired(batch_weight=2).items == files(9, 10)
-
-
-@pytest.mark.parametrize("where", ["inventory", "elsewhere"])
-def test_column_that_goes_away_burns_nothing(
-    ten: Database, where: str, request: pytest.FixtureRequest
-) -> None:
+def test_column_that_goes_away_burns_nothing(ten: Database, with_table: sa.Engine) -> None:
     """Expect a clear error while the column is gone, and the next ids once it is back."""
-    if where == "elsewhere":
-        with_table: sa.Engine = request.getfixturevalue("elsewhere")
-    else:
-        with_table = ten.engine
     with acquired(batch_count=2) as batch:
         assert batch.items == files(1, 2)
     for old, new in (("file", "f"), ("size_in_mib", "s"), ("id", "i")):
@@ -133,15 +117,11 @@ def test_column_that_goes_away_burns_nothing(
     assert delivered_ids(ten) == list(range(1, 11))
 
 
-@pytest.mark.parametrize("where", ["inventory", "elsewhere"])
-def test_table_that_is_locked_is_retryable(
-    ten: Database, where: str, request: pytest.FixtureRequest
-) -> None:
-    """Expect a lock that somebody holds on the meta table to end the wait, and burn nothing."""
-    table = request.getfixturevalue("elsewhere") if where == "elsewhere" else ten.engine
+def test_table_that_is_locked_is_retryable(with_table: sa.Engine) -> None:
+    """Expect a lock on the meta table to end the wait, and the next call to lose nothing."""
     acquired(batch_count=2).succeeded()
     _wait_shortly()
-    with table.begin() as rival:
+    with with_table.begin() as rival:
         rival.execute(sa.text("LOCK public.meta_table IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(RetryableError):
             acquire_or_none(batch_count=2)

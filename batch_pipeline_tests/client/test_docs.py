@@ -21,14 +21,6 @@ TEXT = PAGE.read_text(encoding="utf-8")
 API = PAGE.with_name("api.md").read_text(encoding="utf-8")
 META_TABLES = PAGE.with_name("meta_tables.md").read_text(encoding="utf-8")
 HEADINGS_AND_TEXTS = re.split(r"^## (.+)$", f"## Start\n{TEXT}", flags=re.MULTILINE)[1:]
-KINDS = [
-    errors.PipelineError,
-    errors.ConfigurationError,
-    errors.RetryableError,
-    errors.ConflictError,
-    errors.BatchDataError,
-    errors.InvariantError,
-]
 SECTIONS = dict(zip(HEADINGS_AND_TEXTS[::2], HEADINGS_AND_TEXTS[1::2], strict=True))
 URL = "postgresql://user:password@host/database"
 TABLE = """
@@ -167,14 +159,6 @@ def test_page_names_everything_that_is_exported() -> None:
         assert f"| `{strategy}` |" in META_TABLES
     for operator in Operator:
         assert operator in SECTIONS["Filters"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_kind_of_error_imported_from_the_package_is_the_one_that_is_raised(
-    kind: type[Exception],
-) -> None:
-    assert getattr(batch_pipeline, kind.__name__) is kind
-    assert kind.__name__ in dir(batch_pipeline)
 
 
 def test_api_page_lists_every_error_of_the_package() -> None:

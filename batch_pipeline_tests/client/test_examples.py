@@ -45,44 +45,6 @@ def test_incremental_example_goes_on_where_it_was(hundred: Database) -> None:
     assert late.items == ["file-101"]
 
 
-def test_backfill_example_delivers_its_window_and_stops(hundred: Database) -> None:
-    """Expect ids 20 to 80 in batches of 100 MiB, then None, however often it is asked."""
-    done: Work = []
-    while True:
-        batch = acquire_batch(
-            meta_table_name="meta_table",
-            meta_table_cols={"uid": "id", "item": "file", "weight": "size_in_mib"},
-            job="backfill_job",
-            batch_id_min=20,
-            batch_id_max=80,
-            batch_weight=100,
-        )
-        if batch is None:
-            break
-        done.append(batch.items)
-        batch.succeeded()
-    assert [len(items) for items in done] == [10, 10, 10, 10, 10, 10, 1]
-    assert [item for items in done for item in items] == files(20, 80)
-
-
-def test_multiple_batches_example_gives_five(hundred: Database) -> None:
-    """Expect five batches, each acquired when it is asked for."""
-    batches = acquire_batches(
-        meta_table_name="meta_table",
-        meta_table_cols=COLUMNS,
-        job="incremental_job",
-        batch_weight=10,
-        iterations=5,
-    )
-    assert query(hundred, REPORT) == []
-    done: Work = []
-    for batch in batches:
-        done.append(batch.items)
-        assert len(query(hundred, REPORT)) == len(done)
-        batch.succeeded()
-    assert done == [["file-1"], ["file-2"], ["file-3"], ["file-4"], ["file-5"]]
-
-
 def test_manual_error_handling_example_keeps_the_reason(hundred: Database) -> None:
     """Expect type, message and the failing line with the failed attempt."""
 

@@ -1,41 +1,29 @@
 """Partitions that a person materializes: of split batches, of none, and of the wrong asset."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG
 from batch_pipeline.defs.partitions import PartitionedAsset
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import statuses
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 PARENT = "00000001-00000003"
 FIRST, SECOND = "00000001-00000002", "00000003-00000003"
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene) -> DefsScene:
     """The stream `orders` and a backfill of it, both in batches of three."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        opened.plan()
-        opened.tick("orders_new_files")
-        opened.tick("orders_backfill")
-        yield opened
+    scene.plan()
+    scene.tick("orders_new_files")
+    scene.tick("orders_backfill")
+    return scene
 
 
 def _split(scene: DefsScene, job: str, key: str) -> None:
-    table = scene.database.meta_table("orders")
+    table = scene.database.meta_table("orders").reflected()
     scene.database.jobs.split(job, key, table)
 
 
@@ -62,16 +50,16 @@ def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: Defs
     _split(scene, "orders.2023", PARENT)
     _split(scene, "orders.2023", FIRST)
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.backfills.batch("orders", f"2023:{PARENT}")
+        scene.backfills.find(scene.database, f"2023:{PARENT}")
     assert caught.value.parts == (
         "2023:00000001-00000001",
         "2023:00000002-00000002",
         f"2023:{SECOND}",
     )
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.backfills.batch("orders", f"2023:{FIRST}")
+        scene.database.batches.batch("orders", f"2023:{FIRST}")
     assert len(caught.value.parts) == 2
-    assert scene.database.backfills.batch("orders", f"2023:{SECOND}").count == 1
+    assert scene.database.batches.batch("orders", f"2023:{SECOND}").count == 1
 
 
 def test_run_that_was_launched_before_the_split_leaves_the_batch_alone(scene: DefsScene) -> None:
@@ -111,4 +99,4 @@ def test_key_that_is_no_batch_of_a_backfill_is_told(scene: DefsScene, key: str) 
 def test_key_of_a_backfill_is_no_batch_of_the_stream(scene: DefsScene) -> None:
     """Expect the other asset to refuse it."""
     with pytest.raises(UnknownBatchError):
-        scene.database.batches.batch("orders", f"2023:{PARENT}")
+        scene.batches.find(scene.database, f"2023:{PARENT}")

@@ -16,11 +16,6 @@ import batch_pipeline
 from batch_pipeline import build_definitions, describe_stream
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 
-pytestmark = [
-    # Dagster looks at its resources with names that pydantic wants to give up.
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-]
-
 LOAD = dedent("""
     import sys, warnings
     import dagster  # asks a program about this Python's architecture
@@ -104,7 +99,7 @@ def test_broken_file_leaves_the_other_streams_and_is_told_in_dagster(
     assert caplog.messages[0].startswith(told)
     with pytest.raises(ConfigurationError, match="Stream files that cannot be used") as failing:
         tick(definitions)
-    assert str(failing.value).startswith("Stream files that cannot be used: 1.")
+    assert str(failing.value).startswith("Invalid stream files: 1.")
     assert told in str(failing.value)
 
 

@@ -17,15 +17,14 @@ import psycopg
 from psycopg import sql
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import Discarded
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.pipeline.restore_check import (
+    Discarded,
     discard_unknown_manifests,
     ensure_inventory_current,
 )

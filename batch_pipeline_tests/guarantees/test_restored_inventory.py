@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.errors import ConfigurationError, JobPausedError
+from batch_pipeline.model.errors import (
+    OLDER,
+    ConfigurationError,
+    InventoryOlderError,
+    JobPausedError,
+)
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
 from batch_pipeline.pipeline.restore_check import (
     CheckedInventory,
     ensure_inventory_current,
@@ -105,7 +109,7 @@ def test_restored_inventory_is_noticed_before_anything_is_planned(
     assert stream.rows() == before
     paused = stream.database.jobs.paused("orders")
     assert paused is not None
-    assert paused.startswith(HELD)
+    assert paused.startswith(OLDER)
     figures(restores=1, manifests_newer=2, noticed=1)
 
 
@@ -140,7 +144,7 @@ def test_manifests_of_a_backfill_that_the_inventory_lacks_are_noticed(
     backup = disk.back_up()
     name = f"{backfilled(disk).job}-00000001-00000002.g1.json"
     disk.restore(backup)
-    assert find_unknown_manifests(disk.pipeline.database, disk.stream).jobs == {name: "orders.2023"}
+    assert find_unknown_manifests(disk.pipeline.database, disk.stream) == {name: "orders.2023"}
     done = disk.discard()
     assert (done.manifests, done.records, done.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, noticed=1, discarded=1)
@@ -154,7 +158,7 @@ def test_load_is_refused_while_the_inventory_is_older(
     with pytest.raises(InventoryOlderError):
         loading.publish()
     [target] = loading.stream.targets
-    with pytest.raises(JobPausedError, match=HELD):
+    with pytest.raises(JobPausedError, match=OLDER):
         list(loading.pipeline.load_pending(loading.stream, target, run_id="load-1"))
     figures(restores=1, manifests_newer=2, noticed=1)
 

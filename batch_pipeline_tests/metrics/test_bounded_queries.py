@@ -1,4 +1,4 @@
-"""Metrics read the end of a long history, however long it is."""
+"""A scrape reads the end of the history only, however long the history is."""
 
 import pytest
 
@@ -31,7 +31,7 @@ ANALYZE batch_pipeline.batch, batch_pipeline.batch_state, batch_pipeline.attempt
 
 @pytest.fixture
 def old(database: Database) -> Database:
-    """An inventory with 8,000 batches that were published one after the other, and two to do."""
+    """An inventory with 8,000 published batches and two planned ones."""
     planned(database, 3)
     with database.engine.begin() as connection:
         connection.exec_driver_sql(PAST)
@@ -39,8 +39,7 @@ def old(database: Database) -> Database:
     return database
 
 
-def test_scrape_touches_what_waits_and_what_ended_lately(old: Database) -> None:
-    """Expect the first look to read the last thousand ids, the next ones what is new."""
+def test_scrape_reads_unfinished_batches_and_new_attempts_only(old: Database) -> None:
     seen = old.work_counts.start_cursor()
     publish(old, old.batches.statuses("orders")[1].batch)
     with recorded(old.engine) as statements:
@@ -53,15 +52,13 @@ def test_scrape_touches_what_waits_and_what_ended_lately(old: Database) -> None:
     assert rows_touched(old.engine, statements) < 2_100  # an index and its table count each
 
 
-def test_many_attempts_at_once_are_told_in_parts(old: Database) -> None:
-    """Expect each of them once, five thousand at a time."""
+def test_many_ended_attempts_are_read_in_pages(old: Database) -> None:
     seen = AttemptCursor()
-    told = [len(old.work_counts.ended(seen, ["orders"])) for _ in range(3)]
-    assert told == [5_000, BATCHES + 1 - 5_000, 0]
+    pages = [len(old.work_counts.ended(seen, ["orders"])) for _ in range(3)]
+    assert pages == [5_000, BATCHES + 1 - 5_000, 0]
 
 
-def test_readers_rights_are_enough(logins: Logins) -> None:
-    """Expect a login that may only read to be told all that is asked for."""
+def test_rights_to_read_are_enough(logins: Logins) -> None:
     publish(logins.of("lib"), planned(logins.of("lib"), 2)[0])
     reader = logins.of("rita")
     assert len(reader.work_counts.ended(AttemptCursor(), ["orders"])) == 1

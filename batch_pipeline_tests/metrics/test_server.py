@@ -1,4 +1,4 @@
-"""What Prometheus scrapes, over HTTP, from a real inventory."""
+"""Metrics over HTTP, from a real inventory."""
 
 import os
 import re
@@ -20,8 +20,7 @@ from psycopg import sql
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.metrics.reading import Reading
-from batch_pipeline.metrics.server import serving
+from batch_pipeline.metrics.server import InventoryCollector, serving
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
@@ -45,10 +44,10 @@ def scene(
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """Samples by name and labels, written as `name{label="value"}` without the prefix."""
+    """A server of metrics; samples are named `name{label="value"}`, without the prefix."""
 
     port: int
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def samples(self) -> dict[str, float]:
         """Scrape once."""
@@ -65,7 +64,7 @@ def named(name: str, labels: Mapping[str, str]) -> str:
 
 
 def text_at(port: int) -> str:
-    """Give what is served."""
+    """Return the served text."""
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         text: str = answer.read().decode()
     return text
@@ -74,11 +73,11 @@ def text_at(port: int) -> str:
 @contextmanager
 def scraping(pipeline: Pipeline) -> Iterator[Scraped]:
     """Serve metrics on a free port."""
-    complaints: list[str] = []
-    reading = Reading(pipeline)
-    reading.begin()
-    with serving(reading, host="127.0.0.1", port=0, complain=complaints.append) as port:
-        yield Scraped(port, complaints)
+    errors: list[str] = []
+    collector = InventoryCollector(pipeline=pipeline, report_error=errors.append)
+    collector.begin()
+    with serving(collector, host="127.0.0.1", port=0) as port:
+        yield Scraped(port, errors)
 
 
 def own(name: str, **labels: str) -> str:
@@ -93,8 +92,7 @@ def fail(scene: DefsScene, place: int) -> None:
         scene.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
 
 
-def test_scrape_tells_the_backlog_and_what_was_done(scene: DefsScene) -> None:
-    """Expect gauges of now, counters of what ended since the start, and all of it parsed."""
+def test_scrape_has_the_backlog_and_counts_since_the_start(scene: DefsScene) -> None:
     batches = [one.batch for one in scene.database.batches.statuses("orders")]
     publish(scene, batches[0])
     register(scene.database, 2, first=13)
@@ -102,26 +100,29 @@ def test_scrape_tells_the_backlog_and_what_was_done(scene: DefsScene) -> None:
         publish(scene, batches[1], quarantined=5)
         fail(scene, 2)
         found = scraped.samples()
-    assert found["up{}"] == 1
-    assert found['meta_table_up{stream="orders"}'] == 1
-    assert found['backlog_items{stream="orders"}'] == 8
-    assert found['backlog_bytes{stream="orders"}'] == 80
     assert found['backlog_oldest_seconds{stream="orders"}'] > 0
-    assert found[own("unfinished_batches", state="planned")] == 1
-    assert found[own("unfinished_batches", state="failed")] == 1
-    assert found[own("unfinished_batches", state="dead")] == 0
-    assert found[own("generations_published_total")] == 2
-    assert found[own("attempts_total", result="succeeded")] == 1
-    assert found[own("attempts_total", result="failed")] == 1
-    assert found[own("records_total", result="written")] == 15
-    assert found[own("records_total", result="quarantined")] == 5
-    assert found[own("part_file_bytes_total")] == 100
-    assert found['landing_to_publish_seconds_count{stream="orders"}'] == 1
-    assert found['landing_to_publish_seconds_bucket{le="+Inf",stream="orders"}'] == 1
+    expected = {
+        "up{}": 1,
+        'meta_table_up{stream="orders"}': 1,
+        'backlog_items{stream="orders"}': 8,
+        'backlog_bytes{stream="orders"}': 80,
+        own("unfinished_batches", state="planned"): 1,
+        own("unfinished_batches", state="failed"): 1,
+        own("unfinished_batches", state="dead"): 0,
+        own("generations_published_total"): 2,
+        own("attempts_total", result="succeeded"): 1,
+        own("attempts_total", result="failed"): 1,
+        own("records_total", result="written"): 15,
+        own("records_total", result="quarantined"): 5,
+        own("part_file_bytes_total"): 100,
+        'landing_to_publish_seconds_count{stream="orders"}': 1,
+        'landing_to_publish_seconds_bucket{le="+Inf",stream="orders"}': 1,
+    }
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_counters_grow_once_for_each_attempt(scene: DefsScene) -> None:
-    """Expect one that was running at the start to count when it ends, and nothing twice."""
+    """An attempt that was running at the start counts when it ends."""
     batches = [one.batch for one in scene.database.batches.statuses("orders")]
     name = own("attempts_total", result="failed")
     with claimed(scene.database, batches[0]) as attempt, scraping(scene.pipeline) as scraped:
@@ -138,7 +139,6 @@ def test_counters_grow_once_for_each_attempt(scene: DefsScene) -> None:
 
 
 def test_backfills_are_counted_apart(scene: DefsScene) -> None:
-    """Expect a kind of their own, and nothing of them in the backlog."""
     scene.plan(most=6)
     with scraping(scene.pipeline) as scraped:
         found = scraped.samples()
@@ -148,7 +148,6 @@ def test_backfills_are_counted_apart(scene: DefsScene) -> None:
 
 
 def test_lag_begins_when_the_first_item_was_registered(scene: DefsScene) -> None:
-    """Expect two hours between landing and publishing in the bucket of six hours."""
     execute(
         scene.database,
         "UPDATE batch_pipeline.item SET registered_at = registered_at - interval '2 hours'",
@@ -160,10 +159,10 @@ def test_lag_begins_when_the_first_item_was_registered(scene: DefsScene) -> None
     assert (found[bucket.format("3600.0")], found[bucket.format("21600.0")]) == (0, 1)
 
 
-def test_inventory_out_of_reach_is_told_without_its_address(
+def test_unreachable_inventory_is_served_without_its_address(
     scene: DefsScene, server_url: str, database_url: str
 ) -> None:
-    """Expect `up 0` and nothing else, the reason where the command runs, and a later recovery."""
+    """Only `up 0` is served; the command reports the reason, and the next scrape recovers."""
     name = sql.Identifier(name_of(database_url))
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
     cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
@@ -178,11 +177,10 @@ def test_inventory_out_of_reach_is_told_without_its_address(
         assert scraped.samples()["up{}"] == 1
     samples = [re.findall(r"^[^#\n].*$", text, re.MULTILINE) for text in texts]
     assert samples == [["batch_pipeline_up 0.0"]] * 2
-    assert len(scraped.complaints) == 2
+    assert len(scraped.errors) == 2
 
 
-def test_port_that_is_taken_is_the_operators_to_free(scene: DefsScene) -> None:
-    """Expect exit code 1 and the address."""
+def test_taken_port_ends_the_command_with_exit_code_1(scene: DefsScene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = CliRunner().invoke(cli, ["metrics", "--port", str(port)])
@@ -190,8 +188,9 @@ def test_port_that_is_taken_is_the_operators_to_free(scene: DefsScene) -> None:
     assert f"127.0.0.1:{port}" in str(ended.exception)
 
 
-def test_command_serves_until_it_is_told_to_end(scene: DefsScene, database_url: str) -> None:
-    """Expect the address on standard output, an answer there without secrets, and exit code 0."""
+def test_command_serves_without_secrets_until_it_is_ended(
+    scene: DefsScene, database_url: str
+) -> None:
     command = [sys.executable, "-m", "batch_pipeline", "metrics", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -8,7 +8,4 @@ def test_long_value_is_cut_in_the_message() -> None:
     assert told.startswith("schema is ['xxx")
     assert told.endswith("x …; expected an object.")
     assert len(told) < 1_100
-
-
-def test_short_value_is_told_whole() -> None:
     assert str(InvalidValueError("batch", 0, "more than 0")) == "batch is 0; expected more than 0."

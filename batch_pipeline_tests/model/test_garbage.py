@@ -62,20 +62,14 @@ def published(**overrides: Any) -> KnownAttempt:
     return attempt(**(facts | overrides))
 
 
-def owner(keep: timedelta | None = None, *others: str, prefix: str = "") -> Owner:
-    """The stream `orders` with a backfill, beside others in the same storage root."""
-    storage = Storage(root="file:///batches", prefix=prefix, keep_superseded=keep)
+def owner(*others: str, targets: str = "ab", **storage: Any) -> Owner:
+    """The stream `orders` with a backfill and targets, beside others in the same storage root."""
+    one = stream(
+        storage=Storage(root="file:///batches", **storage),
+        targets=tuple(PostgresTarget(name=name, conn="$DW") for name in targets),
+    )
     beside = [stream(name=name) for name in others]
-    return Owner.of(stream(storage=storage), beside, {"orders": {"orders", "orders.2023"}})
-
-
-def loading(
-    keep: timedelta | None, *targets: str, keep_superseded: timedelta | None = None
-) -> Owner:
-    """The stream `orders` with targets, keeping what is loaded so long."""
-    storage = Storage(root="file:///batches", keep_loaded=keep, keep_superseded=keep_superseded)
-    described = tuple(PostgresTarget(name=name, conn="$DW") for name in targets)
-    return Owner.of(stream(storage=storage, targets=described), [], {"orders": {"orders"}})
+    return Owner.of(one, beside, {"orders": {"orders", "orders.2023"}})
 
 
 def reason(
@@ -93,7 +87,11 @@ def reason(
     named = parse_name(folder, name)
     assert named is not None
     garbage = classify(file, named, known, of or owner(), NOON)
-    return None if garbage is None else garbage.reason
+    if garbage is None:
+        return None
+    is_of_generation = garbage.reason in {Reason.SUPERSEDED, Reason.LOADED, Reason.QUARANTINED}
+    assert garbage.attempt_ids == (tuple(one.id for one in known) if is_of_generation else ())
+    return garbage.reason
 
 
 @pytest.mark.parametrize("status", CLOSED)
@@ -152,18 +150,7 @@ def test_superseded_generation_goes_when_the_stream_says_so(
     name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
     one = published(**({"replaced_at": NOON - timedelta(days=10)} | overrides))
-    assert reason(name, one, of=owner(keep)) is expected
-
-
-def test_superseded_files_name_their_attempts() -> None:
-    one = published(replaced_at=LONG_AGO)
-    for folder, name in ((Folder.ROOT, NAME), (Folder.MANIFESTS, POINTER)):
-        file = StoredFile(folder=folder, name=name, size_bytes=1, modified_at=LONG_AGO)
-        named = parse_name(folder, name)
-        assert named is not None
-        garbage = classify(file, named, [one], owner(timedelta(days=1)), NOON)
-        assert garbage is not None
-        assert garbage.attempt_ids == (7,)
+    assert reason(name, one, of=owner(keep_superseded=keep)) is expected
 
 
 TEN_DAYS_AGO = NOON - timedelta(days=10)
@@ -192,36 +179,27 @@ def test_loaded_generation_goes_when_the_stream_says_so(
 ) -> None:
     acknowledged = {"a": LONG_AGO, "b": TEN_DAYS_AGO, "gone": NOON}
     one = published(**({"acknowledged": acknowledged} | overrides))
-    assert reason(name, one, of=loading(keep, "a", "b")) is expected
+    assert reason(name, one, of=owner(keep_loaded=keep)) is expected
 
 
 def test_loaded_generation_of_a_stream_without_targets_stays() -> None:
-    """Expect no target to be no reason, whatever earlier ones have got."""
     one = published(acknowledged={"a": LONG_AGO})
-    assert one.loaded_at([]) is None
-    assert one.loaded_at(["a"]) == LONG_AGO
-    nobody = replace(loading(timedelta(0), "a"), targets=frozenset())
+    nobody = replace(owner(keep_loaded=timedelta(0)), targets=frozenset())
     assert reason(NAME, one, of=nobody) is None
 
 
 def test_replaced_generation_is_called_so_first() -> None:
     one = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
-    both = loading(timedelta(0), "a", keep_superseded=timedelta(0))
+    both = owner(targets="a", keep_loaded=timedelta(0), keep_superseded=timedelta(0))
     assert reason(NAME, one, of=both) is Reason.SUPERSEDED
 
 
 def test_pointer_of_two_generations_goes_once_both_may() -> None:
-    of = loading(timedelta(0), "a", keep_superseded=timedelta(0))
+    of = owner(targets="a", keep_loaded=timedelta(0), keep_superseded=timedelta(0))
     replaced = published(replaced_at=LONG_AGO)
     there = published(id=8, acknowledged={"a": LONG_AGO})
     assert reason(POINTER, replaced, there, of=of) is Reason.LOADED
-    assert reason(POINTER, replaced, published(id=8, acknowledged={}), of=of) is None
-
-
-def test_pointer_that_two_batches_share_stays_with_the_later() -> None:
-    replaced = published(replaced_at=LONG_AGO)
-    live = published(id=8)
-    assert reason(POINTER, replaced, live, of=owner(timedelta(0))) is None
+    assert reason(POINTER, replaced, published(id=8), of=of) is None
 
 
 @pytest.mark.parametrize(
@@ -259,18 +237,11 @@ def test_file_that_nobody_knows_is_told_after_a_week(name: str) -> None:
 
 
 def test_file_that_two_streams_could_have_written_stays() -> None:
-    beside = Owner.of(
-        stream(name="orders", storage=Storage(root="file:///batches", prefix="x")),
-        [stream(name="xorders")],
-        {},
-    )
-    assert reason(f"x{NAME}", of=beside) is None
-    elsewhere = Owner.of(
-        stream(name="orders", storage=Storage(root="file:///batches", prefix="x")),
-        [stream(name="xorders", storage=Storage(root="file:///elsewhere"))],
-        {},
-    )
-    assert reason(f"x{NAME}", of=elsewhere) is Reason.UNKNOWN
+    one = stream(storage=Storage(root="file:///batches", prefix="x"))
+    beside = stream(name="xorders")
+    assert reason(f"x{NAME}", of=Owner.of(one, [beside], {})) is None
+    elsewhere = replace(beside, storage=Storage(root="file:///elsewhere"))
+    assert reason(f"x{NAME}", of=Owner.of(one, [elsewhere], {})) is Reason.UNKNOWN
 
 
 def test_unfinished_pointer_goes_after_a_day() -> None:
@@ -285,8 +256,8 @@ def test_probe_goes_after_a_day_with_one_stream_of_the_root() -> None:
     assert reason(name, size_bytes=0) is Reason.TEMPORARY
     assert reason(name, size_bytes=0, modified_at=NOON - SHORTEST_GRACE) is None
     assert reason(name, size_bytes=1) is None
-    assert reason(name, size_bytes=0, of=owner(None, "refunds")) is Reason.TEMPORARY
-    assert reason(name, size_bytes=0, of=owner(None, "clicks")) is None
+    assert reason(name, size_bytes=0, of=owner("refunds")) is Reason.TEMPORARY
+    assert reason(name, size_bytes=0, of=owner("clicks")) is None
 
 
 @pytest.mark.parametrize(
@@ -302,8 +273,7 @@ def test_quarantine_file_of_a_live_generation_goes_when_the_stream_says_so(
     keep: timedelta | None, ended: timedelta, expected: Reason | None
 ) -> None:
     """Expect the files of records to stay, and a day to be kept whatever is said."""
-    storage = Storage(root="file:///batches", keep_quarantine=keep)
-    of = Owner.of(stream(storage=storage), [], {"orders": {"orders"}})
+    of = owner(keep_quarantine=keep)
     one = published(ended_at=NOON - ended)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected
     assert reason(NAME, one, of=of) is None
@@ -317,10 +287,7 @@ def test_quarantine_file_that_was_given_up_goes_on_going() -> None:
 
 
 def test_quarantine_file_of_a_replaced_generation_goes_with_it() -> None:
-    storage = Storage(
-        root="file:///batches", keep_quarantine=timedelta(0), keep_superseded=timedelta(0)
-    )
-    of = Owner.of(stream(storage=storage), [], {"orders": {"orders"}})
+    of = owner(keep_quarantine=timedelta(0), keep_superseded=timedelta(0))
     one = published(replaced_at=LONG_AGO)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
 
@@ -359,7 +326,7 @@ def test_live_file_is_never_garbage(
     Unless all targets have it and nobody needs it. And what is taken ended a day and ten leases
     ago, whatever the other facts.
     """
-    of = loading(keep_loaded, "a", "b", keep_superseded=keep)
+    of = owner(keep_loaded=keep_loaded, keep_superseded=keep)
     found = reason(name, one, of=of, modified_at=modified_at)
     is_live = one.status is AttemptStatus.SUCCEEDED and one.replaced_at is None
     is_listed = name == POINTER or name in one.file_names

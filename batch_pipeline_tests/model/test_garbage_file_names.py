@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.cancellation import CancellationFlag
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.encoding import SUFFIXES
 from batch_pipeline.model.garbage import AttemptFile, Folder, ManifestFile, Probe, parse_name
@@ -56,23 +56,19 @@ def test_name_of_a_probe_is_known_in_the_root_only() -> None:
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
-        (Folder.ROOT, "orders.csv"),
         (Folder.ROOT, STEM),
         (Folder.ROOT, f"{STEM}-00010000-abcdef01.csv"),
         (Folder.ROOT, f"{STEM}-00010000-abcdef01.jsonl.gz.tmp"),  # not hidden
         (Folder.ROOT, f".{STEM}-00010000-abcdef01.jsonl.gz"),  # hidden, and not unfinished
         (Folder.ROOT, f"{STEM}-0001-abcdef01.jsonl.gz"),
         (Folder.ROOT, f"{STEM}-00010000-ABCDEF01.jsonl.gz"),
-        (Folder.ROOT, f"copy of {STEM}-00010000-abcdef01.jsonl.gz.bak"),
         (Folder.ROOT, "orders-00000003-00000001-a2-12345678-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, "orders-1-3-a2-12345678-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, f"-{STEM.removeprefix('orders-')}-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, POINTER),
-        (Folder.ROOT, ".probe-1"),
         (Folder.QUARANTINE, f".{STEM}-abcdef01.stop"),
         (Folder.MANIFESTS, f"{STEM}-00010000-abcdef01.jsonl.gz"),
         (Folder.MANIFESTS, POINTER.replace(".g1", ".g0")),
-        (Folder.MANIFESTS, "notes.json"),
         pytest.param(Folder.MANIFESTS, POINTER.replace(".g1", f".g{'1' * 5000}"), id="generation"),
         pytest.param(
             Folder.ROOT,

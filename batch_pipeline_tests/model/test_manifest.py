@@ -1,13 +1,33 @@
-"""Manifests: totals, JSON form, and the conservation of records."""
+"""Manifests: totals, JSON form, conservation of records, and files that are read."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from batch_pipeline.model.errors import InvariantError
-from batch_pipeline.model.manifest import ItemReport, PartFile, check_batch_conservation
-from batch_pipeline_tests.factories import item_report, manifest, part_file
+from batch_pipeline.model.manifest import (
+    ItemReport,
+    Manifest,
+    ManifestCounts,
+    ManifestUnfitError,
+    PartFile,
+    check_batch_conservation,
+    parse_manifest_file,
+    stream_of,
+)
+from batch_pipeline.storage.part_storage import manifest_file_text
+from batch_pipeline_tests.factories import (
+    NOON,
+    batch,
+    item_report,
+    manifest,
+    part_file,
+    record_schema,
+)
 
 
 def test_totals_of_a_manifest_are_sums_over_its_part_files() -> None:
@@ -95,3 +115,99 @@ def test_conservation_of_records_that_are_lost_or_doubled_fails(
         check_batch_conservation(items, parts)
     message, (read, accounted) = str(caught.value), numbers
     assert f"{location}: records read: {read}, but {accounted} written," in message
+
+
+NAME = "orders-00000001-00000003.g1.json"
+TOKEN = UUID("12345678-1234-4234-8234-123456789012")
+PART = "orders-00000001-00000003-a1-12345678-00000000-abcdef01.jsonl.gz"
+
+
+def item(item_id: int, **overrides: Any) -> dict[str, Any]:
+    """A file of 10 bytes with five records."""
+    counts = {"read": 5, "written": 5, "filtered": 0, "quarantined": 0}
+    location = f"file:///landing/{item_id}.csv"
+    file = {"location": location, "size_bytes": 10, "modified_at": NOON.isoformat()}
+    return {"id": item_id, **counts, **file, **overrides}
+
+
+def origin(**overrides: Any) -> dict[str, Any]:
+    """The origin of the manifest `written`."""
+    return {
+        "version": 1,
+        "job": {
+            "stream": "orders",
+            "kind": "incremental",
+            "meta_table": "batch_pipeline.item",
+            "config": {},
+            "max_attempts": 3,
+            "bisect": False,
+            "parent": None,
+        },
+        "publish_number": 7,
+        "run_id": "run-1",
+        "started_at": NOON.isoformat(),
+        "published_at": NOON.isoformat(),
+        "planned_with": {"max_count": "10"},
+        "facts": {"items": 1, "read": 5, "written": 5},
+        "weight_read": 10,
+        "columns": record_schema().to_json(),
+        "items": [item(2, etag="abc", bad_file="torn")],
+        **overrides,
+    }
+
+
+def written(**overrides: Any) -> Manifest:
+    """A manifest with its origin, whose files are named as its attempt names them."""
+    one = batch(id=0, oversized=True)
+    facts = {"batch": one, "part_files": (part_file(PART),), "origin": origin()}
+    return manifest(**(facts | overrides))
+
+
+def test_pointer_file_read_back_has_its_records_and_publish_number() -> None:
+    text = manifest_file_text(written()).encode()
+    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7)
+
+
+def test_pointer_file_of_an_earlier_release_has_no_publish_number() -> None:
+    text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()
+    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=None)
+
+
+def test_pointer_file_is_for_people_but_for_one_line() -> None:
+    plain, whole = (
+        manifest_file_text(manifest()),
+        manifest_file_text(replace(manifest(), origin=origin())),
+    )
+    head = plain.removesuffix("\n}\n")
+    assert whole.startswith(f'{head},\n  "inventory": {{"version": 1, ')
+    assert whole.count("\n") == plain.count("\n") + 1
+    assert json.loads(whole)["inventory"]["publish_number"] == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "list indices must be integers"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"inventory": NaN}', "it is not JSON: NaN"),
+        (b"\xff\xff", "decode"),
+        (b'{"inventory": 7}', "not subscriptable"),
+        (b'{"inventory": {"publish_number": 0}}', "0 is not a whole number from 1"),
+        (b'{"inventory": {"publish_number": true}}', "'True' is not of type int"),
+        (b'{"stream": "orders"}', "it has no 'part_files'"),
+        (b'{"part_files": {}}', "not of type list"),
+        (b'{"part_files": [7]}', "not subscriptable"),
+        (b'{"part_files": [{"records": 1.5}]}', "'1.5' is not of type int"),
+    ],
+)
+def test_file_in_another_form_is_refused(text: bytes, problem: str) -> None:
+    with pytest.raises(ManifestUnfitError, match=problem):
+        parse_manifest_file(text, NAME)
+
+
+def test_stream_of_a_manifest_file_is_read_or_refused() -> None:
+    assert stream_of(manifest_file_text(written()).encode(), NAME) == "orders"
+    for text in (b'{"inventory": {"job": {"stream": 7}}}', b"no JSON"):
+        with pytest.raises(ManifestUnfitError):
+            stream_of(text, NAME)

@@ -1,4 +1,4 @@
-"""The rules of cutting, over all inputs that Hypothesis thinks of."""
+"""Cutting items into batches, and the limits that are proposed."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import MAX_ID, IdRange
-from batch_pipeline.model.planning import Cut, Limits, cut
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.planning import Cut, Limits, Machine, cut, limits_for
 from batch_pipeline_tests.factories import limits
 
 Weighed = list[tuple[int, int]]
@@ -79,17 +79,6 @@ def test_cut_of_anything_tiles_the_ids(case: tuple[int, Weighed, int], of: Limit
         assert right.first_id == left.last_id + 1
 
 
-@given(weighed_ids(), bounds)
-def test_cut_of_anything_counts_what_lies_in_each_range(
-    case: tuple[int, Weighed, int], of: Limits
-) -> None:
-    """Expect weight and count to be those of the items in the range, so each item counts once."""
-    after_id, items, ceiling = case
-    for one in cut(items, after_id=after_id, high_watermark=ceiling, limits=of):
-        inside = [weight for item_id, weight in items if item_id in one.id_range]
-        assert (one.weight, one.count) == (sum(inside), len(inside))
-
-
 @pytest.mark.guarantee("G6")
 @given(weighed_ids(), bounds)
 def test_cut_of_anything_keeps_the_limits(case: tuple[int, Weighed, int], of: Limits) -> None:
@@ -140,11 +129,6 @@ def test_cut_at_the_edge_of_a_limit_follows_the_rule(weights: list[int], counts:
     assert [one.count for one in cuts] == counts
 
 
-def test_cut_up_to_the_largest_id_stays_in_64_bits() -> None:
-    (only,) = cut([(MAX_ID, 1)], after_id=MAX_ID - 1, high_watermark=MAX_ID, limits=limits())
-    assert str(only.id_range) == f"{MAX_ID}..{MAX_ID}"
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
     [
@@ -163,3 +147,54 @@ def test_limits_that_no_batch_can_keep_are_refused(values: dict[str, int], named
 def test_limits_at_their_edges_are_accepted() -> None:
     edge = Limits(max_weight=1, max_count=1, min_weight=1, max_wait=timedelta(0))
     assert (edge.max_weight, edge.max_count, edge.min_weight) == (1, 1, 1)
+
+
+MIB = 2**20
+SMALL = Machine(cores=2, memory_bytes=8 * 2**30)
+
+
+def proposed(*sizes: int, machine: Machine = SMALL, growth: float = 1.0) -> tuple[int, int]:
+    """Return the limits for some files, in MiB and items."""
+    found = limits_for(sizes, machine, growth=growth)
+    assert found.max_weight % MIB == 0
+    return found.max_weight // MIB, found.max_count
+
+
+def test_limits_grow_with_cores_and_not_above_the_memory() -> None:
+    assert proposed(MIB) == (256, 500)
+    assert proposed(MIB, machine=Machine(cores=8, memory_bytes=64 * 2**30))[0] == 1024
+    assert proposed(MIB, machine=Machine(cores=8, memory_bytes=1024 * MIB))[0] == 256
+
+
+def test_limits_of_compressed_files_count_what_they_become() -> None:
+    assert proposed(MIB, growth=6.0)[0] == 64
+
+
+def test_limits_take_most_of_heavy_files_in_batches_of_several() -> None:
+    assert proposed(*[400 * MIB] * 40)[0] == 512
+    assert proposed(*[MIB] * 39, 3000 * MIB)[0] == 256
+
+
+def test_limits_of_a_long_past_keep_the_number_of_batches_down() -> None:
+    assert proposed(*[16 * MIB] * 2**20)[0] == 2048
+
+
+def test_limits_of_tiny_files_hold_more_of_them() -> None:
+    assert proposed(*[1024] * 9)[1] == 1000
+    assert proposed(*[100 * MIB] * 9)[1] == 100
+    assert proposed(0, 0) == (256, 1000)
+
+
+@given(
+    st.lists(st.integers(0, 2**45), min_size=1, max_size=50),
+    st.integers(1, 256),
+    st.integers(2**20, 2**44),
+    st.floats(1, 10),
+)
+def test_limits_are_always_ones_that_a_stream_takes(
+    sizes: list[int], cores: int, memory: int, growth: float
+) -> None:
+    found = limits_for(sizes, Machine(cores=cores, memory_bytes=memory), growth=growth)
+    assert isinstance(found, Limits)
+    assert 64 * MIB <= found.max_weight <= 4096 * MIB
+    assert 100 <= found.max_count <= 1000

@@ -1,14 +1,27 @@
-"""Record schemas: widening only, in a stable order, as JSON Schema."""
+"""Record schemas: widening, changes between versions, and JSON Schema."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.schema import Column, ColumnType, RecordSchema, joined, needed, widen
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.schema import (
+    Column,
+    ColumnType,
+    Misfit,
+    RecordSchema,
+    changes_between,
+    joined,
+    needed,
+    schema_of,
+    widen,
+    with_declared,
+)
+from batch_pipeline_tests.encode.writers.part_factories import schema
 
 decimals = st.integers(1, 38).flatmap(
     lambda precision: st.builds(
@@ -78,11 +91,10 @@ def test_widen_two_types_gives_the_narrowest_that_holds_both(
     assert widen(*pair, text_source=False) == column(typed)
 
 
-@pytest.mark.parametrize("numeric", ["integer", "number"])
-def test_joined_with_a_decimal_leaves_the_digits_for_the_next_look(numeric: str) -> None:
-    """Expect the decimal: its neighbours are counted when the schema says decimal."""
-    pair = column(numeric), column("decimal(20,20)")
-    assert joined(*pair, text_source=False) == column("decimal(20,20)")
+def test_decimal_wins_over_integers_and_numbers_in_the_same_pass() -> None:
+    decimal = column("decimal(20,20)")
+    for numeric in (column("integer"), column("number")):
+        assert joined(numeric, decimal, text_source=False) == decimal
 
 
 @pytest.mark.parametrize(
@@ -143,13 +155,186 @@ def test_json_schema_of_each_type_allows_null() -> None:
 
 
 def test_schema_with_a_name_twice_is_refused() -> None:
-    twice = Column(name="id", type=ColumnType.INTEGER)
+    one = Column(name="id", type=ColumnType.INTEGER)
+    assert RecordSchema((one, replace(one, name="ID"))).names == ("id", "ID")
     with pytest.raises(InvalidValueError, match="'id'"):
-        RecordSchema((twice, twice))
+        RecordSchema((one, one))
 
 
-def test_schema_with_names_that_differ_in_case_is_accepted() -> None:
-    schema = RecordSchema(
-        (Column(name="id", type=ColumnType.INTEGER), Column(name="ID", type=ColumnType.STRING))
-    )
-    assert schema.names == ("id", "ID")
+PLACE = "file:///landing/a.csv"
+
+
+def test_changes_between_versions_name_the_record_that_showed_them() -> None:
+    after = schema(id="integer", price="number", discount="number", note="string")
+    because = [
+        Misfit(column=after.columns[1], item_id=7, location=PLACE, line=3),
+        Misfit(column=after.columns[2], item_id=7, location=PLACE, line=None),
+    ]
+
+    changes = changes_between(schema(id="integer", price="integer"), after, because)
+
+    assert [change.sentence for change in changes] == [
+        f"`price` from integer to number, first in {PLACE}, line 3",
+        f"added `discount` (number), first in {PLACE}",
+        "added `note` (string)",
+    ]
+    assert changes[0].to_json() == {
+        "column": "price",
+        "before": "integer",
+        "after": "number",
+        "item_id": 7,
+        "location": PLACE,
+        "line": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("known", "earlier", "declared", "expected"),
+    [
+        ({}, None, {"a": "date"}, {"a": "date"}),
+        ({"a": "integer"}, None, {"a": "number", "b": "date"}, {"a": "number", "b": "date"}),
+        ({"a": "number"}, {"a": "integer"}, {"a": "integer"}, {"a": "number"}),
+        ({"a": "integer", "b": "date"}, {"b": "date"}, {}, {"a": "integer", "b": "date"}),
+        ({"a": "unknown"}, None, {"a": "timestamp"}, {"a": "timestamp"}),
+        ({"a": "decimal(5,2)"}, None, {"a": "decimal(9,4)"}, {"a": "decimal(9,4)"}),
+    ],
+)
+def test_with_declared_holds_the_known_and_the_declared(
+    known: dict[str, str],
+    earlier: dict[str, str] | None,
+    declared: dict[str, str],
+    expected: dict[str, str],
+) -> None:
+    before = None if earlier is None else schema(**earlier)
+    found = with_declared("orders", schema(**known), before, schema(**declared))
+    assert found == schema(**expected)
+
+
+@pytest.mark.parametrize(
+    ("known", "earlier", "declared", "message"),
+    [
+        ("number", "number", "integer", "declared integer, but was declared number before"),
+        ("string", None, "integer", "declared integer, but is string in the published files"),
+        ("date", None, "timestamp", "declared timestamp, but is date in the published files"),
+    ],
+)
+def test_with_declared_that_narrows_or_contradicts_is_refused(
+    known: str, earlier: str | None, declared: str, message: str
+) -> None:
+    before: RecordSchema | None = None if earlier is None else schema(a=earlier)
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        with_declared("orders", schema(a=known), before, schema(a=declared))
+    assert "Declare a type that holds both" in str(caught.value)
+
+
+def column_of(shape: Any) -> str:
+    """Return the type of the column that a property declares."""
+    [column] = schema_of({"properties": {"a": shape}}).columns
+    return column.type_text
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ({"type": "integer"}, "integer"),
+        ({"type": ["null", "boolean"]}, "boolean"),
+        ({"type": ["number", "null"]}, "number"),
+        ({"type": ["integer", "number"]}, "number"),
+        ({"type": "number", "multipleOf": 0.01}, "decimal(38,2)"),
+        ({"type": "number", "multipleOf": 1e-05}, "decimal(38,5)"),
+        ({"type": "number", "multipleOf": 1}, "decimal(38,0)"),
+        ({"type": "integer", "multipleOf": 5}, "integer"),
+        ({"type": "string"}, "string"),
+        ({"type": "string", "format": "date-time"}, "timestamp"),
+        ({"type": "string", "format": "date-time-local"}, "local_timestamp"),
+        ({"type": "string", "format": "date"}, "date"),
+        ({"type": "string", "format": "time"}, "time"),
+        ({"type": "string", "format": "uuid"}, "string"),
+        ({"type": "string", "format": ["date"]}, "string"),
+        ({"type": "string", "format": "singer.decimal"}, "string"),
+        ({"type": "string", "contentEncoding": "base64"}, "binary"),
+        ({"type": "object", "properties": {"x": {"$ref": "#/y"}}}, "object"),
+        ({"type": ["null", "array"], "items": {"type": "string"}}, "array"),
+        ({"type": ["string", "integer"]}, "any"),
+        ({}, "any"),
+        ({"anyOf": [{"type": "null"}, {"type": "integer"}]}, "integer"),
+        ({"anyOf": [{"type": "string", "format": "date"}, {"type": ["null"]}]}, "date"),
+        ({"oneOf": [{"type": "string", "format": "date-time"}, {"type": "string"}]}, "string"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "any"),
+    ],
+)
+def test_schema_of_a_property_gives_its_column(shape: Any, expected: str) -> None:
+    """Singer's ways to say a type, each nullable or not."""
+    assert column_of(shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("integer", "property a is 'integer'; expected a JSON Schema."),
+        ({"type": "int"}, "property a: type is 'int'; expected one or more of boolean, integer"),
+        ({"type": 5}, "property a: type is 5; expected one or more of"),
+        ({"type": [{}]}, r"property a: type is \[\{\}\]; expected one or more of"),
+        ({"$ref": "#/x"}, "property a is '\\$ref: #/x'; expected its type, without references."),
+        ({"type": "number", "multipleOf": 0.05}, "property a: multipleOf is 0.05; expected 1, 0.1"),
+        ({"type": "number", "multipleOf": "x"}, "property a: multipleOf is 'x'"),
+        ({"type": "number", "multipleOf": 1e-39}, "property a: multipleOf is 1e-39"),
+        ({"type": "number", "multipleOf": 10}, "property a: multipleOf is 10"),
+        ({"anyOf": "integer"}, "property a: anyOf is 'integer'; expected a list of JSON Schemas"),
+    ],
+)
+def test_schema_of_a_property_that_is_no_column_names_it(shape: Any, message: str) -> None:
+    """The operator reads which property, and what would be understood."""
+    with pytest.raises(InvalidValueError, match=message):
+        column_of(shape)
+
+
+@pytest.mark.parametrize("name", ["a\0", "\ud800"])
+def test_schema_of_a_property_whose_name_cannot_be_stored_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValueError, match="expected another name: a name with"):
+        schema_of({"properties": {name: {"type": "string"}}})
+
+
+@pytest.mark.parametrize("declared", [None, [], {"type": "object"}, {"properties": []}])
+def test_schema_of_what_has_no_properties_is_refused(declared: Any) -> None:
+    """A record has columns, and they are in `properties`."""
+    with pytest.raises(InvalidValueError, match="a JSON Schema with `properties`"):
+        schema_of(declared)
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("array", "'array'"), (None, "None"), (5, "5")])
+def test_schema_of_something_else_than_objects_is_refused(kind: object, shown: str) -> None:
+    """A record is an object."""
+    with pytest.raises(InvalidValueError, match=f"type is {shown}; expected object"):
+        schema_of({"type": kind, "properties": {}})
+
+
+def test_schema_of_alternatives_without_end_is_refused() -> None:
+    """No stack is deep enough for all that can be written."""
+    shape: dict[str, Any] = {"type": "string"}
+    for _ in range(5_000):
+        shape = {"anyOf": [shape, {"type": "null"}]}
+    with pytest.raises(InvalidValueError, match="alternatives that are nested less deeply"):
+        schema_of({"properties": {"a": shape}})
+
+
+SAID = set(ColumnType) - {
+    ColumnType.UNKNOWN,  # said as text
+    ColumnType.LOCAL_TIMESTAMP,  # JSON Schema has one format for both times
+    ColumnType.DECIMAL,  # the precision has no word
+}
+declarable_names = st.text(max_size=3).filter(lambda name: "\0" not in name)
+declarable = st.builds(Column, name=declarable_names, type=st.sampled_from(sorted(SAID)))
+
+
+@given(st.lists(declarable, max_size=5, unique_by=lambda column: column.name))
+def test_schema_of_what_a_schema_says_of_itself_is_that_schema(found: list[Column]) -> None:
+    """What is emitted for a target can be declared."""
+    schema = RecordSchema(tuple(found))
+    assert schema_of(schema.json_schema()) == schema
+
+
+def test_schema_of_a_decimal_keeps_its_scale() -> None:
+    """JSON Schema has no word for the precision: it is as wide as can be."""
+    column = Column(name="a", type=ColumnType.DECIMAL, precision=12, scale=2)
+    assert column_of(column.json_schema()) == "decimal(38,2)"

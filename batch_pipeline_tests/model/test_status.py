@@ -23,11 +23,12 @@ def test_totals_add_up_what_attempts_did() -> None:
     totals = Totals()
     totals.add([ended(written=5, quarantined=1, size_bytes=100, lag_seconds=40)])
     totals.add([ended(written=7, size_bytes=10), ended(AttemptStatus.FAILED)])
-    assert totals.attempts[*OWN, AttemptStatus.SUCCEEDED] == 2
-    assert totals.attempts[*OWN, AttemptStatus.FAILED] == 1
+    assert totals.attempts == {
+        (*OWN, AttemptStatus.SUCCEEDED): 2,
+        (*OWN, AttemptStatus.FAILED): 1,
+    }
     assert (totals.records[*OWN, WRITTEN], totals.records[*OWN, QUARANTINED]) == (12, 1)
-    assert totals.size_bytes[OWN] == 110
-    assert totals.lags["orders"].total_seconds == 40
+    assert (totals.size_bytes, totals.lags["orders"].total_seconds) == ({OWN: 110}, 40)
 
 
 def test_totals_begin_at_zero_for_streams_that_did_nothing() -> None:

@@ -21,6 +21,21 @@ from batch_pipeline_tests.factories import encoded, part_file, stream
 from batch_pipeline_tests.seeds import LEASE, claimed, execute, planned
 
 DAY = timedelta(days=1)
+COLLECT = """
+import sys
+from datetime import timedelta
+from batch_pipeline.inventory.database import open_database
+from batch_pipeline.model.load import PostgresTarget
+from batch_pipeline.model.stream import Storage
+from batch_pipeline.pipeline.collect_garbage import collect_garbage
+from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline_tests.factories import stream
+database = open_database(sys.argv[1], migrated=None)
+day = timedelta(days=1)
+storage = Storage(root=sys.argv[2], keep_superseded=day, keep_loaded=7 * day)
+one = stream(storage=storage, targets=(PostgresTarget(name="warehouse", conn="$DW"),))
+collect_garbage(one, [], database.stored_attempts, PartFileStorage(storage))
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

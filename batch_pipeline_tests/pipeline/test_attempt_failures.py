@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.model.batch import Attempt, BatchState, due_batches
+from batch_pipeline.model.batch import Attempt, BatchState
 from batch_pipeline.model.encode import BadRecord
 from batch_pipeline.model.errors import (
     BadFileError,
@@ -234,19 +234,12 @@ def test_encode_that_was_fenced_before_it_began_is_told_so(scene: Scene) -> None
     assert scene.encoder.requests == []
 
 
-def test_publish_whose_reply_is_lost_counts_once(scene: Scene) -> None:
-    """Expect a commit that happened to be found by asking again, with its files kept."""
-    manifest = scene.encode(attempts=LostReplies(scene.database.attempts, publish_after=1))
+@pytest.mark.parametrize("lost", ["publish_before", "publish_after"])
+def test_publish_whose_request_or_reply_is_lost_counts_once(scene: Scene, lost: str) -> None:
+    manifest = scene.encode(attempts=LostReplies(scene.database.attempts, **{lost: 1}))
     assert scene.attempts() == [("succeeded", None, 1, 1)]
     assert scene.database.manifests.of_batch(scene.batch) == manifest
     assert len(scene.parts()) == len(scene.pointers()) == 1
-
-
-def test_publish_whose_request_is_lost_is_repeated(scene: Scene) -> None:
-    """Expect a commit that did not happen to be made by asking again."""
-    scene.encode(attempts=LostReplies(scene.database.attempts, publish_before=1))
-    assert scene.attempts() == [("succeeded", None, 1, 1)]
-    assert len(scene.parts()) == 1
 
 
 def test_publish_that_stays_lost_before_its_commit_fails_the_attempt(scene: Scene) -> None:
@@ -288,15 +281,6 @@ def test_encode_that_ends_before_its_pointer_is_published_all_the_same(
     assert scene.attempts() == [("succeeded", None, 1, 1)]
     assert (len(scene.parts()), scene.pointers()) == (1, [])
     assert len(list(scene.database.manifests.without_pointer("orders"))) == 1
-
-
-def test_encode_without_spark_leaves_the_batch_to_be_tried_again(scene: Scene) -> None:
-    """Expect a batch whose surroundings failed to wait for nobody, unlike one with bad data."""
-    scene.encoder.script = [SparkUnavailableError("the Connect server", "it is gone")]
-    fails(scene, SparkUnavailableError)
-    assert scene.attempts()[0][0] == "abandoned"
-    [status] = scene.database.batches.statuses("orders")
-    assert due_batches([status], retry_failed=False) == [status]
 
 
 @pytest.mark.parametrize(

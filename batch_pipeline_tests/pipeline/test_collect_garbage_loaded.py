@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline import acquire_batch
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.checks import Check
 from batch_pipeline.model.errors import FilesRemovedError, GarbageLeftError
 from batch_pipeline.model.garbage import Reason, StoredFile
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
-from batch_pipeline.pipeline.verify import verify
+from batch_pipeline.pipeline.verify import of_files, verify
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.verification import size_problem
-from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.pipeline.garbage_fixture import (
+    COLLECT,
     DAY,
     GarbageScene,
     open_garbage_scene,
@@ -30,24 +30,6 @@ from batch_pipeline_tests.seeds import LEASE, execute, query
 
 FIRST = "00000001-00000003"
 MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
-COLLECT = """
-import sys
-from datetime import timedelta
-from pathlib import Path
-from batch_pipeline.model.location import to_path
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene
-from batch_pipeline_tests.factories import stream
-from batch_pipeline.model.stream import Storage
-database = open_database(sys.argv[1], migrated=None)
-scene = GarbageScene(
-    database=database,
-    root=Path(to_path(sys.argv[2])),
-    batches=(),
-    stream=stream(storage=Storage(root=sys.argv[2])),
-)
-scene.loading_into("warehouse", keep_loaded=timedelta(days=7)).collect()
-"""
 
 
 @pytest.fixture
@@ -88,13 +70,6 @@ def test_generation_that_a_target_lacks_stays(scene: GarbageScene) -> None:
     assert len(both.collect(dry_run=True).garbage) == 3
 
 
-def test_stream_without_the_key_keeps_what_is_loaded(scene: GarbageScene) -> None:
-    """Expect nothing to go for being loaded unless the stream file says so."""
-    scene.loaded("warehouse")
-    scene.age()
-    assert scene.loading_into("warehouse", keep_loaded=None).collect().garbage == ()
-
-
 def void(scene: GarbageScene) -> None:
     """Ask for the batch to be loaded again."""
     assert scene.database.loads.void("orders", "warehouse", [FIRST])
@@ -129,22 +104,6 @@ def test_generation_that_is_being_loaded_stays(scene: GarbageScene) -> None:
         assert scene.collect().garbage == ()
     execute(scene.database, "UPDATE batch_pipeline.load SET lease_until = now() - interval '1 s'")
     assert len(scene.collect().garbage) == 3
-
-
-def test_backfill_counts_like_the_streams_own(scene: GarbageScene) -> None:
-    """Expect files of every job of the stream to go once they are loaded."""
-    from batch_pipeline.model.backfill import Backfill, Selection
-    from batch_pipeline_tests.factories import limits
-
-    request = Backfill.of_stream("orders", "2023", Selection(), limits())
-    scene.database.backfills.plan(request, scene.database.meta_table("orders"))
-    [status] = scene.database.backfills.of_all("orders")
-    scene.published(status.batch)
-    scene.loaded("warehouse")
-    scene.age()
-    collected = scene.collect()
-    assert sum("orders.2023" in path for path in paths(collected)) == 3
-    assert scene.there() == []
 
 
 def test_replaced_generation_goes_once_one_of_the_reasons_is_there(scene: GarbageScene) -> None:
@@ -232,7 +191,7 @@ def test_readers_leave_out_a_generation_whose_files_went(scene: GarbageScene) ->
     assert list(database.loads.due(scene.stream, "lake")) == []
     batches = list(database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None))
     assert [one.files_removed for one in batches] == [True]
-    verdict = verify(batches, {Check.PART_FILES: size_problem})[Check.PART_FILES]
+    verdict = verify(batches, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
     assert verdict.passed
     assert verdict.numbers["batches_removed"] == 1
     execute(database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
@@ -279,26 +238,3 @@ def test_asking_for_a_load_while_files_are_marked_waits_and_is_refused(
         marked = scene.database.stored_attempts.mark_loaded([attempt_id], ["warehouse"])
         assert marked == {attempt_id}
         assert isinstance(asked[0].exception(), FilesRemovedError)
-
-
-def test_loaded_generation_that_a_chained_job_has_not_read_stays(
-    scene: GarbageScene, configured: None
-) -> None:
-    """Expect a job that goes on from what is published to find the files that it is to read."""
-    scene.loaded("warehouse")
-    where = [{"column": "job", "operator": "=", "value": "orders"}]
-    batch = acquire_batch("reader", "inventory", where=where, batch_count=1)
-    assert batch is not None
-    scene.age()
-    assert scene.collect().garbage == ()
-    batch.succeeded()
-    assert len(scene.collect().garbage) == 3
-
-
-def test_collectors_at_once_delete_each_file_once(scene: GarbageScene) -> None:
-    scene.published(scene.batches[1])
-    scene.loaded("warehouse")
-    scene.age()
-    done: list[Any] = together(*[scene.loading_into("warehouse").collect] * 4)
-    assert sum(one.removed_files for one in done) == 6
-    assert scene.there() == []

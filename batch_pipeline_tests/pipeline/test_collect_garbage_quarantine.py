@@ -10,9 +10,8 @@ from batch_pipeline.model.checks import Check
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.pipeline.verify import verify
-from batch_pipeline.storage.manifest_files import manifest_file_problem
-from batch_pipeline.storage.verification import size_problem
+from batch_pipeline.pipeline.verify import of_files, verify
+from batch_pipeline.storage.verification import manifest_file_problem, size_problem
 from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageScene, open_garbage_scene
 from batch_pipeline_tests.seeds import execute, query
 
@@ -54,7 +53,7 @@ def test_verification_does_not_miss_quarantine_that_was_given_up(scene: GarbageS
     scene.collect()
     execute(scene.database, "UPDATE batch_pipeline.part_file SET size_bytes = 10")
     published = scene.database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None)
-    found = verify(published, {Check.PART_FILES: size_problem})[Check.PART_FILES]
+    found = verify(published, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
     assert (found.passed, found.numbers["files_checked"]) == (True, 1)
 
 

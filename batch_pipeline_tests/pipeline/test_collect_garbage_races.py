@@ -16,6 +16,7 @@ from batch_pipeline.model.garbage import StoredFile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.pipeline.garbage_fixture import (
+    COLLECT,
     DAY,
     GarbageScene,
     open_bucket_scene,
@@ -23,20 +24,6 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
     paths,
 )
 from batch_pipeline_tests.seeds import claimed, query
-
-COLLECT = """
-import sys
-from dataclasses import replace
-from datetime import timedelta
-from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline.pipeline.collect_garbage import collect_garbage
-from batch_pipeline_tests.factories import stream
-database = open_database(sys.argv[1], migrated=None)
-storage = Storage(root=sys.argv[2], keep_superseded=timedelta(days=1))
-collect_garbage(stream(storage=storage), [], database.stored_attempts, PartFileStorage(storage))
-"""
 
 
 @pytest.fixture

@@ -76,10 +76,6 @@ def _fail(scene: DefsScene) -> None:
         scene.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
 
 
-def _publish_again(scene: DefsScene) -> None:
-    publish_all(scene)
-
-
 def _pause(scene: DefsScene) -> None:
     scene.database.jobs.pause("orders", "maintenance")
 
@@ -117,7 +113,7 @@ def test_stream_with_everything_published_is_idle(scene: DefsScene) -> None:
         pytest.param(lambda scene: scene.plan(), Work.BATCHES, id="backfill"),
         pytest.param(_plan_late, Work.BATCHES, id="late"),
         pytest.param(_fail, Work.BATCHES, id="failed"),
-        pytest.param(_publish_again, Work.REPORTS, id="unreported"),
+        pytest.param(publish_all, Work.REPORTS, id="unreported"),
         pytest.param(_pause, Work.REPORTS, id="paused"),
         pytest.param(
             lambda scene: scene.pipeline.home.set_reported("orders", {}),

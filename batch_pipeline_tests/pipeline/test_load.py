@@ -68,7 +68,7 @@ def backfill(database: Database, folder: Path) -> None:
     ids = IdRange(first_id=1, last_id=3)
     request = Backfill.of_stream("orders", "2023", Selection(ids=ids), limits(max_count=3))
     database.backfills.plan(request, database.meta_table("orders"))
-    publish_file(database, database.backfills.batch("orders", f"2023:{FIRST}"), folder)
+    publish_file(database, database.batches.batch("orders", f"2023:{FIRST}"), folder)
 
 
 def starts(folder: Path) -> int:
@@ -128,13 +128,14 @@ def test_batch_that_fails_beside_one_that_somebody_has_loaded_is_tried_alone(
     """Expect each of three once: the first failed, the second there, the third loaded."""
     published(database, tmp_path)
     [_, second, _] = due(database)
+    meanwhile = [second]
 
     def load_second_meanwhile(part: PartFile) -> str | None:
-        done = Loaded(records=2)
-        claim = database.loads.claim("orders", "warehouse", [second], run_id="load-0", lease=LEASE)
-        with claim as got:
-            if got is not None:
-                database.loads.succeed(got.load, done, None)
+        while meanwhile:
+            some = [meanwhile.pop()]
+            with database.loads.claim("orders", "warehouse", some, run_id="x", lease=LEASE) as got:
+                assert got is not None
+                database.loads.succeed(got.load, Loaded(records=2), None)
         return content_problem(part)
 
     body = FAILS_AT_FOUR.replace("4", "1")

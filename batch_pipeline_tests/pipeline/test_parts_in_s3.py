@@ -190,14 +190,6 @@ def test_tap_sends_uris_of_objects_as_they_are(tmp_path: Path, bucket: str) -> N
     assert batch["manifest"][0].startswith(f"{bucket}/a b+é%20/orders-1-")
 
 
-def test_tap_sends_records_from_s3(tmp_path: Path, bucket: str) -> None:
-    """Expect RECORD messages of all part files."""
-    one = in_s3(published_lines(tmp_path, ONE, TWO, THREE), bucket)
-    messages = sent(ListedSource([one]))
-    found = [message["record"] for message in messages if message["type"] == "RECORD"]
-    assert found == [{"order_id": 1}, {"order_id": 2}, {"order_id": 3}]
-
-
 @pytest.mark.parametrize("mode", ["batch", "record"])
 def test_tap_without_an_answer_ends_and_can_go_on(
     tmp_path: Path, bucket: str, faults: Faults, mode: str

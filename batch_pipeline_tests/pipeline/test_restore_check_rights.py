@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.model.manifest_file import HELD, InventoryOlderError
+from batch_pipeline.model.errors import OLDER, InventoryOlderError
 from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
 )
@@ -51,7 +51,7 @@ def test_worker_alone_notices_and_cannot_pause(restored: RestorableStream) -> No
         with pytest.raises(InventoryOlderError):
             ensure_inventory_current(somebody.database, somebody.stream)
         paused = somebody.database.jobs.paused("orders")
-        assert (paused or "").startswith(HELD) is is_paused
+        assert (paused or "").startswith(OLDER) is is_paused
     restored.discard()
     wanda = by(restored, "wanda")
     ensure_inventory_current(wanda.database, wanda.stream)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import encode

@@ -11,13 +11,13 @@ import dagster as dg
 
 import batch_pipeline
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli import COMMANDS, cli, exit_codes
+from batch_pipeline.cli import COMMANDS, cli, console
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.config.environment import PREFIX, Settings
 from batch_pipeline.defs.component import UncheckedAttributes
 from batch_pipeline.metrics.families import families, up
-from batch_pipeline.metrics.reading import Reading
+from batch_pipeline.metrics.server import InventoryCollector
 
 _MODULE_OF_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # modules may move
 _QUOTED_TYPE = re.compile(r"(: |-> )'([^']*)'")
@@ -38,7 +38,9 @@ def python_names() -> dict[str, str]:
 
 def commands() -> dict[str, str]:
     """Return the commands, their arguments and options, and the exit codes."""
-    entries = {f"exit code {n}": str(code) for n, code in vars(exit_codes).items() if n.isupper()}
+    entries = {
+        f"exit code {n}": str(code) for n, code in vars(console).items() if n.startswith("EXIT_")
+    }
     for name in COMMANDS:
         entries[name] = COMMANDS[name].section.value
         for called, command in _leaves(name):
@@ -97,10 +99,10 @@ def definitions(found: dg.Definitions) -> dict[str, str]:
 
 def metrics(pipeline: Pipeline) -> dict[str, str]:
     """Return the names of the metrics of an inventory with their types and labels."""
-    reading = Reading(pipeline)
-    reading.begin()
+    collector = InventoryCollector(pipeline=pipeline, report_error=print)
+    collector.begin()
     entries = {}
-    for family in (up(is_up=True), *families(reading.scrape())):
+    for family in (up(is_up=True), *families(collector.scrape())):
         entries[family.name] = family.type
         for sample in family.samples:
             entries[f"{family.name} sample {sample.name}"] = ", ".join(sorted(sample.labels))

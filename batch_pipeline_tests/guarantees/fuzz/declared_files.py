@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.record_rules import RESCUED, Evolution
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema

@@ -1,0 +1,147 @@
+"""Partition keys of batches, and splits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_pipeline.model.batch import (
+    EARLIER_KEY_DIGITS,
+    KEY_DIGITS,
+    halve,
+    key_digits,
+    parse_partition_key,
+    partition_key,
+)
+from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline_tests.factories import batch
+
+digits = st.sampled_from([KEY_DIGITS, EARLIER_KEY_DIGITS])
+ranges = st.lists(st.integers(0, 10**12 - 1) | st.integers(0, MAX_ID), min_size=2, max_size=2).map(
+    lambda ids: IdRange(first_id=min(ids), last_id=max(ids))
+)
+short = st.lists(st.integers(0, 10**KEY_DIGITS - 1), min_size=2, max_size=2).map(
+    lambda ids: IdRange(first_id=min(ids), last_id=max(ids))
+)
+
+
+@given(ranges, digits)
+def test_partition_key_of_any_range_reads_back(id_range: IdRange, width: int) -> None:
+    key = partition_key(id_range, width)
+    assert parse_partition_key(key) == id_range
+    assert partition_key(id_range, key_digits(key)) == key
+
+
+@given(short, short)
+def test_partition_keys_sort_as_their_ranges(left: IdRange, right: IdRange) -> None:
+    assert (partition_key(left) < partition_key(right)) == (left < right)
+
+
+@given(st.text(max_size=40) | st.from_regex(r"[0-9]{7,20}-[0-9]{7,20}", fullmatch=True))
+def test_parse_of_any_text_gives_its_only_spelling_or_refuses(text: str) -> None:
+    try:
+        id_range = parse_partition_key(text)
+    except InvalidValueError:
+        return
+    assert partition_key(id_range, key_digits(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("first_id", "last_id", "key", "earlier_key"),
+    [
+        (0, 0, "00000000-00000000", "000000000000-000000000000"),
+        (801, 1000, "00000801-00001000", "000000000801-000000001000"),
+        (1, 10**8, "00000001-100000000", "000000000001-000100000000"),
+        (1, 10**12, "00000001-1000000000000", "000000000001-1000000000000"),
+        (MAX_ID, MAX_ID, f"{MAX_ID}-{MAX_ID}", f"{MAX_ID}-{MAX_ID}"),
+    ],
+)
+def test_ids_of_a_key_are_padded_to_the_width_of_the_job(
+    first_id: int, last_id: int, key: str, earlier_key: str
+) -> None:
+    id_range = IdRange(first_id=first_id, last_id=last_id)
+    assert partition_key(id_range) == key
+    assert partition_key(id_range, EARLIER_KEY_DIGITS) == earlier_key
+    assert parse_partition_key(key) == parse_partition_key(earlier_key) == id_range
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1-2",
+        "00000001-",
+        "00000002-00000001",
+        "000000001-00000002",  # nine digits with a needless zero
+        "0000000000001-000000000002",  # thirteen
+        "00000001-000000000002",  # two widths
+        "000000000001-00000002",
+        "00000001-00000002\n",
+        " 00000001-00000002",
+        "00000001–00000002",  # an en dash
+        "٠٠٠٠٠٠٠١-٠٠٠٠٠٠٠٢",  # digits of another script
+        "-0000001-00000002",
+        f"00000001-{MAX_ID + 1}",
+    ],
+)
+def test_parse_of_another_text_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError):
+        parse_partition_key(text)
+
+
+def test_partition_key_of_negative_ids_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="non-negative"):
+        partition_key(IdRange(first_id=-1, last_id=1))
+
+
+IDS = st.sets(st.integers(MIN_ID, MAX_ID), min_size=2, max_size=50).map(sorted)
+
+
+@pytest.mark.parametrize("left", [(), (2,)])
+def test_halves_of_less_than_two_items_are_none(left: tuple[int, ...]) -> None:
+    assert halve(batch(1, 3), [(item_id, 10) for item_id in left]) is None
+
+
+def test_halves_of_an_odd_number_give_the_first_one_more() -> None:
+    halves = halve(batch(1, 9), [(2, 10), (4, 20), (7, 40)])
+    assert halves is not None
+    first, second = halves
+    assert (first.id_range, first.count, first.weight) == (IdRange(first_id=1, last_id=6), 2, 30)
+    assert (second.id_range, second.count, second.weight) == (
+        IdRange(first_id=7, last_id=9),
+        1,
+        40,
+    )
+    assert (first.item_ids, second.item_ids) == (None, None)
+
+
+@given(IDS, st.integers(0, 100), st.integers(0, 100))
+def test_halves_of_a_range_tile_it(ids: list[int], before: int, after: int) -> None:
+    whole = IdRange(first_id=max(MIN_ID, ids[0] - before), last_id=min(MAX_ID, ids[-1] + after))
+    one = batch(whole.first_id, whole.last_id, id=1)
+    halves = halve(one, [(item_id, 10) for item_id in ids])
+    assert halves is not None
+    first, second = halves
+    assert first.id_range.first_id == whole.first_id
+    assert first.id_range.last_id + 1 == second.id_range.first_id
+    assert second.id_range.last_id == whole.last_id
+    for half in halves:
+        inside = [item_id for item_id in ids if item_id in half.id_range]
+        assert (half.count, half.weight) == (len(inside), 10 * len(inside))
+    assert first.count - second.count in {0, 1}
+
+
+@given(IDS, st.data())
+def test_halves_of_a_list_share_all_of_its_ids(ids: list[int], data: st.DataObject) -> None:
+    there = sorted(data.draw(st.sets(st.sampled_from(ids))))
+    one = batch(ids[0], ids[-1], id=1, item_ids=tuple(ids))
+    halves = halve(one, [(item_id, 10) for item_id in there])
+    assert (halves is None) == (len(there) < 2)
+    if halves is None:
+        return
+    first, second = (half.item_ids or () for half in halves)
+    assert [*first, *second] == ids
+    for half in halves:
+        listed = half.item_ids or ()
+        assert half.id_range == IdRange(first_id=listed[0], last_id=listed[-1])
+        assert half.count == len(listed)
