@@ -22,8 +22,8 @@ Where to change what:
 - an output format                      model/encoding.py, then a module in storage/part_formats/
 - which records are valid               encode/validation/, model/schema.py
 - stream maps                           encode/mapping/
-- the configuration of a Spark cluster  spark/cluster.py
-- why an executor cannot run tasks      spark/executor_diagnostics.py
+- the configuration of a Spark cluster  spark/driver.py
+- why an executor cannot run tasks      spark/diagnostics.py
 - the tables of the inventory           inventory/tables.py, inventory/migrations/versions/
 - rights of database roles              inventory/roles.sql
 - high watermarks of meta tables        inventory/meta_tables/watermarks.py

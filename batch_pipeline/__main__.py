@@ -34,7 +34,7 @@ def main() -> None:
     try:
         from batch_pipeline.cli import main as run
     except KeyboardInterrupt:  # importing takes about half a second
-        sys.stderr.write("error: Interrupted before the command started. Nothing was changed.\n")
+        sys.stderr.write("Error: Interrupted before the command started. Nothing was changed.\n")
         sys.exit(130)
     try:
         run()
@@ -62,7 +62,7 @@ def _run_singer(plugin: str) -> None:
         with requires_extra("singer", f"`{plugin}-batch-pipeline`"):
             module = import_module(f"batch_pipeline.cli.{plugin}")
     except ConfigurationError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"Error: {error}")
     module.main()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.home import Home
-from batch_pipeline.config.stream_file import invalid_file_error, load_streams, load_valid_streams
+from batch_pipeline.config.stream_file import invalid_files_error, load_streams, load_valid_streams
 from batch_pipeline.inventory.database import Database, database_url, open_database
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
 from batch_pipeline.inventory.meta_tables.published_table import (
@@ -44,7 +44,7 @@ from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
     ensure_not_paused_as_older,
 )
-from batch_pipeline.spark.sessions.session import SparkSettings
+from batch_pipeline.spark.session import SparkSettings
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
@@ -198,7 +198,7 @@ class Pipeline:
             if name == (error.stream or Path(error.path).parent.name)
         ]
         if errors:
-            raise invalid_file_error(errors)
+            raise invalid_files_error(errors)
         known = self.usable_streams
         if name not in known:
             raise UnknownStreamError(name, tuple(known), str(self.settings.streams))

@@ -4,7 +4,6 @@ Exit codes: 0 success, 1 an error that the operator must fix, 2 wrong usage, 3 s
 75 try again later, 130 interrupted.
 """
 
-import difflib
 import gc
 import importlib
 import logging
@@ -16,15 +15,15 @@ from typing import NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from batch_pipeline.cli.exit_codes import ReaderGoneError, exit_on_errors
-from batch_pipeline.cli.options import VARIABLE, left_out_reported
+from batch_pipeline.cli.console import ReaderGoneError, exit_on_errors
+from batch_pipeline.cli.options import VARIABLE, Suggestions, left_out_reported
 
 # Imported modules are never garbage: scanning them was a tenth of the time to start a command.
 _GC_THRESHOLD = 50_000
 
 
 class Section(StrEnum):
-    """What commands are for, in the order of the list."""
+    """Sections of the list of commands, in its order."""
 
     START = "Start"
     DAILY = "Daily work"
@@ -35,7 +34,7 @@ class Section(StrEnum):
 
 
 class Listed(NamedTuple):
-    """A command in the list: what it is for, and a summary."""
+    """A command in the list."""
 
     section: Section
     summary: str
@@ -66,7 +65,8 @@ COMMANDS = {
 
 # The modules of commands that are not named like them.
 _MODULES = {
-    **dict.fromkeys(("messages", "files"), "published"),
+    "reprocess": "run",
+    **dict.fromkeys(("files", "messages", "metrics", "pack"), "integration"),
     **dict.fromkeys(("verify", "reconcile", "gc", "migrate"), "maintenance"),
 }
 
@@ -91,8 +91,8 @@ REMOVED = {
 }
 
 
-class _Commands(click.Group):
-    """Imports only the command that is called, which saves half a second."""
+class _Commands(Suggestions):
+    """The group of all commands; imports only the one that is called, to save half a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -107,17 +107,14 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; suggest the nearest name, or what replaces a removed command."""
-        if args and args[0] in REMOVED:
+        """Return the command; name the replacement of a removed one."""
+        if args[0] in REMOVED:
             message = f"The command {args[0]!r} was removed. {REMOVED[args[0]]}"
             raise click.UsageError(message, ctx)
-        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        if close and args[0] not in COMMANDS and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; `click` would take a closed output for an error of ours."""
+        """Run the command. A closed output is not an error, as it is to click."""
         try:
             with left_out_reported(ctx):
                 return super().invoke(ctx)
@@ -125,7 +122,7 @@ class _Commands(click.Group):
             raise ReaderGoneError from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by what they are for."""
+        """List the commands by section."""
         widest = max(map(len, COMMANDS))
         for section in Section:
             rows = [
@@ -163,7 +160,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; errors of the operator are one message, never a traceback."""
     gc.set_threshold(_GC_THRESHOLD)
-    _take_termination_for_an_interrupt()
+    _handle_termination_as_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     with exit_on_errors("Open attempts were closed; run the same command again to continue."):
         try:
@@ -174,7 +171,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _take_termination_for_an_interrupt() -> None:
+def _handle_termination_as_interrupt() -> None:
     """Handle SIGTERM and SIGHUP as Ctrl-C is handled."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored

@@ -1,17 +1,18 @@
-"""Output: text, facts, JSON, errors, and the progress bar of long commands.
+"""Output and errors: text, facts, JSON, the progress bar of long commands, and exit codes.
 
-Colours and progress are for terminals only; errors go to standard error.
-
-Names and texts of others are printed with characters that terminals obey written as escapes.
+Colours and progress are for terminals only; errors and notes go to standard error. Control
+characters in names and texts of others are printed as escapes, so that a terminal does not obey
+them.
 """
 
 import json
 import logging
 import os
 import re
+import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from batch_pipeline.model.errors import (
+    ConflictError,
+    PipelineError,
+    RetryableError,
+    StreamStoppedError,
+)
 from batch_pipeline.model.progress import log
 
 if TYPE_CHECKING:
@@ -100,20 +107,20 @@ def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> N
         say(f"{indent}… and {len(lines) - most} more (--json lists all)")
 
 
-def complain(text: str) -> None:
-    """Print an error."""
-    err.print(f"error: {text}", style="red", markup=False)
+def print_error(text: str) -> None:
+    """Print an error, in the form of click's own."""
+    err.print(f"Error: {text}", style="red", markup=False)
 
 
 def note(text: str) -> None:
-    """Print what somebody should know although nothing is wrong."""
-    err.print(f"note: {text}", style="yellow", markup=False)
+    """Print something that is not an error, but that a person should know."""
+    err.print(f"Note: {text}", style="yellow", markup=False)
 
 
 def print_next(steps: Iterable[tuple[str, str]]) -> None:
     """Print what to type next: arguments of this command, and what they are for."""
     head("Next steps")
-    # `uv run` tells its child of itself; without it the command is on the PATH.
+    # `uv run` sets this variable; without it the command is on the PATH.
     command = (
         "uv run batch-pipeline" if "UV_RUN_RECURSION_DEPTH" in os.environ else "batch-pipeline"
     )
@@ -245,3 +252,51 @@ def progress() -> Iterator[Callable[[str], None]]:
             log.removeHandler(handler)
             log.setLevel(level)
             log.propagate = propagates
+
+
+EXIT_OPERATOR = 1
+EXIT_SOME_FAILED = 3
+EXIT_TRY_AGAIN = 75
+EXIT_INTERRUPTED = 130
+
+
+def exit_code(errors: Iterable[PipelineError]) -> int:
+    """Return the code for errors: 1 if the operator has to fix one, else 3 if a stream stopped."""
+    codes = {_code(error) for error in errors}
+    return next(
+        (code for code in (EXIT_OPERATOR, EXIT_SOME_FAILED) if code in codes), EXIT_TRY_AGAIN
+    )
+
+
+def exit_with(errors: Collection[PipelineError]) -> None:
+    """Print errors and exit with their code; return if there are none."""
+    for error in errors:
+        print_error(str(error))
+    if errors:
+        sys.exit(exit_code(errors))
+
+
+class ReaderGoneError(Exception):
+    """The reader of our output has closed it, as in `… | head`."""
+
+
+@contextmanager
+def exit_on_errors(interrupted: str) -> Iterator[None]:
+    """Exit with one message for an error of the operator; bugs keep their traceback."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):
+        print_error(f"Interrupted. {interrupted}")
+        sys.exit(EXIT_INTERRUPTED)
+    except (ReaderGoneError, BrokenPipeError):  # end as every filter does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except PipelineError as error:
+        exit_with([error])
+
+
+def _code(error: PipelineError) -> int:
+    if isinstance(error, StreamStoppedError):
+        return EXIT_SOME_FAILED
+    later = isinstance(error, RetryableError | ConflictError)
+    return EXIT_TRY_AGAIN if later else EXIT_OPERATOR

@@ -1,4 +1,4 @@
-"""The demo: the main job on generated files, explained station by station."""
+"""The command `demo`: the main job on generated files, explained step by step."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ import click
 
 from batch_pipeline.cli.console import print_next, progress, say
 from batch_pipeline.cli.options import opened
-from batch_pipeline.cli.run import manifests, print_error, print_result, run_streams
+from batch_pipeline.cli.run import manifests, print_result, report_failures, run_streams
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -57,17 +57,17 @@ def demo(reset: bool) -> None:
         say(f"{_FILES} daily order files are in {folder / 'landing'}; one has a malformed")
         say("line, one only a header, one is empty; from the middle on there is one more column.")
         with progress():
-            [drained] = run_streams(pipeline, [stream], command="batch-pipeline demo")
-        print_result(pipeline, stream, drained)
-        done = manifests(pipeline, drained)
+            [result] = run_streams(pipeline, [stream], command="batch-pipeline demo")
+        print_result(pipeline, stream, result)
+        done = manifests(pipeline, result)
         if done:
             say("  8 emit      the first BATCH message:")
             say(json.dumps(batch_message(done[0]), ensure_ascii=False, indent=2))
-        if not drained.tried and drained.error is None:
+        if not result.tried and result.error is None:
             say("Every file is published already, so there was nothing to do.")
         print_next(_NEXT)
         say(f"{time.monotonic() - started:.1f} s")
-        code = print_error([drained])
+        code = report_failures([result])
     sys.exit(code)
 
 
@@ -138,8 +138,8 @@ attributes:
 def write_demo(folder: Path) -> None:
     """Write 60 order files into `<folder>/landing` and `<folder>/streams/demo_orders/defs.yaml`.
 
-    An order file that is there with the same size, and a stream file that is there at all, are left
-    alone; files appear under their names only when complete.
+    Order files of the same size and an existing stream file are not changed; files appear under
+    their names only when complete.
     """
     draw = Random(_SEED)  # noqa: S311 - repeatable, not secret
     order_id = 1

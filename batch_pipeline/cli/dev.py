@@ -1,4 +1,4 @@
-"""Everything up on this machine, until Ctrl-C."""
+"""The command `dev`: run database, Spark and Dagster until Ctrl-C."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batch_pipeline.cli.console import err, head, note, say
+from batch_pipeline.cli.console import err, fact, head, note, say
 from batch_pipeline.cli.options import opened
 from batch_pipeline.model.errors import check_extra
 
@@ -50,7 +50,7 @@ def dev(port: int) -> None:
         for error in pipeline.stream_file_errors:
             note(str(error))
         services = _start(pipeline, stack, port)
-        say(f"streams    {', '.join(streams)} (from {pipeline.settings.streams})")
+        fact("streams", f"{', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
         try:
             watch(services, stop)
@@ -66,11 +66,11 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
 
     with err.status("starting the database"):
         place = pipeline.database.location
-    say(f"database   {place}")
+    fact("database", place)
     services = embedded_database(pipeline)
     with err.status("starting Spark"):
         remote, spark = _spark(pipeline, stack)
-    say("spark      warm, through Spark Connect")
+    fact("spark", "warm, through Spark Connect")
     with open_instance(pipeline.home) as instance:
         close_abandoned_runs(pipeline, instance)
     servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
@@ -101,9 +101,9 @@ def embedded_database(pipeline: "Pipeline") -> "list[Service]":
 def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]":
     """Return the address of the Spark that runs share: configured, or started by this command."""
     from batch_pipeline.defs.instance.servers import Service
-    from batch_pipeline.spark.sessions.class_data_builder import BackgroundBuild
-    from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-    from batch_pipeline.spark.sessions.session import (
+    from batch_pipeline.spark.class_data import build_meanwhile
+    from batch_pipeline.spark.connect import SparkConnectServer
+    from batch_pipeline.spark.session import (
         SparkSettings,
         close_session,
         open_session,
@@ -119,12 +119,12 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     stack.enter_context(server)
     warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
     close_session()
-    stack.enter_context(BackgroundBuild(home))
+    stack.enter_context(build_meanwhile(home))
     return server.remote, [Service(name="Spark server", log=server.log, failure=server.failure)]
 
 
 def _stop_on_signals() -> threading.Event:
-    """Make Ctrl-C and termination set an event, so that everything is taken down in order."""
+    """Make Ctrl-C and termination set an event, so that everything is stopped in order."""
     stop = threading.Event()
 
     def request(_number: int, _frame: FrameType | None) -> None:

@@ -2,13 +2,12 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import out, print_json
-from batch_pipeline.cli.exit_codes import EXIT_OPERATOR
+from batch_pipeline.cli.console import EXIT_OPERATOR, out, print_json
 from batch_pipeline.cli.options import as_json
 from batch_pipeline.model.checks import Level
 from batch_pipeline.model.errors import InvalidValueError
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 _CEILINGS = click.Choice([one.value for one in Strategy])  # of enums `click` shows other names
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
-_ONLY_WITH_META_TABLE = ("job", "uid", "item", "weight", "where", "ceiling", "settle_by")
 
 
 @click.command()
@@ -46,7 +44,7 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
     Example:
       batch-pipeline doctor --meta-table ops.files --item path
     """
-    given = [name for name in _ONLY_WITH_META_TABLE if table[name] is not None]
+    given = [name for name, value in table.items() if value is not None]
     if meta_table is None and given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} needs --meta-table.")
     from batch_pipeline.cli.findings import diagnose
@@ -56,10 +54,7 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
     findings = list(diagnose(terms, job))
     is_well = not any(one.level is Level.FAIL for one in findings)
     if as_json:
-        told = [
-            {"subject": one.subject, "level": one.level.value, "text": one.text} for one in findings
-        ]
-        print_json({"ok": is_well, "findings": told})
+        print_json({"ok": is_well, "findings": [asdict(one) for one in findings]})
     else:
         for one in findings:
             out.print(f"{one.level.value:<5}", style=_STYLES[one.level], end="")

@@ -1,4 +1,4 @@
-"""The command `explain`: the steps of a file, or a batch, with their numbers."""
+"""The command `explain`: the state and history of a file or a batch."""
 
 import re
 import sys
@@ -34,146 +34,9 @@ if TYPE_CHECKING:
     from batch_pipeline.model.manifest import Manifest
     from batch_pipeline.model.stream import Stream
 
-_ENDED = {
-    AttemptStatus.FAILED: "failed",
-    AttemptStatus.ABANDONED: "interrupted",
-    AttemptStatus.CANCELLED: "cancelled",
-}
-
-
-def _print_timeline(story: dict[str, Any], now: datetime) -> None:
-    """Print where a file is by now, what to do if it is stuck, and how it came there."""
-    head(story["location"])
-    fact("now", _now(story, now))
-    facts("next", _next_steps(story))
-    _print_arrival(story, now)
-    _print_batch(story, now)
-    for one in story["backfills"]:
-        _print_backfill(story, one, now)
-
-
-def _now(story: dict[str, Any], now: datetime) -> str:
-    if story["batch_id"] is None:
-        return "registered, not in a batch yet"
-    attempts, said = story["attempts"], []
-    if story["generation"] is not None:
-        done = [one for one in attempts if one["generation"] == story["generation"]]
-        ended = done[-1]["finished_at"] if done else None
-        when = "" if ended is None else f" {ago(ended, now)}"
-        said.append(f"published{when}, generation {story['generation']}")
-        if done and done[-1]["bad_file"]:
-            said.append("the whole file was not used")
-        elif done and (count := done[-1]["quarantined"]):
-            said.append(f"records quarantined: {count:,} of {done[-1]['read']:,}")
-        if story["files_removed"] is not None:
-            said.append("its files were removed since")
-        for is_loaded, words in ((True, "loaded into"), (False, "not loaded into")):
-            names = [one["target"] for one in story["targets"] if one["loaded"] is is_loaded]
-            said += [f"{words} {', '.join(names)}"] if names else []
-    if not attempts:
-        return "planned, not started yet"
-    last = attempts[-1]
-    if last["status"] == AttemptStatus.RUNNING:
-        said.append(f"being encoded for {lasting(now - last['started_at'])}")
-    elif last["status"] in _ENDED:
-        ended = ago(last["finished_at"], now)
-        said.append(f"{_ENDED[last['status']]} {ended}, attempts: {len(attempts)}")
-    return "; ".join(said)
-
-
-def _next_steps(story: dict[str, Any]) -> Iterator[str]:
-    """Yield the commands that a person has to run for the file to proceed."""
-    name, last = story["stream"], story["attempts"][-1]["status"] if story["attempts"] else None
-    if story["generation"] is not None or last == AttemptStatus.RUNNING:
-        return
-    if last == AttemptStatus.CANCELLED:
-        yield f"`batch-pipeline jobs retry {name}` retries the batch"
-    elif last == AttemptStatus.FAILED:
-        retry = f"batch-pipeline jobs retry {name}"
-        yield f"`{retry}`, then `batch-pipeline run {name}`, retries it"
-        if story["batch_items"] != 1:
-            label = story["batch_id"]
-            yield f"`batch-pipeline jobs split {name} --batch {label}` finds the bad item"
-    else:
-        yield f"`batch-pipeline run {name}` encodes it, as do the sensors of `dev`"
-
-
-def _print_arrival(story: dict[str, Any], now: datetime) -> None:
-    amount = f"weight {format_bytes(story['weight'])}"
-    registered = f"by you: id {story['item_id']} of {story['meta_table']}"
-    if story["meta_table"] is None:
-        cut, modified = story["range"], story["modified_at"]
-        part = "" if cut is None else f"bytes {cut['first']} to {cut['last']} of "
-        when = "" if modified is None else f", modified {at(modified, now)}"
-        amount = f"{part}{format_bytes(story['size_bytes'])}{when}"
-        registered = f"item {story['item_id']} of stream {story['stream']}"
-    fact("1 land", f"{amount}; {story['now']}")
-    fact("2 register", registered)
-
-
-def _print_batch(story: dict[str, Any], now: datetime) -> None:
-    if story["batch_id"] is None:
-        fact("3 plan", "not planned yet")
-        return
-    weight = format_bytes(story["batch_weight_bytes"])
-    fact("3 plan", f"batch of {weight}, items: {story['batch_items']}")
-    fact("4 partition", f"partition {story['batch_id']}")
-    for one in story["attempts"]:
-        _print_attempt(one, now)
-    if story["generation"] is None:
-        fact("7 publish", "not published")
-        return
-    fact("7 publish", f"generation {story['generation']}:")
-    facts("", story["part_files"])
-    if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
-        gone = story["quarantine_removed"]
-        was = "is in" if gone is None else f"was, until {gone['at']:%Y-%m-%d}, in"
-        fact("", f"what was set aside, with line and reason, {was}")
-        facts("", story["quarantine_files"])
-    _print_removal(story, now)
-    does = "sends it" if story["files_removed"] is None else "leaves it out"
-    fact("8 emit", f"`batch-pipeline messages {story['stream']}` {does}")
-    _print_loads(story, now)
-
-
-def _print_removal(story: dict[str, Any], now: datetime) -> None:
-    if (removal := story["files_removed"]) is not None:
-        again = "materialize the partition again to write new ones"
-        fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
-
-
-def _print_backfill(story: dict[str, Any], one: dict[str, Any], now: datetime) -> None:
-    generation = "" if one["generation"] is None else f", generation {one['generation']}"
-    fact("once more", f"by the backfill {one['job']}: {one['state']}{generation}")
-    fact("4 partition", f"partition {one['partition']} of {story['stream']}/backfill")
-    for attempt in one["attempts"]:
-        _print_attempt(attempt, now)
-    facts("", one["part_files"])
-    _print_removal(one, now)
-    if one["generation"] is not None and one["targets"]:
-        _print_loads(one, now)
-
-
-def _print_attempt(
-    one: dict[str, Any], now: datetime, claim: str = "5 claim", encode: str = "6 encode"
-) -> None:
-    started, number, status = at(one["started_at"], now), one["number"], one["status"]
-    fact(claim, f"attempt {number} {status}, started {started}, run {one['run_id']}")
-    if one["error"]:
-        fact("", one["error"])
-    if one["read"] is not None:
-        counts = f"{one['written']} written, {one['quarantined']} quarantined"
-        what = "records of this file: {} read" if encode else "records read: {}"
-        fact(encode, f"{what.format(one['read'])}, {counts}")
-    if one["read_etag"]:
-        version = "" if one["read_version"] is None else f", version {one['read_version']}"
-        fact("", f"from the object with etag {one['read_etag']}{version}")
-    if one["bad_file"]:
-        fact("", f"the whole file was not used: {one['bad_file']}")
-
-
 _SHOWN = 20
-_FOUND = 20  # what a meta table finds at most
+_MOST_ITEMS = 20  # that a meta table returns for a name
+_BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
 
 
 @click.command()
@@ -194,37 +57,28 @@ def explain(file: str, as_json: bool) -> None:
       batch-pipeline explain orders-2026-01-24.csv
     """
     with opened() as pipeline:
-        streams = chosen(pipeline, ())
-        location = _location(file)
-        stories = [
-            _story(pipeline, stream, item)
+        streams, location = chosen(pipeline, ()), _location(file)
+        items = [
+            _item_story(pipeline, stream, item)
             for stream in streams
-            for item in _found(pipeline, stream, location)
+            for item in _items(pipeline, stream, location)
         ]
         batches = [*_batch_stories(pipeline, streams, file)]
-        missing = [] if stories or batches else _why_not(pipeline, file)
+        missing = [] if items or batches else _why_not(pipeline, file)
     if as_json:
-        print_json({"file": file, "items": stories, "batches": batches, "not_registered": missing})
+        print_json({"file": file, "items": items, "batches": batches, "not_registered": missing})
     else:
         now = datetime.now(UTC)
-        for number, story in enumerate((*stories, *batches)):
+        for number, story in enumerate((*items, *batches)):
             if number:
                 say()
-            (_print_timeline if number < len(stories) else _print_one_batch)(story, now)
+            (_print_item if number < len(items) else _print_batch)(story, now)
         for line in missing:
             say(line)
-    if len(stories) >= _FOUND:
-        note(f"At most {_FOUND} items are shown; give an item id to see others.")
-    if not (stories or batches):
+    if len(items) >= _MOST_ITEMS:
+        note(f"At most {_MOST_ITEMS} items are shown; give an item id to see others.")
+    if missing:
         sys.exit(1)
-
-
-def _found(pipeline: "Pipeline", stream: "Stream", what: str) -> "list[Item]":
-    try:
-        return pipeline.meta_table(stream).find(what)
-    except OF_ONE_META_TABLE as error:  # the file may be in another stream
-        note(str(error))
-        return []
 
 
 def _location(file: str) -> str:
@@ -234,65 +88,12 @@ def _location(file: str) -> str:
     return to_uri(Path(file).absolute())
 
 
-def _story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, Any]:
-    from batch_pipeline.storage.landing import compare
-
-    database, modified_at, part = pipeline.database, item.file.modified_at, item.file.range
-    batch = database.batches.batch_of_item(stream.name, item.id)
-    manifest = None if batch is None else database.manifests.of_batch(batch)
-    attempts = [] if batch is None else database.history.of_item(batch, item.id)
-    again = database.backfills.of_item(stream.name, item.id)
-    within = stream.source.within
-    is_outside = within.refuse(item.file.location)
-    removed = manifest and database.manifests.removal(manifest)
-    quarantine_removed = manifest and database.manifests.quarantine_removal(manifest)
-    return {
-        "stream": stream.name,
-        "targets": _loads(pipeline, stream, manifest),
-        "location": item.file.location,
-        "size_bytes": item.file.size_bytes,
-        "range": None if part is None else {"first": part.start, "last": part.stop - 1},
-        "weight": item.weight,
-        "modified_at": modified_at,
-        "now": f"it {within.advice}" if is_outside else compare(item.file),
-        "meta_table": stream.user_table and stream.user_table.table,
-        "item_id": item.id,
-        "batch_id": batch and stream_batch_key(batch, stream.name),
-        "is_late": batch is not None and batch.item_ids is not None,
-        "batch_items": batch and batch.count,
-        "batch_weight_bytes": batch and batch.weight,
-        "attempts": [asdict(one) for one in attempts],
-        "generation": manifest and manifest.generation,
-        "part_files": _uris(manifest, "part_files"),
-        "quarantine_files": _uris(manifest, "quarantine_files"),
-        "quarantine_removed": quarantine_removed and {"at": quarantine_removed},
-        "files_removed": removed and {"at": removed},
-        "backfills": [_backfill(pipeline, stream, item, one) for one in again],
-    }
-
-
-def _uris(manifest: "Manifest | None", files: str) -> list[str]:
-    return [] if manifest is None else [one.uri for one in getattr(manifest, files)]
-
-
-def _backfill(
-    pipeline: "Pipeline", stream: "Stream", item: "Item", one: "BatchStatus"
-) -> dict[str, Any]:
-    """Describe a batch of a backfill that contains an item."""
-    manifest = pipeline.database.manifests.of_batch(one.batch)
-    removed = manifest and pipeline.database.manifests.removal(manifest)
-    name = backfill_name(stream.name, one.batch.job)
-    attempts = pipeline.database.history.of_item(one.batch, item.id)
-    return {
-        "job": one.batch.job,
-        "partition": backfill_key(name, one.batch.key),
-        "state": one.state.value,
-        "generation": one.generation,
-        "attempts": [asdict(each) for each in attempts],
-        "part_files": _uris(manifest, "part_files"),
-        "files_removed": removed and {"at": removed},
-        "targets": _loads(pipeline, stream, manifest),
-    }
+def _items(pipeline: "Pipeline", stream: "Stream", location: str) -> "list[Item]":
+    try:
+        return pipeline.meta_table(stream).find(location)
+    except OF_ONE_META_TABLE as error:  # the file may be in another stream
+        note(str(error))
+        return []
 
 
 def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
@@ -301,15 +102,108 @@ def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
     what = "item or batch" if _BATCH_NAME.fullmatch(file) else "item"
     lines = [f"{file} is not a registered {what} of any stream. The streams read:"]
     for stream in pipeline.usable_streams.values():
+        place, reason = stream.source.place, "no such row"
         if isinstance(stream.source, Source):
             reason = pipeline.landing(stream, wait=False).why_not(file)
-            lines.append(f"  {stream.name}: {shown(stream.source.uri)}: {reason}")
-        else:
-            lines.append(f"  {stream.name}: {stream.source.place}: no such row")
+            place = shown(stream.source.uri)
+        lines.append(f"  {stream.name}: {place}: {reason}")
     return lines
 
 
-_BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
+def _item_story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[str, Any]:
+    from batch_pipeline.storage.landing import compare
+
+    database, part, within = pipeline.database, item.file.range, stream.source.within
+    batch = database.batches.batch_of_item(stream.name, item.id)
+    manifest = None if batch is None else database.manifests.of_batch(batch)
+    attempts = [] if batch is None else database.history.of_item(batch, item.id)
+    is_outside = within.refuse(item.file.location)
+    quarantine_removed = manifest and database.manifests.quarantine_removal(manifest)
+    return {
+        "stream": stream.name,
+        "location": item.file.location,
+        "size_bytes": item.file.size_bytes,
+        "range": None if part is None else {"first": part.start, "last": part.stop - 1},
+        "weight": item.weight,
+        "modified_at": item.file.modified_at,
+        "now": f"it {within.advice}" if is_outside else compare(item.file),
+        "meta_table": stream.user_table and stream.user_table.table,
+        "item_id": item.id,
+        "batch_id": batch and stream_batch_key(batch, stream.name),
+        "is_late": batch is not None and batch.item_ids is not None,
+        "batch_items": batch and batch.count,
+        "batch_weight_bytes": batch and batch.weight,
+        "attempts": [asdict(one) for one in attempts],
+        **_published(pipeline, stream, manifest),
+        "quarantine_files": _uris(manifest, "quarantine_files"),
+        "quarantine_removed": quarantine_removed and {"at": quarantine_removed},
+        "backfills": [
+            _backfill_story(pipeline, stream, item, one)
+            for one in database.backfills.of_item(stream.name, item.id)
+        ],
+    }
+
+
+def _backfill_story(
+    pipeline: "Pipeline", stream: "Stream", item: "Item", one: "BatchStatus"
+) -> dict[str, Any]:
+    """Describe a batch of a backfill that contains an item."""
+    database, name = pipeline.database, backfill_name(stream.name, one.batch.job)
+    return {
+        "job": one.batch.job,
+        "partition": backfill_key(name, one.batch.key),
+        "state": one.state.value,
+        "attempts": [asdict(each) for each in database.history.of_item(one.batch, item.id)],
+        **_published(pipeline, stream, database.manifests.of_batch(one.batch)),
+    }
+
+
+def _published(
+    pipeline: "Pipeline", stream: "Stream", manifest: "Manifest | None"
+) -> dict[str, Any]:
+    """Describe the newest generation of a batch, and its loads."""
+    removed = manifest and pipeline.database.manifests.removal(manifest)
+    return {
+        "generation": manifest and manifest.generation,
+        "part_files": _uris(manifest, "part_files"),
+        "files_removed": removed and {"at": removed},
+        "targets": _loads(pipeline, stream, manifest),
+    }
+
+
+def _uris(manifest: "Manifest | None", files: str) -> list[str]:
+    return [] if manifest is None else [one.uri for one in getattr(manifest, files)]
+
+
+def _loads(
+    pipeline: "Pipeline", stream: "Stream", manifest: "Manifest | None"
+) -> list[dict[str, Any]]:
+    """Describe by target whether the newest generation of a batch is loaded, and why not."""
+    if manifest is None:
+        return []
+    known = pipeline.database.loads.of_batch(manifest.batch.id)
+    newest = [one for one in known if one.generation == manifest.generation]
+    names = dict.fromkeys([*(t.name for t in stream.targets), *(one.target for one in newest)])
+    loads = []
+    for name in names:
+        tries = [one for one in newest if one.target == name]
+        last = tries[-1] if tries else None
+        done = (one for one in tries if one.status is LoadStatus.SUCCEEDED and not one.is_void)
+        has = next(done, None)
+        loads.append(
+            {
+                "target": name,
+                "loaded": has is not None,
+                "loaded_at": has and has.finished_at,
+                "records": has and has.records,
+                "messages": has and has.mode,
+                "tries": len(tries),
+                "status": last and last.status.value,
+                "run_id": last and last.run_id,
+                "error": last.error if last is not None and has is None else None,
+            }
+        )
+    return loads
 
 
 def _batch_stories(
@@ -350,6 +244,11 @@ def _batch_story(
 ) -> dict[str, Any]:
     database = pipeline.database
     status, manifest = database.batches.status(batch), database.manifests.of_batch(batch)
+    try:
+        items = pipeline.meta_table(stream).items(batch)
+    except OF_ONE_META_TABLE as error:  # the inventory has the rest
+        note(str(error))
+        items = []
     return {
         "stream": stream.name,
         "job": batch.job,
@@ -359,7 +258,10 @@ def _batch_story(
         "is_late": parse_late_key(label) is not None,
         "items": batch.count,
         "weight_bytes": batch.weight,
-        "files": _files(pipeline, stream, batch),
+        "files": [
+            {"item_id": one.id, "location": one.file.location, "weight": one.weight}
+            for one in items
+        ],
         "attempts": [asdict(one) for one in database.history.of_batch(batch)],
         "generation": status.generation,
         "part_files": _uris(manifest, "part_files"),
@@ -368,25 +270,148 @@ def _batch_story(
     }
 
 
-def _files(pipeline: "Pipeline", stream: "Stream", batch: "Batch") -> list[dict[str, Any]]:
-    try:
-        items = pipeline.meta_table(stream).items(batch)
-    except OF_ONE_META_TABLE as error:  # the inventory knows the rest
-        note(str(error))
-        return []
-    return [
-        {"item_id": one.id, "location": one.file.location, "weight": one.weight} for one in items
-    ]
+_ENDED = {
+    AttemptStatus.FAILED: "failed",
+    AttemptStatus.ABANDONED: "interrupted",
+    AttemptStatus.CANCELLED: "cancelled",
+}
 
 
-def _print_one_batch(story: dict[str, Any], now: datetime) -> None:
+def _print_item(story: dict[str, Any], now: datetime) -> None:
+    """Print the state of a file, what to do if it is stuck, and each step."""
+    head(story["location"])
+    fact("now", _state(story, now))
+    facts("next", _next_steps(story))
+    _print_arrival(story, now)
+    if story["batch_id"] is None:
+        fact("3 plan", "not planned yet")
+    else:
+        weight = format_bytes(story["batch_weight_bytes"])
+        fact("3 plan", f"batch of {weight}, items: {story['batch_items']}")
+        fact("4 partition", f"partition {story['batch_id']}")
+        for one in story["attempts"]:
+            _print_attempt(one, now)
+        _print_generation(story, now)
+    for one in story["backfills"]:
+        generation = "" if one["generation"] is None else f", generation {one['generation']}"
+        fact("backfill", f"{one['job']}: {one['state']}{generation}")
+        fact("4 partition", f"partition {one['partition']} of {story['stream']}/backfill")
+        for attempt in one["attempts"]:
+            _print_attempt(attempt, now)
+        facts("", one["part_files"])
+        _print_removal(one, now)
+        if one["targets"]:
+            _print_loads(one, now)
+
+
+def _state(story: dict[str, Any], now: datetime) -> str:
+    """Summarize the state of a file."""
+    if story["batch_id"] is None:
+        return "registered, not in a batch yet"
+    attempts, texts = story["attempts"], []
+    if not attempts:
+        return "planned, not started yet"
+    if story["generation"] is not None:
+        done = [one for one in attempts if one["generation"] == story["generation"]]
+        ended = done[-1]["finished_at"] if done else None
+        when = "" if ended is None else f" {ago(ended, now)}"
+        texts.append(f"published{when}, generation {story['generation']}")
+        if done and done[-1]["bad_file"]:
+            texts.append("the whole file was not used")
+        elif done and (count := done[-1]["quarantined"]):
+            texts.append(f"records quarantined: {count:,} of {done[-1]['read']:,}")
+        if story["files_removed"] is not None:
+            texts.append("its part files were deleted since")
+        for is_loaded, words in ((True, "loaded into"), (False, "not loaded into")):
+            names = [one["target"] for one in story["targets"] if one["loaded"] is is_loaded]
+            texts += [f"{words} {', '.join(names)}"] if names else []
+    last = attempts[-1]
+    if last["status"] == AttemptStatus.RUNNING:
+        texts.append(f"being encoded for {lasting(now - last['started_at'])}")
+    elif last["status"] in _ENDED:
+        ended = ago(last["finished_at"], now)
+        texts.append(f"{_ENDED[last['status']]} {ended}, attempts: {len(attempts)}")
+    return "; ".join(texts)
+
+
+def _next_steps(story: dict[str, Any]) -> Iterator[str]:
+    """Yield the commands that a person has to run for the file to proceed."""
+    name, last = story["stream"], story["attempts"][-1]["status"] if story["attempts"] else None
+    if story["generation"] is not None or last == AttemptStatus.RUNNING:
+        return
+    if last == AttemptStatus.CANCELLED:
+        yield f"`batch-pipeline jobs retry {name}` retries the batch"
+    elif last == AttemptStatus.FAILED:
+        retry = f"batch-pipeline jobs retry {name}"
+        yield f"`{retry}`, then `batch-pipeline run {name}`, retries it"
+        if story["batch_items"] != 1:
+            label = story["batch_id"]
+            yield f"`batch-pipeline jobs split {name} --batch {label}` finds the bad item"
+    else:
+        yield f"`batch-pipeline run {name}` encodes it, as do the sensors of `dev`"
+
+
+def _print_arrival(story: dict[str, Any], now: datetime) -> None:
+    amount = f"weight {format_bytes(story['weight'])}"
+    registered = f"by you: id {story['item_id']} of {story['meta_table']}"
+    if story["meta_table"] is None:
+        cut, modified = story["range"], story["modified_at"]
+        part = "" if cut is None else f"bytes {cut['first']} to {cut['last']} of "
+        when = "" if modified is None else f", modified {at(modified, now)}"
+        amount = f"{part}{format_bytes(story['size_bytes'])}{when}"
+        registered = f"item {story['item_id']} of stream {story['stream']}"
+    fact("1 land", f"{amount}; {story['now']}")
+    fact("2 register", registered)
+
+
+def _print_generation(story: dict[str, Any], now: datetime) -> None:
+    """Print the steps from 7 on."""
+    if story["generation"] is None:
+        fact("7 publish", "not published")
+        return
+    fact("7 publish", f"generation {story['generation']}:")
+    facts("", story["part_files"])
+    if any(one["quarantined"] or one["bad_file"] for one in story["attempts"]):
+        gone = story["quarantine_removed"]
+        until = "" if gone is None else f" until {gone['at']:%Y-%m-%d}"
+        fact("", f"quarantined, with line and reason{until}:")
+        facts("", story["quarantine_files"])
+    _print_removal(story, now)
+    sent = "sends it" if story["files_removed"] is None else "omits it"
+    fact("8 emit", f"`batch-pipeline messages {story['stream']}` {sent}")
+    _print_loads(story, now)
+
+
+def _print_removal(story: dict[str, Any], now: datetime) -> None:
+    if (removal := story["files_removed"]) is not None:
+        again = "materialize the partition again to write new ones"
+        fact("", f"these files were deleted {at(removal['at'], now)}; {again}")
+
+
+def _print_attempt(
+    one: dict[str, Any], now: datetime, claim: str = "5 claim", encode: str = "6 encode"
+) -> None:
+    started, number, status = at(one["started_at"], now), one["number"], one["status"]
+    fact(claim, f"attempt {number} {status}, started {started}, run {one['run_id']}")
+    if one["error"]:
+        fact("", one["error"])
+    if one["read"] is not None:
+        counts = f"{one['read']} read, {one['written']} written, {one['quarantined']} quarantined"
+        fact(encode, f"{'records of this file' if encode else 'records'}: {counts}")
+    if one["read_etag"]:
+        version = "" if one["read_version"] is None else f", version {one['read_version']}"
+        fact("", f"from the object with etag {one['read_etag']}{version}")
+    if one["bad_file"]:
+        fact("", f"the whole file was not used: {one['bad_file']}")
+
+
+def _print_batch(story: dict[str, Any], now: datetime) -> None:
     """Print a batch: its state, its files, its attempts, and what they published."""
     head(f"{story['stream']}: batch {story['batch_id']}")
     generation = story["generation"]
     fact("now", story["state"] + ("" if generation is None else f", generation {generation}"))
     late = ", late" if story["is_late"] else ""
-    weight = format_bytes(story["weight_bytes"])
-    amount = f"items: {story['items']}{late}, {weight}"
+    amount = f"items: {story['items']}{late}, {format_bytes(story['weight_bytes'])}"
     fact("batch", f"number {story['number']} of the job {story['job']}: {amount}")
     files = (f"{one['item_id']}: {one['location']}" for one in story["files"])
     facts("files", files, most=_SHOWN)
@@ -399,37 +424,6 @@ def _print_one_batch(story: dict[str, Any], now: datetime) -> None:
     facts("quarantine", story["quarantine_files"])
     if generation is not None:
         _print_loads(story, now)
-
-
-def _loads(
-    pipeline: "Pipeline", stream: "Stream", manifest: "Manifest | None"
-) -> list[dict[str, Any]]:
-    """Describe by target whether the newest generation of a batch is loaded, and why not."""
-    if manifest is None:
-        return []
-    known = pipeline.database.loads.of_batch(manifest.batch.id)
-    newest = [one for one in known if one.generation == manifest.generation]
-    names = dict.fromkeys([*(t.name for t in stream.targets), *(one.target for one in newest)])
-    loads = []
-    for name in names:
-        tries = [one for one in newest if one.target == name]
-        last = tries[-1] if tries else None
-        done = (one for one in tries if one.status is LoadStatus.SUCCEEDED and not one.is_void)
-        has = next(done, None)
-        loads.append(
-            {
-                "target": name,
-                "loaded": has is not None,
-                "loaded_at": has and has.finished_at,
-                "records": has and has.records,
-                "messages": has and has.mode,
-                "tries": len(tries),
-                "status": last and last.status.value,
-                "run_id": last and last.run_id,
-                "error": last.error if last is not None and has is None else None,
-            }
-        )
-    return loads
 
 
 def _print_loads(story: dict[str, Any], now: datetime) -> None:

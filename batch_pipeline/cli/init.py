@@ -1,4 +1,4 @@
-"""A project of one's own, for a folder of files that is there."""
+"""The command `init`: create a project for an existing folder of files."""
 
 import os
 import shlex
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from batch_pipeline.cli.console import err, head, note, print_json, print_next, say
+from batch_pipeline.cli.console import err, fact, facts, head, note, print_json, print_next, say
 from batch_pipeline.cli.options import as_json
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.units import format_bytes
@@ -58,7 +58,7 @@ def init(
     there = Path(os.path.normpath(folder.expanduser().absolute()))
     with err.status("inspecting the files"):
         proposal = propose(there, place, this_machine(), name=name, include=include)
-    ignored = (".batch_pipeline", ".tmp_dagster_home_*", *proposal.own_folders)
+    ignored = (".batch_pipeline", ".tmp_dagster_home_*", proposal.batches_folder)
     made = write_project(there, proposal.stream.name, text_of(proposal), ignored=ignored)
     if as_json:
         print_json(
@@ -71,10 +71,9 @@ def init(
         )
         return
     _print_found(proposal)
-    _print_plan(proposal)
     if made.written:
         names = ", ".join(str(path.relative_to(there)) for path in made.written)
-        say(f"  wrote     {names}")
+        fact("written", names)
     for path, step in made.kept.items():
         note(f"{path} exists and was not changed; {step}.")
     _print_next(there, proposal)
@@ -82,29 +81,22 @@ def init(
 
 def _print_found(proposal: "Proposal") -> None:
     head(proposal.stream.name)
-    place = shown(proposal.stream.source.place)
-    say(f"  found     {_files(proposal.files_found, proposal.bytes_found)} in {place}")
-    source = proposal.attributes["source"]
-    say(f"  takes     {proposal.plan.files} {', '.join(source['include'])}: {source['format']}")
-    for one in proposal.left_out[:_SHOWN_KINDS]:
-        say(f"  leaves    {one.files} {one.shown}: {one.reason}")
-    if len(proposal.left_out) > _SHOWN_KINDS:
-        say(f"            … more kinds: {len(proposal.left_out) - _SHOWN_KINDS} (--json)")
+    place, source = shown(proposal.stream.source.place), proposal.attributes["source"]
+    fact("found", f"{_files(proposal.files_found, proposal.bytes_found)} in {place}")
+    fact("selected", f"{proposal.plan.files} {', '.join(source['include'])}: {source['format']}")
+    left_out = [f"{one.files} {one.shown}: {one.reason}" for one in proposal.left_out]
+    facts("left out", left_out, most=_SHOWN_KINDS)
     sample = proposal.sample
     columns = [f"{one.name} {one.type_text}" for one in sample.columns]
     more = f" … and {len(columns) - _SHOWN_COLUMNS} more" * (len(columns) > _SHOWN_COLUMNS)
-    say(f"  columns   {', '.join(columns[:_SHOWN_COLUMNS]) or 'none yet'}{more}")
-    say(f"            records sampled: {sample.records}, of files: {sample.files}")
-
-
-def _print_plan(proposal: "Proposal") -> None:
+    fact("columns", f"{', '.join(columns[:_SHOWN_COLUMNS]) or 'none yet'}{more}")
+    fact("", f"records sampled: {sample.records}, of files: {sample.files}")
     limits, plan = proposal.stream.limits, proposal.plan
-    size = format_bytes(limits.max_weight)
-    say(f"  limits    of a batch: {size}, files: {limits.max_count}")
-    heavier = f", of one heavier file: {plan.heavier}" if plan.heavier else ""
-    say(f"  dry plan  {_files(plan.files, plan.size_bytes)}; batches: {plan.batches}{heavier}")
-    for trouble in proposal.notes:
-        note(trouble)
+    fact("limits", f"of a batch: {format_bytes(limits.max_weight)}, files: {limits.max_count}")
+    oversized = f", of one heavier file: {plan.oversized}" if plan.oversized else ""
+    fact("dry plan", f"{_files(plan.files, plan.weight_bytes)}; batches: {plan.batches}{oversized}")
+    for text in proposal.notes:
+        note(text)
 
 
 def _print_next(folder: Path, proposal: "Proposal") -> None:

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import head, note, print_json, print_some, say
-from batch_pipeline.cli.options import as_json, one_job, opened, optional_job, some_batches
+from batch_pipeline.cli.console import fact, head, note, print_json, print_some, say
+from batch_pipeline.cli.options import (
+    Suggestions,
+    as_json,
+    one_job,
+    opened,
+    optional_job,
+    some_batches,
+)
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
@@ -36,8 +43,8 @@ def _opened() -> "Iterator[Pipeline]":
             raise
 
 
-class _Jobs(click.Group):
-    """Runs `list` if no command is named."""
+class _Jobs(Suggestions):
+    """Group that runs `list` if no command is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
@@ -48,10 +55,10 @@ class _Jobs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; earlier releases took the name of a job instead."""
-        if args[0] not in self.commands and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(args[0], self.commands, n=1)
-            meant = f"jobs {close[0]}" if close else f"jobs list {args[0]}"
-            ctx.fail(f"No such command {args[0]!r}. Did you mean `batch-pipeline {meant}`?")
+        names = self.list_commands(ctx)
+        if not (ctx.resilient_parsing or difflib.get_close_matches(args[0], names)):
+            meant = f"batch-pipeline jobs list {args[0]}"
+            ctx.fail(f"No such command {args[0]!r}. Did you mean `{meant}`?")
         return super().resolve_command(ctx, args)
 
 
@@ -144,7 +151,7 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
     with _opened() as pipeline:
         table = pipeline.job(job, meta_table).meta_table
         one = pipeline.database.jobs.resume(job, table)
-    print_json(_job(one)) if as_json else say(f"{job} goes on.")
+    print_json(_job(one)) if as_json else say(f"{job} is resumed.")
 
 
 @jobs.command()
@@ -287,11 +294,11 @@ def _print_report(report: JobReport) -> None:
     one = report.job
     of = f"late arrivals of {report.parent}" if one.kind == "late" else f"{one.kind} job"
     head(one.name)
-    say(f"  {of} on {one.meta_table}")
+    fact("meta table", f"{one.meta_table}, {of}")
     if one.paused is not None:
-        say(f"  paused   {one.paused or 'no reason given'}")
+        fact("paused", one.paused or "no reason given")
     weight = _weight(one, report.waiting_weight)
-    say(f"  waiting  batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
+    fact("waiting", f"batches: {report.waiting_batches}, items: {report.waiting_items}, {weight}")
     counts = [f"{report.batches[one]} {one.value}" for one in BatchState if one in report.batches]
     end = " (finished)" if report.is_finished else ""
-    say(f"  batches  {', '.join(counts) or 'none'}{end}")
+    fact("batches", f"{', '.join(counts) or 'none'}{end}")

@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import click
 
-from batch_pipeline.cli.console import print_json, progress
-from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_with
+from batch_pipeline.cli.console import EXIT_SOME_FAILED, exit_with, print_json, progress
 from batch_pipeline.cli.explain import find_batch
 from batch_pipeline.cli.options import as_json, one_stream, opened, removed_option, some_batches
 from batch_pipeline.model.batch import stream_batch_key
@@ -41,7 +40,7 @@ class _Result(NamedTuple):
     "--target", "names", metavar="NAME", multiple=True, help="Only this target; may be repeated."
 )
 @some_batches
-@removed_option("--reload", lambda: "Use --batch.", is_flag=False)
+@removed_option("--reload", "Use --batch.", is_flag=False)
 @as_json
 def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: bool) -> None:
     """Load published batches of STREAM into its targets, if they are not loaded yet.
@@ -58,7 +57,7 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
     from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
     run_id = f"load-{uuid4().hex[:12]}"
-    with opened() as pipeline, progress() as tell:
+    with opened() as pipeline, progress() as print_line:
         one = pipeline.stream(stream)
         targets = _chosen(one, names)
         ensure_inventory_current(pipeline.database, one)
@@ -66,8 +65,8 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
         for target in targets if labels else ():  # makes the batches due again
             pipeline.database.loads.void(one.name, target.name, labels)
         only = labels or None
-        printed: Callable[[str], None] = (lambda _: None) if as_json else tell
-        results = [_load(pipeline, one, target, run_id, only, printed) for target in targets]
+        line_printer: Callable[[str], None] = (lambda _: None) if as_json else print_line
+        results = [_load(pipeline, one, target, run_id, only, line_printer) for target in targets]
     if as_json:
         print_json({"stream": stream, "run_id": run_id, "targets": [_report(r) for r in results]})
     exit_with([result.stopped for result in results if result.stopped is not None])
@@ -112,11 +111,11 @@ def _load(
     target: "Target",
     run_id: str,
     only: list[str] | None,
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> _Result:
     """Load the pending batches into one target, and print the outcome of each."""
     name, outcomes = target.name, []
-    tell(f"{stream.name} into {name}")
+    print_line(f"{stream.name} into {name}")
     start_step(stream.name, f"loading into {name}")
     loads = pipeline.database.loads
     due = None if only is None else len(only)
@@ -126,20 +125,20 @@ def _load(
     try:
         for outcome in track(pending, f"loading into {name}", total=due):
             outcomes.append(outcome)
-            tell(f"  {_line(outcome)}")
+            print_line(f"  {_line(outcome)}")
     except PipelineError as error:  # the other targets are still loaded
         return _Result(name, outcomes, error)
     if outcomes:
         return _Result(name, outcomes)
     gone = loads.target_statuses(stream.name, [name])[0].gone
     if gone:
-        tell(
+        print_line(
             "  Nothing to load. Batches that were never loaded and whose files are deleted: "
             f"{gone};"
         )
-        tell("  materialize their partitions again to load them.")
+        print_line("  materialize their partitions again to load them.")
     else:
-        tell("  Nothing to load: the target has all published batches.")
+        print_line("  Nothing to load: the target has all published batches.")
     return _Result(name, outcomes)
 
 

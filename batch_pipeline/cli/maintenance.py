@@ -3,12 +3,22 @@
 import sys
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, print_json, print_some, progress, say
-from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code, exit_with
+from batch_pipeline.cli.console import (
+    EXIT_SOME_FAILED,
+    exit_code,
+    exit_with,
+    head,
+    print_error,
+    print_json,
+    print_some,
+    progress,
+    say,
+)
 from batch_pipeline.cli.options import all_streams, as_json, chosen, dry_run, opened, removed_option
 from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.audit import Audit
@@ -100,7 +110,7 @@ def _print_verified(name: str, said: list[CheckResult]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Result:
-    """The results of one stream; `errors` are what ended it early, or kept it from some files."""
+    """Result of one stream; `errors` ended it early, or are about single files."""
 
     stream: str
     discarded: "Discarded | None" = None
@@ -117,7 +127,7 @@ _INSTEAD_OF_ADOPT = (
 
 @click.command()
 @all_streams
-@removed_option("--adopt", lambda: _INSTEAD_OF_ADOPT)
+@removed_option("--adopt", _INSTEAD_OF_ADOPT)
 @click.option(
     "--discard", is_flag=True, help="Move manifests that the inventory lacks to `discarded`."
 )
@@ -128,7 +138,7 @@ _INSTEAD_OF_ADOPT = (
 )
 @click.option("--all", "everything", is_flag=True, help="All published batches.")
 @click.option("--no-audit", is_flag=True, help="Do not audit.")
-@removed_option("--days", lambda: "Use --since TIME, or --no-audit for none.", is_flag=False)
+@removed_option("--days", "Use --since TIME, or --no-audit for none.", is_flag=False)
 @dry_run
 @as_json
 def reconcile(
@@ -180,7 +190,7 @@ def reconcile(
                 result.reconciled, result.errors = done, [*done.troubles]
                 if not audit["no_audit"]:
                     result.audit = pipeline.audit(one, since)
-            except PipelineError as error:  # the other streams have their own troubles
+            except PipelineError as error:  # the other streams are still reconciled
                 result.errors.append(error)
     if as_json:
         print_json({"dry_run": dry_run, "streams": [_reconciled_json(one) for one in results]})
@@ -214,7 +224,7 @@ def _reconciled_json(one: _Result) -> dict[str, Any]:
 def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
     head(one.stream)
     if (discarded := one.discarded) is not None and not discarded.manifests:
-        say("  The inventory knows every manifest of the storage: nothing to discard.")
+        say("  The inventory has every manifest of the storage: nothing to discard.")
     elif discarded is not None:
         to = "that would be moved below" if dry_run else "moved below"
         say(f"  manifests {to} {discarded.folder}: {discarded.manifests}")
@@ -273,7 +283,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
                 done[one.name] = pipeline.collect_garbage(
                     one, every.values(), with_unknown=unknown, dry_run=dry_run
                 )
-            except (GarbageLeftError, StorageUnavailableError) as error:  # the others have theirs
+            except (GarbageLeftError, StorageUnavailableError) as error:
                 failed[one.name] = error
     if as_json:
         reports = [_collected_json(of_stream, dry_run=dry_run) for of_stream in done.values()]
@@ -283,7 +293,7 @@ def gc(stream: tuple[str, ...], unknown: bool, dry_run: bool, as_json: bool) -> 
         for of_stream in done.values():
             _print_collected(of_stream, dry_run=dry_run)
     for name, why in failed.items():
-        complain(f"{name}: {why}")
+        print_error(f"{name}: {why}")
     sys.exit(exit_code(failed.values()) if failed else 0)
 
 
@@ -326,19 +336,16 @@ def _print_collected(one: "Collected", *, dry_run: bool) -> None:
         print_some([file.path for file in unknown], indent="    ")
 
 
-def _instead_of_roles() -> str:
-    from importlib.resources import files
-
-    file = files("batch_pipeline.inventory") / "roles.sql"
-    return (
-        f"After `batch-pipeline migrate`, let an administrator run: "
-        f"psql -v ON_ERROR_STOP=1 -f {file} DATABASE"
-    )
+_ROLES_SQL = Path(__file__).parents[1] / "inventory" / "roles.sql"
+_INSTEAD_OF_ROLES = (
+    f"After `batch-pipeline migrate`, let an administrator run: "
+    f"psql -v ON_ERROR_STOP=1 -f {_ROLES_SQL} DATABASE"
+)
 
 
 @click.command()
-@removed_option("--roles", _instead_of_roles, is_flag=False)
-@removed_option("--print", _instead_of_roles)
+@removed_option("--roles", _INSTEAD_OF_ROLES, is_flag=False)
+@removed_option("--print", _INSTEAD_OF_ROLES)
 @as_json
 def migrate(as_json: bool) -> None:
     """Upgrade the inventory schema to the revision of this release.

@@ -1,11 +1,11 @@
-"""Arguments and options that several commands have, in the same words everywhere.
+"""What several commands share: arguments, options, opening the pipeline, choosing streams.
 
 Nothing heavy is imported here: a shell that completes a command line waits for it.
 """
 
+import difflib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from batch_pipeline.cli.console import complain, note
-from batch_pipeline.cli.exit_codes import EXIT_OPERATOR
+from batch_pipeline.cli.console import exit_with, note, print_error
 from batch_pipeline.model.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -22,8 +21,21 @@ if TYPE_CHECKING:
     from batch_pipeline.model.stream import Stream
 
 
-def _complete_stream(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+class Suggestions(click.Group):
+    """Group that suggests the nearest command for an unknown one."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command."""
+        names = self.list_commands(ctx)
+        close = difflib.get_close_matches(args[0], names, n=1)
+        if close and args[0] not in names and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+
+def _complete_stream(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     given = ctx.params.get("stream") or ()
     return [name for name in stream_names() if name.startswith(incomplete) and name not in given]
 
@@ -59,13 +71,13 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def removed_option(
-    name: str, instead: Callable[[], str], *, is_flag: bool = True
+    name: str, instead: str, *, is_flag: bool = True
 ) -> Callable[[_Command], _Command]:
     """Refuse an option of earlier releases with a sentence on what to use instead."""
 
     def refuse(context: click.Context, _: click.Parameter, value: object) -> None:
         if value:
-            raise click.UsageError(f"The option {name} was removed. {instead()}", context)
+            raise click.UsageError(f"The option {name} was removed. {instead}", context)
 
     return click.option(
         name, is_flag=is_flag, hidden=True, expose_value=False, callback=refuse, help="Removed."
@@ -82,13 +94,13 @@ def opened() -> Iterator["Pipeline"]:
 
 
 def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
-    """Return the streams of these names, or all whose files can be used where none is named.
+    """Return the streams of these names, or all with valid files if no name is given.
 
-    Files that cannot be used are reported: as errors at the end of the command where they were
-    meant too, else as notes.
+    Invalid files of other streams are reported: as errors at the end of the command if all streams
+    were meant, else as notes.
 
     Raises:
-        StreamFileError, ConfigurationError: the file of a named stream, or every file, is faulty.
+        StreamFileError, ConfigurationError: the file of a named stream, or every file, is invalid.
         UnknownStreamError: there is no stream of a name.
     """
     if not names:
@@ -107,29 +119,25 @@ def left_out_reported(context: click.Context) -> Iterator[None]:
     """Report the stream files that a command left out, and exit with 1 for them."""
     try:
         yield
-    except PipelineError as error:
+    except (PipelineError, SystemExit) as error:
         if not context.meta.get(_LEFT_OUT):
             raise
-        complain(str(error))
-    except SystemExit:
-        if not context.meta.get(_LEFT_OUT):
-            raise
-    errors = context.meta.get(_LEFT_OUT)
-    if errors:
-        from batch_pipeline.config.stream_file import invalid_file_error
+        if isinstance(error, PipelineError):
+            print_error(str(error))
+    if errors := context.meta.get(_LEFT_OUT):
+        from batch_pipeline.config.stream_file import invalid_files_error
 
-        complain(str(invalid_file_error(errors)))
-        sys.exit(EXIT_OPERATOR)
+        exit_with([invalid_files_error(errors)])
 
 
-VARIABLE = "_BATCH_PIPELINE_COMPLETE"  # by which a shell asks click
+VARIABLE = "_BATCH_PIPELINE_COMPLETE"  # set by the completion of a shell
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def stream_names() -> list[str]:
-    """Read the names of streams from their files, in the order of these; judges no file.
+    """Read the names of streams from their files, in the order of the files.
 
-    Neither the stream's other keys nor the database is looked at, so that nobody waits.
+    Only the names are read, so that completion is quick; other keys may be invalid.
     """
     import yaml
 
@@ -142,7 +150,7 @@ def stream_names() -> list[str]:
         return []
     names = []
     for file in files:
-        # Whoever presses a key is not told what is wrong with a file: `doctor` does that.
+        # Completion reports no errors: `doctor` does that.
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, yaml.YAMLError):
             name = loader(file.read_bytes()).get_single_data()["attributes"]["stream"]
             if _NAME.fullmatch(name):
@@ -151,9 +159,7 @@ def stream_names() -> list[str]:
 
 
 def _streams_folder() -> Path:
-    """Return the streams folder of the settings, which are read only if needed: that takes as long
-    as everything else.
-    """
+    """Return the streams folder; the settings are read only if needed, since that is slow."""
     named, here = os.environ.get("BATCH_PIPELINE_STREAMS"), Path.cwd() / "streams"
     if named:
         return Path(named).expanduser()

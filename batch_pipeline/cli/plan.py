@@ -1,4 +1,4 @@
-"""The command `plan`: registers new files and plans them, or plans a part of the past again."""
+"""The command `plan`: register new files and plan them, or plan a backfill."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,20 +20,15 @@ if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
 
-_ONLY_WITH_BACKFILL = (
-    *("first_id", "last_id", "since", "until"),
-    *("item", "failed_only", "max_weight", "max_count"),
-)
-_UNSET: tuple[object, ...] = (None, False, ())
 _ID = click.IntRange(min=1)
 
 
 class _Done(NamedTuple):
-    """What was registered and planned; `troubles` kept some files from being registered."""
+    """What was registered and planned; `errors` kept some files from being registered."""
 
     batches: list[Batch]
     registered: Registered = Registered(found=0, new_items=0)
-    troubles: Sequence[PipelineError] = ()
+    errors: Sequence[PipelineError] = ()
 
 
 @click.command()
@@ -49,7 +44,12 @@ class _Done(NamedTuple):
 @click.option("--since", metavar="TIME", help="Backfill: registered at this time or later.")
 @click.option("--until", metavar="TIME", help="Backfill: registered before this time.")
 @click.option(
-    "--item", metavar="ID", type=_ID, multiple=True, help="Backfill: this item; may be repeated."
+    "--item",
+    "items",
+    metavar="ID",
+    type=_ID,
+    multiple=True,
+    help="Backfill: this item; may be repeated.",
 )
 @click.option("--failed-only", is_flag=True, help="Backfill: items of failed and dead batches.")
 @click.option(
@@ -69,7 +69,7 @@ def plan(
     backfill: str | None,
     dry_run: bool,
     as_json: bool,
-    **asked: Any,
+    **of_backfill: Any,
 ) -> None:
     """Register the new files of STREAM and plan its new items into batches (steps 1 to 3).
 
@@ -85,37 +85,30 @@ def plan(
     Example:
       batch-pipeline plan orders --backfill march --since 2026-03-01 --dry-run
     """
-    from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
+    from batch_pipeline.config.backfill_form import BackfillForm
     from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
-    alone = [name for name in _ONLY_WITH_BACKFILL if asked[name] not in _UNSET]
-    if backfill is None and alone:
-        raise click.UsageError(f"--{alone[0].replace('_', '-')} needs --backfill NAME.")
+    given = [name for name, value in of_backfill.items() if value]
+    if backfill is None and given:
+        option = given[0].removesuffix("s").replace("_", "-")
+        raise click.UsageError(f"--{option} needs --backfill NAME.")
     if accept_changed and (backfill is not None or dry_run):
         other = "--dry-run" if dry_run else "--backfill"
         raise click.UsageError(f"--accept-changed cannot be used with {other}.")
     with opened() as pipeline:
         one = pipeline.stream(stream)
-        given = BackfillForm(items=asked.pop("item"), **asked)
-        request = None if backfill is None else backfill_request(one, backfill, given)
+        request = None if backfill is None else BackfillForm(**of_backfill).request(one, backfill)
         job = stream if request is None else request.name
-        if not dry_run:
-            ensure_inventory_current(pipeline.database, one)
         if dry_run:
-            table, database = pipeline.meta_table(one), pipeline.database
-            told = (
-                database.batches.estimate(table, one.limits)
-                if request is None
-                else database.backfills.estimate(request, table)
-            )
-        elif request is None:
+            estimate = _estimate(pipeline, one, request)
+            (_print_estimate_json if as_json else _print_estimate)(stream, job, estimate)
+            return
+        ensure_inventory_current(pipeline.database, one)
+        if request is None:
             with progress():
                 done = _plan(pipeline, one, accept_changed=accept_changed)
         else:
             done = _plan_backfill(pipeline, one, request)
-    if dry_run:
-        _print_estimate(stream, job, told, as_json=as_json)
-        return
     if as_json:
         print_json(_report(one, job, done))
     else:
@@ -130,8 +123,8 @@ def plan(
                 for one in done.batches
             ]
         )
-    if done.troubles:
-        raise done.troubles[0]
+    if done.errors:
+        raise done.errors[0]
 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
@@ -184,36 +177,45 @@ def _print_registered(stream: str, done: Registered, *, accept_changed: bool) ->
         say("earlier content keep it until their partition is materialized again.")
     advice = "(see --accept-changed)"
     if accept_changed:
-        advice = "(its records are in other places now than its items say: land it by another name)"
+        advice = "(the ranges of its items no longer fit: copy it to another name)"
     for location in done.changed:
         say(f"changed after it was registered: {location} {advice}")
 
 
-def _print_estimate(stream: str, job: str, told: Estimate, *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "stream": stream,
-                "job": job,
-                "dry_run": True,
-                "batches": told.batches,
-                "items": told.items,
-                "weight_bytes": told.weight,
-                "oversized": told.oversized,
-                "seconds": told.seconds,
-                "pace": told.pace and asdict(told.pace),
-            }
-        )
-        return
-    say(f"{job}: batches that would be planned: {told.batches}; nothing was stored.")
-    heavy = f", batches heavier than max_weight: {told.oversized}" if told.oversized else ""
-    say(f"  items: {told.items}, {format_bytes(told.weight)}{heavy}")
-    if told.pace is None or told.seconds is None:
+def _estimate(pipeline: "Pipeline", stream: "Stream", request: Backfill | None) -> Estimate:
+    table, database = pipeline.meta_table(stream), pipeline.database
+    if request is None:
+        return database.batches.estimate(table, stream.limits)
+    return database.backfills.estimate(request, table)
+
+
+def _print_estimate_json(stream: str, job: str, estimate: Estimate) -> None:
+    print_json(
+        {
+            "stream": stream,
+            "job": job,
+            "dry_run": True,
+            "batches": estimate.batches,
+            "items": estimate.items,
+            "weight_bytes": estimate.weight,
+            "oversized": estimate.oversized,
+            "seconds": estimate.seconds,
+            "pace": estimate.pace and asdict(estimate.pace),
+        }
+    )
+
+
+def _print_estimate(_stream: str, job: str, estimate: Estimate) -> None:
+    say(f"{job}: batches that would be planned: {estimate.batches}; nothing was stored.")
+    heavy = f", batches heavier than max_weight: {estimate.oversized}" * bool(estimate.oversized)
+    say(f"  items: {estimate.items}, {format_bytes(estimate.weight)}{heavy}")
+    pace = estimate.pace
+    if pace is None or estimate.seconds is None:
         say("  duration unknown: no attempt has succeeded yet")
         return
-    seconds = format_duration(timedelta(seconds=told.seconds))
-    usual = format_duration(timedelta(seconds=told.pace.seconds_per_batch))
-    rate = told.pace.weight_per_second
+    seconds = format_duration(timedelta(seconds=estimate.seconds))
+    usual = format_duration(timedelta(seconds=pace.seconds_per_batch))
+    rate = pace.weight_per_second
     speed = "" if rate is None else f"{format_bytes(round(rate))}/s, "
-    say(f"  about {seconds} for one worker, by the last attempts of {told.pace.job}")
-    say(f"  that succeeded ({told.pace.attempts}): {speed}{usual} a batch (medians)")
+    say(f"  about {seconds} for one worker, by the last attempts of {pace.job}")
+    say(f"  that succeeded ({pace.attempts}): {speed}{usual} a batch (medians)")

@@ -1,15 +1,35 @@
-"""The command `run`: everything that has landed, until nothing is left."""
+"""The commands `run` and `reprocess`, which encode and publish batches."""
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batch_pipeline.cli.console import complain, head, note, print_json, progress, say
-from batch_pipeline.cli.exit_codes import EXIT_SOME_FAILED, exit_code
-from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
-from batch_pipeline.config.units import format_bytes
+from batch_pipeline.cli.console import (
+    EXIT_SOME_FAILED,
+    exit_code,
+    fact,
+    head,
+    note,
+    print_error,
+    print_json,
+    progress,
+    say,
+)
+from batch_pipeline.cli.options import (
+    all_streams,
+    as_json,
+    chosen,
+    dry_run,
+    one_stream,
+    opened,
+    removed_option,
+    some_batches,
+)
+from batch_pipeline.config.units import format_bytes, parse_time
 from batch_pipeline.model.batch import Batch, stream_batch_key
 from batch_pipeline.model.errors import JobPausedError, LandingTroubleError, PipelineError
 from batch_pipeline.model.location import shown
@@ -19,6 +39,7 @@ from batch_pipeline.pipeline.idle import RunResult, Work, find_work
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
+    from batch_pipeline.defs.in_process import ReprocessResult, ReprocessSelection
 
 
 @click.command()
@@ -45,27 +66,27 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
         with progress():
             results = run_streams(pipeline, streams, command="batch-pipeline run")
         if as_json:
-            print_json({"streams": [result_json(pipeline, result) for result in results]})
+            print_json({"streams": [_result_json(pipeline, result) for result in results]})
         else:
             for result in results:
                 print_result(pipeline, pipeline.stream(result.stream), result)
-        code = print_error(results)
+        code = report_failures(results)
     sys.exit(code)
 
 
 def run_streams(
     pipeline: "Pipeline", streams: Sequence[Stream], *, command: str
 ) -> list[RunResult]:
-    """Process streams until nothing is left, alone at work on the home.
+    """Process streams until nothing is left; the home is locked meanwhile.
 
     Raises:
-        RetryableError: another command works on the home.
+        RetryableError: another command uses the home.
     """
     work, results = _find_work(pipeline, streams, command)
     if work is Work.NONE:
         return results
     if work is Work.BATCHES:
-        from batch_pipeline.spark.sessions.session import start_session
+        from batch_pipeline.spark.session import start_session
 
         start_session(pipeline.spark)  # its JVM starts during the imports
     from batch_pipeline.defs.in_process import open_exclusively, run_until_idle
@@ -100,16 +121,16 @@ def _find_work(
     return most, results
 
 
-def manifests(pipeline: "Pipeline", drained: RunResult) -> list[Manifest]:
-    """Read the manifests that a drain published."""
-    read = (pipeline.database.manifests.of_batch(one.batch) for one in drained.published)
+def manifests(pipeline: "Pipeline", result: RunResult) -> list[Manifest]:
+    """Read the manifests that a run published."""
+    read = (pipeline.database.manifests.of_batch(one.batch) for one in result.published)
     return [manifest for manifest in read if manifest is not None]
 
 
-def print_error(results: Sequence[RunResult]) -> int:
+def report_failures(results: Sequence[RunResult]) -> int:
     """Print each batch and stream that failed, and return the exit code.
 
-    A paused stream is not an error: its code is left only where nothing is wrong with the others.
+    A paused stream is not an error: its code counts only if nothing else is wrong.
     """
     failed = [one for result in results for one in result.failed]
     ended = [result.error for result in results if result.error is not None]
@@ -118,7 +139,7 @@ def print_error(results: Sequence[RunResult]) -> int:
         one.error or f"{one.batch.job}: batch {one.batch.key} is {one.state}." for one in failed
     ]
     for reason in dict.fromkeys([*map(str, errors), *reasons]):
-        complain(reason)
+        print_error(reason)
     paused = [error for error in ended if isinstance(error, JobPausedError)]
     for error in paused:
         note(str(error))
@@ -127,15 +148,14 @@ def print_error(results: Sequence[RunResult]) -> int:
     return EXIT_SOME_FAILED if failed else exit_code(paused) if paused else 0
 
 
-def result_json(pipeline: "Pipeline", drained: RunResult) -> dict[str, Any]:
-    """Describe a drain for programs."""
+def _result_json(pipeline: "Pipeline", result: RunResult) -> dict[str, Any]:
     return {
-        "stream": drained.stream,
-        "files_found": drained.files_found,
-        "files_changed": drained.files_changed,
-        "items_registered": drained.items_registered,
-        "batches_planned": drained.batches_planned,
-        "published": [manifest.to_json() for manifest in manifests(pipeline, drained)],
+        "stream": result.stream,
+        "files_found": result.files_found,
+        "files_changed": result.files_changed,
+        "items_registered": result.items_registered,
+        "batches_planned": result.batches_planned,
+        "published": [manifest.to_json() for manifest in manifests(pipeline, result)],
         "failed": [
             {
                 "job": one.batch.job,
@@ -143,75 +163,174 @@ def result_json(pipeline: "Pipeline", drained: RunResult) -> dict[str, Any]:
                 "attempts": one.attempts,
                 "error": one.error,
             }
-            for one in drained.failed
+            for one in result.failed
         ],
-        "error": None if drained.error is None else str(drained.error),
+        "error": None if result.error is None else str(result.error),
     }
 
 
-def print_result(pipeline: "Pipeline", stream: Stream, drained: RunResult) -> None:
-    """Print what a drain did, station by station."""
-    head(drained.stream)
-    _print_arrivals(stream, drained)
-    if isinstance(drained.error, JobPausedError):
-        say("  stopped     since the job is paused")
-    elif isinstance(drained.error, LandingTroubleError):
-        say("  skipped     something that landed (see the end)")
-    elif drained.error is not None:
-        say("  stopped     by an error (see the end)")
-    elif not drained.statuses:
+def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> None:
+    """Print what a run did, step by step."""
+    head(result.stream)
+    if isinstance(stream.source, Source):
+        fact("1 land", f"files: {result.files_found}, in {shown(stream.source.uri)}")
+        fact("2 register", f"new items: {result.items_registered}")
+        if changed := result.files_changed:
+            text = f"files changed after they were registered: {changed}; "
+            fact("", f"{text}`batch-pipeline plan {result.stream}` lists them")
+    else:
+        fact("1 land", f"rows of {stream.source.place}, a meta table of your own")
+    if isinstance(result.error, JobPausedError):
+        fact("stopped", "the job is paused")
+    elif isinstance(result.error, LandingTroubleError):
+        fact("skipped", "a file that landed (see the end)")
+    elif result.error is not None:
+        fact("stopped", "by an error (see the end)")
+    elif not result.statuses:
         say("  nothing left to encode")
-    if not drained.statuses:
-        return
-    done = manifests(pipeline, drained)
-    _print_plan(drained)
-    _print_encoded(done)
-    for one in drained.failed:
-        key, of = _key_and_job(drained, one.batch)
-        say(f"  failed      {key}{of}, attempt {one.attempts} (reason: see the end)")
-    root = shown(stream.storage.root)
-    say(f"  7 publish   manifests: {len(done)}, in {root}/manifests")
+    if result.statuses:
+        _print_batches(stream, result, manifests(pipeline, result))
 
 
-def _print_arrivals(stream: Stream, drained: RunResult) -> None:
-    if not isinstance(stream.source, Source):
-        say(f"  1 land      rows of {stream.source.place}, a meta table of your own")
-        return
-    say(f"  1 land      files: {drained.files_found}, in {shown(stream.source.uri)}")
-    say(f"  2 register  new items: {drained.items_registered}")
-    if changed := drained.files_changed:
-        say(
-            f"              files changed after they were registered: {changed}; "
-            f"`batch-pipeline plan {drained.stream}` names them"
-        )
-
-
-def _print_plan(drained: RunResult) -> None:
-    say(f"  3 plan      new batches: {drained.batches_planned}; encoded now:")
-    shown = drained.statuses if len(drained.statuses) <= 12 else drained.statuses[:10]
-    for one in shown:
+def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) -> None:
+    """Print the steps from 3 on."""
+    statuses = result.statuses
+    fact("3 plan", f"new batches: {result.batches_planned}; encoded now:")
+    listed = statuses if len(statuses) <= 12 else statuses[:10]
+    for one in listed:
         weight = format_bytes(one.batch.weight)
-        key, of = _key_and_job(drained, one.batch)
-        say(f"              {key}  files: {one.batch.count:>4}  {weight:>10}{of}")
-    if len(shown) < len(drained.statuses):
-        say(f"              … and {len(drained.statuses) - len(shown)} more")
-    say("  4 partition each batch is a partition of the Dagster asset of that key")
-
-
-def _key_and_job(drained: RunResult, batch: Batch) -> tuple[str, str]:
-    """Return the partition key, and for a backfill its job."""
-    if batch.job == drained.stream or batch.item_ids is not None:
-        return stream_batch_key(batch, drained.stream), ""
-    return batch.key, f"  {batch.job}"
-
-
-def _print_encoded(done: Sequence[Manifest]) -> None:
+        key, of = _key_and_job(result, one.batch)
+        fact("", f"{key}  files: {one.batch.count:>4}  {weight:>10}{of}")
+    if len(listed) < len(statuses):
+        fact("", f"… and {len(statuses) - len(listed)} more")
+    fact("4 partition", "each batch is a partition of the Dagster asset of that key")
     attempts = max((manifest.attempt for manifest in done), default=0)
-    say(f"  5 claim     attempts succeeded: {len(done)} (highest number {attempts})")
+    fact("5 claim", f"attempts succeeded: {len(done)} (highest number {attempts})")
     parts = sum(len(manifest.part_files) for manifest in done)
     size = format_bytes(sum(manifest.size_bytes for manifest in done))
+    fact("6 encode", f"part files: {parts}, {size}")
     read = sum(manifest.records_read for manifest in done)
     written = sum(manifest.records for manifest in done)
     bad = sum(manifest.records_quarantined for manifest in done)
-    say(f"  6 encode    part files: {parts}, {size}")
-    say(f"              records: {read} read = {written} written + {bad} quarantined")
+    fact("", f"records: {read} read = {written} written + {bad} quarantined")
+    for one in result.failed:
+        key, of = _key_and_job(result, one.batch)
+        fact("failed", f"{key}{of}, attempt {one.attempts} (reason: see the end)")
+    fact("7 publish", f"manifests: {len(done)}, in {shown(stream.storage.root)}/manifests")
+
+
+def _key_and_job(result: RunResult, batch: Batch) -> tuple[str, str]:
+    """Return the partition key, and for a backfill its job."""
+    if batch.job == result.stream or batch.item_ids is not None:
+        return stream_batch_key(batch, result.stream), ""
+    return batch.key, f"  {batch.job}"
+
+
+_SHOWN = 20
+
+
+@click.command()
+@one_stream
+@some_batches
+@click.option("--all", "everything", is_flag=True, help="All published batches.")
+@click.option("--since", metavar="TIME", help="Only those published at this time or later.")
+@click.option("--until", metavar="TIME", help="Only those published before this time.")
+@removed_option("--before", "Use --until.", is_flag=False)
+@dry_run
+@as_json
+def reprocess(
+    stream: str,
+    batch: tuple[str, ...],
+    *,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+    **published: str | None,
+) -> None:
+    """Encode and publish batches of STREAM again, after a change of code, settings or sources.
+
+    Each batch gets a new generation, which replaces the previous one in messages and targets. If it
+    fails, the previous generation stays. After an interruption, the command prints the --until with
+    which to continue. Give one of --batch, --all, --since or --until; times are ISO 8601 with a
+    time zone, and a date is midnight UTC. --dry-run works while `dev` or other commands are
+    running.
+
+    Exit codes: 3 if some batches failed.
+
+    \b
+    Example:
+      batch-pipeline reprocess orders --all --dry-run
+    """
+    from batch_pipeline.defs.in_process import open_exclusively, open_shared, select_batches
+    from batch_pipeline.defs.in_process import reprocess as do_it
+
+    if (batch and everything) or not (batch or everything or any(published.values())):
+        raise click.UsageError("Choose: --batch BATCHES, --all, --since TIME or --until TIME.")
+    times = {
+        name: None if time is None else parse_time(time, name=f"--{name}")
+        for name, time in published.items()
+    }
+    command = "batch-pipeline reprocess"
+    results: list[ReprocessResult] = []
+    with ExitStack() as stack:
+        pipeline = stack.enter_context(opened())
+        one = pipeline.stream(stream)
+        dagster = open_shared(pipeline) if dry_run else open_exclusively(pipeline, command)
+        instance = stack.enter_context(dagster)
+        stack.enter_context(progress())
+        selected = select_batches(pipeline, one, instance, keys=batch, **times)
+        try:
+            if not dry_run:
+                results = do_it(pipeline, one, instance, selected)
+        except (KeyboardInterrupt, PipelineError):
+            if selected.moment is not None:
+                since = [] if published["since"] is None else ["--since", published["since"]]
+                words = [stream, *(f"--batch {key}" for key in batch), *since]
+                words += ["--until", selected.moment.isoformat()]
+                note(f"To process the rest, run: {command} {' '.join(words)}")
+            raise
+    if as_json:
+        batches = _reprocessed_json(selected, results)
+        print_json({"stream": stream, "dry_run": dry_run, "batches": batches})
+    else:
+        _print_reprocessed(stream, selected, results)
+    failed = [each for each in results if not each.is_new]
+    for each in failed:
+        print_error(each.after.error or "it was not started; see the log of its run in Dagster")
+    sys.exit(EXIT_SOME_FAILED if failed else 0)
+
+
+def _print_reprocessed(
+    stream: str, selected: "ReprocessSelection", results: "Sequence[ReprocessResult]"
+) -> None:
+    if not selected.partitions:
+        say(f"{stream}: no published batch is selected.")
+        return
+    head(stream)
+    for (key, status), one in islice(zip_longest(selected.partitions.items(), results), _SHOWN):
+        what = f"generation {status.generation}"
+        if one is not None:
+            what = f"generation {one.after.generation}" if one.is_new else f"failed, keeps {what}"
+        weight = format_bytes(status.batch.weight)
+        say(f"  {key}  files: {status.batch.count:>4}  {weight:>10}  {what}")
+    every = len(selected.batches)
+    if every > _SHOWN:
+        say(f"  … and {every - _SHOWN} more")
+    made = sum(one.is_new for one in results)
+    fact("batches", f"{made} of {every} published again" if results else f"{every} to encode")
+
+
+def _reprocessed_json(
+    selected: "ReprocessSelection", results: "Sequence[ReprocessResult]"
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "batch_id": key,
+            "items": status.batch.count,
+            "weight_bytes": status.batch.weight,
+            "generation": status.generation if one is None else one.after.generation,
+            "is_new": one is not None and one.is_new,
+            "error": None if one is None or one.is_new else one.after.error,
+        }
+        for (key, status), one in zip_longest(selected.partitions.items(), results)
+    ]

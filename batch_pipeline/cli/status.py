@@ -1,4 +1,4 @@
-"""The command `status`: where streams stand, and what to do where something is wrong."""
+"""The command `status`: the state of streams, and what to do about problems."""
 
 import re
 from collections import Counter
@@ -181,7 +181,7 @@ def _in_short(report: dict[str, Any], now: datetime) -> str:
         said.append(f"items waiting: {count:,}{oldest}")
     if said:
         return "; ".join([*said, f"last published {last}"] if last else said)
-    return f"all is published, the last {last}" if last else "nothing is registered yet"
+    return f"everything is published, last {last}" if last else "nothing is registered yet"
 
 
 def _next_steps(report: dict[str, Any]) -> Iterator[str]:

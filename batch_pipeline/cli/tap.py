@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.exit_codes import exit_on_errors
+from batch_pipeline.cli.console import exit_on_errors
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark
@@ -19,7 +19,7 @@ log = logging.getLogger(PublishedTap.name)
 
 @dataclass(frozen=True)
 class InventorySource:
-    """Streams of a streams folder, and what the inventory knows of them."""
+    """Streams of a streams folder, and their published batches in the inventory."""
 
     pipeline: Pipeline
 
@@ -48,8 +48,8 @@ class BatchPipelineTap(PublishedTap):
 
     def open_source(self) -> PublishedSource:
         """Open the inventory that the configuration or the environment names."""
-        asked = {"home": "home", "streams_folder": "streams", "inventory_conn": "inventory_conn"}
-        given = {setting: self.config.get(name) for name, setting in asked.items()}
+        names = {"home": "home", "streams": "streams_folder", "inventory_conn": "inventory_conn"}
+        given = {setting: self.config.get(name) for setting, name in names.items()}
         environment = dict(os.environ)
         settings = load_settings(settings=given, environment=environment)
         pipeline = Pipeline(settings, environment)

@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.console import complain
-from batch_pipeline.cli.exit_codes import EXIT_OPERATOR, exit_on_errors
+from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.stream_file import (
     FILE_NAME,
@@ -56,7 +55,7 @@ class PipelineLandings:
 
     @cached_property
     def _streams(self) -> dict[str, Stream]:
-        """The streams that can be read; what is wrong with others is no business of these."""
+        """The streams with valid files; a target does not report the other files."""
         return load_valid_streams(self._pipeline.settings.streams)[0]
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
@@ -88,7 +87,7 @@ class PipelineLandings:
             self._pipeline.close()
 
     def _described(self, name: str) -> Stream | None:
-        """Read the file in the stream's own folder again: it may be broken, or new."""
+        """Read the file in the stream's own folder again: it may be invalid, or new."""
         path = self._pipeline.settings.streams / name / FILE_NAME
         if path not in find_stream_files(self._pipeline.settings.streams):
             return None
@@ -96,7 +95,7 @@ class PipelineLandings:
         return stream if stream.name == name else None
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
-        """Write a stream file and make the landing folder; somebody quicker is let win."""
+        """Write a stream file and create the landing folder; a concurrent writer's file stays."""
         place = self._pipeline.settings.streams / name
         made = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
@@ -119,7 +118,7 @@ class PipelineLandings:
 
 
 class TargetBatchPipeline(LandingTarget):
-    """Lands what any Singer tap says as files, and registers them in a batch-pipeline."""
+    """Lands the records of any Singer tap as files, and registers them in a batch-pipeline."""
 
     package_name = "batch-pipeline"
 
@@ -140,7 +139,7 @@ def main() -> None:
             error.show()
             code = EXIT_OPERATOR
         except CONFIG_READ_ERRORS as error:
-            complain(f"The config cannot be read: {error}. Nothing was read from the tap.")
+            print_error(f"The config cannot be read: {error}. Nothing was read from the tap.")
             code = EXIT_OPERATOR
     sys.exit(code)
 

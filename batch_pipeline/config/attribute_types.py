@@ -1,16 +1,19 @@
-"""The kinds of value that a stream file holds, as pydantic types.
+"""The kinds of value that a stream file holds, as pydantic types, and the base of its sections.
 
-One value at a time: text to size, duration, location or name; keys are not known here.
+One value at a time: text to size, duration, location, filter or command; keys are not known here.
 """
 
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +28,8 @@ from pydantic_core import PydanticCustomError
 
 from batch_pipeline.config.units import parse_bytes, parse_duration
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.filter import Filter, parse_filter
+from batch_pipeline.model.load import TARGET_NAME
 from batch_pipeline.model.location import (
     MARK,
     S3_SCHEMES,
@@ -74,11 +79,20 @@ def variable_in(text: str) -> str | None:
     return None if match is None else f"${match[1] or match[2]}"
 
 
+_NAME = "1 to 100 letters, digits, '_', '.' or '-', starting with a letter, digit or '_'"
+
+
 def stream_name(text: str) -> str:
     """Check the name of a stream."""
     if not STREAM_NAME.fullmatch(text):
-        allowed = "1 to 100 letters, digits, '_', '.' or '-', starting with a letter, digit or '_'"
-        raise refusal(f"is {text!r:.80}; expected {allowed}")
+        raise refusal(f"is {text!r:.80}; expected {_NAME}")
+    return text
+
+
+def target_name(text: str) -> str:
+    """Check the name of a target."""
+    if not TARGET_NAME.fullmatch(text):
+        raise refusal(f"is the name {text!r:.80}; expected {_NAME}")
     return text
 
 
@@ -138,19 +152,125 @@ def _duration(value: Any) -> timedelta:
         return value if isinstance(value, timedelta) else parse_duration(value, name="")
 
 
-_QUANTITY_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]}
-Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY_SCHEMA)]
-Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY_SCHEMA)]
-Location = Annotated[str, Field(min_length=1), AfterValidator(_location)]
-QueueUrl = Annotated[str, Field(min_length=1), AfterValidator(_queue)]
+_URL = re.compile(r"[a-z][a-z0-9_]*(\+[a-z0-9_]+)?://.*")
+_URL_SECRETS = ("password", "passwd", "pwd", "passfile", "secret", "token")
+_ADVICE = (
+    "expected $NAME of an environment variable that holds the database URL, or a URL without a "
+    "password"
+)
+
+
+def _connection(text: str) -> str:
+    """Check where the database is; the text is never repeated, for it may hold a password."""
+    variable = variable_in(text)
+    if variable is not None:
+        return variable
+    if not _URL.fullmatch(text):
+        raise refusal(f"is neither a variable nor a database URL; {_ADVICE}")
+    try:
+        parts = urlsplit(text)
+        has_password = parts.password is not None
+    except ValueError as error:
+        raise refusal(f"is not a database URL; {_ADVICE}") from error
+    options = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    if has_password or any(secret in name for name in options for secret in _URL_SECRETS):
+        raise refusal(f"holds a password, which a stream file must not; {_ADVICE}")
+    return text
+
+
+def _filter(value: Any) -> Filter:
+    with domain_refusals():
+        return parse_filter(value, "source.meta_table.where")
+
+
+def _variable(text: str) -> str:
+    """Check a variable; the text is never repeated, for it may hold a password."""
+    variable = variable_in(text)
+    if variable is None:
+        raise refusal(
+            "is not a variable; expected $NAME of an environment variable that holds a URL such as "
+            "postgresql://user:password@host:5432/database"
+        )
+    return variable
+
+
+def _command(value: Any) -> tuple[str, ...]:
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise refusal(f"is {value!r:.80}, where a quote is not closed") from error
+    if not isinstance(words, list | tuple) or not all(isinstance(one, str) for one in words):
+        raise refusal("is not a command; expected a line such as target-csv, or a list of words")
+    if not words or not all(words):
+        raise refusal("is empty; expected a command line such as target-csv")
+    if words[0].startswith("~"):
+        problem = f"starts with {words[0]!r:.80}, but no shell expands ~"
+        raise refusal(f"{problem}; expected a full path, or a name on the PATH")
+    if any(one == "--config" or one.startswith("--config=") for one in words):
+        raise refusal("names a --config; write what is in that file below `config`")
+    return tuple(words)
+
+
+_SECRET = re.compile(r"passw|passphrase|secret|token|api_?key|private_?key|credential", re.I)
+
+
+def _config(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise refusal("is not a mapping; expected the keys of the target's configuration")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        problem = f"cannot be written as JSON ({error})"
+        raise refusal(f"{problem}; put dates in quotes, and omit NaN and infinity") from error
+    return _without_secrets(value, ())
+
+
+def _without_secrets(value: Any, path: tuple[str, ...]) -> Any:
+    """Return a configuration with its variables written as `$NAME`; refuse secrets."""
+    if isinstance(value, dict):
+        return {str(key): _without_secrets(one, (*path, str(key))) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(one, path) for one in value]
+    if not isinstance(value, str) or not value:
+        return value
+    variable = variable_in(value)
+    if variable is None and (_SECRET.search(path[-1]) or _has_password(value)):
+        problem = f"holds a secret at {'.'.join(path)}, which a stream file must not"
+        raise refusal(f"{problem}; write $NAME of an environment variable that holds it")
+    return variable or value
+
+
+def _has_password(text: str) -> bool:
+    try:
+        return bool(urlsplit(text).password)
+    except ValueError:
+        return False
+
+
+_QUANTITY = {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]}
+_WORDS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_TERMS = {"type": "array", "items": {"type": "object"}}
+_FILTER = {"anyOf": [_TERMS, {"type": "object"}, {"type": "null"}]}
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]
+Size = Annotated[int, BeforeValidator(_size), WithJsonSchema(_QUANTITY)]
+Duration = Annotated[timedelta, BeforeValidator(_duration), WithJsonSchema(_QUANTITY)]
+Location = Annotated[Text, AfterValidator(_location)]
+QueueUrl = Annotated[Text, AfterValidator(_queue)]
+Connection = Annotated[Text, AfterValidator(_connection)]
+Where = Annotated[Any, BeforeValidator(_filter), WithJsonSchema(_FILTER)]
+TargetName = Annotated[str, AfterValidator(target_name)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Command = Annotated[tuple[str, ...], BeforeValidator(_command), WithJsonSchema(_WORDS)]
+TargetConfig = Annotated[dict[str, Any], BeforeValidator(_config)]
 
 
 class Section(BaseModel):
     """A mapping in a stream file; unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="after")
     def _fits_the_domain(self) -> Self:

@@ -1,8 +1,7 @@
-"""What people write to ask for a backfill of a stream, read into the request. Pure functions."""
+"""Backfills as people request them, on the command line or in Dagster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from batch_pipeline.config.units import parse_bytes, parse_time
 from batch_pipeline.model.backfill import Backfill, Selection
@@ -13,7 +12,7 @@ from batch_pipeline.model.stream import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillForm:
-    """The words of one request; None and empty ones are those that nobody wrote."""
+    """Selection and limits of a backfill as text; None and empty values are not given."""
 
     first_id: int | None = None
     last_id: int | None = None
@@ -24,30 +23,26 @@ class BackfillForm:
     max_weight: str | None = None
     max_count: int | None = None
 
+    def request(self, stream: Stream, name: str) -> Backfill:
+        """Return the backfill of a stream; limits that are not given are those of the stream.
 
-def backfill_request(stream: Stream, name: str, asked: BackfillForm) -> Backfill:
-    """Read a request; limits that are not stated are those of the stream.
-
-    Raises:
-        InvalidValueError: a word is no id, time or limit, or they do not go together.
-    """
-    selection = Selection(
-        ids=IdRange(
-            first_id=MIN_ID if asked.first_id is None else asked.first_id,
-            last_id=MAX_ID if asked.last_id is None else asked.last_id,
-        ),
-        since=_time(asked.since, "since"),
-        until=_time(asked.until, "until"),
-        item_ids=tuple(asked.items) or None,
-        failed_only=asked.failed_only,
-    )
-    weight, count, usual = asked.max_weight, asked.max_count, stream.limits
-    limits = Limits(
-        max_weight=usual.max_weight if weight is None else parse_bytes(weight, name="max_weight"),
-        max_count=usual.max_count if count is None else count,
-    )
-    return Backfill.of_stream(stream.name, name, selection, limits)
-
-
-def _time(text: str | None, name: str) -> datetime | None:
-    return None if text is None else parse_time(text, name=name)
+        Raises:
+            InvalidValueError: a value is not an id, time or limit, or they contradict each other.
+        """
+        selection = Selection(
+            ids=IdRange(
+                first_id=MIN_ID if self.first_id is None else self.first_id,
+                last_id=MAX_ID if self.last_id is None else self.last_id,
+            ),
+            since=None if self.since is None else parse_time(self.since, name="since"),
+            until=None if self.until is None else parse_time(self.until, name="until"),
+            item_ids=tuple(self.items) or None,
+            failed_only=self.failed_only,
+        )
+        weight, count = stream.limits.max_weight, stream.limits.max_count
+        if self.max_weight is not None:
+            weight = parse_bytes(self.max_weight, name="max_weight")
+        limits = Limits(
+            max_weight=weight, max_count=count if self.max_count is None else self.max_count
+        )
+        return Backfill.of_stream(stream.name, name, selection, limits)

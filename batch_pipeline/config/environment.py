@@ -75,30 +75,24 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
-        default_factory=lambda: Path.cwd() / ".batch_pipeline",
-        description="Folder of the embedded services; .batch_pipeline below the current one.",
+        default_factory=lambda: Path.cwd() / ".batch_pipeline"
     )
+    """Folder of the embedded services; .batch_pipeline below the current one."""
     streams: Annotated[Path, AfterValidator(_absolute)] = Field(
-        default_factory=lambda given: _streams_folder(given["home"]),
-        description="Folder with <name>/defs.yaml per stream; streams below the current one, or "
-        "the demo's while there is no such folder.",
+        default_factory=lambda given: _streams_folder(given["home"])
     )
-    inventory_conn: _PostgresUrl | None = Field(
-        default=None, description="Postgres URL of the inventory; the embedded server if left out."
-    )
-    meta_conn: _DatabaseUrl | None = Field(
-        default=None, description="URL of the meta tables' database; the inventory's if left out."
-    )
-    spark_remote: _SparkConnectUrl | None = Field(
-        default=None, description="Spark Connect URL; a session of its own if left out."
-    )
-    spark_master: Annotated[str, AfterValidator(_master)] = Field(
-        default="local[*]", description="Spark master; all cores of this machine if left out."
-    )
-    spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = Field(
-        default=None,
-        description="Archive of what executors import, made by `pack`; what they have if left out.",
-    )
+    """Folder with <name>/defs.yaml per stream; streams below the current one, or the demo's while
+    there is no such folder."""
+    inventory_conn: _PostgresUrl | None = None
+    """Postgres URL of the inventory; the embedded server if left out."""
+    meta_conn: _DatabaseUrl | None = None
+    """URL of the meta tables' database; the inventory's if left out."""
+    spark_remote: _SparkConnectUrl | None = None
+    """Spark Connect URL; a session of its own if left out."""
+    spark_master: Annotated[str, AfterValidator(_master)] = "local[*]"
+    """Spark master; all cores of this machine if left out."""
+    spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = None
+    """Archive of what executors import, made by `pack`; what they have if left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,16 @@
-"""Stream files: reading them, with the line of each problem, and writing new ones."""
+"""Stream files: read them, with the line of each problem, and write new ones.
+
+In this order: files and folders, the description of problems, YAML with lines, new files.
+"""
 
 import difflib
 import json
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,16 +20,231 @@ from pydantic_core import ErrorDetails
 from batch_pipeline.config.attribute_types import REFUSAL
 from batch_pipeline.config.stream_attributes import StreamAttributes, alternatives
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.config.yaml_lines import Document, Problem, YamlProblemError, parse_yaml
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, StreamFileError
 from batch_pipeline.model.stream import Source, Stream
 
+FILE_NAME = "defs.yaml"
+COMPONENT = "batch_pipeline.BatchStream"
+_SHOWN_PROBLEMS = 10
+_NEXT_STEP = "The stream was not loaded. Correct the file and run again."
 
-def check_apart(stream: Stream) -> None:
-    """Check that no file that the stream writes is one that its landing lists.
 
-    Hidden folders of a landing are not listed, so that it may write there.
+class StreamFile(BaseModel):
+    """The whole of a stream file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    type: Literal["batch_pipeline.BatchStream"]
+    attributes: StreamAttributes
+
+
+class Problem(NamedTuple):
+    """Something wrong in the text, at a line counted from 1 (None: the whole file)."""
+
+    line: int | None
+    text: str
+
+
+class YamlProblemError(Exception):
+    """The text is not a usable YAML document; `problem` says where and why."""
+
+    def __init__(self, line: int | None, text: str) -> None:
+        super().__init__(text)
+        self.problem = Problem(line, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A parsed document: its value, its nodes if it is from a text, and keys given twice."""
+
+    value: Any
+    root: yaml.Node | None = None
+    duplicates: tuple[Problem, ...] = ()
+
+    def line(self, path: Sequence[Hashable], *, of_key: bool = False) -> int:
+        """Return the line of a value (or its key), or of its nearest ancestor in the text."""
+        node, key_line = self.root, 1
+        for key in path:
+            key_node, node = _child(node, key)
+            if key_node is None:
+                return key_line
+            key_line = _line(key_node)
+        return key_line if of_key or node is None else _line(node)
+
+
+def read_stream_file(path: Path) -> Stream:
+    """Read one stream file; paths in it are relative to its folder.
+
+    Raises:
+        StreamFileError: it cannot be read or used; lists all problems, each with its line.
+    """
+    return _read(path)[0]
+
+
+def find_stream_files(folder: Path) -> list[Path]:
+    """List `<folder>/<name>/defs.yaml` by name, without hidden folders; empty without a folder."""
+    files = folder.glob(f"*/{FILE_NAME}")
+    return sorted(path for path in files if not path.parent.name.startswith("."))
+
+
+def load_streams(folder: Path) -> dict[str, Stream]:
+    """Read all streams of a folder, by name and in the order of their files.
+
+    Raises:
+        ConfigurationError: there is no stream file, or no folder.
+        StreamFileError, ConfigurationError: files cannot be used, or two name the same stream.
+    """
+    streams, errors = load_valid_streams(folder)
+    if errors:
+        raise invalid_files_error(errors)
+    if not streams:
+        raise no_streams(folder)
+    return streams
+
+
+def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
+    """Read all valid streams of a folder, and return the errors of the other files.
+
+    If two files have the same stream, neither is loaded: which one owns the batches is unknown.
+    """
+    read, errors, streams = [], [], {}
+    for path in find_stream_files(folder):
+        try:
+            read.append((path, *_read(path)))
+        except StreamFileError as error:
+            errors.append(error)
+    for path, stream, line in read:
+        same = [str(one) for one, other, _ in read if other.name == stream.name and one != path]
+        if same:
+            problem = f"the stream {stream.name} is also described by {', '.join(same)}"
+            step = "Neither was loaded. Rename one or remove one of the files, then run again."
+            errors.append(StreamFileError(str(path), line, problem, step, stream.name))
+        else:
+            streams[stream.name] = stream
+    return streams, sorted(errors, key=lambda error: error.path)
+
+
+def invalid_files_error(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
+    """Return one error for all stream files that cannot be used."""
+    if len(errors) == 1:
+        return errors[0]
+    return ConfigurationError(
+        "\n".join([f"Invalid stream files: {len(errors)}.", *map(str, errors)])
+    )
+
+
+def no_streams(folder: Path) -> ConfigurationError:
+    """Return the error of a folder without stream files."""
+    return ConfigurationError(
+        f"There is no stream file <name>/{FILE_NAME} in {folder}. Nothing was done. Run "
+        f"`batch-pipeline init --from FOLDER` to create one for your files, set "
+        f"BATCH_PIPELINE_STREAMS to another folder, or try `batch-pipeline demo`."
+    )
+
+
+def read_component(path: Path, *, number: int, fill: Callable[[Any], Any]) -> Stream:
+    """Read the stream of one component in a file of a Dagster project, counted from 0.
+
+    `fill` replaces templates in the attributes. The other keys of the file are Dagster's.
+
+    Raises:
+        StreamFileError: the attributes cannot be used; lists all problems, with lines.
+    """
+    document = _parse(path, number)
+    value: dict[str, Any] = {"type": COMPONENT}
+    if isinstance(document.value, dict) and "attributes" in document.value:
+        value["attributes"] = fill(document.value["attributes"])
+    return _stream_in(path, replace(document, value=value))
+
+
+def describe_stream(stream: str, *, folder: Path | None = None, **attributes: Any) -> Stream:
+    """Describe a stream in Python, with the keys below `attributes` in a stream file.
+
+    `folder` is where relative paths start (default: the current folder).
+
+    Raises:
+        ConfigurationError: they cannot be used; lists all problems.
+    """
+    return stream_of({"stream": stream, **attributes}, folder or Path.cwd())
+
+
+def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
+    """Return the stream that these `attributes` of a file define; `base` is where paths start.
+
+    Raises:
+        ConfigurationError: they cannot be used; lists all problems.
+    """
+    document = Document(value={"type": COMPONENT, "attributes": dict(attributes)})
+    made = _stream_or_problems(document, base)
+    if isinstance(made, Stream):
+        return made
+    problem = ";\n  ".join(one.text for one in made[:_SHOWN_PROBLEMS])
+    stop = "" if problem.endswith("?") else "."
+    raise ConfigurationError(
+        f"The stream {str(attributes.get('stream', ''))!r}: {problem}{stop} It was not made. "
+        f"Correct the arguments."
+    )
+
+
+def _read(path: Path) -> tuple[Stream, int]:
+    """Read a file; return its stream and the line of the stream's name."""
+    document = _parse(path, None)
+    if not isinstance(document.value, dict):
+        text = f"the file has no keys and values; expected `type: {COMPONENT}` and `attributes:`"
+        raise _error(path, [Problem(document.line(()), text)])
+    return _stream_in(path, document), document.line(("attributes", "stream"))
+
+
+def _parse(path: Path, number: int | None) -> Document:
+    try:
+        return _parse_yaml(path.read_bytes(), number=number)
+    except OSError as error:
+        problem = f"the file cannot be read ({error.strerror or type(error).__name__})"
+        raise StreamFileError(str(path), None, problem, _NEXT_STEP) from error
+    except YamlProblemError as error:
+        raise _error(path, [error.problem]) from error
+
+
+def _stream_in(path: Path, document: Document) -> Stream:
+    made = _stream_or_problems(document, path.absolute().parent)
+    if isinstance(made, Stream):
+        return made
+    name = None
+    with suppress(KeyError, TypeError):
+        name = document.value["attributes"]["stream"]
+    raise _error(path, made, name if isinstance(name, str) else None)
+
+
+def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:
+    try:
+        file = StreamFile.model_validate(document.value)
+    except ValidationError as error:
+        problems = [_problem(document, one) for one in error.errors(include_url=False)]
+        return [*problems, *document.duplicates]
+    if document.duplicates:
+        return [*document.duplicates]
+    try:
+        stream = file.attributes.to_stream(base)
+        _check_apart(stream)
+    except InvalidValueError as error:
+        line = document.line(("attributes", *_split(error.name)))
+        return [Problem(line, str(error).rstrip("."))]
+    return stream
+
+
+def _error(path: Path, problems: list[Problem], stream: str | None = None) -> StreamFileError:
+    first, *others = sorted(problems, key=lambda problem: problem.line or 0)
+    texts = [first.text, *(f"line {one.line}: {one.text}" for one in others)]
+    if len(texts) > _SHOWN_PROBLEMS:
+        texts[_SHOWN_PROBLEMS:] = [f"and {len(texts) - _SHOWN_PROBLEMS} more"]
+    return StreamFileError(str(path), first.line, ";\n  ".join(texts), _NEXT_STEP, stream)
+
+
+def _check_apart(stream: Stream) -> None:
+    """Check that the landing does not list files that the stream writes.
+
+    Hidden folders of a landing are not listed, so the stream may write there.
 
     Raises:
         InvalidValueError: storage is the landing, or lies in it.
@@ -36,8 +254,8 @@ def check_apart(stream: Stream) -> None:
     landing, root = stream.source.uri, stream.storage.root
     inside = f"/{root}/".removeprefix(f"/{landing}/")
     if f"{root}/".startswith(f"{landing}/") and "/." not in f"/{inside}":
-        expected = f"a place outside of `source.uri` ({landing}), or part files land there, and"
-        raise InvalidValueError("storage.root", root, f"{expected} are read and written again")
+        expected = f"a place outside of `source.uri` ({landing}), or else part files land there"
+        raise InvalidValueError("storage.root", root, f"{expected} and are read again")
 
 
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
@@ -54,13 +272,12 @@ _REMOVED = {
     "these keys out to keep all generations",
 }
 _REMOVED_VALUES = {("`source.format`", "text"): _AS_CSV}
+# What pydantic says in terms of Python, or in more words.
 _EXPECTED = {
-    "string_type": "text (in quotes where YAML takes it for something else)",
+    "string_type": "text (in quotes if YAML reads it as another type)",
     "int_type": "a whole number",
-    "float_type": "a number",
     "tuple_type": "a list, for example [a, b]",
     "model_type": "keys and values",
-    "model_attributes_type": "keys and values",
     "string_too_short": "some text",
     "too_short": "at least one entry",
     "greater_than_equal": "at least {ge}",
@@ -81,7 +298,7 @@ def _problem(document: Document, error: ErrorDetails) -> Problem:
         text, path = f"{_dotted(path)} is missing", path[:-1]
     elif kind == REFUSAL:
         if context["key"]:
-            path = ("attributes", *keys_of(context["key"]))
+            path = ("attributes", *_split(context["key"]))
         text, of_key = f"{_dotted(path)} {context['problem']}", False
     elif isinstance(value, str) and (_dotted(path), value) in _REMOVED_VALUES:
         text = f"{_dotted(path)} {value} was removed; {_REMOVED_VALUES[_dotted(path), value]}"
@@ -92,10 +309,10 @@ def _problem(document: Document, error: ErrorDetails) -> Problem:
         shown = "keys and values" if isinstance(value, dict) else f"{value!r:.80}"
         of_key = value is None
         text = f"{_dotted(path)} is {'empty' if of_key else shown}; expected {expected}"
-    return Problem(line=document.line(path, of_key=of_key), text=text)
+    return Problem(document.line(path, of_key=of_key), text)
 
 
-def keys_of(dotted: str) -> list[Hashable]:
+def _split(dotted: str) -> list[Hashable]:
     """Split `a.b[0].c` into its keys; entries are counted from 0."""
     return [int(index) if index else key for key, index in _KEYS.findall(dotted)]
 
@@ -114,24 +331,25 @@ def _known_keys(path: tuple[Hashable, ...]) -> str:
     return f"known keys: {', '.join(_fields_at(path))}"
 
 
-def _fields_at(path: tuple[Hashable, ...]) -> dict[str, FieldInfo]:
-    """Find the fields of the section at a place, by their keys in the file."""
-    fields, is_named = _fields(StreamFile), False
+def _fields_at(path: Sequence[Hashable]) -> dict[str, FieldInfo]:
+    """Return the fields of the section at a place, by their keys in the file."""
+    model: type[BaseModel] = StreamFile
+    is_named = False
     for key in path:
         if isinstance(key, int) or is_named:
             is_named = False
-            continue  # an entry of a list, or a name of the writer's own: the section is known
-        annotation = fields[str(key)].annotation
-        fields, is_named = _fields(_model_in(annotation)), get_origin(annotation) is dict
-    return fields
+            continue  # an entry of a list, or a name that the user chose: the section is known
+        annotation = _fields(model)[str(key)].annotation
+        model, is_named = _section_in(annotation), get_origin(annotation) is dict
+    return _fields(model)
 
 
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def _model_in(annotation: Any) -> type[BaseModel]:
-    """Find the section that an annotation holds, alone or as the entries of a list."""
+def _section_in(annotation: Any) -> type[BaseModel]:
+    """Return the section of an annotation: itself, or that of the entries of a list or mapping."""
     candidates = [annotation, *get_args(annotation)]
     return next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
 
@@ -145,270 +363,193 @@ def _dotted(path: tuple[Hashable, ...]) -> str:
     return f"`{text}`"
 
 
-FILE_NAME = "defs.yaml"
-COMPONENT = "batch_pipeline.BatchStream"
-_SHOWN_PROBLEMS = 10
-_NEXT_STEP = "The stream was not loaded. Correct the file and run again."
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_MOST_VALUES = 100_000  # of a document, those that aliases repeat counted each time
 
 
-class StreamFile(BaseModel):
-    """The whole of a stream file."""
+def _parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
+    """Parse one UTF-8 document; with a `number`, that one of several, counted from 0.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    type: Literal["batch_pipeline.BatchStream"]
-    attributes: StreamAttributes
-
-
-def read_stream_file(path: Path) -> Stream:
-    """Read one stream file; paths in it are relative to its folder.
+    Only the types of the safe loader are built.
 
     Raises:
-        StreamFileError: it cannot be read or used; tells all its problems, each with its line.
+        YamlProblemError: it is not UTF-8 or YAML, is empty, or holds several documents and
+            no `number`.
     """
-    return _read(path)[0]
-
-
-def find_stream_files(folder: Path) -> list[Path]:
-    """List `<folder>/<name>/defs.yaml` by name, hidden folders left out; empty without a folder."""
-    found = folder.glob(f"*/{FILE_NAME}")
-    return sorted(path for path in found if not path.parent.name.startswith("."))
-
-
-def load_streams(folder: Path) -> dict[str, Stream]:
-    """Read all streams of a folder, by name and in the order of their files.
-
-    Raises:
-        ConfigurationError: there is no stream file, or no folder.
-        StreamFileError, ConfigurationError: files cannot be used, or two name the same stream.
-    """
-    streams, errors = load_valid_streams(folder)
-    if errors:
-        raise invalid_file_error(errors)
-    if not streams:
-        raise no_streams(str(folder))
-    return streams
-
-
-def invalid_file_error(errors: Sequence[StreamFileError]) -> StreamFileError | ConfigurationError:
-    """Return one error for all stream files that cannot be used."""
-    return errors[0] if len(errors) == 1 else invalid_files_error(errors)
-
-
-def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
-    """Read all valid streams of a folder, and return the errors of the other files.
-
-    A name that two files claim is loaded from neither: which one owns the batches cannot be known.
-    """
-    read, errors, streams = [], [], {}
-    for path in find_stream_files(folder):
-        try:
-            read.append((path, *_read(path)))
-        except StreamFileError as error:
-            errors.append(error)
-    for path, stream, line in read:
-        same = [str(one) for one, other, _ in read if other.name == stream.name and one != path]
-        if same:
-            problem = f"the stream {stream.name} is also described by {', '.join(same)}"
-            step = "Neither was loaded. Rename one or remove one of the files, then run again."
-            errors.append(StreamFileError(str(path), line, problem, step, stream.name))
-        else:
-            streams[stream.name] = stream
-    return streams, sorted(errors, key=lambda error: error.path)
-
-
-def read_component(path: Path, *, number: int, fill: Callable[[Any], Any]) -> Stream:
-    """Read the stream of one component in a file of a Dagster project, counted from 0.
-
-    `fill` replaces templates in the attributes. What else the file says is Dagster's.
-
-    Raises:
-        StreamFileError: the attributes cannot be used; tells all their problems, with lines.
-    """
-    document = _parsed(path, number)
-    value: dict[str, Any] = {"type": COMPONENT}
-    if isinstance(document.value, dict) and "attributes" in document.value:
-        value["attributes"] = fill(document.value["attributes"])
-    return _stream_in(path, replace(document, value=value))
-
-
-def describe_stream(stream: str, *, folder: Path | None = None, **attributes: Any) -> Stream:
-    """Describe a stream in Python, with the keys that stand below `attributes` in a stream file.
-
-    `folder` is where relative paths start (default: the current folder).
-
-    Raises:
-        ConfigurationError: they cannot be used; tells all their problems.
-    """
-    return stream_of({"stream": stream, **attributes}, folder or Path.cwd())
-
-
-def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
-    """Make a stream of what stands below `attributes` in a file; `base` is where paths start.
-
-    Raises:
-        ConfigurationError: they cannot be used; tells all their problems.
-    """
-    value = {"type": COMPONENT, "attributes": dict(attributes)}
-    document = Document(value=value, key_lines={}, value_lines={}, duplicates=())
-    made = _stream_or_problems(document, base)
-    if isinstance(made, list):
-        problem = ";\n  ".join(one.text for one in made[:_SHOWN_PROBLEMS])
-        stop = "" if problem.endswith("?") else "."
-        raise ConfigurationError(
-            f"The stream {str(attributes.get('stream', ''))!r}: {problem}{stop} It was not made. "
-            f"Correct the arguments."
-        )
-    return made
-
-
-def _read(path: Path) -> tuple[Stream, int]:
-    """Read a file and the line of its stream's name."""
-    document = _parsed(path, None)
-    if not isinstance(document.value, dict):
-        line = document.line(())
-        text = f"the file holds no keys and values; expected `type: {COMPONENT}` and `attributes:`"
-        raise _error(path, [Problem(line=line, text=text)])
-    return _stream_in(path, document), document.line(("attributes", "stream"))
-
-
-def _parsed(path: Path, number: int | None) -> Document:
     try:
-        return parse_yaml(path.read_bytes(), number=number)
-    except OSError as error:
-        problem = f"the file cannot be read ({error.strerror or type(error).__name__})"
-        raise StreamFileError(str(path), None, problem, _NEXT_STEP) from error
-    except YamlProblemError as error:
-        raise _error(path, [error.problem]) from error
-
-
-def _stream_in(path: Path, document: Document) -> Stream:
-    made = _stream_or_problems(document, path.absolute().parent)
-    if isinstance(made, list):
-        name = None
-        with suppress(KeyError, TypeError):
-            name = document.value["attributes"]["stream"]
-        raise replace(_error(path, made), stream=name if isinstance(name, str) else None)
-    return made
-
-
-def _stream_or_problems(document: Document, base: Path) -> Stream | list[Problem]:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise YamlProblemError(line, "not UTF-8 text") from error
     try:
-        file = StreamFile.model_validate(document.value)
-    except ValidationError as error:
-        problems = [_problem(document, one) for one in error.errors(include_url=False)]
-        return [*problems, *document.duplicates]
-    if document.duplicates:
-        return list(document.duplicates)
-    try:
-        stream = file.attributes.to_stream(base)
-        check_apart(stream)
-    except InvalidValueError as error:
-        line = document.line(("attributes", *keys_of(error.name)))
-        return [Problem(line=line, text=str(error).rstrip("."))]
-    return stream
+        return _parse_text(text, number)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_problem(error) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlProblemError(line, "a control character is not allowed in YAML") from error
+    except ValueError as error:  # a scalar that looks like a date or number but is none
+        raise YamlProblemError(None, f"a value cannot be read ({error})") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        problem = "a value does not match its tag, such as `!!int` in front of a word"
+        raise YamlProblemError(None, problem) from error
+    except RecursionError as error:
+        raise YamlProblemError(None, "the values are nested too deeply") from error
 
 
-def _error(path: Path, problems: list[Problem]) -> StreamFileError:
-    ordered = sorted(problems, key=lambda problem: problem.line or 0)
-    texts = [
-        one.text if index == 0 else f"line {one.line}: {one.text}"
-        for index, one in enumerate(ordered[:_SHOWN_PROBLEMS])
-    ]
-    if len(ordered) > _SHOWN_PROBLEMS:
-        texts.append(f"and {len(ordered) - _SHOWN_PROBLEMS} more")
-    return StreamFileError(str(path), ordered[0].line, ";\n  ".join(texts), _NEXT_STEP)
+def _parse_text(text: str, number: int | None) -> Document:
+    loader = yaml.SafeLoader(text)
+    for _ in range(number or 0):
+        if loader.check_node():
+            loader.get_node()
+    if number is None:
+        root = loader.get_single_node()
+    else:
+        root = loader.get_node() if loader.check_node() else None
+    if root is None:
+        raise YamlProblemError(None, "the file is empty")
+    duplicates: list[Problem] = []
+    _check(root, set(), {}, duplicates)
+    return Document(value=loader.construct_document(root), root=root, duplicates=tuple(duplicates))
 
 
-def invalid_files_error(problems: Sequence[StreamFileError]) -> ConfigurationError:
-    """Build the error of a folder with stream files that cannot be used."""
-    files = f"Stream files that cannot be used: {len(problems)}."
-    return ConfigurationError("\n".join([files, *map(str, problems)]))
+def _check(
+    node: yaml.Node, around: set[int], sizes: dict[int, int], duplicates: list[Problem]
+) -> int:
+    """Return the number of values in a node, those of aliases counted each time.
+
+    Refuses a value that contains itself, and a few lines whose aliases make very many values:
+    code that walks over such a value, if only to print it, would never end.
+    """
+    line = _line(node)
+    if id(node) in sizes:
+        return sizes[id(node)]
+    if id(node) in around:
+        raise YamlProblemError(line, "a value contains itself through an alias")
+    if isinstance(node, yaml.ScalarNode) and _UNSTORABLE.search(node.value):
+        problem = "a text has a NUL or half of a surrogate pair, which PostgreSQL cannot store"
+        raise YamlProblemError(line, problem)
+    around.add(id(node))
+    size = 1 + sum(_check(child, around, sizes, duplicates) for child in _children(node))
+    around.discard(id(node))
+    if size > _MOST_VALUES:
+        raise YamlProblemError(line, f"aliases make more than {_MOST_VALUES} values of this one")
+    sizes[id(node)] = size
+    duplicates += _duplicates(node)
+    return size
 
 
-def no_streams(folder: str) -> ConfigurationError:
-    """Build the error of a folder without stream files."""
-    return ConfigurationError(
-        f"No stream file found below {folder}. Nothing was done. Write "
-        f"<name>/defs.yaml there, set BATCH_PIPELINE_STREAMS to another folder, or try "
-        f"`batch-pipeline demo`."
-    )
+def _duplicates(node: yaml.Node) -> Iterator[Problem]:
+    """Yield the keys that are given twice. The later one counts, as it does in the value."""
+    first_lines: dict[str, int] = {}
+    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        name, line = str(key.value), _line(key)
+        if name in first_lines:
+            yield Problem(line, f"`{name}` is given twice (first on line {first_lines[name]})")
+        first_lines.setdefault(name, line)
 
 
-_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
-_NOTES = {
-    "stream": "what its assets and its BATCH messages are called",
-    "source.uri": "the folder where files land: a path, relative to this file, or file:///…",
-    "source.include": "patterns of file names, such as orders-*.csv",
-    "source.exclude": "patterns of file names that are left out",
-    "source.format": "csv, jsonl, json, parquet, avro; auto looks into each file",
-    "source.options": "how text files are written",
-    "batch.max_weight": "size of a batch's files together; a heavier file is a batch of its own",
-    "batch.max_count": "files in a batch",
-    "key_properties": "columns that together identify a record",
-    "encoding.format": alternatives(Format),
-    "storage.root": "where the encoded files are written",
-}
-_USUAL: dict[str, Any] = {
-    "source": {"include": ["*"]},
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [one for pair in node.value for one in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _child(node: yaml.Node | None, key: Hashable) -> tuple[yaml.Node | None, yaml.Node | None]:
+    """Return the key and the value of an entry; of a list, the entry itself twice."""
+    if isinstance(node, yaml.MappingNode):
+        pairs = (pair for pair in reversed(node.value) if pair[0].value == str(key))
+        return next(pairs, (None, None))
+    if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+        return node.value[key], node.value[key]
+    return None, None
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError) -> YamlProblemError:
+    mark = error.problem_mark or error.context_mark
+    text = " ".join(part for part in (error.context, error.problem) if part)
+    if error.context == "while scanning an alias" or "alias" in (error.problem or ""):
+        text += " (write patterns that start with * in quotes)"
+    elif "'\\t'" in text:
+        text += " (indent with spaces, not tabs)"
+    text = f"not valid YAML: {text}"
+    if "single document" in text:
+        text = "a second document starts here; the file may contain only one"
+    return YamlProblemError(mark.line + 1 if mark else None, text)
+
+
+# The keys that a new stream file has, in this order, and the values to start with.
+_NEW_KEYS: dict[str, Any] = {
+    "stream": None,
+    "source": {"uri": None, "include": ["*"], "exclude": None, "format": None, "options": None},
     "batch": {"max_weight": 64 * 2**20, "max_count": 1_000},
     "key_properties": [],
     "encoding": {"format": "jsonl", "compression": "gzip"},
+    "storage": {},
+    "on_bad_record": None,
 }
-_ORDER = ("stream", "source", "batch", "key_properties", "encoding", "storage", "on_bad_record")
-_SECTIONS = {"source": ("uri", "include", "exclude", "format", "options")}
+_COMMENTS = {
+    "stream": "name of its assets and BATCH messages",
+    "source.uri": "the folder where files land: a path, relative to this file, or file:///…",
+    "source.include": "patterns of file names, such as orders-*.csv",
+    "source.exclude": "patterns of file names to ignore",
+    "source.format": "csv, jsonl, json, parquet, avro; auto decides file by file",
+    "source.options": "how text files are written",
+    "batch.max_weight": "maximum size of its files; a larger file is a batch of its own",
+    "batch.max_count": "maximum number of files",
+    "key_properties": "columns that together identify a record",
+    "encoding.format": alternatives(Format),
+    "storage.root": "folder of part files",
+}
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
 
 
 def stream_text(
     component: str,
     attributes: Mapping[str, Any],
     *,
-    notes: Mapping[str, str] | None = None,
+    comments: Mapping[str, str] | None = None,
     heading: Sequence[str] = (),
 ) -> str:
-    """Write a stream file: the keys given, and the usual ones that are not.
+    """Write a stream file with these attributes, and those that a new file always has.
 
-    `notes` are comments by dotted key, instead of the usual ones or beside keys that have none;
-    `heading` are lines of a comment above the attributes.
+    `comments` replace or complete the usual ones, by dotted key; `heading` are lines of a comment
+    above the attributes.
     """
-    comments = _NOTES | dict(notes or {})
-    lines = [f"type: {component}", "", *(f"# {_line(one)}" for one in heading), "attributes:"]
-    for key in _ORDER:
-        usual, value = _USUAL.get(key), attributes.get(key)
-        if isinstance(usual, Mapping) and isinstance(value, Mapping):
-            value = {**usual, **value}
-        elif value is None:
-            value = usual
-        if value is None:
-            continue
-        if not isinstance(value, Mapping):
-            lines.append(f"  {key}: {_written(value)}{_comment(comments, key)}")
-            continue
-        lines.append(f"  {key}:{_comment(comments, key)}")
-        names = _SECTIONS.get(key, tuple(value))
-        for name in (one for one in names if one in value):
-            written = _written(value[name])
-            if name == "max_weight":
-                written = format_bytes(value[name]).replace(" ", "")
-            lines.append(f"    {name}: {written}{_comment(comments, f'{key}.{name}')}")
+    texts = _COMMENTS | dict(comments or {})
+    lines = [f"type: {component}", "", *(f"# {_one_line(text)}" for text in heading), "attributes:"]
+
+    def add(indent: str, key: str, value: str) -> None:
+        comment = f"  # {_one_line(texts[key])}" if key in texts else ""
+        lines.append(f"{indent}{key.rpartition('.')[2]}:{value}{comment}")
+
+    for key, start in _NEW_KEYS.items():
+        value = attributes.get(key, start)
+        if isinstance(value, Mapping):
+            section = {**(start or {}), **value}
+            add("  ", key, "")
+            for name, one in section.items():
+                if one is not None:
+                    add("    ", f"{key}.{name}", f" {_written(one, is_size=name == 'max_weight')}")
+        elif value is not None:
+            add("  ", key, f" {_written(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _comment(comments: Mapping[str, str], key: str) -> str:
-    return f"  # {_line(comments[key])}" if key in comments else ""
-
-
-def _line(text: str) -> str:
-    """Keep a comment to its line, and to characters that YAML takes."""
+def _one_line(text: str) -> str:
+    """Replace characters that would end a comment, or that YAML does not allow."""
     return "".join(one if one.isprintable() else " " for one in text)
 
 
-def _written(value: Any) -> str:
-    if isinstance(value, str):
-        is_plain = _PLAIN_WORD.fullmatch(value) and yaml.safe_load(value) == value
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
+def _written(value: Any, *, is_size: bool = False) -> str:
+    if is_size:
+        return format_bytes(value).replace(" ", "")
+    if isinstance(value, str) and _PLAIN_WORD.fullmatch(value) and yaml.safe_load(value) == value:
+        return value
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(json.dumps(one, ensure_ascii=False) for one in value) + "]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -44,8 +44,8 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.idle import RunResult
-from batch_pipeline.spark.sessions.class_data_builder import build_later
-from batch_pipeline.spark.sessions.session import end_session, open_in_background
+from batch_pipeline.spark.class_data import build_later
+from batch_pipeline.spark.session import end_session, open_in_background
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.config.backfill_form import BackfillForm, backfill_request
+from batch_pipeline.config.backfill_form import BackfillForm
 from batch_pipeline.defs.assets.loaded import load_into_targets
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import (
@@ -240,8 +240,8 @@ class PlanBackfill(dg.Config):
     max_count: int | None = Field(None, description="Limit of a batch in items.")
     dry_run: bool = Field(default=True, description="Only estimate; plan nothing.")
 
-    def form(self) -> BackfillForm:
-        """Return the request as the command line has it.
+    def request(self, stream: Stream) -> Backfill:
+        """Return the backfill.
 
         Raises:
             InvalidValueError: it has more than one of ids, times and items.
@@ -253,7 +253,8 @@ class PlanBackfill(dg.Config):
         if len(given) > 1:
             expected = "one of them: first_id/last_id, since/until, or items"
             raise InvalidValueError("selection", " and ".join(given), expected)
-        return BackfillForm(**self.model_dump(exclude={"stream", "name", "dry_run"}))
+        selection = self.model_dump(exclude={"stream", "name", "dry_run"})
+        return BackfillForm(**selection).request(stream, self.name)
 
 
 def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
@@ -270,7 +271,7 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
                 place = "the streams with `dagster.backfills: true`"
                 raise UnknownStreamError(config.stream, tuple(by_name), place)
             stream = by_name[config.stream]
-            request = backfill_request(stream, config.name, config.form())
+            request = config.request(stream)
             metadata = _estimate(context, pipeline, stream, request)
             if not config.dry_run:
                 metadata |= _plan(context, pipeline, stream, request)

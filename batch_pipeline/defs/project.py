@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from batch_pipeline.config.landed_files import project_not_made
 from batch_pipeline.config.stream_file import FILE_NAME, load_valid_streams
+from batch_pipeline.config.stream_proposal import project_not_made
 from batch_pipeline.model.errors import ConfigurationError
 
 STREAMS = "streams"

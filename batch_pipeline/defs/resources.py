@@ -17,7 +17,7 @@ from batch_pipeline.config.home import Home
 from batch_pipeline.inventory.embedded_server import find_server
 from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.sessions.session import SparkSettings, open_session
+from batch_pipeline.spark.session import SparkSettings, open_session
 from batch_pipeline.storage.filesystem import filesystem_of
 from batch_pipeline.storage.s3 import S3FileSystem
 

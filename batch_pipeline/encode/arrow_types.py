@@ -3,6 +3,8 @@
 Readers and writers convert the values.
 """
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as at
 
@@ -72,6 +74,12 @@ def exact_cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if at.is_decimal(kind) and (at.is_decimal(array.type) or at.is_string(array.type)):
         array = array.cast(pa.decimal256(2 * MAX_PRECISION, kind.scale))
     return array.cast(kind)
+
+
+def text_offsets(column: pa.StringArray) -> npt.NDArray[np.int32]:
+    """Return the start of each text in the array's bytes, and at last the end of the last one."""
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return offsets[column.offset : column.offset + len(column) + 1]
 
 
 def arrow_schema_of(columns: tuple[Column, ...]) -> pa.Schema:

@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from batch_pipeline.encode.chunks import Chunk
 from batch_pipeline.encode.readers.csv_dialect import guess_charset
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.readers.formats import open_reader
@@ -79,10 +80,14 @@ def read_sample(files: Sequence[LandedFile], stream: Stream, *, most_records: in
     validator = ChunkValidator(profile, stream)
     sample = Sample()
     for number, file in enumerate(files, start=1):
+        most = most_records * number // len(files)
         try:
-            sample = _with_file(
-                sample, file, stream, validator, most_records * number // len(files)
-            )
+            with open_source(file, stream) as source:
+                sample = replace(sample, files=sample.files + 1)
+                for chunk in open_reader(source, stream).chunks():
+                    sample = _with_chunk(sample, file, validator.validate(chunk))
+                    if sample.records + sample.bad >= most:
+                        break
         except BadFileError as error:
             if number == 1:
                 raise
@@ -90,22 +95,9 @@ def read_sample(files: Sequence[LandedFile], stream: Stream, *, most_records: in
     return replace(sample, columns=tuple(profile.columns.values()))
 
 
-def _with_file(
-    sample: Sample, file: LandedFile, stream: Stream, validator: ChunkValidator, most_records: int
-) -> Sample:
-    with open_source(file, stream) as source:
-        sample = replace(sample, files=sample.files + 1)
-        for chunk in open_reader(source, stream).chunks():
-            checked = validator.validate(chunk)
-            first = sample.first_bad
-            if checked.bad and first is None:
-                first = (file.location, checked.bad[0].line, checked.bad[0].reason)
-            sample = replace(
-                sample,
-                records=sample.records + checked.good,
-                bad=sample.bad + len(checked.bad),
-                first_bad=first,
-            )
-            if sample.records + sample.bad >= most_records:
-                break
-    return sample
+def _with_chunk(sample: Sample, file: LandedFile, checked: Chunk) -> Sample:
+    first = sample.first_bad
+    if checked.bad and first is None:
+        first = (file.location, checked.bad[0].line, checked.bad[0].reason)
+    records, bad = sample.records + checked.good, sample.bad + len(checked.bad)
+    return replace(sample, records=records, bad=bad, first_bad=first)

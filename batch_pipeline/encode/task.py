@@ -1,58 +1,180 @@
-"""One task: encode items into part files and report."""
+"""One task: encode items into part files and report.
 
+Specs and reports travel between driver and tasks as JSON.
+"""
+
+import resource
 import secrets
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
 
-from batch_pipeline.encode.cancellation import CancellationCheck
-from batch_pipeline.encode.chunks import Chunk, MalformedRecord, Table
+from batch_pipeline.encode.cancellation import CancellationCheck, CancellationFlag
+from batch_pipeline.encode.chunks import ByteRange, Chunk, MalformedRecord, Table
 from batch_pipeline.encode.errors import TaskInputError, format_reason
 from batch_pipeline.encode.lineage import Lineage, joined_lineage
 from batch_pipeline.encode.mapping.mapper import Mapper
-from batch_pipeline.encode.readers.csv import MAX_JOINED_FILE_BYTES, JoinedCsvFiles
+from batch_pipeline.encode.readers.csv import MAX_JOINED_FILE_BYTES, CsvSlice, JoinedCsvFiles
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile, open_source
 from batch_pipeline.encode.readers.formats import open_reader
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
-from batch_pipeline.encode.task_values import (
-    BadFile,
-    SourceFailure,
-    TaskReport,
-    TaskSpec,
-    item_report,
-    report_row,
-    unreadable_item_report,
-    without_part_files,
-)
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
-from batch_pipeline.encode.worker_memory import peak_bytes
-from batch_pipeline.encode.writers.outputs import (
-    QUARANTINE_FOLDER,
-    NoOutput,
-    Output,
-    Quarantine,
-    open_output,
-)
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.outputs import QUARANTINE_FOLDER, Output, Quarantine, open_output
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.encode import BadRecord
 from batch_pipeline.model.errors import (
     BadFileError,
+    SourceRefusedError,
     SourceUnavailableError,
     StorageUnavailableError,
 )
 from batch_pipeline.model.item import Item
-from batch_pipeline.model.manifest import ItemReport
-from batch_pipeline.model.record_rules import BadFileKind, OnBadFile
-from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.manifest import ItemReport, PartFile
+from batch_pipeline.model.record_rules import BadFileKind, LineageContext, OnBadFile
+from batch_pipeline.model.schema import Misfit, RecordSchema
 from batch_pipeline.model.stream import SourceFormat, Stream
 
 MAX_REPORTED_BAD_RECORDS = 20
+_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # what the systems count in
 _MAX_JOINED_FILES = 50  # read again one by one if a single record of them is irregular
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """What a task must do: encode the items, in order, with this schema.
+
+    With a `part`, only that part of the one item; `csv_slice` describes what precedes it in a
+    csv file. With `checks_only`, only bad records are written, and valid ones are counted.
+    """
+
+    number: int
+    stem: str
+    stream: Stream
+    schema: RecordSchema
+    items: tuple[Item, ...]
+    context: LineageContext
+    part: ByteRange | None = None
+    csv_slice: CsvSlice | None = None
+    cancellation_flag: CancellationFlag | None = None
+    checks_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFailure:
+    """Why a source object cannot be read now; as an error, but JSON."""
+
+    uri: str
+    reason: str
+    is_refused: bool = False
+
+    @classmethod
+    def of(cls, error: SourceUnavailableError) -> "SourceFailure":
+        """Copy the facts of an error."""
+        is_refused = isinstance(error, SourceRefusedError)
+        return cls(uri=error.uri, reason=error.reason, is_refused=is_refused)
+
+    def error(self) -> SourceUnavailableError:
+        """Return the error."""
+        kind = SourceRefusedError if self.is_refused else SourceUnavailableError
+        return kind(self.uri, self.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReport:
+    """What a task did, with one item report per item.
+
+    There are no files when `misfits` are there, when a bad file must not be, or when there are too
+    many bad records; then no record counts as written, and only the quarantined ones as read.
+    `formats` are those of the files that were read; `wide` are the integer columns too long for a
+    double. `refused` tells why the file must be read in one piece instead, `storage_error`,
+    `source_error` and `failure` (a traceback) that the task ended before its time. `peak_bytes` is
+    the most memory that the worker process has held at once since it started.
+    """
+
+    number: int
+    part_files: tuple[PartFile, ...] = ()
+    quarantine_files: tuple[PartFile, ...] = ()
+    items: tuple[ItemReport, ...] = ()
+    misfits: tuple[Misfit, ...] = ()
+    wide: tuple[str, ...] = ()
+    bad_records: tuple[BadRecord, ...] = ()
+    formats: tuple[SourceFormat, ...] = ()
+    refused: str | None = None
+    storage_error: str | None = None
+    source_error: SourceFailure | None = None
+    failure: str | None = None
+    peak_bytes: int = 0
+
+
+def report_row(number: int, report: object) -> pa.RecordBatch:
+    """Return the row of columns `number, report` (JSON) that a task sends to the driver."""
+    columns = [pa.array([number], pa.int32()), pa.array([msgspec.json.encode(report)])]
+    return pa.RecordBatch.from_arrays(columns, ["number", "report"])
+
+
+def error_report(number: int, error: Exception) -> TaskReport:
+    """Return the report of a task that an error ended; its files are deleted."""
+    match error:
+        case TaskInputError():
+            return TaskReport(number=number, refused=str(error))
+        case StorageUnavailableError():
+            return TaskReport(number=number, storage_error=error.reason)
+        case SourceUnavailableError():
+            return TaskReport(number=number, source_error=SourceFailure.of(error))
+        case _:
+            text = "".join(traceback.format_exception(error))
+            return TaskReport(number=number, failure=text)
+
+
+def item_report(
+    item: Item, *, good: int = 0, bad: int = 0, filtered: int = 0, rescued: int = 0
+) -> ItemReport:
+    """Return the report of an item, or of a part of one, that was read."""
+    return ItemReport(
+        item_id=item.id,
+        location=item.file.location,
+        read=good + bad + filtered,
+        written=good,
+        quarantined=bad,
+        filtered=filtered,
+        rescued=rescued,
+    )
+
+
+def bad_file_report(item: Item, error: BadFileError) -> ItemReport:
+    """Return the report of an item whose file cannot be used."""
+    reason = error.reason if error.line is None else f"line {error.line}: {error.reason}"
+    return replace(item_report(item), bad_file=reason, bad_kind=BadFileKind(error.kind))
+
+
+def without_part_files(item: ItemReport) -> ItemReport:
+    """Return a report without the part files, which were deleted: nothing was written."""
+    return replace(item, read=item.quarantined + item.filtered, written=0, rescued=0)
+
+
+def merge_item_reports(reports: Iterable[ItemReport]) -> tuple[ItemReport, ...]:
+    """Merge the reports of parts of an item into one per item, in order of first appearance."""
+    sums: dict[int, ItemReport] = {}
+    for one in reports:
+        known = sums.get(one.item_id)
+        if known is None:
+            sums[one.item_id] = one
+            continue
+        sums[one.item_id] = replace(
+            known if known.bad_file is not None else one,
+            read=known.read + one.read,
+            written=known.written + one.written,
+            quarantined=known.quarantined + one.quarantined,
+            filtered=known.filtered + one.filtered,
+            rescued=known.rescued + one.rescued,
+        )
+    return tuple(sums.values())
 
 
 def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,9 +187,10 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             spec = msgspec.json.decode(text, type=TaskSpec)
             try:
                 report = encode_items(spec, execution=secrets.token_hex(4))
-            except Exception:  # noqa: BLE001 - whatever it is, the driver raises it
-                report = TaskReport(number=spec.number, failure=traceback.format_exc())
-            report = replace(report, peak_bytes=peak_bytes())
+            except Exception as error:  # noqa: BLE001 - whatever it is, the driver raises it
+                report = error_report(spec.number, error)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
+            report = replace(report, peak_bytes=peak)
             yield report_row(spec.number, report)
 
 
@@ -77,28 +200,22 @@ def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
     Bad records, bad files, and sources and storage that cannot be reached are reported. After an
     exception no file is left.
     """
-    bad_files: dict[int, BadFile] = {}
+    bad_files: dict[int, ItemReport] = {}
     late_bad_item: Item | None = None
     while True:
         run = TaskRun(spec, execution, bad_files)
         try:
             if late_bad_item is not None:
-                bad_files |= _unreadable(spec, behind=late_bad_item)
+                bad_files |= _bad_files_behind(late_bad_item, spec)
             return run.report()
         except _LateBadFileError as late:
             # Records of the bad file are written already: start again without it.
             run.abort()
-            bad_files |= {late.item.id: late.bad}
+            bad_files[late.item.id] = late.report
             late_bad_item = late.item
-        except TaskInputError as error:
+        except (TaskInputError, StorageUnavailableError, SourceUnavailableError) as error:
             run.abort()
-            return TaskReport(number=spec.number, refused=str(error))
-        except StorageUnavailableError as error:
-            run.abort()
-            return TaskReport(number=spec.number, storage_error=error.reason)
-        except SourceUnavailableError as error:
-            run.abort()
-            return TaskReport(number=spec.number, source_error=SourceFailure.of(error))
+            return error_report(spec.number, error)
         except BaseException:
             run.abort()
             raise
@@ -107,18 +224,18 @@ def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
 class _LateBadFileError(Exception):
     """A file was found to be bad after some of its records had been written."""
 
-    def __init__(self, item: Item, bad: BadFile) -> None:
-        super().__init__(bad.reason)
+    def __init__(self, item: Item, report: ItemReport) -> None:
+        super().__init__(report.bad_file)
         self.item = item
-        self.bad = bad
+        self.report = report
 
 
-class _ItemGroup:
-    """Consecutive items that are read together, with ETag and version of what was read."""
+class _JoinedItems:
+    """Items whose small files are read together, each with a report that lacks the counts."""
 
     def __init__(self, stream: Stream) -> None:
         self.items: list[Item] = []
-        self.versions: list[tuple[str | None, str | None]] = []
+        self.reports: list[ItemReport] = []
         self.csv = JoinedCsvFiles(stream.source.csv, stream.read_limits)
 
 
@@ -129,7 +246,7 @@ class TaskRun:
         self,
         spec: TaskSpec,
         execution: str,
-        bad_files: dict[int, BadFile],
+        bad_files: dict[int, ItemReport],
         output: Output | None = None,
     ) -> None:
         stream = spec.stream
@@ -149,7 +266,7 @@ class TaskRun:
         self._profile = SchemaProfile(self._schema)
         self._mapper = Mapper.of(stream)
         self._validator = ChunkValidator(self._profile, stream)
-        self._output: Output = NoOutput()
+        self._output = Output()
         if output is not None:
             self._output = output
         elif not spec.checks_only:
@@ -175,70 +292,69 @@ class TaskRun:
         return self._final()
 
     def _encode(self) -> None:
-        for group in self._groups():
-            if not (self._write_joined(group) or all(map(self._encode_item, group.items))):
-                break
-
-    def _groups(self) -> Iterator["_ItemGroup"]:
-        """Yield the items in order: small csv files that can be read together, others alone."""
-        group = _ItemGroup(self._stream)
+        joined = _JoinedItems(self._stream)
         for item in self._spec.items:
-            if self._join(group, item):
+            if self._join(joined, item):
                 continue
-            if group.items:
-                yield group
-                group = _ItemGroup(self._stream)
-                if self._join(group, item):
+            if joined.items:
+                if not self._encode_joined(joined):
+                    return
+                joined = _JoinedItems(self._stream)
+                if self._join(joined, item):
                     continue
-            group.items.append(item)
-            yield group
-            group = _ItemGroup(self._stream)
-        yield group
+            if not self._encode_item(item):
+                return
+        self._encode_joined(joined)
 
-    def _join(self, group: "_ItemGroup", item: Item) -> bool:
-        """Add an item to a group, return whether it can be read together with those before."""
+    def _join(self, joined: _JoinedItems, item: Item) -> bool:
+        """Add an item whose file can be read together with those before; return whether it can."""
         file = item.file
         is_small = 0 < (file.size_bytes or 0) <= MAX_JOINED_FILE_BYTES
         can_join = is_small and self._joins and self._writing and item.id not in self._bad_files
-        if not can_join or len(group.items) == _MAX_JOINED_FILES:
+        if not can_join or len(joined.items) == _MAX_JOINED_FILES:
             return False
         self._stop.check()
         try:
             with open_source(file, self._stream, prefetched=self._prefetched) as source:
-                is_joined = source.format is SourceFormat.CSV and group.csv.add(source)
+                is_joined = source.format is SourceFormat.CSV and joined.csv.add(source)
         except BadFileError:
             return False  # read by itself, it is reported
         if not is_joined:
-            # The first file of a group: others are probably like it, so do not read them twice.
-            self._joins = bool(group.items)
+            # The first file: others are probably like it, so do not read them twice.
+            self._joins = bool(joined.items)
             return False
-        group.items.append(item)
-        group.versions.append((source.etag, source.version))
+        joined.items.append(item)
+        joined.reports.append(replace(item_report(item), etag=source.etag, version=source.version))
         return True
 
-    def _write_joined(self, group: "_ItemGroup") -> bool:
-        """Write the records of small files together, return False to encode them one by one.
+    def _encode_joined(self, joined: _JoinedItems) -> bool:
+        """Encode joined items, return whether the next one is wanted.
 
-        That is done as soon as any record does not fit: what is reported then names the file.
+        As soon as any record does not fit they are encoded one by one: what is reported then names
+        the file.
         """
-        if not group.versions or (table := group.csv.parse()) is None:
+        return self._write_joined(joined) or all(map(self._encode_item, joined.items))
+
+    def _write_joined(self, joined: _JoinedItems) -> bool:
+        if not joined.items or (table := joined.csv.parse()) is None:
             return False
         profile = SchemaProfile(self._schema)
         checked = ChunkValidator(profile, self._stream).validate(table)
         if profile.fits:
             checked = self._output.without_unsupported(checked)
-        items, counts = group.items, group.csv.record_counts()
-        lineages = [Lineage(self._stream.lineage, item, self._spec.context) for item in items]
         is_regular = profile.fits and profile.wide <= self._profile.wide
         if not is_regular or checked.bad or checked.rescued or not isinstance(checked, Table):
             return False
+        stream, context = self._stream, self._spec.context
+        lineages = [Lineage(stream.lineage, item, context) for item in joined.items]
         if lineages[0].conflicts(profile.columns):
             return False
+        counts = joined.csv.record_counts()
         if checked.good:
             self._output.write(joined_lineage(checked, lineages, counts))
         self._formats.add(SourceFormat.CSV)
-        for item, (etag, version), count in zip(items, group.versions, counts, strict=True):
-            self._items.append(replace(item_report(item, good=count), etag=etag, version=version))
+        for report, count in zip(joined.reports, counts, strict=True):
+            self._items.append(replace(report, read=count, written=count))
         return True
 
     def _encode_item(self, item: Item) -> bool:
@@ -275,7 +391,7 @@ class TaskRun:
     def _encoded(self, item: Item) -> ItemReport:
         self._stop.check()
         if item.id in self._bad_files:
-            return unreadable_item_report(item, self._bad_files[item.id])
+            return self._bad_files[item.id]
         self._validator.start_item(item)
         good = bad = filtered = rescued = 0
         used = False
@@ -294,13 +410,11 @@ class TaskRun:
                     if self._too_many_bad or self._sample_is_complete:
                         break
         except BadFileError as error:
-            bad_file = BadFile.of(error)
+            report = bad_file_report(item, error)
             if used:
-                raise _LateBadFileError(item, bad_file) from error
-            return unreadable_item_report(item, bad_file)
-        report = item_report(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
-        if source.etag is None:
+                raise _LateBadFileError(item, report) from error
             return report
+        report = item_report(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
         return replace(report, etag=source.etag, version=source.version)
 
     def chunks(self, source: DecodedFile, lineage: Lineage) -> Iterator[Chunk]:
@@ -352,7 +466,8 @@ class TaskRun:
         for item, report in zip(self._spec.items, self._items, strict=False):
             if report.written:
                 reason = f"its records have no columns, so {encoding.format} cannot hold them"
-                raise _LateBadFileError(item, BadFile(kind=BadFileKind.CORRUPT, reason=reason))
+                bad = replace(item_report(item), bad_file=reason, bad_kind=BadFileKind.CORRUPT)
+                raise _LateBadFileError(item, bad)
 
     def _final(self) -> TaskReport:
         if self._writing:
@@ -375,15 +490,15 @@ class TaskRun:
         )
 
 
-def _unreadable(spec: TaskSpec, *, behind: Item) -> dict[int, BadFile]:
+def _bad_files_behind(item: Item, spec: TaskSpec) -> dict[int, ItemReport]:
     """Return the bad files among the later items, so that no further run has to start again."""
-    found: dict[int, BadFile] = {}
-    for item in spec.items[spec.items.index(behind) + 1 :]:
+    bad_files: dict[int, ItemReport] = {}
+    for later in spec.items[spec.items.index(item) + 1 :]:
         try:
-            with open_source(item.file, spec.stream) as source:
+            with open_source(later.file, spec.stream) as source:
                 # Opening plain text has already shown whether it is bad.
                 while source.range is None and source.read(BLOCK_BYTES):
                     pass
         except BadFileError as error:
-            found[item.id] = BadFile.of(error)
-    return found
+            bad_files[later.id] = bad_file_report(later, error)
+    return bad_files

@@ -10,6 +10,7 @@ what state is left and what to do next. Credentials never belong into it. Only t
 the Dagster definitions translate errors into exit codes and failures.
 """
 
+import difflib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,7 +112,8 @@ class StreamFileError(ConfigurationError):
 
     def sentence(self) -> str:
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.problem}. {self.next_step}"
+        stop = "" if self.problem.endswith("?") else "."
+        return f"{place}: {self.problem}{stop} {self.next_step}"
 
 
 @dataclass(eq=False)
@@ -124,9 +126,11 @@ class UnknownStreamError(ConfigurationError):
 
     def sentence(self) -> str:
         known = ", ".join(self.known) or "none"
+        close = difflib.get_close_matches(self.stream, self.known, n=1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
         return (
-            f"No stream {self.stream!r} in {self.folder} (streams there: {known}). Nothing was "
-            f"done. Correct the name or BATCH_PIPELINE_STREAMS."
+            f"No stream {self.stream!r} in {self.folder} (streams there: {known}).{meant} Nothing "
+            f"was done. Correct the name or BATCH_PIPELINE_STREAMS."
         )
 
 

@@ -113,7 +113,7 @@ class PublishedBatches(Sequence["PublishedBatches"]):
         The session may be a classic or a Spark Connect one. Its Python workers read the files, so
         batch-pipeline must be installed there; `s3://` needs no Hadoop jars.
         """
-        from batch_pipeline.spark.batch_frame import batch_frame
+        from batch_pipeline.spark.frames import batch_frame
 
         return batch_frame(session, self.manifests, self.schema, read_batches)
 

@@ -17,8 +17,14 @@ from batch_pipeline.encode.cancellation import CancellationFlag
 from batch_pipeline.model.encode import EncodeCallbacks
 from batch_pipeline.model.errors import ConflictError
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.spark.engine import ExecutorWatch, engine_errors, is_connect, stop_context
-from batch_pipeline.spark.executor_diagnostics import diagnose_engine_error, executors_lost_error
+from batch_pipeline.spark.diagnostics import (
+    ExecutorWatch,
+    diagnose_engine_error,
+    engine_errors,
+    executors_lost_error,
+    is_connect,
+    stop_context,
+)
 from batch_pipeline.spark.packed_archive import TaskFunction, with_archive
 
 if TYPE_CHECKING:
@@ -37,11 +43,20 @@ INLINE_PAYLOAD_BYTES = 2**20
 _Result = TypeVar("_Result")
 
 
-class TaskCount:
-    """The number of finished tasks of a job and of all; updated by another thread."""
+class Progress:
+    """The number of finished tasks of a job and of all, and when it was reported last."""
 
-    def __init__(self, total: int) -> None:
-        self.done, self.total = 0, total
+    def __init__(
+        self,
+        tasks: int,
+        callback: Callable[[int, int], None] | None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.count = (0, tasks)
+        self._callback = callback
+        self._now = now
+        self._reported_at = now()
+        self._reported = (0, 0)
 
     def update(self, stages: Iterable[tuple[int, int]]) -> None:
         """Take the tasks and finished tasks of the largest stage, which does the work.
@@ -49,43 +64,33 @@ class TaskCount:
         A stage that only distributes payloads has fewer tasks than were expected and is ignored.
         """
         total, done = max(stages, default=(0, 0))
-        if total >= self.total:
-            self.total, self.done = total, done
+        if total >= self.count[1]:
+            self.count = (done, total)
 
-
-class ProgressReporter:
-    """Calls back with a changed task count, every few seconds at most."""
-
-    def __init__(
-        self, callback: Callable[[int, int], None], now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._callback = callback
-        self._now = now
-        self._reported_at = now()
-        self._reported = (0, 0)
-
-    def report(self, count: TaskCount) -> None:
-        """Report the count if it has changed and the last report is long enough ago."""
-        current = (count.done, count.total)
-        if current == self._reported or self._now() - self._reported_at < REPORT_INTERVAL_SECONDS:
+    def report(self) -> None:
+        """Call back with the count if it has changed, every five seconds at most."""
+        count = self.count  # another thread updates it
+        if self._callback is None or count == self._reported:
             return
-        self._reported, self._reported_at = current, self._now()
-        self._callback(*current)
+        now = self._now()
+        if now - self._reported_at >= REPORT_INTERVAL_SECONDS:
+            self._reported, self._reported_at = count, now
+            self._callback(*count)
 
 
 @contextmanager
-def track_tasks(session: "SparkSession", group: str, count: TaskCount) -> Iterator[None]:
-    """Keep `count` up to date for the job that this thread runs in the block.
+def track_tasks(session: "SparkSession", group: str, progress: Progress) -> Iterator[None]:
+    """Keep `progress` up to date for the job that this thread runs in the block.
 
     `group` names the job to a classic session; a Connect server sends the count to its client.
     """
     if is_connect(session):
-        with _track_on_server(session, count):
+        with _track_on_server(session, progress):
             yield
         return
     is_over = threading.Event()
     poller = threading.Thread(
-        target=_poll_status, args=(session, group, count, is_over), daemon=True
+        target=_poll_status, args=(session, group, progress, is_over), daemon=True
     )
     session.sparkContext.setJobGroup(group, f"batch-pipeline {group}")
     poller.start()
@@ -97,7 +102,7 @@ def track_tasks(session: "SparkSession", group: str, count: TaskCount) -> Iterat
 
 
 def _poll_status(
-    session: "SparkSession", group: str, count: TaskCount, is_over: threading.Event
+    session: "SparkSession", group: str, progress: Progress, is_over: threading.Event
 ) -> None:
     # In a thread of its own, since an interrupt must not break off a call to the JVM.
     while not is_over.wait(STATUS_POLL_SECONDS):
@@ -105,17 +110,17 @@ def _poll_status(
             tracker = session.sparkContext.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
             stages = [tracker.getStageInfo(s) for job in jobs if job for s in job.stageIds]
-            count.update((s.numTasks, s.numCompletedTasks) for s in stages if s)
+            progress.update((s.numTasks, s.numCompletedTasks) for s in stages if s)
 
 
 @contextmanager
-def _track_on_server(session: "SparkSession", count: TaskCount) -> Iterator[None]:
+def _track_on_server(session: "SparkSession", progress: Progress) -> Iterator[None]:
     # The handler is called for all jobs of the session, in the thread that waits for each.
     own_thread = threading.get_ident()
 
     def on_progress(stages: Iterable[Any] | None, *_: Any, **_options: Any) -> None:
         if stages is not None and threading.get_ident() == own_thread:
-            count.update((s.num_tasks, s.num_completed_tasks) for s in stages)
+            progress.update((s.num_tasks, s.num_completed_tasks) for s in stages)
 
     handler: Any = on_progress  # pyspark's type is a Protocol class of this call
     session.registerProgressHandler(handler)
@@ -153,13 +158,13 @@ class SparkJobRunner:
             SparkUnavailableError: the engine is gone.
         """
         session = self._session_factory()
-        count = TaskCount(tasks)
+        progress = Progress(tasks, self._watch.on_progress)
         # In a thread, and so on a py4j connection of its own: an interrupt of a call leaves its
         # answer on the connection, and the next call there would take that for its own.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
-            running = executor.submit(self._run_tracked, session, job, count)
+            running = executor.submit(self._run_tracked, session, job, progress)
             try:
-                self._wait(running, count, session)
+                self._wait(running, progress, session)
             except BaseException:  # Dagster interrupts with a BaseException of its own
                 self._stop_tasks(session, running)
                 raise
@@ -169,15 +174,16 @@ class SparkJobRunner:
             raise diagnose_engine_error(session, error) from error
 
     def _run_tracked(
-        self, session: "SparkSession", job: "Callable[[SparkSession], _Result]", count: TaskCount
+        self, session: "SparkSession", job: "Callable[[SparkSession], _Result]", progress: Progress
     ) -> _Result:
         session.addTag(self._tag)  # belongs to this thread, which ends with the job
-        with track_tasks(session, self._tag, count):
+        with track_tasks(session, self._tag, progress):
             return job(session)
 
-    def _wait(self, running: "Future[_Result]", count: TaskCount, session: "SparkSession") -> None:
-        on_progress, is_cancelled = self._watch.on_progress, self._watch.is_cancelled
-        reporter = None if on_progress is None else ProgressReporter(on_progress)
+    def _wait(
+        self, running: "Future[_Result]", progress: Progress, session: "SparkSession"
+    ) -> None:
+        is_cancelled = self._watch.is_cancelled
         executors = ExecutorWatch(session)
         while not wait([running], timeout=CANCEL_POLL_SECONDS).done:
             if is_cancelled is not None and is_cancelled():
@@ -185,8 +191,7 @@ class SparkJobRunner:
             if executors.is_lost():
                 stop_context(session)  # nothing else ends a job that waits for executors
                 raise executors_lost_error(session)
-            if reporter is not None:
-                reporter.report(count)
+            progress.report()
 
     def _stop_tasks(self, session: "SparkSession", running: "Future[_Result]") -> None:
         # The mark is for the tasks, which then remove their part files. Killed ones leave them.

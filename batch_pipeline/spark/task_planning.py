@@ -22,7 +22,7 @@ from batch_pipeline.encode.readers.csv import (
 )
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.readers.formats import SplitMethod
-from batch_pipeline.encode.task_values import SourceFailure, report_row
+from batch_pipeline.encode.task import SourceFailure, report_row
 from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.record_rules import LineageColumn

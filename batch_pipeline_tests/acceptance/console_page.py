@@ -24,7 +24,7 @@ class Typed:
     @property
     def fails(self) -> bool:
         """Return whether the page shows that the command ends with an error."""
-        return any(line.startswith("error: ") for line in self.shown)
+        return any(line.startswith("Error: ") for line in self.shown)
 
     def fits(self, printed: str) -> bool:
         """Return whether what was printed is what the page shows; without lines it is anything."""

@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
-from batch_pipeline.cli.exit_codes import exit_code
+from batch_pipeline.cli.console import exit_code
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.migrate import upgrade
 from batch_pipeline.model.errors import PipelineError

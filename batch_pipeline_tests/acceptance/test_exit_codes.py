@@ -56,7 +56,7 @@ def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: 
         check=False,
     )
     assert ended.returncode == 130
-    assert ended.stderr == "error: Interrupted before the command started. Nothing was changed.\n"
+    assert ended.stderr == "Error: Interrupted before the command started. Nothing was changed.\n"
 
 
 def test_interrupted_command_leaves_130(sandbox: Sandbox) -> None:
@@ -67,7 +67,7 @@ def test_interrupted_command_leaves_130(sandbox: Sandbox) -> None:
     with state.open("w"):  # it is opened for reading now
         process.send_signal(signal.SIGINT)
         assert process.wait(LONGEST_SECONDS) == 130
-    assert "error: Interrupted." in sandbox.output.read_text()
+    assert "Error: Interrupted." in sandbox.output.read_text()
 
 
 def test_command_whose_reader_is_gone_ends_as_a_filter_does(sandbox: Sandbox) -> None:
@@ -106,7 +106,7 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
     assert sandbox.output.read_text().strip() == (
-        "error: Interrupted. Open attempts were closed; run the same command again to continue."
+        "Error: Interrupted. Open attempts were closed; run the same command again to continue."
     )
     assert query(database, RUNNING) == [(0,)]
 

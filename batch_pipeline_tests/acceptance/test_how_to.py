@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import batch_pipeline
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.connect import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed, steps
 from batch_pipeline_tests.acceptance.real_targets import installed

@@ -155,7 +155,7 @@ def test_names_that_are_not_there_are_one_message(
 ) -> None:
     ended = table_sandbox.run(*arguments)
     assert ended.returncode == 1
-    assert ended.stderr.count("error: ") == 1
+    assert ended.stderr.count("Error: ") == 1
     assert "Traceback" not in ended.stderr
     for word in words:
         assert word in ended.stderr

@@ -107,7 +107,7 @@ def test_service_killed_stops_dev_and_the_next_dev_publishes_once(
     kill(*processes)
     assert dev.process.wait(LONGEST_SECONDS) == 75
     assert process_names(dev.sandbox.processes()) == []
-    assert f"error: The {message}. Published batches are not" in dev.sandbox.output.read_text()
+    assert f"Error: The {message}. Published batches are not" in dev.sandbox.output.read_text()
     assert "Traceback" not in dev.sandbox.output.read_text()
     dev.start()
     check_published_once(dev, mine)

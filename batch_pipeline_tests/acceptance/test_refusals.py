@@ -111,7 +111,7 @@ def test_home_that_is_a_file_is_refused(sandbox: Sandbox) -> None:
 def _check_refusal(ended: CompletedCommand, exit_code: int, *words: str) -> None:
     """Check for one message that holds all words, no traceback, nothing on standard output."""
     assert ended.returncode == exit_code, ended.stderr
-    assert ended.stderr.count("error: ") == 1
+    assert ended.stderr.count("Error: ") == 1
     assert "Traceback" not in ended.stderr
     for word in words:
         assert word in ended.stderr

@@ -85,7 +85,7 @@ def _survivor(sandbox: Sandbox, landing: Path, warm_spark: str) -> Survivor:
 def test_interrupted_run_says_how_to_go_on(survivor: Survivor, number: signal.Signals) -> None:
     exit_code, output = survivor.interrupted[number]
     assert exit_code == 130
-    assert "error: Interrupted. Open attempts were closed" in output
+    assert "Error: Interrupted. Open attempts were closed" in output
     assert "Traceback" not in output
 
 

@@ -24,7 +24,7 @@ FAULTS = (
     "unknown key `max_cuont`",
     "`encoding.format` is 'xml'",
     "`batch.max_weight`",
-    "this is not YAML",
+    "not valid YAML",
 )
 
 
@@ -84,7 +84,7 @@ def test_run_with_faulty_stream_files_runs_the_others_and_reports_every_fault(
     ended = half_faulty.run("run")
     assert ended.returncode == 1, ended.stderr
     assert len(manifests(half_faulty.storage("fine"))) == 1
-    assert "error: Stream files that cannot be used: 3" in ended.stderr
+    assert "Error: Invalid stream files: 3" in ended.stderr
     for words in FAULTS:
         assert words in ended.stderr
     for name in ("broken", "worse", "unreadable"):
@@ -98,8 +98,8 @@ def test_run_of_a_stream_by_name_mentions_other_faulty_files_as_notes(
     ended = half_faulty.run("run", "fine")
     assert ended.returncode == 0, ended.stderr
     assert len(manifests(half_faulty.storage("fine"))) == 1
-    assert "error: " not in ended.stderr
-    assert ended.stderr.count("note: ") == 3
+    assert "Error: " not in ended.stderr
+    assert ended.stderr.count("Note: ") == 3
     for words in FAULTS:
         assert words in ended.stderr
 
@@ -107,8 +107,8 @@ def test_run_of_a_stream_by_name_mentions_other_faulty_files_as_notes(
 def test_run_of_a_faulty_stream_by_name_reports_its_own_file(half_faulty: Sandbox) -> None:
     ended = half_faulty.run("run", "broken")
     assert ended.returncode == 1
-    assert "unknown key `max_cuont`" in ended.stderr.split("error: ")[1]
-    assert "`batch.max_weight`" not in ended.stderr.split("error: ")[1]
+    assert "unknown key `max_cuont`" in ended.stderr.split("Error: ")[1]
+    assert "`batch.max_weight`" not in ended.stderr.split("Error: ")[1]
     assert manifests(half_faulty.storage("fine")) == []
 
 
@@ -118,7 +118,7 @@ def test_status_with_faulty_stream_files_shows_the_others_and_exits_1(
     ended = half_faulty.run("status", "--json")
     assert ended.returncode == 1
     assert [one["stream"] for one in json.loads(ended.stdout)["streams"]] == ["fine"]
-    assert "error: Stream files that cannot be used: 3" in ended.stderr
+    assert "Error: Invalid stream files: 3" in ended.stderr
 
 
 def test_gc_with_faulty_stream_files_deletes_nothing(half_faulty: Sandbox) -> None:
@@ -126,4 +126,4 @@ def test_gc_with_faulty_stream_files_deletes_nothing(half_faulty: Sandbox) -> No
     ended = half_faulty.run("gc")
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert ended.stderr.count("Stream files that cannot be used: 3") == 1
+    assert ended.stderr.count("Invalid stream files: 3") == 1

@@ -44,5 +44,5 @@ def test_error_is_red_where_colours_are_wanted(
     os.close(ours)
     text = sent.decode()
     assert ended.returncode == 1
-    assert text.replace(RED, "").startswith("error: No stream 'refunds'")
+    assert text.replace(RED, "").startswith("Error: No stream 'refunds'")
     assert (RED in text, "\x1b" in text) == (has_colour, has_colour)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batch_pipeline.inventory import embedded_server
-from batch_pipeline.spark.sessions.java import find_java_home
+from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.sandbox import command, new_sandbox
 from batch_pipeline_tests.benchmarks import end_to_end_peers
 from batch_pipeline_tests.benchmarks.encode_check import check

@@ -13,7 +13,7 @@ from typing import Any
 from batch_pipeline.defs.names import run_tags
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline.spark.sessions.session import close_session, open_session
+from batch_pipeline.spark.session import close_session, open_session
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
 from batch_pipeline_tests.acceptance.sandbox import manifests, new_sandbox, wait_until
 from batch_pipeline_tests.benchmarks.dagster_latency import live

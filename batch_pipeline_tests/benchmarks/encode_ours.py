@@ -18,7 +18,7 @@ from batch_pipeline.model.record_rules import LineageContext
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
 from batch_pipeline.spark.encoder import SparkEncoder
-from batch_pipeline.spark.sessions.session import (
+from batch_pipeline.spark.session import (
     SparkSettings,
     close_session,
     open_session,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
+from batch_pipeline.spark.driver import DAEMON_MODULE
 
 MB = 1_000_000
 _CORES = 2

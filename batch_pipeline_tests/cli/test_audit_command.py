@@ -1,4 +1,4 @@
-"""The command `audit` and the ceiling in `status`, run in this process on a real server."""
+"""The audit of `reconcile`, run in this process on a real server."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import UnknownStreamError
 from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, stream
-from batch_pipeline_tests.seeds import claimed, execute, planned, query, register
+from batch_pipeline_tests.seeds import claimed, execute, planned, query
 
 ROW = (
     "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
@@ -100,28 +99,3 @@ def test_audit_looks_back_as_far_as_it_is_asked_to(gap: Database, run: Run) -> N
 def test_reconcile_without_an_audit_reports_none(gap: Database, run: Run) -> None:
     [orders] = told(run, "reconcile", "orders", "--no-audit")["streams"]
     assert orders["audit"] is None
-    assert run("reconcile", "orders", "--no-audit", "--all").exit_code == 2
-
-
-def test_reconcile_with_days_names_its_replacement(run: Run) -> None:
-    ended = run("reconcile", "orders", "--days", "30")
-    assert ended.exit_code == 2
-    assert "The option --days was removed. Use --since TIME, or --no-audit for none." in " ".join(
-        ended.stderr.split()
-    )
-
-
-def test_audit_of_an_unknown_stream_is_an_error(gap: Database, run: Run) -> None:
-    """Expect the streams that there are to be named."""
-    assert isinstance(run("reconcile", "nope").exception, UnknownStreamError)
-
-
-def test_status_tells_the_ceiling_and_what_holds_it_back(database: Database, run: Run) -> None:
-    """Expect the highest registered id, which nothing holds back."""
-    register(database, 5)
-    [idle, orders] = told(run, "status")["streams"]
-    assert (idle["ceiling"], orders["ceiling"]) == (None, 5)
-    assert (
-        "\n  ceiling     5 (registrar); nothing holds it back\n" in run("status", "orders").stdout
-    )
-    assert "\n  ceiling     none yet (registrar)" in run("status", "idle").stdout

@@ -126,10 +126,18 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
         (["audit"], "Use `batch-pipeline reconcile`, which plans items that appeared late."),
         (["bisect", "orders"], "Use `batch-pipeline jobs split`."),
         (["jobs", "orders"], "Did you mean `batch-pipeline jobs list orders`?"),
-        (["jobs", "puase", "orders"], "Did you mean `batch-pipeline jobs pause`?"),
+        (["jobs", "puase", "orders"], "Did you mean 'pause'?"),
+        (["reprocess", "a", "--before", "b"], "The option --before was removed. Use --until."),
+        (["load", "a", "--reload", "b"], "The option --reload was removed. Use --batch."),
+        (["reconcile", "--days", "30"], "--days was removed. Use --since TIME, or --no-audit"),
+        (["plan", "a", "--since", "2026-01-01"], "--since needs --backfill NAME"),
+        (["plan", "a", "--item", "5"], "--item needs --backfill NAME"),
+        (["plan", "a", "--accept-changed", "--dry-run"], "cannot be used with --dry-run"),
+        (["plan", "a", "--accept-changed", "--backfill", "b"], "cannot be used with --backfill"),
+        (["reconcile", "a", "--no-audit", "--all"], "Choose one of --since TIME, --all and"),
     ],
 )
-def test_command_of_an_earlier_release_names_its_replacement(words: list[str], said: str) -> None:
+def test_wrong_usage_says_what_to_use_instead(words: list[str], said: str) -> None:
     ended = CliRunner().invoke(cli, words)
     assert ended.exit_code == 2
     assert said in " ".join(ended.stderr.split())

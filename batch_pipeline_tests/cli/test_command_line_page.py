@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import batch_pipeline
-from batch_pipeline.cli import COMMANDS, cli, exit_codes
+from batch_pipeline.cli import COMMANDS, cli, console
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
@@ -67,7 +67,7 @@ def test_table_of_commands_names_each_below_what_it_is_for() -> None:
 
 def test_table_of_exit_codes_names_each() -> None:
     """Expect the codes of the commands, that of wrong usage and that of a reader that is gone."""
-    ours = {value for name, value in vars(exit_codes).items() if name.startswith("EXIT_")}
+    ours = {value for name, value in vars(console).items() if name.startswith("EXIT_")}
     assert {int(row[0]) for row in table("Exit codes")} == {0, 2, 141, *ours}
 
 

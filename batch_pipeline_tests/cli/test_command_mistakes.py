@@ -107,9 +107,3 @@ def test_batch_option_takes_a_list_and_names_what_is_unknown(scene: DefsScene) -
     assert '"batches":2' in CliRunner().invoke(cli, words).stdout.replace(" ", "")
     empty = CliRunner().invoke(cli, ["jobs", "retry", "orders", "--batch", "1,,2"])
     assert empty.exit_code == 2
-
-
-def test_reprocess_before_names_its_replacement(scene: DefsScene) -> None:
-    ended = CliRunner().invoke(cli, ["reprocess", "orders", "--before", "2026-01-01"])
-    assert ended.exit_code == 2
-    assert "The option --before was removed. Use --until." in ended.stderr

@@ -69,7 +69,7 @@ def test_doctor_names_the_rights_that_a_login_lacks(logins: Logins, tmp_path: Pa
         findings = told(runs(tmp_path, url, "doctor")("--json"))
         others = [one for one in findings if one[1] not in {*OF_MACHINES, "memory", "server"}]
         lacking[name] = [text for level, _, text in others if level != "ok"]
-    no_streams = "No stream file found below"
+    no_streams = "There is no stream file"
     assert [len(texts) for texts in lacking.values()] == [1, 2, 2, 3, 1]
     assert all(texts[-1].startswith(no_streams) for texts in lacking.values())
     assert (

@@ -111,7 +111,7 @@ def test_stream_whose_storage_cannot_be_listed_does_not_stop_the_others(
     ended = run("gc")
     assert ended.exit_code == 1
     assert "Files deleted: 4, 40 B" in ended.stdout
-    assert "error: broken: Garbage in the storage" in ended.stderr
+    assert "Error: broken: Garbage in the storage" in ended.stderr
     assert "not a directory" in ended.stderr
     reports = json.loads(run("gc", "--json").stdout)["streams"]
     assert [(one["stream"], "error" in one) for one in reports] == [

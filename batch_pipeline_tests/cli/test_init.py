@@ -55,11 +55,11 @@ def test_init_writes_a_project_and_says_what_comes_next(run: Run, landing: Path)
     result = run("--from", str(landing))
     assert (result.exit_code, result.exception) == (0, None)
     for words in (
-        "takes     3 sales-*.csv: csv",
-        "leaves    1 visits-*.jsonl: another kind of file",
-        "columns   sale_id integer, amount number",
-        "dry plan  files: 3, 87 B; batches: 1",
-        "wrote     streams/sales/defs.yaml, dagster.yaml, workspace.yaml, .gitignore",
+        "selected    3 sales-*.csv: csv",
+        "left out    1 visits-*.jsonl: another kind of file",
+        "columns     sale_id integer, amount number",
+        "dry plan    files: 3, 87 B; batches: 1",
+        "written     streams/sales/defs.yaml, dagster.yaml, workspace.yaml, .gitignore",
         "batch-pipeline run sales",
         f"init --from {landing} --include 'visits-*.jsonl'",
     ):

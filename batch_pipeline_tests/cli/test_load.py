@@ -103,6 +103,7 @@ def test_load_while_another_one_loads_is_to_be_tried_later(
         (("orders", "--batch", FIRST), f"no published batch '{FIRST}'"),
         (("orders", "--batch", "again:1-2"), "no published batch 'again:1-2'"),
         (("nowhere",), "No stream 'nowhere'"),
+        (("order",), "Did you mean 'orders'? Nothing was done."),
     ],
 )
 def test_load_of_what_is_not_there_is_refused(
@@ -180,12 +181,6 @@ def test_load_of_batches_of_which_one_lost_its_files_changes_nothing(
     error = run("load", "orders", "--target", "good", "--batch", f"{SECOND},{FIRST}").exception
     assert isinstance(error, FilesRemovedError)
     assert due(database, "good") == []
-
-
-def test_load_with_reload_names_its_replacement(run: Run) -> None:
-    ended = run("load", "orders", "--reload", FIRST)
-    assert ended.exit_code == 2
-    assert "The option --reload was removed. Use --batch." in ended.stderr
 
 
 def test_load_into_a_postgres_table_is_recorded_like_any_other(
@@ -272,7 +267,7 @@ def test_batch_whose_files_went_is_told_and_not_loaded_again(
 
     shown = run("explain", "1").stdout
     assert "              these files were deleted 2" in shown
-    assert "`batch-pipeline messages orders` leaves it out" in shown
+    assert "`batch-pipeline messages orders` omits it" in shown
     assert "  9 load      good: records: 2, loaded 20" in shown
     (story,) = told(run, "explain", "1")["items"]
     assert story["files_removed"]["at"].startswith("2")

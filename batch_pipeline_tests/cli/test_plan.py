@@ -72,13 +72,6 @@ def test_plan_names_changed_files_and_accepts_them_on_request(run: Run, tmp_path
     assert told(run, "plan", "orders")["files_changed"] == []
 
 
-@pytest.mark.parametrize("option", [("--dry-run",), ("--backfill", "b")])
-def test_plan_accepts_no_changes_where_nothing_is_registered(
-    run: Run, option: tuple[str, ...]
-) -> None:
-    assert run("plan", "orders", "--accept-changed", *option).exit_code == 2
-
-
 def test_plan_backfill_cuts_the_window_by_its_own_limits(database: Database, run: Run) -> None:
     """Expect batches of the window, none the second time, and the stream as it was."""
     register(database, 10)
@@ -133,13 +126,6 @@ def test_plan_backfill_by_another_selection_is_refused(database: Database, run: 
     run("plan", "orders", "--backfill", "b", "--last-id", "5")
     ended = run("plan", "orders", "--backfill", "b", "--last-id", "6")
     assert isinstance(ended.exception, JobChangedError)
-
-
-def test_plan_with_options_of_a_backfill_needs_its_name(run: Run) -> None:
-    """Expect a mistake of usage that names the option."""
-    ended = run("plan", "orders", "--since", "2026-01-01")
-    assert ended.exit_code == 2
-    assert "--since needs --backfill NAME" in ended.stderr
 
 
 def test_status_shows_backfills_beside_the_stream(database: Database, run: Run) -> None:

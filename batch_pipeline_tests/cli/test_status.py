@@ -70,7 +70,7 @@ def test_status_of_a_stream_in_order_is_four_lines(scene: DefsScene) -> None:
     landing = scene.stream.source.place
     assert shown("status") == [
         "orders",
-        "  now         all is published, the last 3 hours ago",
+        "  now         everything is published, last 3 hours ago",
         "  batches     4 published",
         f"  source      folder {landing}",
         "  ceiling     12 (registrar); nothing holds it back",
@@ -150,7 +150,7 @@ def test_status_warns_of_sensors_and_schedules_that_are_stopped_in_dagster(
     ended = CliRunner().invoke(cli, ["status"])
     assert ended.exit_code == 0
     assert ended.stderr == (
-        "note: Automation is stopped: orders_new_files. "
+        "Note: Automation is stopped: orders_new_files. "
         "Start it on the page Automation of Dagster's UI.\n"
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.config.landed_files import common_word, kind_of, name_pattern
+from batch_pipeline.config.stream_proposal import common_word, kind_of, name_pattern
 from batch_pipeline.model.stream import STREAM_NAME, stream_name_of
 
 

@@ -1,5 +1,6 @@
 """The home folder and its lock."""
 
+import json
 import os
 import shutil
 import signal
@@ -19,9 +20,6 @@ from batch_pipeline.model.errors import ConfigurationError, RetryableError
 
 HOLD_THE_LOCK = """
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from batch_pipeline.config.home import Home
@@ -64,25 +62,13 @@ def is_free(home: Home) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def test_home_folders_lie_below_its_path() -> None:
-    """Every folder of the home is a direct child with the name of its service."""
-    home = Home(path=Path("/h"))
-    assert [home.postgres, home.logs, home.dagster] == [
-        Path("/h/postgres"),
-        Path("/h/logs"),
-        Path("/h/dagster"),
-    ]
-
-
 def test_ensure_on_missing_folder_creates_it_private_and_ignored(home: Home) -> None:
-    """The home is for its user alone and never enters version control."""
     home.ensure()
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
     assert (home.path / ".gitignore").read_text() == "*\n"
 
 
 def test_ensure_twice_keeps_mode_and_files(home: Home) -> None:
-    """An existing home keeps what its user set."""
     home.ensure()
     home.path.chmod(0o750)
     (home.path / ".gitignore").write_text("*\n!kept\n")
@@ -92,7 +78,6 @@ def test_ensure_twice_keeps_mode_and_files(home: Home) -> None:
 
 
 def test_ensure_below_a_file_is_refused(tmp_path: Path) -> None:
-    """A home that cannot be created names the folder, the reason and the variable."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"The home folder .* cannot be used") as caught:
         Home(path=tmp_path / "file" / "home").ensure()
@@ -102,7 +87,6 @@ def test_ensure_below_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_ensure_on_read_only_folder_is_refused() -> None:
-    """A home that cannot be written is found before any service starts."""
     folder = Path(tempfile.mkdtemp())
     home = Home(path=folder / "home")
     home.ensure()
@@ -130,7 +114,6 @@ def unprivileged() -> Iterator[None]:
 
 
 def test_lock_held_by_second_process_names_its_holder(home: Home) -> None:
-    """Whoever finds the home taken learns by which command, process and since when."""
     holder = start_holder(home)
     with (
         pytest.raises(RetryableError, match="is in use by") as caught,
@@ -143,7 +126,6 @@ def test_lock_held_by_second_process_names_its_holder(home: Home) -> None:
 
 
 def test_lock_after_holder_ended_is_free(home: Home) -> None:
-    """A lock ends with its context."""
     end(start_holder(home))
     with home.lock("batch-pipeline run"):
         assert not is_free(home)
@@ -151,7 +133,6 @@ def test_lock_after_holder_ended_is_free(home: Home) -> None:
 
 
 def test_lock_after_holder_was_killed_is_free(home: Home) -> None:
-    """The kernel lets go for a process that cannot."""
     holder = start_holder(home)
     holder.send_signal(signal.SIGKILL)
     end(holder)
@@ -160,7 +141,6 @@ def test_lock_after_holder_was_killed_is_free(home: Home) -> None:
 
 
 def test_lock_twice_in_one_process_is_refused(home: Home) -> None:
-    """A lock is for one piece of work, not for one process."""
     since = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     with (
         home.lock("batch-pipeline run", since=since),
@@ -170,8 +150,15 @@ def test_lock_twice_in_one_process_is_refused(home: Home) -> None:
         pass
 
 
+@pytest.mark.parametrize("pid", [4194305, "none"])
+def test_holder_that_is_gone_is_nobody(home: Home, pid: object) -> None:
+    home.ensure()
+    holder = {"pid": pid, "purpose": "batch-pipeline dev", "since": "2026-01-01T00:00:00+00:00"}
+    home.lock_file.write_text(json.dumps(holder))
+    assert home.holder() is None
+
+
 def test_lock_with_unreadable_holder_says_another_process(home: Home) -> None:
-    """A lock file without a readable line still refuses."""
     with home.lock("batch-pipeline run"):
         home.lock_file.write_text("")
         with pytest.raises(RetryableError, match="in use by another process"), home.lock("x"):
@@ -187,7 +174,6 @@ def test_lock_with_unreadable_holder_says_another_process(home: Home) -> None:
     ids=["forked", "started"],
 )
 def test_lock_of_killed_process_is_not_kept_by_its_child(home: Home, start_child: str) -> None:
-    """A service that outlives its starter does not keep the home locked."""
     program = f"""
 import os, signal, subprocess, sys
 from pathlib import Path
@@ -213,7 +199,6 @@ with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev"):
 
 
 def test_lock_left_by_forked_child_stays_with_its_parent(home: Home) -> None:
-    """A forked copy that leaves the context does not open the home to others."""
     program = """
 import os, sys
 from pathlib import Path

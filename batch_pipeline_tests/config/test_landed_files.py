@@ -91,7 +91,7 @@ def test_files_are_read_as_what_is_in_them(
     """Expect the format by ending and first bytes, and the columns that encoding would find."""
     proposal = proposed(tmp_path, {name: content, name.replace("1", "2"): content})
     assert source(proposal)["format"] == format_
-    assert (proposal.plan.files, proposal.plan.batches, proposal.left_out) == (2, 1, ())
+    assert (proposal.plan.files, proposal.plan.batches, proposal.left_out) == (2, 1, [])
     assert proposal.sample.bad == 0
     if columns is not None:
         assert proposal_json(proposal)["columns"] == columns
@@ -221,14 +221,14 @@ def test_place_with_an_odd_name_is_found_again(tmp_path: Path, folder: str) -> N
 @pytest.mark.parametrize(
     ("files", "asked", "problem"),
     [
-        ({}, {}, "no file is there"),
-        ({"a.csv": CSV}, {"include": ("*.json",)}, r"no file named \*.json is there"),
+        ({}, {}, "there is no file"),
+        ({"a.csv": CSV}, {"include": ("*.json",)}, r"there is no file named \*.json"),
         ({"a.csv": b"", "b.csv": b""}, {}, "all files are empty"),
         ({"a.zip": b"PK\x03\x04...."}, {}, "1 a[*].zip: is a zip archive"),
-        ({"a.csv": CSV}, {"name": "my sales"}, "--name my sales: is not the name of a stream"),
+        ({"a.csv": CSV}, {"name": "my sales"}, "--name my sales: is not a valid stream name"),
         ({"1.csv": CSV, "2.csv": CSV}, {"place": "{data}/1.csv"}, "is a file, not a folder"),
         ({"1.csv": CSV}, {"place": "{data}/2"}, "there is no such folder"),
-        ({"1.csv": CSV}, {"place": "ftp://host/a"}, "is not a place where files land"),
+        ({"1.csv": CSV}, {"place": "ftp://host/a"}, "is not a folder or bucket"),
         ({"a-1.csv": b"id,id\n1,2\n", "a-2.csv": CSV}, {}, "a-1.csv, line 1: header: column 'id'"),
         ({"a-1.csv.gz": gzip.compress(CSV, mtime=0)[:-9]}, {}, "a-1.csv.gz: gzip data ends early"),
         ({"a-1.parquet": b"PA\0\0"}, {}, "a-1.parquet: holds zero bytes"),

@@ -14,8 +14,7 @@ from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
-from batch_pipeline.spark.cluster import Cluster
-from batch_pipeline.spark.sessions.session import SparkSettings
+from batch_pipeline.spark.session import SparkSettings
 from batch_pipeline.storage.errors import UnreachableError
 from batch_pipeline.storage.s3_client import new_client, translate_store_errors, without_user
 
@@ -27,7 +26,6 @@ ENVIRONMENT = {
 }
 HOLDERS: dict[str, Callable[[], object]] = {
     "pipeline": lambda: Pipeline.from_environment(ENVIRONMENT),
-    "cluster": lambda: Cluster(master="spark://x:1", environment=ENVIRONMENT),
     "server": lambda: GuardedServer(
         name="x", command=["true"], environment=ENVIRONMENT, log=Path("log")
     ),

@@ -1,10 +1,9 @@
-"""Stream files: what they mean, and how they are refused."""
+"""Stream files: the streams that they define, and folders of them."""
 
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from batch_pipeline.config.stream_attributes import StreamAttributes
 from batch_pipeline.config.stream_file import (
@@ -15,6 +14,8 @@ from batch_pipeline.config.stream_file import (
 )
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, StreamFileError
+from batch_pipeline.model.filter import AllOf, Condition, Operator
+from batch_pipeline.model.load import MessageMode, PostgresTarget, SingerTarget, WriteMode
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import (
     BadFileRules,
@@ -29,15 +30,26 @@ from batch_pipeline.model.record_rules import (
 )
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import (
+    Arrivals,
     CsvOptions,
     DagsterRules,
+    KeyOrder,
     PartLimits,
     Source,
     SourceFormat,
     Storage,
+    Strategy,
     Stream,
+    TableSource,
 )
-from batch_pipeline_tests.config.test_stream_file_mistakes import MINIMAL, stream_file, with_lines
+from batch_pipeline_tests.config.test_stream_file_mistakes import (
+    BESIDE,
+    MINIMAL,
+    QUEUE,
+    stream_file,
+    with_lines,
+    with_source,
+)
 
 FULL = """\
 type: batch_pipeline.BatchStream
@@ -73,7 +85,6 @@ attributes:
 
 
 def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) -> None:
-    """A name and a landing folder are enough."""
     assert read_stream_file(stream_file(tmp_path)) == Stream(
         name="orders",
         source=Source(
@@ -97,7 +108,6 @@ def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) 
 
 
 def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
-    """No key is read and then dropped."""
     file = stream_file(tmp_path, FULL)
     file.with_name("columns.json").write_text('{"properties": {"a": {"type": "integer"}}}')
     assert read_stream_file(file) == Stream(
@@ -171,12 +181,17 @@ def test_stream_file_without_compression_takes_the_usual_one(
         ("~/landing", "file:///users/zoe/landing"),
         ("file:///data/./a%20b/", "file:///data/a%20b"),
         ("FILE:///data", "file:///data"),
+        ("s3://bucket/", "s3://bucket"),
+        ("S3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3a://bucket/a", "s3://bucket/a"),
+        ("s3n://bucket/a", "s3://bucket/a"),
+        ("s3://my.bucket-1/a b//é%20c", "s3://my.bucket-1/a b//é%20c"),
     ],
 )
 def test_stream_file_location_becomes_an_absolute_uri(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, uri: str
 ) -> None:
-    """Every way to write a folder ends in its one percent-encoded URI."""
+    """A folder has one percent-encoded URI; keys of a bucket are not escaped."""
     monkeypatch.setenv("HOME", "/users/zoe")
     text = MINIMAL.replace("./landing", f'"{written}"')
     expected = uri.format(folder=tmp_path, parent=tmp_path.parent)
@@ -194,26 +209,22 @@ def test_stream_file_named_by_relative_path_gives_absolute_uris(
 
 
 def test_stream_file_with_byte_order_mark_is_read(tmp_path: Path) -> None:
-    """An editor's mark at the start is no part of the text."""
     path = stream_file(tmp_path, "\ufeff" + MINIMAL)
     assert read_stream_file(path).name == "orders"
 
 
 def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
-    """Shared parts may be written once."""
     text = MINIMAL.replace("orders", "&same orders") + "  storage: {prefix: *same}\n"
     stream = read_stream_file(stream_file(tmp_path, text))
     assert stream.name == stream.storage.prefix == "orders"
 
 
 def test_stream_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """A file that cannot be opened is told with the reason."""
     with pytest.raises(StreamFileError, match=r"cannot be read \(No such file or directory\)"):
         read_stream_file(tmp_path / "defs.yaml")
 
 
 def test_find_stream_files_lists_one_level_by_name(tmp_path: Path) -> None:
-    """Deeper, hidden and other files are no stream files."""
     stream_file(tmp_path, name="b")
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, name=".git")
@@ -225,14 +236,12 @@ def test_find_stream_files_lists_one_level_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "missing"])
 def test_load_streams_without_stream_file_is_refused(tmp_path: Path, folder: str) -> None:
-    """No folder and an empty folder are told alike; the tolerant form finds nothing."""
-    with pytest.raises(ConfigurationError, match="No stream file found below"):
+    with pytest.raises(ConfigurationError, match="There is no stream file"):
         load_streams(tmp_path / folder)
     assert load_valid_streams(tmp_path / folder) == ({}, [])
 
 
 def test_load_streams_gives_streams_by_their_own_name(tmp_path: Path) -> None:
-    """The name in the file counts, not the folder's."""
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="b")
     assert {name: stream.name for name, stream in load_streams(tmp_path).items()} == {
@@ -242,7 +251,6 @@ def test_load_streams_gives_streams_by_their_own_name(tmp_path: Path) -> None:
 
 
 def test_load_streams_tolerantly_with_a_broken_file_loads_the_others(tmp_path: Path) -> None:
-    """One mistake stops one stream."""
     stream_file(tmp_path, "type: [", name="a")
     stream_file(tmp_path, name="b")
     streams, errors = load_valid_streams(tmp_path)
@@ -253,7 +261,6 @@ def test_load_streams_tolerantly_with_a_broken_file_loads_the_others(tmp_path: P
 
 
 def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -> None:
-    """Two landings cannot feed one job; each file is told of the other, at its stream's line."""
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, name="b")
     stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="c")
@@ -267,20 +274,12 @@ def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -
 
 
 def test_stream_attributes_alone_give_a_stream_relative_to_a_base() -> None:
-    """The model works without a file, as a component's attributes."""
     attributes = StreamAttributes.model_validate({"stream": "orders", "source": {"uri": "in"}})
     stream = attributes.to_stream(Path("/base"))
     assert (stream.source.place, stream.storage.root) == ("file:///base/in", "file:///base/batches")
 
 
-def test_stream_attributes_refuse_unknown_keys() -> None:
-    """Refusing does not depend on the reader of the file."""
-    with pytest.raises(ValidationError, match="extra_forbidden"):
-        StreamAttributes.model_validate({"stream": "a", "source": {"uri": "b"}, "x": 1})
-
-
 def test_stream_attributes_describe_every_key() -> None:
-    """The reference page has a sentence for each key."""
     schema = StreamAttributes.model_json_schema()
     models = schema["$defs"]
     keys = [
@@ -293,7 +292,151 @@ def test_stream_attributes_describe_every_key() -> None:
 
 
 def test_stream_file_with_lineage_true_takes_the_columns_of_singer(tmp_path: Path) -> None:
-    """The seven columns that targets of the Singer SDK expect, and none of our own."""
     lineage = read_stream_file(stream_file(tmp_path, with_lines("lineage: true"))).lineage
     assert len(lineage) == 7
     assert all(column.value.startswith("_sdc_") for column in lineage)
+
+
+@pytest.mark.parametrize(
+    ("source", "arrivals"),
+    [
+        ("", Arrivals()),
+        (", listing: {order: ascending}", Arrivals(order=KeyOrder.ASCENDING)),
+        (
+            ", listing: {order: ascending, relist: 15m}",
+            Arrivals(order=KeyOrder.ASCENDING, relist=timedelta(minutes=15)),
+        ),
+        (
+            f", events: {{queue: '{QUEUE}'}}, listing: {{relist: 15m}}",
+            Arrivals(queue=QUEUE, relist=timedelta(minutes=15)),
+        ),
+    ],
+    ids=["usual", "ascending", "ascending-15m", "events"],
+)
+def test_bucket_is_listed_as_the_file_says(tmp_path: Path, source: str, arrivals: Arrivals) -> None:
+    path = stream_file(tmp_path, with_source(f"uri: 's3://bucket/landing'{source}"))
+    found = read_stream_file(path).source
+    assert isinstance(found, Source)
+    assert found.arrivals == arrivals
+    hour = timedelta(hours=1)
+    assert arrivals.relist_every == (arrivals.relist or hour if source else None)
+
+
+@pytest.mark.parametrize(
+    ("source", "root"),
+    [
+        ("./landing", "./landing2"),
+        ("./data/landing", "./data"),
+        ("../in", "./in/out"),
+        ("./landing", "./landing/.batches"),
+        ("s3://lake/in", "s3://lake/in-out"),
+        ("s3://lake/in", "s3://lake"),
+        ("s3://lake/in", "s3a://lake2/in/"),
+    ],
+)
+def test_stream_may_write_beside_its_landing(tmp_path: Path, source: str, root: str) -> None:
+    text = with_source(f"uri: '{source}'", f"storage: {{root: '{root}'}}")
+    stored = read_stream_file(stream_file(tmp_path, text)).storage.root
+    assert stored.endswith(root.lstrip(".").replace("s3a:", "s3:").rstrip("/"))
+
+
+WITH_TABLE = """\
+type: batch_pipeline.BatchStream
+attributes:
+  stream: orders
+  source:
+    meta_table:
+      conn: $OPS_DB
+      table: ops.files
+      roots: [/data/exports, ./here, s3://bucket/exports/]
+      uid: id
+      item: file_location
+      weight: null
+      where:
+        - {column: kind, operator: "=", value: order}
+        - {column: size, operator: in, value: [1, 2]}
+      imported: imported_at
+      ceiling: settle
+      settle: 20m
+      on_bad_weight: 5
+    format: csv
+    options: {delimiter: ";"}
+  batch: {min_weight: 1}
+"""
+
+
+def test_meta_table_by_its_name_alone_takes_the_defaults(tmp_path: Path) -> None:
+    assert read_stream_file(stream_file(tmp_path, with_source(BESIDE))).source == TableSource(
+        table="t", roots=("file:///",), uid="uid", item="item", weight="weight"
+    )
+
+
+def test_meta_table_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
+    path = stream_file(tmp_path, WITH_TABLE)
+    assert read_stream_file(path).user_table == TableSource(
+        table="ops.files",
+        roots=("file:///data/exports", f"file://{tmp_path}/orders/here", "s3://bucket/exports"),
+        conn="$OPS_DB",
+        uid="id",
+        item="file_location",
+        weight=None,
+        where=AllOf(
+            (Condition("kind", Operator.EQUAL, "order"), Condition("size", Operator.IN, (1, 2)))
+        ),
+        imported="imported_at",
+        ceiling=Strategy.SETTLE,
+        settle=timedelta(minutes=20),
+        on_bad_weight=5,
+        format=SourceFormat.CSV,
+        csv=CsvOptions(delimiter=";", is_delimiter_given=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("$OPS_DB", "$OPS_DB"),
+        ("${OPS_DB}", "$OPS_DB"),
+        ("postgresql://reader@db.example/ops", "postgresql://reader@db.example/ops"),
+        ("sqlite:////data/files.db", "sqlite:////data/files.db"),
+        ("sqlite:///files.db?timeout=5", "sqlite:///{folder}/files.db?timeout=5"),
+        ("sqlite:///my files.db", "sqlite:///{folder}/my%20files.db"),
+    ],
+)
+def test_connection_without_a_password_is_taken(
+    tmp_path: Path, written: str, expected: str
+) -> None:
+    text = with_source(f"meta_table: {{table: t, roots: [/], conn: '{written}'}}")
+    table = read_stream_file(stream_file(tmp_path, text)).user_table
+    assert table is not None
+    assert table.conn == expected.format(folder=tmp_path / "orders")
+
+
+def test_targets_are_kept_in_order(tmp_path: Path) -> None:
+    text = with_lines(
+        "key_properties: [id]",
+        "targets:",
+        "  warehouse: {postgres: {conn: $DW}}",
+        "  dw: {postgres: {conn: '${DW}', schema: sales, table: o, mode: upsert}}",
+        "  lake:",
+        "    command: target-csv --log 'a b'",
+        "    config: {output_path: /out, port: 5, password: '${PASSWORD}', nested: [$NAME]}",
+        "    messages: record",
+        "    timeout: 90s",
+        "  other: {command: [target-x, --fast]}",
+    )
+    config = {"output_path": "/out", "port": 5, "password": "$PASSWORD", "nested": ["$NAME"]}
+    targets = read_stream_file(stream_file(tmp_path, text)).targets
+    assert targets == (
+        PostgresTarget(name="warehouse", conn="$DW"),
+        PostgresTarget(name="dw", conn="$DW", schema="sales", table="o", mode=WriteMode.UPSERT),
+        SingerTarget(
+            name="lake",
+            command=("target-csv", "--log", "a b"),
+            config=config,
+            messages=MessageMode.RECORD,
+            timeout=timedelta(seconds=90),
+        ),
+        SingerTarget(name="other", command=("target-x", "--fast")),
+    )
+    assert [target.keeps_last for target in targets] == [False, True, True, True]

@@ -124,7 +124,7 @@ def test_tap_tells_a_mistake_in_one_message(home: PublishedHome) -> None:
     ended = run(home.tap(streams=["clicks"]))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1] == (
-        "error: streams: there is no stream clicks (streams there: orders, parcels). Nothing was "
+        "Error: streams: there is no stream clicks (streams there: orders, parcels). Nothing was "
         "sent. Correct the name or the streams folder."
     )
     assert "Traceback" not in ended.stderr

@@ -15,7 +15,7 @@ from dagster_aws.s3 import S3Resource
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
-from batch_pipeline.cli.run import print_error
+from batch_pipeline.cli.run import report_failures
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process import run_until_idle
@@ -169,7 +169,7 @@ def test_drain_ends_with_what_it_could_not_register(
     assert [one.files_found for one in drained] == [0, 0]
     for one in drained:
         assert "0.csv#bytes=0-9' was not registered, for its key ends as" in str(one.error)
-    assert print_error(drained) == 1
+    assert report_failures(drained) == 1
     result = _tick(stream, instance)
     assert isinstance(result, dg.SensorResult)
     assert "0.csv#bytes=0-9' was not registered" in str(result.skip_reason)

@@ -104,7 +104,7 @@ def test_broken_file_leaves_the_other_streams_and_is_told_in_dagster(
     assert caplog.messages[0].startswith(told)
     with pytest.raises(ConfigurationError, match="Stream files that cannot be used") as failing:
         tick(definitions)
-    assert str(failing.value).startswith("Stream files that cannot be used: 1.")
+    assert str(failing.value).startswith("Invalid stream files: 1.")
     assert told in str(failing.value)
 
 

@@ -1,10 +1,19 @@
-"""`python -m batch_pipeline_tests.docs`: write the pages anew that are made from the code."""
+"""`python -m batch_pipeline_tests.docs` writes the pages that are generated from the code.
+
+With `texts` it prints every text that users see instead, for a review.
+"""
+
+import sys
 
 from batch_pipeline_tests.docs.stream_file_page import PAGE, text
+from batch_pipeline_tests.docs.visible_texts import visible_texts
 
 
 def main() -> None:
-    """Write the reference of stream files."""
+    """Write the reference of stream files, or print the texts."""
+    if sys.argv[1:] == ["texts"]:
+        sys.stdout.writelines(f"{line}\n" for line in visible_texts())
+        return
     PAGE.write_text(text(), encoding="utf-8")
 
 

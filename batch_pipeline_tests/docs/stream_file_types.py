@@ -15,16 +15,18 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from batch_pipeline.config.attribute_types import (
+    Command,
     Duration,
     Location,
     QueueUrl,
     Section,
     Size,
+    TargetConfig,
+    Variable,
+    Where,
     stream_name,
 )
-from batch_pipeline.config.source_attributes import Where
 from batch_pipeline.config.stream_attributes import LineageValue, OnBadFileValue
-from batch_pipeline.config.target_attributes import Command, TargetConfig, Variable
 from batch_pipeline.config.units import format_bytes, format_duration
 
 _TOLD = re.compile(r" \((?:(?:bytes|seconds), or with a unit[^;()]*; )?default:? ([^()]+)\)")
@@ -62,12 +64,16 @@ def type_words(field: FieldInfo, path: str) -> str:
 
 def meaning(field: FieldInfo) -> str:
     """Give the description of a key without its default."""
-    return _TOLD.sub("", field.description or "")
+    return _TOLD.sub("", _text(field))
+
+
+def _text(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
 
 
 def told_default(field: FieldInfo) -> str | None:
     """Find the default that a description tells."""
-    match = _TOLD.search(field.description or "")
+    match = _TOLD.search(_text(field))
     return None if match is None else match[1]
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import TaskReport, TaskSpec, encode_items
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_path, to_uri
@@ -19,7 +18,7 @@ from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
-from batch_pipeline.spark.tasks import merge_misfits
+from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline_tests.factories import CONTEXT
 

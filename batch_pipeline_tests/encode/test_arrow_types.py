@@ -58,12 +58,10 @@ from batch_pipeline.model.schema import Column, ColumnType
 def test_column_of_a_type_gives_the_narrowest_that_holds_it(
     arrow_type: pa.DataType, expected: str
 ) -> None:
-    """No value of the Arrow type is outside of the column's."""
     assert column_of("a", arrow_type).type_text == expected
 
 
 def test_column_of_a_type_without_a_column_names_both() -> None:
-    """The message says which column has which type."""
     with pytest.raises(ArrowTypeUnknownError) as raised:
         column_of("a", pa.month_day_nano_interval())
 
@@ -73,7 +71,6 @@ def test_column_of_a_type_without_a_column_names_both() -> None:
 
 
 def test_arrow_type_of_every_column_type_comes_back() -> None:
-    """What is written as an Arrow type is read as the same column; JSON text is text."""
     text = {ColumnType.UNKNOWN, ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}
     for kind in ColumnType:
         size = (12, 2) if kind is ColumnType.DECIMAL else (0, 0)
@@ -83,7 +80,6 @@ def test_arrow_type_of_every_column_type_comes_back() -> None:
 
 
 def test_arrow_schema_of_columns_keeps_their_order() -> None:
-    """Names and types stand in the order of the columns."""
     columns = (
         Column(name="b", type=ColumnType.DATE),
         Column(name="a", type=ColumnType.DECIMAL, precision=5, scale=1),

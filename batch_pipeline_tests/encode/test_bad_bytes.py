@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import SourceFormat

@@ -1,4 +1,4 @@
-"""Cancellation marks: how tasks of an encode are told to end."""
+"""Cancellation flags, and tasks that end because of one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,7 @@ from batch_pipeline.encode.cancellation import (
     CancellationFlag,
     TaskCancelledError,
 )
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.record_rules import LineageContext
@@ -22,39 +21,38 @@ from batch_pipeline_tests.factories import stream
 
 
 def ticking(*times: float) -> Callable[[], float]:
-    """Make a clock that shows these times, one a look."""
+    """Return a clock that shows these times, one per call."""
     left = iter(times)
     return lambda: next(left)
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> CancellationFlag:
-    """The mark of one encode in an empty storage."""
+def flag(tmp_path: Path) -> CancellationFlag:
+    """The flag of one encode in an empty storage."""
     return CancellationFlag.of(Storage(root=to_uri(tmp_path), prefix="p-"), "orders-1-2-a1", "0a0b")
 
 
-def test_stop_check_of_a_marked_encode_ends_the_task(mark: CancellationFlag) -> None:
-    """The mark is looked for at once and then every half second, not for each chunk."""
-    check = CancellationCheck(mark, ticking(0, 0, 0.4, 0.6, 0.6))
+def test_check_of_a_cancelled_encode_ends_the_task(
+    flag: CancellationFlag,
+) -> None:
+    check = CancellationCheck(flag, ticking(0, 0, 0.4, 0.6, 0.6))
     check.check()
-    mark.set()
+    flag.set()
     check.check()
 
     with pytest.raises(TaskCancelledError):
         check.check()
 
 
-def test_stop_check_without_a_mark_goes_on(mark: CancellationFlag) -> None:
-    """A cleared mark stops nobody, and a task need not have one."""
-    mark.set()
-    mark.clear()
+def test_check_without_a_flag_does_nothing(flag: CancellationFlag) -> None:
+    flag.set()
+    flag.clear()
 
-    CancellationCheck(mark).check()
+    CancellationCheck(flag).check()
     CancellationCheck(None).check()
 
 
-def test_stop_mark_in_storage_that_is_gone_says_that_it_could_not_be_set(tmp_path: Path) -> None:
-    """The caller then has Spark kill the tasks."""
+def test_flag_in_a_missing_storage_cannot_be_set(tmp_path: Path) -> None:
     gone = CancellationFlag.of(Storage(root=to_uri(tmp_path / "gone")), "orders-1", "0a0b")
 
     assert gone.set() is False
@@ -62,11 +60,10 @@ def test_stop_mark_in_storage_that_is_gone_says_that_it_could_not_be_set(tmp_pat
     gone.clear()
 
 
-def test_stop_mark_left_behind_goes_with_the_files_of_its_attempt(
-    mark: CancellationFlag, tmp_path: Path
+def test_flag_is_removed_with_the_files_of_its_attempt(
+    flag: CancellationFlag, tmp_path: Path
 ) -> None:
-    """Its name starts like theirs, so whoever removes these removes it too."""
-    mark.set()
+    flag.set()
 
     removed = PartFileStorage(Storage(root=to_uri(tmp_path), prefix="p-")).remove_attempt(
         "orders-1-2-a1"
@@ -76,10 +73,9 @@ def test_stop_mark_left_behind_goes_with_the_files_of_its_attempt(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_task_of_an_encode_that_is_called_off_ends_without_files(
-    mark: CancellationFlag, tmp_path: Path
+def test_task_of_a_cancelled_encode_ends_without_files(
+    flag: CancellationFlag, tmp_path: Path
 ) -> None:
-    """Each task looks for the mark before it opens its first file."""
     landed = tmp_path / "in.csv"
     landed.write_bytes(b"a\n1\n")
     root = tmp_path / "batches"
@@ -92,9 +88,9 @@ def test_task_of_an_encode_that_is_called_off_ends_without_files(
         schema=RecordSchema.from_json([("a", "integer")]),
         items=(Item(id=1, file=LandedFile(location=to_uri(landed), size_bytes=4)),),
         context=context,
-        cancellation_flag=mark,
+        cancellation_flag=flag,
     )
-    mark.set()
+    flag.set()
 
     with pytest.raises(TaskCancelledError):
         encode_items(spec, execution="00c0ffee")

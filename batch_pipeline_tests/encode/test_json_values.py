@@ -30,14 +30,12 @@ values = st.recursive(
 @settings(deadline=None)
 @given(value=values)
 def test_json_text_of_plain_values_is_read_back(value: Any) -> None:
-    """Integers of any size, floats, texts, null and their nestings come back as they were."""
     assert json.loads(json_text(value, QUARANTINE)) == value
 
 
 @settings(deadline=None)
 @given(value=st.decimals(allow_nan=False, allow_infinity=False, places=5))
 def test_json_text_of_decimals_keeps_all_digits(value: Decimal) -> None:
-    """A decimal is a number with every digit, zeros at its end too."""
     assert Decimal(json_text(value, QUARANTINE).decode()).as_tuple() == value.as_tuple()
 
 
@@ -60,7 +58,6 @@ def test_json_text_of_decimals_keeps_all_digits(value: Decimal) -> None:
     ],
 )
 def test_json_text_of_typed_values_is_compact(value: Any, text: str) -> None:
-    """No blanks, keys in their order, times and bytes as the schema says."""
     assert json_text(value, QUARANTINE) == text.encode()
 
 
@@ -75,7 +72,6 @@ def test_json_text_of_typed_values_is_compact(value: Any, text: str) -> None:
     ],
 )
 def test_json_text_of_a_nonfinite_number_follows_the_rule(number: float, name: str) -> None:
-    """However deep it is: it is refused, null, or its name."""
     value = {"a": [1.5, {"b": number}]}
 
     with pytest.raises(NonfiniteError) as raised:
@@ -87,13 +83,11 @@ def test_json_text_of_a_nonfinite_number_follows_the_rule(number: float, name: s
 
 
 def test_json_text_of_the_words_null_and_nan_keeps_them() -> None:
-    """Texts that look like what is searched for stay what they are."""
     value = {"NaN": "null", "b": ["Infinity", None]}
 
     assert json_text(value, QUARANTINE) == b'{"NaN":"null","b":["Infinity",null]}'
 
 
 def test_json_text_with_an_exception_for_a_value_raises_it() -> None:
-    """What cannot be told says so itself."""
     with pytest.raises(KeyError):
         json_text({"a": KeyError("x")}, QUARANTINE)

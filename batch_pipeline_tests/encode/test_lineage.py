@@ -1,4 +1,4 @@
-"""Lineage columns: what each says, in JSON text and in tables; names that clash."""
+"""Lineage columns: their values in JSON text and in tables, and conflicting names."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -48,21 +48,20 @@ EXPECTED: dict[str, Any] = {
 
 
 def records(*lines: bytes) -> JsonRecords:
-    """Make JSON records with the numbers 11, 13, 15…"""
+    """Return JSON records with the numbers 11, 13, 15…"""
     places = range(1, len(lines) + 1)
     numbers = range(11, 11 + 2 * len(lines), 2)
     return JsonRecords(lines=list(lines), line_numbers=places, record_numbers=numbers)
 
 
 def lines_with(columns: tuple[LineageColumn, ...], *lines: bytes) -> list[bytes]:
-    """Add columns to JSON records and give their text."""
+    """Add columns to JSON records and return their text."""
     added = Lineage(columns, ITEM, CONTEXT).added(records(*lines))
     assert isinstance(added, JsonRecords)
     return list(added.lines)
 
 
-def test_lineage_of_json_records_stands_behind_their_own_columns() -> None:
-    """Each column says what it is about, and the record's own text stays."""
+def test_lineage_of_json_records_follows_their_own_columns() -> None:
     first, second = lines_with(ALL, b'{"a": 1.10}', b'{"a":2}')
 
     assert first.startswith(b'{"a": 1.10,"_item_id":5,')
@@ -80,18 +79,16 @@ def test_lineage_of_json_records_stands_behind_their_own_columns() -> None:
         (b'{"a":1 }', b'{"a":1 ,"_attempt":2}'),
     ],
 )
-def test_lineage_of_a_json_record_of_any_shape_gives_a_json_record(
+def test_lineage_of_a_json_record_of_any_form_is_a_json_record(
     line: bytes, expected: bytes
 ) -> None:
-    """Blanks and empty objects are in nobody's way."""
     assert lines_with((LineageColumn.ATTEMPT,), line) == [expected]
 
 
 @pytest.mark.parametrize("columns", [ALL[2:3], ALL[2:4], ALL[1:3], ALL[:2]])
-def test_lineage_with_record_numbers_anywhere_keeps_the_order_asked_for(
+def test_lineage_with_record_numbers_at_any_position_keeps_the_order(
     columns: tuple[LineageColumn, ...],
 ) -> None:
-    """The number of the record may be the first, the last, the only one or none."""
     [line] = lines_with(columns, b"{}")
 
     expected = EXPECTED | {"_record_number": 11}
@@ -99,7 +96,6 @@ def test_lineage_with_record_numbers_anywhere_keeps_the_order_asked_for(
 
 
 def test_lineage_of_json_records_and_of_a_table_is_the_same() -> None:
-    """However records came, their lineage is of the same types and values."""
     known = RecordSchema((*schema(a="integer").columns, *(column.column for column in ALL)))
     arrow_schema = output_schema(known, Format.PARQUET)
     lineage = Lineage(ALL, ITEM, CONTEXT)
@@ -120,7 +116,6 @@ def test_lineage_of_json_records_and_of_a_table_is_the_same() -> None:
 
 
 def test_lineage_of_text_cells_is_typed_beside_them() -> None:
-    """Text cells stay text cells, the columns beside them have types."""
     cells = table(pa.record_batch({"a": ["1"]}), text=True)
 
     added = Lineage((LineageColumn.ITEM_ID,), ITEM, CONTEXT).added(cells)
@@ -130,8 +125,7 @@ def test_lineage_of_text_cells_is_typed_beside_them() -> None:
     assert added.batch.schema.field("_item_id").type == pa.int64()
 
 
-def test_lineage_of_a_file_that_nobody_dated_has_no_time_of_extraction() -> None:
-    """A user's meta table may not know when a file was modified."""
+def test_lineage_of_a_file_without_a_time_has_no_time_of_extraction() -> None:
     item = Item(id=6, file=LandedFile(location="file:///a", size_bytes=1))
     lineage = Lineage((LineageColumn.EXTRACTED_AT,), item, CONTEXT)
 
@@ -141,15 +135,13 @@ def test_lineage_of_a_file_that_nobody_dated_has_no_time_of_extraction() -> None
     assert added.lines == [b'{"_sdc_extracted_at":null}']
 
 
-def test_lineage_without_columns_leaves_the_chunk_as_it_is() -> None:
-    """What nobody asked for costs nothing."""
+def test_lineage_without_columns_returns_the_chunk() -> None:
     chunk = records(b"{}")
 
     assert Lineage((), ITEM, CONTEXT).added(chunk) is chunk
 
 
-def test_lineage_with_names_of_the_source_tells_them() -> None:
-    """A source column must not be overwritten, so whoever asks is told."""
+def test_lineage_conflicts_are_the_names_of_the_source() -> None:
     lineage = Lineage((LineageColumn.ITEM_ID, LineageColumn.ATTEMPT), ITEM, CONTEXT)
 
     assert lineage.conflicts(["_item_id", "a", "_batch_id"]) == ("_item_id",)

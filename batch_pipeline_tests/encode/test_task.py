@@ -1,18 +1,19 @@
-"""What one task makes of its items: records, reports, misfits, quarantine, and no litter."""
+"""One task: records, reports, misfits, quarantine, and the files that it leaves."""
 
 import gzip
+import io
 import os
-import resource
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,13 +22,19 @@ from batch_pipeline.encode import task as task_module
 from batch_pipeline.encode.readers import csv as csv_module
 from batch_pipeline.encode.readers.csv_parsers import parse_with_arrow
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.task import run_tasks
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import TaskReport, TaskSpec, merge_item_reports, run_tasks
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.location import to_path
+from batch_pipeline.model.manifest import ItemReport
 from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
+from batch_pipeline.model.record_rules import (
+    BadFileKind,
+    BadFileRules,
+    BadRecordRules,
+    LineageColumn,
+    OnBadFile,
+)
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import (
     CsvOptions,
@@ -42,6 +49,7 @@ from batch_pipeline_tests.encode.task_fixture import (
     quarantining_task,
     records,
 )
+from batch_pipeline_tests.encode.writers.part_factories import files_up_to
 from batch_pipeline_tests.factories import CONTEXT
 
 
@@ -52,7 +60,7 @@ def task(tmp_path: Path) -> TaskFixture:
 
 
 def test_task_with_files_of_all_kinds_writes_their_records_in_order(task: TaskFixture) -> None:
-    """Plain and gzip, csv and jsonl are told by their bytes; empty files and headers are fine."""
+    """Compression and format are detected from the bytes; empty files and headers are valid."""
     task.land(b"a,b\n1,x\n", "looks-like.jsonl.gz")
     task.land(gzip.compress(b'{"b":"y","a":2}\n') + gzip.compress(b'{"a":3}\n'), "looks-like.csv")
     task.land(b"")
@@ -91,25 +99,14 @@ def test_task_with_a_wide_csv_file_writes_its_columns_only_into_its_records(
 
 
 def test_task_with_a_declared_format_does_not_guess(task: TaskFixture) -> None:
-    """A csv whose first column name starts with a brace is csv when the stream says so."""
     task.stream = replace(task.stream, source=Source(uri="file:///l", format=SourceFormat.CSV))
     task.land(b"{a\n1\n")
 
     assert records(task.encode(**{"{a": "integer"}).part_files) == [{"{a": 1}]
 
 
-def test_task_with_delimiter_and_quote_options_uses_them(task: TaskFixture) -> None:
-    """The stream's csv options reach the reader."""
-    source = Source(uri="file:///l", csv=CsvOptions(delimiter=";", quote="'"))
-    task.stream = replace(task.stream, source=source)
-    task.land(b"a;b\n'x;''y';1,5\n")
-
-    assert records(task.encode(a="string", b="string").part_files) == [{"a": "x;'y", "b": "1,5"}]
-
-
 @pytest.mark.guarantee("G7")
 def test_task_with_the_same_items_writes_the_same_bytes(task: TaskFixture) -> None:
-    """Two executions differ in the names of their files only."""
     task.stream = replace(task.stream, part_limits=PartLimits(max_records=2))
     task.land(b"a\n1\n2\n3\n")
     first, second = (task.encode(execution=name, a="integer") for name in ("0" * 8, "1" * 8))
@@ -151,17 +148,15 @@ def test_task_with_the_same_items_writes_the_same_bytes(task: TaskFixture) -> No
         (["", ""], "unknown"),
     ],
 )
-def test_task_with_csv_cells_finds_the_type_that_keeps_them_exact(
+def test_task_with_csv_cells_infers_the_type_that_keeps_them_exact(
     task: TaskFixture, cells: list[str], kind: str
 ) -> None:
-    """Numbers are only what a 64-bit integer or a double holds digit by digit; all else is text."""
     task.land("\n".join(["k,a", *(f"k,{cell}" for cell in cells)]).encode())
 
     assert misfits(task.encode(k="string")) == {"a": kind}
 
 
-def test_task_with_misfits_finds_all_of_them_and_leaves_no_file(task: TaskFixture) -> None:
-    """One pass is enough: after the first misfit the other items are still looked at."""
+def test_task_with_misfits_reports_all_of_them_and_leaves_no_file(task: TaskFixture) -> None:
     task.stream = replace(task.stream, part_limits=PartLimits(max_records=1))
     task.land(b"a,b\n1,1\n2,2\n")
     task.land(b"c,b,a\n,1.5,3\n")
@@ -182,8 +177,7 @@ def test_task_with_misfits_finds_all_of_them_and_leaves_no_file(task: TaskFixtur
     assert counts(report) == [(0, 0, 0)] * 4
 
 
-def test_task_with_the_schema_its_misfits_asked_for_has_none(task: TaskFixture) -> None:
-    """A second pass with the widened schema writes."""
+def test_task_with_the_schema_that_its_misfits_need_has_none(task: TaskFixture) -> None:
     task.land(b"a,b\n1,\n1.5,\n")
     task.land(b'{"a":[],"b":"x","c":{"d":1}}\n')
     first = task.encode()
@@ -199,7 +193,7 @@ def test_task_with_the_schema_its_misfits_asked_for_has_none(task: TaskFixture) 
     ]
 
 
-def test_task_with_wide_integers_that_fit_tells_them(task: TaskFixture) -> None:
+def test_task_with_wide_integers_that_fit_reports_them(task: TaskFixture) -> None:
     """Another task may find fractions in the column, which these integers would not survive."""
     task.land(b"a,b\n9007199254740993,1\n")
 
@@ -209,7 +203,6 @@ def test_task_with_wide_integers_that_fit_tells_them(task: TaskFixture) -> None:
 
 
 def test_task_with_parquet_writes_typed_columns(task: TaskFixture) -> None:
-    """Records of both kinds come out under the schema's types."""
     encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
     task.stream = replace(task.stream, encoding=encoding)
     task.land(b"a,b\n1,2\n")
@@ -224,7 +217,7 @@ def test_task_with_parquet_writes_typed_columns(task: TaskFixture) -> None:
     ]
 
 
-def test_task_with_parquet_and_records_without_columns_calls_the_file_bad(
+def test_task_with_records_without_columns_for_parquet_reports_a_bad_file(
     task: TaskFixture,
 ) -> None:
     """Parquet has no rows without columns; such records must not vanish in silence."""
@@ -242,7 +235,6 @@ def test_task_with_parquet_and_records_without_columns_calls_the_file_bad(
 
 
 def test_task_with_bad_records_quarantines_them(task: TaskFixture) -> None:
-    """Bad records are kept with item, place, line, reason and text; the others are written."""
     task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=3))
     first = task.land(b"a,b\n1,x\n2\n3,\xff\n")
     second = task.land(b'{"a":4}\n{"a":\n')
@@ -262,7 +254,6 @@ def test_task_with_bad_records_quarantines_them(task: TaskFixture) -> None:
 
 
 def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskFixture) -> None:
-    """What was found is told, later items are not read, no file is left."""
     task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=25))
     task.land(b"a,b\n1,x\n" + b"2\n" * 20)
     task.land(b"a,b\n" + b"2\n" * 6)
@@ -276,7 +267,7 @@ def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskF
 
 
 def half_gzip() -> bytes:
-    """Make a gzip file that ends early, behind several blocks of good records."""
+    """Return a gzip file that ends early, after several blocks of good records."""
     packed = gzip.compress(b"a\n" + b"".join(b"%d\n" % number for number in range(400_000)))
     return packed[:-20]
 
@@ -291,7 +282,6 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("reason", BAD_FILES)
 def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> None:
-    """A bad file is told and its reason kept in quarantine; the others are written."""
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     task.land(b"a\n1\n")
     bad = task.land(BAD_FILES[reason])
@@ -313,8 +303,7 @@ def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> N
     ]
 
 
-def test_task_with_files_that_turn_bad_late_takes_back_their_records(task: TaskFixture) -> None:
-    """Records written before the damage showed are not left in any part file."""
+def test_task_with_files_that_are_found_bad_late_removes_their_records(task: TaskFixture) -> None:
     task.stream = replace(
         task.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
@@ -334,7 +323,6 @@ def test_task_with_files_that_turn_bad_late_takes_back_their_records(task: TaskF
 
 
 def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: TaskFixture) -> None:
-    """The reason is told; nothing is written, later items are not read."""
     task.land(b"a\n1\n")
     task.land(half_gzip())
     task.land(b"a\n3\n")
@@ -346,8 +334,7 @@ def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: Tas
     assert task.files() == []
 
 
-def test_task_with_a_file_that_is_gone_or_changed_says_so(task: TaskFixture) -> None:
-    """Size and time to the microsecond are those that were registered, or the file is bad."""
+def test_task_with_a_missing_or_changed_file_reports_a_bad_file(task: TaskFixture) -> None:
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
         task.land(b"a\n1\n")
@@ -371,7 +358,7 @@ def test_task_with_a_file_that_is_gone_or_changed_says_so(task: TaskFixture) -> 
     assert counts(task.encode(a="integer"))[2] == (1, 1, 0)
 
 
-def test_task_with_things_that_are_no_files_says_so(task: TaskFixture) -> None:
+def test_task_with_things_that_are_not_files_reports_bad_files(task: TaskFixture) -> None:
     """Folders, pipes and links in circles are bad files, never a reason to wait or to crash."""
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
@@ -390,7 +377,6 @@ def test_task_with_things_that_are_no_files_says_so(task: TaskFixture) -> None:
 
 
 def test_open_source_with_a_file_that_grows_while_read_refuses_it(task: TaskFixture) -> None:
-    """The facts are checked again when the file has been read."""
     item = task.land(b"a\n1\n")
     path = Path(to_path(item.file.location))
 
@@ -403,23 +389,11 @@ def test_open_source_with_a_file_that_grows_while_read_refuses_it(task: TaskFixt
         read_while_it_grows()
 
 
-@contextmanager
-def largest_file(size_bytes: int) -> Iterator[None]:
-    """Let the system refuse files of this process that grow larger."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("format_", Format)
 def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
     task: TaskFixture, format_: Format
 ) -> None:
-    """The system's reason is told; neither the finished nor the open part file is left."""
     task.stream = replace(
         task.stream,
         encoding=Encoding(format=format_, compression=Compression.NONE),
@@ -427,15 +401,15 @@ def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
     )
     task.land(b"a\nsmall\n" + b"large" * 20_000 + b"\n")
 
-    with largest_file(50_000):
+    with files_up_to(50_000):
         report = task.encode(a="string")
 
     assert report.storage_error == "File too large"
     assert task.files() == []
 
 
-def test_task_with_a_storage_root_that_is_gone_reports_it(task: TaskFixture) -> None:
-    """The root is not made anew: it may be a disk that is not mounted."""
+def test_task_with_a_missing_storage_root_reports_it(task: TaskFixture) -> None:
+    """The root is not created: it may be a disk that is not mounted."""
     task.land(b"a\n1\n")
     task.root.rmdir()
 
@@ -443,7 +417,6 @@ def test_task_with_a_storage_root_that_is_gone_reports_it(task: TaskFixture) -> 
 
 
 def test_run_tasks_gives_one_report_for_each_specification(task: TaskFixture) -> None:
-    """Specifications come as JSON and reports go as JSON; each execution has names of its own."""
     task.land(b"a\n1\n")
     schema = RecordSchema.from_json([("a", "integer")])
     specs = [
@@ -507,7 +480,6 @@ _SMALL_FILES = st.one_of(
 def test_task_with_small_csv_files_together_does_what_it_does_with_each_alone(
     files: list[bytes], id_type: str, output: Format, has_lineage: bool
 ) -> None:
-    """Report, part files and quarantine are equal, byte by byte, whatever the files hold."""
     with tempfile.TemporaryDirectory() as folder:
         task = quarantining_task(Path(folder), SourceFormat.AUTO, output)
         if has_lineage:
@@ -550,3 +522,136 @@ def test_task_with_many_small_csv_files_parses_fifty_at_a_time(
 
     assert [record["id"] for record in records(report.part_files)] == list(range(120))
     assert len(calls) == 3
+
+
+def in_two_passes(task: TaskFixture) -> list[dict[str, object]]:
+    """Infer the schema in a first pass, and write in a second one."""
+    second = task.encode(**misfits(task.encode()))
+    assert second.misfits == ()
+    return records(second.part_files)
+
+
+def test_task_with_headers_that_differ_matches_columns_by_name(task: TaskFixture) -> None:
+    task.land(b"id,name\n1,Ann\n")
+    task.land(b"name,id,city\nBo,2,Rome\n")
+    task.land(b"city\nOslo\n")
+
+    assert in_two_passes(task) == [
+        {"id": 1, "name": "Ann"},
+        {"id": 2, "name": "Bo", "city": "Rome"},
+        {"city": "Oslo"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "rows"),
+    [
+        (
+            CsvOptions(delimiter=";", quote="'", escape="\\", names=("a", "b")),
+            b"x\\;y;'it\\'s'\n1;\\N\n",
+            [{"a": "x;y", "b": "it's"}, {"a": "1", "b": "\\N"}],
+        ),
+        # This replaces the source format `text`: no delimiter and no quote occurs in a line.
+        (
+            CsvOptions(delimiter="\x1f", quote="\x1e", names=("line",)),
+            b'12 "Ann", late\n 3 Bo\n',
+            [{"line": '12 "Ann", late'}, {"line": " 3 Bo"}],
+        ),
+    ],
+)
+def test_task_with_csv_of_another_dialect_uses_the_options(
+    task: TaskFixture, options: CsvOptions, data: bytes, rows: list[dict[str, str]]
+) -> None:
+    source = replace(task.stream.source, csv=options, format=SourceFormat.CSV)
+    task.stream = replace(task.stream, source=source)
+    task.land(data)
+
+    assert in_two_passes(task) == rows
+
+
+TABLE = pa.table(
+    {
+        "i": pa.array([1, 2]),
+        "d": pa.array([Decimal("1.10"), None], pa.decimal128(9, 2)),
+        "day": pa.array([date(2026, 1, 31), None]),
+        "at": pa.array([1_000, 2_001], pa.timestamp("ns", "UTC")),
+        "o": pa.array([{"a": [1, None]}, None]),
+    }
+)
+
+
+def test_task_with_parquet_writes_its_records_and_quarantines_what_does_not_fit(
+    task: TaskFixture,
+) -> None:
+    file = io.BytesIO()
+    pq.write_table(TABLE, file)
+    task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=1))
+    task.land(file.getvalue())
+
+    types = misfits(task.encode())
+    second = task.encode(**types)
+
+    assert types == {
+        "i": "integer",
+        "d": "decimal(9,2)",
+        "day": "date",
+        "at": "timestamp",
+        "o": "object",
+    }
+    assert records(second.part_files) == [
+        {
+            "i": 1,
+            "d": 1.1,
+            "day": "2026-01-31",
+            "at": "1970-01-01T00:00:00.000001Z",
+            "o": {"a": [1, None]},
+        }
+    ]
+    assert counts(second) == [(2, 1, 1)]
+    (bad,) = second.bad_records
+    assert (bad.line, bad.reason.split(" in whole")[0]) == (2, "column 'at' is not")
+
+
+def test_task_with_avro_writes_its_records(task: TaskFixture) -> None:
+    fields = [
+        {"name": "i", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "u", "type": ["null", "string", "long"]},
+    ]
+    file = io.BytesIO()
+    rows = [
+        {"i": 1, "at": datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC), "u": "x"},
+        {"i": 2, "at": datetime(2026, 1, 2, 0, 0, 0, 2000, tzinfo=UTC), "u": 5},
+    ]
+    fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, rows, codec="deflate")
+    task.land(file.getvalue())
+
+    assert in_two_passes(task) == [
+        {"i": 1, "at": "2026-01-01T00:00:00.001000Z", "u": "x"},
+        {"i": 2, "at": "2026-01-02T00:00:00.002000Z", "u": 5},
+    ]
+
+
+FIRST = ItemReport(
+    item_id=1,
+    location="file:///a.csv",
+    read=16,
+    written=9,
+    quarantined=4,
+    filtered=3,
+    rescued=2,
+)
+SECOND = replace(FIRST, read=160, written=90, quarantined=40, filtered=30, rescued=20)
+OTHER = replace(FIRST, item_id=2, location="file:///b.csv")
+
+
+def test_merge_item_reports_adds_every_count_of_the_parts_of_an_item() -> None:
+    merged = replace(FIRST, read=176, written=99, quarantined=44, filtered=33, rescued=22)
+    assert merge_item_reports([FIRST, OTHER, SECOND]) == (merged, OTHER)
+
+
+def test_merge_item_reports_keeps_why_the_file_of_any_part_is_bad() -> None:
+    bad = replace(SECOND, bad_file="is not UTF-8", bad_kind=BadFileKind.CORRUPT)
+    for parts in ([FIRST, bad], [bad, FIRST]):
+        [merged] = merge_item_reports(parts)
+        assert (merged.bad_file, merged.bad_kind) == ("is not UTF-8", BadFileKind.CORRUPT)

@@ -38,7 +38,7 @@ def facts_of(parts: Sequence[PartFile]) -> list[tuple[int, int, str]]:
 
 def main() -> None:
     """Encode in each encoding, twice, and print the part files of each time."""
-    from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+    from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 
     folder, cores, files = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     session = open_session(SparkSettings(home=folder / "home", master=f"local[{cores}]"))

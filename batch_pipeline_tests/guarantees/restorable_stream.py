@@ -17,8 +17,7 @@ import psycopg
 from psycopg import sql
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.manifest import Manifest
@@ -30,7 +29,7 @@ from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
 )
 from batch_pipeline.singer.bookmarks import Bookmark
-from batch_pipeline.spark.tasks import combine_reports
+from batch_pipeline.spark.encoder import combine_reports
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.factories import NOON
 from batch_pipeline_tests.seeds import query

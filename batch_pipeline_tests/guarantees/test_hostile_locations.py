@@ -15,8 +15,7 @@ import pytest
 
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.task import run_tasks
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import TaskReport, TaskSpec, run_tasks
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import (
     BadFileError,

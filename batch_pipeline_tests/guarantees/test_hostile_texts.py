@@ -112,7 +112,7 @@ def test_stream_files_that_a_tap_brings_about_say_what_it_said(
     figures(hostile_texts=2 * len(texts))
 
 
-@pytest.mark.parametrize("show", ["say", "head", "complain", "note"])
+@pytest.mark.parametrize("show", ["say", "head", "print_error", "note"])
 def test_terminals_are_told_nothing_that_they_obey(
     capsys: pytest.CaptureFixture[str], show: str, figures: Figures
 ) -> None:

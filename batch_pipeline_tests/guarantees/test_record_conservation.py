@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import TaskReport, TaskSpec, encode_items
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.cancellation import CancellationFlag
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.encoding import SUFFIXES
 from batch_pipeline.model.garbage import AttemptFile, Folder, ManifestFile, Probe, parse_name

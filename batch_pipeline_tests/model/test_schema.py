@@ -21,7 +21,7 @@ from batch_pipeline.model.schema import (
     widen,
     with_declared,
 )
-from batch_pipeline_tests.encode.validation.validator_under_test import schema
+from batch_pipeline_tests.encode.writers.part_factories import schema
 
 decimals = st.integers(1, 38).flatmap(
     lambda precision: st.builds(

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskSpec
+from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.model.encode import EncodeRequest, EncodeResult
 from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import encode
+from batch_pipeline.spark.encoder import combine_reports, raise_task_errors
 from batch_pipeline.spark.task_planning import plan_tasks
-from batch_pipeline.spark.tasks import combine_reports, raise_task_errors
 from batch_pipeline_tests.regression.stream_inputs import stream_inputs
 from batch_pipeline_tests.regression.text_inputs import Input, text_inputs
 from batch_pipeline_tests.regression.typed_inputs import typed_inputs

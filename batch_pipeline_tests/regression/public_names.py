@@ -11,7 +11,7 @@ import dagster as dg
 
 import batch_pipeline
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli import COMMANDS, cli, exit_codes
+from batch_pipeline.cli import COMMANDS, cli, console
 from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.config.environment import PREFIX, Settings
@@ -38,7 +38,9 @@ def python_names() -> dict[str, str]:
 
 def commands() -> dict[str, str]:
     """Return the commands, their arguments and options, and the exit codes."""
-    entries = {f"exit code {n}": str(code) for n, code in vars(exit_codes).items() if n.isupper()}
+    entries = {
+        f"exit code {n}": str(code) for n, code in vars(console).items() if n.startswith("EXIT_")
+    }
     for name in COMMANDS:
         entries[name] = COMMANDS[name].section.value
         for called, command in _leaves(name):

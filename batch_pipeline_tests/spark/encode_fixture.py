@@ -21,9 +21,9 @@ from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
+from batch_pipeline.spark.connect import SparkConnectServer
 from batch_pipeline.spark.encoder import SparkEncoder
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline_tests.factories import CONTEXT
 from batch_pipeline_tests.storage_roots import content
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
-from batch_pipeline.spark.sessions import launch
-from batch_pipeline.spark.sessions.java import find_java_home
+from batch_pipeline.spark.driver import LOOPBACK
+from batch_pipeline.spark.java import JVM_OPTIONS, find_java_home, spark_home
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
@@ -24,7 +24,7 @@ MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 REGISTERED = "Successfully registered with master"
 START_SECONDS = 120
-_OPTIONS = " ".join([*launch.JVM_OPTIONS, "-Dspark.master.rest.enabled=false"])
+_OPTIONS = " ".join([*JVM_OPTIONS, "-Dspark.master.rest.enabled=false"])
 
 
 @dataclass
@@ -58,7 +58,7 @@ class StandaloneCluster:
     @property
     def master(self) -> str:
         """The master's URL."""
-        return f"spark://{launch.LOOPBACK}:{self.port}"
+        return f"spark://{LOOPBACK}:{self.port}"
 
     def add_worker(self, **variables: str) -> None:
         """Start a worker with more variables; its executors have them too."""
@@ -95,8 +95,8 @@ class StandaloneCluster:
     def _start(
         self, name: str, main: str, port: str, *arguments: str, **variables: str
     ) -> "subprocess.Popen[bytes]":
-        command = [str(launch.spark_home() / "bin" / "spark-class"), main]
-        where = ["--host", launch.LOOPBACK, "--port", port, "--webui-port", "0"]
+        command = [str(spark_home() / "bin" / "spark-class"), main]
+        where = ["--host", LOOPBACK, "--port", port, "--webui-port", "0"]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [*command, *where, *arguments],
@@ -130,9 +130,9 @@ def standalone_cluster(
         "SPARK_CONF_DIR": str(folder),  # which has no settings in it
         "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_HOME": str(launch.spark_home()),
-        "SPARK_LAUNCHER_OPTS": " ".join(launch.JVM_OPTIONS),
-        "SPARK_LOCAL_IP": launch.LOOPBACK,
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
+        "SPARK_LOCAL_IP": LOOPBACK,
     }
     cluster = StandaloneCluster(folder, free_port(), settled)
     try:

@@ -16,7 +16,7 @@ from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFi
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark import task_planning
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline.spark.spark_job import SparkJobRunner
 from batch_pipeline.spark.task_planning import split_files
 from batch_pipeline.storage.s3 import S3
@@ -149,20 +149,6 @@ def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket
     landing.land("large.csv", CSV[:-2] + b'c"\n')
     result = encode(session, replace(stream, on_bad_file=QUARANTINE), ranges)
     assert {item.bad_kind for item in result.items} == {BadFileKind.CHANGED}
-
-
-def test_encode_with_bad_objects_sets_them_aside(session: SparkSession, bucket: str) -> None:
-    landing, storage = new_prefix(bucket), new_prefix(bucket)
-    stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
-    files = [landing.land(name, data) for name, data in LANDED.items()]
-    landing.land("2.jsonl", JSONL.replace(b"x", b"y"))
-    landing.remove("4.jsonl.gz")
-    result = encode(session, stream, files)
-    kinds = [item.bad_kind for item in result.items]
-    assert kinds == [None, BadFileKind.CHANGED, None, BadFileKind.MISSING, None]
-    locations = [record["location"] for record in records(result.quarantine_files)]
-    assert locations == [files[1].location, files[3].location]
-    assert len(storage.names()) == len(result.part_files) + len(result.quarantine_files)
 
 
 @pytest.mark.parametrize("transform", [None, UNCHANGED], ids=["plain", "transformed"])

@@ -53,31 +53,29 @@ def test_package_files_are_sources_sql_and_json(tmp_path: Path) -> None:
     assert list(package_files(tmp_path)) == ["a.py", "b/c.sql", "b/d.json"]
 
 
-def test_package_files_of_this_package_have_what_tasks_import() -> None:
-    """Sources, but no documentation."""
-    names = package_files().keys()
-    assert names >= {"__init__.py", "encode/task.py", "singer/messages.schema.json"}
-    assert [name for name in names if name.startswith("docs/")] == []
-
-
 def test_check_archive_of_this_release_and_python_returns_its_note(tmp_path: Path) -> None:
     """The kind of machine may be another one: executors compare that themselves."""
     note = replace(ArchiveNote.of_this_process({"pyarrow": "1"}), platform="plan9-z80")
     assert check_archive(archive_with(tmp_path, note.to_json())) == note
 
 
-def test_check_archive_for_another_python_raises(tmp_path: Path) -> None:
-    """Spark refuses workers of another minor version, and compiled modules do not load."""
-    here = ArchiveNote.of_this_process({})
-    other = archive_with(tmp_path, replace(here, python="3.99").to_json())
-    assert refused(other) == f"it is for Python 3.99, and this is Python {here.python}"
-
-
-def test_check_archive_of_other_sources_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"python": "3.99"}, "it is for Python 3.99, and this is Python {here.python}"),
+        (
+            {"package": "0"},
+            "its batch-pipeline {here.release} differs from the one installed here",
+        ),
+    ],
+)
+def test_check_archive_for_another_python_or_of_other_sources_raises(
+    tmp_path: Path, changes: dict[str, str], reason: str
+) -> None:
     """Checkouts of one version may differ, and so the messages between driver and tasks."""
     here = ArchiveNote.of_this_process({})
-    reason = refused(archive_with(tmp_path, replace(here, package="0").to_json()))
-    assert reason == f"its batch-pipeline {here.release} differs from the one installed here"
+    other = replace(here, **changes).to_json()  # type: ignore[arg-type]
+    assert refused(archive_with(tmp_path, other)) == reason.format(here=here)
 
 
 def test_check_archive_of_another_file_raises(tmp_path: Path) -> None:
@@ -100,6 +98,7 @@ def test_check_archive_of_another_file_raises(tmp_path: Path) -> None:
         ("packed.zip", [], "its name must end in .tar.gz or .tgz"),
         ("packed.tgz", ["no_such_module"], "there is no module 'no_such_module' here"),
         ("packed.tgz", ["json.decoder"], "there is no module 'json.decoder' here"),
+        ("gone/packed.tgz", [], "no such file or directory"),
     ],
 )
 def test_build_archive_of_invalid_arguments_writes_nothing(
@@ -110,9 +109,3 @@ def test_build_archive_of_invalid_arguments_writes_nothing(
         build_archive(tmp_path / name, added)
     assert f" cannot be made or used: {reason}. Nothing was" in str(raised.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_build_archive_in_a_missing_folder_raises(tmp_path: Path) -> None:
-    """It makes no folder."""
-    with pytest.raises(ConfigurationError, match="no such file or directory"):
-        build_archive(tmp_path / "gone" / "packed.tgz")

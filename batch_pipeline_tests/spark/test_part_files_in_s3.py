@@ -13,9 +13,8 @@ from batch_pipeline.encode.cancellation import (
     CancellationFlag,
     TaskCancelledError,
 )
-from batch_pipeline.encode.writers.json_lines import Lines, line_writer
-from batch_pipeline.encode.writers.part_files import PartNames, remove
-from batch_pipeline.encode.writers.part_writer import PartWriter
+from batch_pipeline.encode.writers.json_lines import Lines, LineWriter
+from batch_pipeline.encode.writers.part_writer import PartNames, PartWriter, remove
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.record_rules import BadFileRules, OnBadFile
@@ -48,7 +47,7 @@ def names(root: str) -> PartNames:
 
 def large_writer(root: str, **limits: int) -> PartWriter[Lines]:
     """Make a writer of lines without compression."""
-    return line_writer(names(root), PartLimits(**limits), Compression.NONE)
+    return LineWriter(names(root), PartLimits(**limits), Compression.NONE)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from batch_pipeline.encode import source_file
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.source_file import Prefetcher
-from batch_pipeline.encode.task_values import SourceFailure
+from batch_pipeline.encode.task import SourceFailure
 from batch_pipeline.model.errors import (
     BadFileError,
     PipelineError,
@@ -86,12 +86,6 @@ def test_large_object_gives_its_bytes_from_any_place(landing: Root) -> None:
             assert again.read(3) == data[5 * MIB :][:3]
     assert 2 <= len(requests.sent) <= 4
     assert set(requests.sent) == {"GetObject"}
-
-
-def test_object_of_a_user_table_is_read_as_it_is_found(landing: Root) -> None:
-    file = landing.land("orders.csv", b"id\n1\n")
-    with open_source(LandedFile(location=file.location), STREAM) as source:
-        assert source.read(100) == b"id\n1\n"
 
 
 @pytest.mark.guarantee("G9")

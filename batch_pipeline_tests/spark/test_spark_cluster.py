@@ -3,6 +3,7 @@
 The tests share one cluster, and one session where they can, so that few Java processes are started.
 """
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,13 +23,12 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
-from batch_pipeline.spark import engine, task_planning
+from batch_pipeline.spark import diagnostics, task_planning
+from batch_pipeline.spark.diagnostics import check_executors, is_stopped
 from batch_pipeline.spark.encoder import SparkEncoder
-from batch_pipeline.spark.engine import is_stopped
-from batch_pipeline.spark.executor_diagnostics import check_executors
+from batch_pipeline.spark.java import JVM_OPTIONS, spark_home
 from batch_pipeline.spark.packed_archive import build_archive
-from batch_pipeline.spark.sessions import launch
-from batch_pipeline.spark.sessions.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.factories import limits
@@ -57,7 +57,7 @@ def same(frame):
     return frame.mapInPandas(kept, frame.schema)
 """
 # Executors that start as fast as the driver does; they use the same Java.
-QUICK = {"spark.executor.extraJavaOptions": " ".join(launch.JVM_OPTIONS)}
+QUICK = {"spark.executor.extraJavaOptions": " ".join(JVM_OPTIONS)}
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ def test_executors_without_the_package_are_named_with_what_they_lack(cluster: Cl
         pass
 
     text = str(raised.value)
-    assert text.startswith("Executor 0 on 127.0.0.1, of Spark at spark://127.0.0.1:")
+    start = f"The executor on {socket.gethostname()}, of Spark at spark://127.0.0.1:"
+    assert text.startswith(start)
     assert "lacks modules: batch_pipeline, boto3, fastavro" in text
     assert "batch-pipeline pack packed.tar.gz" in text
 
@@ -252,7 +253,7 @@ def test_executors_without_a_module_of_the_transform_are_named(
         run.encode(id="integer")
 
     text = str(raised.value)
-    assert text.startswith("Executor ")
+    assert text.startswith("The executor on ")
     assert " lacks modules: only_here. Nothing was published. Run" in text
     assert "`batch-pipeline pack packed.tar.gz --with only_here`" in text
     assert run.files() == []
@@ -306,7 +307,7 @@ def test_job_whose_master_was_started_again_ends(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for ever: its context knows of no end."""
-    monkeypatch.setattr(engine, "EXECUTOR_LOSS_SECONDS", 1.0)
+    monkeypatch.setattr(diagnostics, "EXECUTOR_LOSS_SECONDS", 1.0)
     session = cluster.session()
     with held_encode(tmp_path, session) as (run, running):
         cluster.standalone.restart_master()
@@ -341,4 +342,4 @@ def test_local_cluster_gives_the_bytes_of_a_local_session(
 
     assert digests["local-cluster[2,1,1024]"] == digests["local[2]"]
     assert list((tmp_path / "home" / "spark" / "scratch").iterdir()) == []
-    assert not (launch.spark_home() / "work").exists()
+    assert not (spark_home() / "work").exists()

@@ -19,12 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
-from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
-from batch_pipeline.spark.sessions.class_data import archive_paths
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.connect_session import without_session_id
-from batch_pipeline.spark.sessions.java import find_java_home
-from batch_pipeline.spark.sessions.launch import DAEMON_MODULE
+from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.spark.connect import SparkConnectServer, without_session_id
+from batch_pipeline.spark.driver import DAEMON_MODULE
+from batch_pipeline.spark.java import archive_path, find_java_home
 
 # Not a skip mark: where there is no system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
@@ -36,7 +34,7 @@ import json, os, sys, tempfile
 from pathlib import Path
 import psutil
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.spark.sessions.session import (
+from batch_pipeline.spark.session import (
     SparkSettings,
     close_session,
     open_session,
@@ -108,7 +106,7 @@ print(json.dumps(report))
 """
 
 STARTED_AHEAD = """
-from batch_pipeline.spark.sessions.session import end_session, open_in_background, start_session
+from batch_pipeline.spark.session import end_session, open_in_background, start_session
 tempfile.tempdir = tempfile.mkdtemp(prefix="bp-")  # of this test alone
 report = {}
 start_session(settings)
@@ -129,14 +127,13 @@ start_session(SparkSettings(home=settings.home, master="spark://127.0.0.1:1"))
 report["not_for_clusters"] = [process.pid for process in family()]
 start_session(settings)
 report["ended_before_it_was_open"] = end_session()
-report["commands"] = len(list(settings.home.glob("spark/command-*.json"))) > 0
 os.rmdir(tempfile.tempdir)
 print(json.dumps(report))
 """
 
 ENDED_WHILE_OPENING = """
 import threading, time
-from batch_pipeline.spark.sessions.session import end_session, open_in_background, start_session
+from batch_pipeline.spark.session import end_session, open_in_background, start_session
 for delay_seconds in (0.2, 0.6, 0.8, 1.0, 1.2):
     start_session(settings)
     open_in_background()
@@ -155,7 +152,7 @@ sys.stdin.read()
 """
 
 SERVER_HELD_OPEN = """
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
+from batch_pipeline.spark.connect import SparkConnectServer
 SparkConnectServer(settings.home).start()
 print(json.dumps([process.pid for process in family()]), flush=True)
 sys.stdin.read()
@@ -258,7 +255,6 @@ def test_local_session_started_ahead_is_opened_or_replaced_and_ends_at_once(tmp_
         "other": "7",
         "not_for_clusters": [],
         "ended_before_it_was_open": True,
-        "commands": True,
     }
     assert list((home / "spark" / "scratch").iterdir()) == []
 
@@ -276,7 +272,7 @@ def test_local_session_damaged_archive_starts_without_it(
     """A class-data archive that cannot be used costs its speed and nothing else."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", java)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    damaged, _ = archive_paths(tmp_path, find_java_home(tmp_path, os.environ))
+    damaged = archive_path(find_java_home(tmp_path, os.environ))
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"no archive" * 1000)
     assert run(SMALL_JOB, tmp_path) == {"rows": EXPECTED_ROWS}
@@ -287,19 +283,12 @@ def test_local_session_owner_killed_ends_the_jvm(tmp_path: Path) -> None:
     assert killed(HELD_OPEN, tmp_path, "auto") == []
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_connect_session_right_token_runs_python_of_this_environment(
-    server: SparkConnectServer, tmp_path: Path
+    server: SparkConnectServer, tmp_path: Path, host: str
 ) -> None:
-    """A client's job runs in workers that can import this package."""
-    assert run(SMALL_JOB, tmp_path, REMOTE=server.remote) == {"rows": EXPECTED_ROWS}
-
-
-@pytest.mark.long
-def test_connect_session_loopback_address_is_as_good_as_localhost(
-    server: SparkConnectServer, tmp_path: Path
-) -> None:
-    """An address that names 127.0.0.1 works with a token and without TLS."""
-    remote = server.remote.replace("localhost", "127.0.0.1")
+    """A client's job runs in workers that can import this package; either name needs no TLS."""
+    remote = server.remote.replace("localhost", host)
     assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
 
 
@@ -422,15 +411,6 @@ def test_connect_server_stopped_leaves_no_process(
 def test_connect_server_owner_killed_ends_by_itself(java: str, tmp_path: Path) -> None:
     """A server whose owner was killed ends without anybody's help."""
     assert killed(SERVER_HELD_OPEN, tmp_path, java) == []
-
-
-def test_connect_server_port_taken_is_refused(tmp_path: Path) -> None:
-    """A port that somebody listens on is refused before anything starts."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError) as raised:
-            SparkConnectServer(tmp_path, port=port).start()
-    assert str(raised.value).startswith(f"Port {port} on 127.0.0.1 is taken.")
 
 
 def test_connect_server_bad_setting_tells_the_last_log_lines(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 JSONL, CSV = numbered_jsonl(COUNT, KIB), numbered_csv(COUNT, KIB)
+PARQUET = numbered_parquet(COUNT, KIB)
 TYPES = {"id": "integer", "text": "string"}
 
 
@@ -59,30 +60,28 @@ def test_split_jsonl_gives_all_records_in_order(
     result = run.encode(**TYPES)
 
     assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
-    assert [item.read for item in result.items] == [1, COUNT, 1]
-    assert [item.written for item in result.items] == [1, COUNT, 1]
+    assert [(item.read, item.written) for item in result.items] == [(1, 1), (COUNT, COUNT), (1, 1)]
     assert parts_of(run.files()) == {"0000", "0001", "0002", "0003", "0004"}
 
 
-def test_split_csv_with_line_breaks_in_quotes_gives_all_records_in_order(run: EncodeRun) -> None:
-    """A first job counts quotes, so that each task knows where its first record starts."""
-    run.land(CSV)
+@pytest.mark.parametrize(
+    ("ending", "data", "texts"),
+    [
+        ("csv", CSV, {'a,\n"b' * (KIB // 6)}),
+        ("parquet", PARQUET, {f"{number:08d}" * (KIB // 8) for number in range(COUNT)}),
+    ],
+    ids=["csv", "parquet"],
+)
+def test_split_file_gives_all_records_in_order(
+    run: EncodeRun, ending: str, data: bytes, texts: set[str]
+) -> None:
+    """Of csv, a first job counts quotes; of parquet, each task reads row groups of its own."""
+    run.land(data, ending=ending)
 
-    result = run.encode(**TYPES)
+    found = records(run.encode(**TYPES).part_files)
 
-    found = records(result.part_files)
     assert [one["id"] for one in found] == list(range(COUNT))
-    assert {one["text"] for one in found} == {'a,\n"b' * (KIB // 6)}
-    assert len(parts_of(run.files())) == 3
-
-
-def test_split_parquet_gives_all_records_in_order(run: EncodeRun) -> None:
-    """Each task reads row groups of its own."""
-    run.land(numbered_parquet(COUNT, KIB), ending="parquet")
-
-    result = run.encode(**TYPES)
-
-    assert [one["id"] for one in records(result.part_files)] == list(range(COUNT))
+    assert {one["text"] for one in found} == texts
     assert len(parts_of(run.files())) == 3
 
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from batch_pipeline.encode.task import encode_items
-from batch_pipeline.encode.task_values import TaskReport, TaskSpec
+from batch_pipeline.encode.task import TaskReport, TaskSpec, encode_items
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream

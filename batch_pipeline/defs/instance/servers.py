@@ -24,7 +24,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.instance.home import prepare_dagster_home
 from batch_pipeline.model.errors import RetryableError, port_in_use
-from batch_pipeline.spark.sessions.connect_server import GUARDIAN
+from batch_pipeline.spark.connect import GUARDIAN
 from batch_pipeline.storage.local import PrivateFolder
 
 _PAUSE_SECONDS = 1.0

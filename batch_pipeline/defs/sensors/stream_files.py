@@ -37,7 +37,7 @@ def describe_file_changes(folder: Path, loaded: Mapping[str, Stream]) -> str:
     """
     streams, problems = load_valid_streams(folder)
     if problems:
-        raise invalid_files_error(tuple(problems))
+        raise invalid_files_error(problems)
     names = sorted({*streams, *loaded})
     changed = [name for name in names if streams.get(name) != loaded.get(name)]
     if not changed:

@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord
-from batch_pipeline.encode.mapping.json_text import (
-    DECODE_ERRORS,
-    UnmappableRecordError,
-    decode,
-    decode_error_reason,
+from batch_pipeline.encode.chunks import Chunk, JsonRecords
+from batch_pipeline.encode.mapping.records import (
     decode_fields,
     encode_fields,
-    json_text,
+    map_json_records,
+    map_table,
 )
-from batch_pipeline.encode.mapping.table_map import map_table, numbers_at
 from batch_pipeline.model.errors import InvalidValueError, requires_extra
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import ColumnType, nested_kind, properties_of, schema_of
@@ -127,91 +123,6 @@ def _may_fit_inside(path: str, pattern: str) -> bool:
     )
 
 
-Record = dict[str, msgspec.Raw]
-
-
-def _map_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
-    """Map the records of a chunk; bad records keep their text."""
-    lines: list[bytes] = []
-    kept: list[int] = []
-    bad: list[MalformedRecord] = []
-    for index, line in enumerate(chunk.lines):
-        try:
-            text = _map_line(mapper, line)
-        except UnmappableRecordError as error:
-            bad.append(MalformedRecord(line=chunk.line_numbers[index], reason=str(error), raw=line))
-            continue
-        if text is not None:
-            lines.append(text)
-            kept.append(index)
-    return replace(
-        chunk,
-        lines=lines,
-        line_numbers=numbers_at(chunk.line_numbers, kept),
-        record_numbers=numbers_at(chunk.record_numbers, kept),
-        bad=(*chunk.bad, *bad),
-        filtered=chunk.filtered + len(chunk.lines) - len(kept) - len(bad),
-    )
-
-
-def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
-    """Map one record; return None if it is filtered out.
-
-    Raises:
-        UnmappableRecordError: The line is not an object, or cannot be mapped.
-    """
-    try:
-        record = decode_fields(line)
-        if mapper.selection is not None:
-            mapper.selection.select(record)
-    except msgspec.ValidationError as error:
-        raise UnmappableRecordError("is not a JSON object") from error
-    except DECODE_ERRORS as error:
-        raise UnmappableRecordError(decode_error_reason(error)) from error
-    rules, flattening = mapper.rules, mapper.flattening
-    mapped: dict[str, Any] = record
-    texts: frozenset[str] = frozenset()
-    if rules is not None:
-        result = _apply_rules(rules, record)
-        if result is None:
-            return None
-        if rules.only_filters and mapper.selection is None and flattening is None:
-            return line
-        mapped = result
-    if flattening is not None:
-        if rules is not None:
-            typed_by = rules.typed_by.intersection(record)
-            texts = rules.texts(
-                frozenset((n, bytes(record[n]).startswith((b"{", b"n"))) for n in typed_by)
-            )
-        mapped = flattening.flattened(mapped, texts)
-    for name, value in mapped.items():
-        if not isinstance(value, msgspec.Raw):
-            text = json_text(value) if rules is None else rules.json_text(name, value)
-            mapped[name] = msgspec.Raw(text)
-    return encode_fields(mapped)
-
-
-def _apply_rules(rules: "SingerMap", record: Record) -> dict[str, Any] | None:
-    """Apply the rules; unchanged values stay JSON text."""
-    try:
-        values = {
-            name: decode(value) if rules.reads(name) else value for name, value in record.items()
-        }
-    except DECODE_ERRORS as error:
-        raise UnmappableRecordError(decode_error_reason(error)) from error
-    mapped = rules.mapped(values)
-    if mapped is None:
-        return None
-    for name, value in mapped.items():
-        source = rules.source(name)
-        if source in record and values[source] is value and rules.is_unchanged(value):
-            mapped[name] = record[source]
-        elif isinstance(value, dict | list):
-            mapped[name] = msgspec.Raw(rules.json_text(name, value))
-    return mapped
-
-
 Schemas = dict[str, Any]  # JSON Schemas of properties by name
 
 
@@ -308,26 +219,22 @@ class Mapper:
             InvalidValueError: the mapping is not valid.
         """
         mapping, keys = stream.mapping, stream.key_properties
-        stream_map = None
-        if mapping.stream_maps:
-            with requires_extra("singer", "`stream_maps` of a stream"):
-                from batch_pipeline.encode.mapping.stream_map import resolve_stream_map
-
-            stream_map = resolve_stream_map(stream.name, mapping, keys)
         selection = Selection(mapping.select, keys)
         flattens = mapping.flattening_enabled and mapping.flattening_max_depth != 0
+        stream_map = rules = flattening = None
+        if mapping.stream_maps or flattens:
+            feature = "stream_maps" if mapping.stream_maps else "flattening_enabled"
+            with requires_extra("singer", f"`{feature}` of a stream"):
+                from batch_pipeline.encode.mapping import singer_map  # imports the Singer SDK
+
+            stream_map = singer_map.resolve_stream_map(stream.name, mapping, keys)
         if stream_map is None and selection.selects_all and not flattens:
             return None
         hides = not selection.selects_all or (stream_map is not None and stream_map.hides_values)
-        rules = flattening = None
-        if stream_map is not None or flattens:
-            with requires_extra("singer", "`flattening_enabled` of a stream"):
-                from batch_pipeline.encode.mapping import singer_map  # imports the Singer SDK
-
-            if stream_map is not None:
-                rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
-            if flattens:
-                flattening = singer_map.Flattening(mapping, hides_values=hides)
+        if stream_map is not None:
+            rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
+        if flattens:
+            flattening = singer_map.Flattening(mapping, hides_values=hides)
         return cls(
             alias=stream.name if stream_map is None else stream_map.alias,
             key_properties=keys if stream_map is None else stream_map.keys,
@@ -352,7 +259,9 @@ class Mapper:
     def mapped(self, chunk: Chunk) -> Chunk:
         """Map the records of a chunk; those that it drops count as filtered or as bad."""
         mapped: Chunk = (
-            _map_records(self, chunk) if isinstance(chunk, JsonRecords) else map_table(self, chunk)
+            map_json_records(self, chunk)
+            if isinstance(chunk, JsonRecords)
+            else map_table(self, chunk)
         )
         if not self.hides_values or not mapped.bad:
             return mapped

@@ -9,7 +9,7 @@ rejected. `json_validator` explains how the two work together.
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
 from typing import Annotated, Any
@@ -22,17 +22,15 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.errors import escape_unprintable
-from batch_pipeline.encode.validation.text_values import (
+from batch_pipeline.encode.validation.type_inference import (
     MAX_EXACT_INTEGER,
     TYPED_TEXT_TYPES,
-    parse_texts,
-    slice_strings,
-)
-from batch_pipeline.encode.validation.type_inference import (
     InferredType,
     SchemaProfile,
     infer_json_type,
     json_type,
+    parse_texts,
+    slice_strings,
 )
 from batch_pipeline.model.record_rules import RESCUED, Evolution, OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, name_fault
@@ -194,14 +192,18 @@ _FIELD_TYPES: dict[ColumnType, Any] = {
 UNCHECKED_TYPES = TYPED_TEXT_TYPES | {ColumnType.DECIMAL}  # the decoder accepts any string, number
 
 
+OPTIONAL = frozenset({RESCUED})  # columns that no record of a source needs to have
+
+
 class RecordDecoder:
     """Decodes a record into a struct with one field per column, in order; absent keys are UNSET.
+
+    `decode` accepts records that lack keys, `decode_complete` only if they are `OPTIONAL`.
 
     Args:
         columns: The columns; a record with another key is rejected.
         values: Whether the records become Arrow columns. If so, nested values and numbers remain
             JSON text (`Raw`), because a number must be exactly its double. Decimals always do.
-        optional: Names of columns that `decode_complete` does not require.
         wide: Names of integer columns that may hold values beyond 2^53.
     """
 
@@ -210,11 +212,10 @@ class RecordDecoder:
         columns: tuple[Column, ...],
         *,
         values: bool,
-        optional: frozenset[str] = frozenset(),
         wide: frozenset[str] = frozenset(),
     ) -> None:
         self.columns = columns
-        self.optional = frozenset(column for column in columns if column.name in optional)
+        self.optional = frozenset(column for column in columns if column.name in OPTIONAL)
         self._values = values
         self._wide = wide
         raw = {ColumnType.DECIMAL, ColumnType.NUMBER, *JSON_TYPES} if values else UNCHECKED_TYPES
@@ -226,14 +227,18 @@ class RecordDecoder:
         self._lenient_type, self.decode = self._compile(frozenset(columns))
         _, self.decode_complete = self._compile(self.optional)
 
-    def record(self, fields: dict[str, bytes]) -> Struct:
-        """Build the struct that decoding would give, from JSON texts by column name."""
+    def record(self, fields: dict[str, bytes], nonfinite: dict[str, float]) -> Struct:
+        """Build the struct that decoding would give, from JSON texts by column name.
+
+        Instead of its text, the struct has the value of a `nonfinite` column, which JSON lacks.
+        """
         values: dict[str, Any] = {}
         for index, column in enumerate(self.columns):
             text = fields.get(column.name)
             if text is not None:
                 is_raw = column.type in self._raw
-                values[f"c{index}"] = Raw(text) if is_raw else _decode_value(text)
+                value = Raw(text) if is_raw else _decode_value(text)
+                values[f"c{index}"] = nonfinite.get(column.name, value)
         return self._lenient_type(**values)
 
     def build_columns(
@@ -257,7 +262,14 @@ class RecordDecoder:
             if sparse or column in self.optional:
                 absent = _NULL if is_raw else None
                 values = [absent if value is UNSET else value for value in values]
+            nonfinite = {}
+            if sparse and column.type is ColumnType.NUMBER and float in set(map(type, values)):
+                nonfinite = {at: one for at, one in enumerate(values) if isinstance(one, float)}
+                values = [_NULL if isinstance(one, float) else one for one in values]
             array, invalid = _build_array(column, values, is_raw=is_raw)
+            if nonfinite:
+                cells = enumerate(array.to_pylist())
+                array = pa.array([nonfinite.get(at, one) for at, one in cells], array.type)
             arrays.append(array)
             all_invalid.update(invalid)
         return arrays, all_invalid
@@ -388,18 +400,16 @@ def _is_sound_alone(text: bytes) -> bool:
     return True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ValidatedRecord:
     """A single valid record: its text, with rescued values moved, and its decoded struct.
 
-    `record` is None if the known schema does not hold it. `nonfinite` has the NaN and infinite
-    values of columns of doubles, which the text has as null.
+    `record` is None if the known schema does not hold it.
     """
 
     line: bytes
-    record: Struct | None = None
-    rescued: bool = False
-    nonfinite: dict[str, float] = field(default_factory=dict)
+    record: Struct | None
+    is_rescued: bool
 
 
 class RecordValidator:
@@ -426,14 +436,12 @@ class RecordValidator:
             for name, text in fields.items()
             if not self._accept(name, text, is_nan=name in nonfinite, place=place)
         }
-        result = ValidatedRecord(line, nonfinite=nonfinite)
         if rescued:
             fields = self._move_rescued(fields, rescued)
-            result.line, result.rescued = _join_fields(fields), True
-            result.nonfinite = {n: v for n, v in nonfinite.items() if n not in rescued}
-        if self._profile.fits:
-            result.record = decoder.record(fields)
-        return result
+            line = _join_fields(fields)
+            nonfinite = {n: value for n, value in nonfinite.items() if n not in rescued}
+        record = decoder.record(fields, nonfinite) if self._profile.fits else None
+        return ValidatedRecord(line, record, is_rescued=bool(rescued))
 
     def _replace_nonfinite(self, line: bytes) -> tuple[bytes, dict[str, float]]:
         if b"NaN" not in line and b"Infinity" not in line:

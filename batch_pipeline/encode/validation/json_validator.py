@@ -22,8 +22,9 @@ Measured with blocks of 20,000 records (time of validation, relative to all ways
 """
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -37,26 +38,25 @@ from msgspec.structs import astuple
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
 from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord, Table, TextLines
 from batch_pipeline.encode.validation.json_records import (
+    OPTIONAL,
     BadRecordError,
-    RecordDecoder,
     RecordValidator,
     cached_decoder,
     count_key_quotes,
     keeps_all_keys,
     split_record,
 )
-from batch_pipeline.encode.validation.text_values import (
+from batch_pipeline.encode.validation.type_inference import (
     MAX_TEXT_BYTES,
     TYPED_TEXT_TYPES,
+    SchemaProfile,
+    has_wide_integer,
     parse_texts,
     slice_strings,
 )
-from batch_pipeline.encode.validation.type_inference import SchemaProfile, has_wide_integer
-from batch_pipeline.model.record_rules import RESCUED
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.model.stream import Stream
 
-_OPTIONAL = frozenset({RESCUED})  # no record of a source needs to have it
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SPARSE_RATIO = 8  # if more than one record in 8 lacks a key, decoding the block at once will fail
 _UNFIT = "has a value that its column cannot hold"
@@ -91,7 +91,7 @@ class _ChunkResult:
         for index, column in enumerate(columns if self.good and self.arrays else ()):
             pieces = [piece[index] for piece in self.arrays]
             array = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-            if column.name not in _OPTIONAL or array.null_count < len(array):
+            if column.name not in OPTIONAL or array.null_count < len(array):
                 arrays[column.name] = array
         if not arrays:  # records without a column still count as rows
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self.good), pa.struct([])))
@@ -104,18 +104,13 @@ class _ChunkResult:
 
 @dataclass(slots=True)
 class _Segment:
-    """Consecutive records read by one decoder: positions of the good ones, and their structs."""
+    """Consecutive records read by one decoder: the structs of the good ones by their positions.
 
-    positions: list[int]
-    records: list[Struct | None]
-    nonfinite: dict[int, dict[str, float]] = field(default_factory=dict)
+    A struct is None if the known schema does not hold the record, or if nothing is built of it.
+    """
+
+    records: dict[int, Struct | None]
     sparse: bool = False
-
-    def drop(self, rows: Collection[int]) -> None:
-        """Remove some records."""
-        if rows:
-            self.positions = [at for row, at in enumerate(self.positions) if row not in rows]
-            self.records = [one for row, one in enumerate(self.records) if row not in rows]
 
 
 class JsonValidator:
@@ -174,10 +169,12 @@ class JsonValidator:
         if records is None:
             segment, stop = self._decode_each(result, start)
         else:
-            segment = _Segment(list(range(start, stop)), [*records])
+            # Records of which no column is built were not kept.
+            positions = range(start, stop)
+            segment = _Segment(dict(zip_longest(positions, records)))
         if self._decoder.built:
             self._build_columns(segment, result)
-        result.good += segment.positions
+        result.good += segment.records
         return stop
 
     def _is_outdated(self) -> bool:
@@ -190,10 +187,8 @@ class JsonValidator:
         self._sparse = False
         columns = tuple(self._columns.values())
         self._has_nested = any(column.type in JSON_TYPES for column in columns)
-        self._decoder = cached_decoder(
-            columns, values=self._values, optional=_OPTIONAL, wide=self._wide
-        )
-        self._flat_reader = FlatReader(columns, _OPTIONAL, self._wide)
+        self._decoder = cached_decoder(columns, values=self._values, wide=self._wide)
+        self._flat_reader = FlatReader(columns, self._wide)
 
     def _decode_all(self, lines: Sequence[bytes]) -> list[Struct] | None:
         """Decode records that all have all columns, or return None if it is not proven."""
@@ -216,109 +211,77 @@ class JsonValidator:
 
     def _decode_each(self, result: _ChunkResult, start: int) -> tuple[_Segment, int]:
         """Decode record by record, up to the first one that widens the profile, inclusive."""
-        segment = _Segment([], [], sparse=True)
-        decoded_rows: list[int] = []
+        segment = _Segment({}, sparse=True)
+        decoded: dict[int, Struct] = {}
         stop = start
         for stop, line in enumerate(result.chunk.lines[start:], start=start + 1):
             try:
-                segment.records.append(self._decoder.decode(line))
+                decoded[stop - 1] = segment.records[stop - 1] = self._decoder.decode(line)
             except _DECODE_ERRORS:
                 self._validate_record(result, segment, stop - 1)
                 if self._is_outdated():
                     break
-            else:
-                segment.positions.append(stop - 1)
-                decoded_rows.append(len(segment.positions) - 1)
-        self._reject_duplicate_keys(result, segment, decoded_rows)
+        self._reject_duplicate_keys(result, segment, decoded)
         return segment, stop
 
     def _reject_duplicate_keys(
-        self, result: _ChunkResult, segment: _Segment, rows: list[int]
+        self, result: _ChunkResult, segment: _Segment, decoded: Mapping[int, Struct]
     ) -> None:
         """Reject the decoded records that have a key twice; `RecordValidator` did the others."""
-        records = [segment.records[row] for row in rows]
-        lines = [result.chunk.lines[segment.positions[row]] for row in rows]
-        absent = [astuple(record).count(UNSET) for record in records if record is not None]
-        incomplete = sum(count > len(_OPTIONAL) for count in absent)
-        self._sparse = incomplete * _SPARSE_RATIO > len(records)
-        if keeps_all_keys(records, b"\n".join(lines)):
+        absent = [astuple(record).count(UNSET) for record in decoded.values()]
+        incomplete = sum(count > len(OPTIONAL) for count in absent)
+        self._sparse = incomplete * _SPARSE_RATIO > len(decoded)
+        lines = result.chunk.lines
+        if keeps_all_keys(list(decoded.values()), b"\n".join([lines[at] for at in decoded])):
             return
-        duplicates: set[int] = set()
-        for row, record, line in zip(rows, records, lines, strict=True):
-            if not keeps_all_keys(record, line):
+        for at, record in decoded.items():
+            if not keeps_all_keys(record, lines[at]):
                 try:
-                    split_record(line)
+                    split_record(lines[at])
                 except BadRecordError as error:
-                    result.bad[segment.positions[row]] = str(error)
-                    duplicates.add(row)
-        segment.drop(duplicates)
+                    result.bad[at] = str(error)
+                    del segment.records[at]
 
     def _validate_record(self, result: _ChunkResult, segment: _Segment, at: int) -> None:
-        """Examine a record, and append it to the segment if it is valid."""
+        """Examine a record, and add it to the segment if it is valid."""
         line, place = result.chunk.lines[at], result.chunk.line_numbers[at]
         try:
             valid = self._validator.validate(line, self._decoder, place=place)
         except BadRecordError as error:
             result.bad[at] = str(error)
+            segment.records.pop(at, None)
             return
         if valid.line != line:
             result.changed_lines[at] = valid.line
-        result.rescued += valid.rescued
-        segment.positions.append(at)
-        segment.records.append(valid.record)
-        if valid.nonfinite:
-            segment.nonfinite[at] = valid.nonfinite
+        result.rescued += valid.is_rescued
+        segment.records[at] = valid.record
 
     def _build_columns(self, segment: _Segment, result: _ChunkResult) -> None:
         """Build the columns, and examine the records with values that the decoder did not check."""
         arrays, invalid = self._columns_of(segment)
         if invalid:
-            self._validate_rows(invalid, segment, result)
+            segment.sparse = True
+            for at in invalid:
+                self._validate_record(result, segment, at)
             if self._profile.fits:
                 arrays, invalid = self._columns_of(segment)
                 if invalid:
                     # `RecordValidator` accepted these, the columns do not: null would lose a value.
-                    for row in invalid:
-                        result.bad[segment.positions[row]] = _UNFIT
-                    segment.drop(invalid)
+                    for at in invalid:
+                        result.bad[at] = _UNFIT
+                        del segment.records[at]
                     arrays, _ = self._columns_of(segment)
-        if self._values and self._profile.fits and segment.positions:
-            result.arrays.append(_restore_nonfinite(arrays, segment, self._decoder))
+        if self._values and self._profile.fits and segment.records:
+            result.arrays.append(arrays)
 
-    def _validate_rows(self, rows: set[int], segment: _Segment, result: _ChunkResult) -> None:
-        before = list(enumerate(zip(segment.positions, segment.records, strict=True)))
-        segment.positions, segment.records, segment.sparse = [], [], True
-        for row, (at, record) in before:
-            if row in rows:
-                self._validate_record(result, segment, at)
-            else:
-                segment.positions.append(at)
-                segment.records.append(record)
-
-    def _columns_of(self, segment: _Segment) -> tuple[list[pa.Array], set[int]]:
-        """Build the columns of the records that the known schema holds, and find invalid rows."""
-        rows = [row for row, record in enumerate(segment.records) if record is not None]
-        records = [record for record in segment.records if record is not None]
-        if not records:
-            return [], set()
-        arrays, invalid = self._decoder.build_columns(records, sparse=segment.sparse)
-        return arrays, {rows[position] for position in invalid}
-
-
-def _restore_nonfinite(
-    arrays: list[pa.Array], segment: _Segment, decoder: RecordDecoder
-) -> list[pa.Array]:
-    """Set NaN and infinities, which the JSON text has as null."""
-    rows = {at: row for row, at in enumerate(segment.positions)} if segment.nonfinite else {}
-    by_row = {rows[at]: values for at, values in segment.nonfinite.items() if at in rows}
-    for index, column in enumerate(decoder.columns):
-        numbers = {row: vals[column.name] for row, vals in by_row.items() if column.name in vals}
-        if numbers:
-            cells = arrays[index].to_pylist()
-            for row, number in numbers.items():
-                cells[row] = number
-            arrays[index] = pa.array(cells, arrays[index].type)
-    return arrays
+    def _columns_of(self, segment: _Segment) -> tuple[list[pa.Array], list[int]]:
+        """Build the columns of the records that the known schema holds; find the invalid ones."""
+        held = {at: record for at, record in segment.records.items() if record is not None}
+        if not held:
+            return [], []
+        arrays, rows = self._decoder.build_columns(list(held.values()), sparse=segment.sparse)
+        positions = list(held)
+        return arrays, [positions[row] for row in sorted(rows)]
 
 
 ByteArray = npt.NDArray[np.uint8]
@@ -451,15 +414,12 @@ _STRING_TYPES = TYPED_TEXT_TYPES | {ColumnType.STRING}
 class FlatReader:
     """Reads blocks of layout lines as Arrow arrays, one per column.
 
-    `optional` columns may be absent, but then from every line. Only `wide` integer columns may hold
+    `OPTIONAL` columns may be absent, but then from every line. Only `wide` integer columns may hold
     values beyond 2^53.
     """
 
-    def __init__(
-        self, columns: Sequence[Column], optional: frozenset[str], wide: frozenset[str]
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], wide: frozenset[str]) -> None:
         self._columns = columns
-        self._optional = optional
         self._columns_by_type: dict[tuple[Column, bool], list[str]] = defaultdict(list)
         for column in columns:
             self._columns_by_type[replace(column, name=""), column.name in wide].append(column.name)
@@ -484,7 +444,7 @@ class FlatReader:
         positions = {str(key, "utf-8"): at for at, key in enumerate(layout.keys)}
         names = {column.name for column in self._columns}
         has_duplicates = len(positions) < len(layout.keys)
-        if has_duplicates or not names - self._optional <= positions.keys() <= names:
+        if has_duplicates or not names - OPTIONAL <= positions.keys() <= names:
             return None
         arrays: dict[str, pa.Array] = {}
         # Columns of one type are parsed in one call, because each call has a fixed cost.

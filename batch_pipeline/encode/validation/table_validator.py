@@ -17,17 +17,15 @@ import pyarrow.compute as pc
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, column_of
 from batch_pipeline.encode.chunks import Table, move_rows_to_bad
 from batch_pipeline.encode.json_values import json_text, nonfinite_text
-from batch_pipeline.encode.validation.text_values import (
+from batch_pipeline.encode.validation.type_inference import (
     MAX_EXACT_INTEGER,
     TYPED_TEXT_TYPES,
-    NumberSyntax,
-    parse_texts,
-)
-from batch_pipeline.encode.validation.type_inference import (
     InferredType,
+    NumberSyntax,
     SchemaProfile,
     has_wide_integer,
     infer_text_type,
+    parse_texts,
 )
 from batch_pipeline.model.record_rules import RESCUED, Evolution, OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, needed

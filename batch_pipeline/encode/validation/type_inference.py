@@ -1,28 +1,387 @@
-"""Infer column types from values, and compare them with the known schema.
+"""Parse text as typed values, infer types from values, and compare them with the known schema.
 
-How two types widen to a common one is decided by `model.schema`.
+CSV cells and JSON values share the rules: numbers as in JSON, ISO 8601 dates and times, base64. The
+invariant is that a value is never changed silently: all parsers return the rows with a text that
+the type cannot represent exactly. A number is a `number` only if the shortest form of its double
+has the same digits. How two types widen to a common one is decided by `model.schema`.
 """
 
+import base64
+import binascii
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation, localcontext
+from typing import assert_never
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.encode.validation.text_values import (
-    MAX_EXACT_INTEGER,
-    NUMBER_PATTERN,
-    TYPED_TEXT_TYPES,
-    NumberSyntax,
-    is_exact_double,
-    is_valid_text,
-    narrowest_decimal,
-    parse_text_doubles,
-)
+from batch_pipeline.encode.arrow_types import arrow_type_of, exact_cast, text_offsets
 from batch_pipeline.model.item import Item
-from batch_pipeline.model.schema import Column, ColumnType, Misfit, RecordSchema, joined, needed
+from batch_pipeline.model.schema import (
+    MAX_PRECISION,
+    Column,
+    ColumnType,
+    Misfit,
+    RecordSchema,
+    joined,
+    needed,
+)
+
+MAX_TEXT_BYTES = 2**31 - 1  # of an Arrow string array, whose offsets have 32 bits
+MAX_EXACT_INTEGER = 2**53  # a double represents every integer up to this one
+_MAX_EXACT_LENGTH = 18  # one more than an integer of at most 2^53 has, sign included
+Offsets = npt.NDArray[np.int64]
+
+
+def narrowest_decimal(name: str, text: str) -> Column:
+    """Return the narrowest decimal column for a JSON number, or `any` for more than 38 digits."""
+    try:
+        _, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:  # an exponent of many digits
+        return Column(name=name, type=ColumnType.ANY)
+    assert isinstance(exponent, int)  # noqa: S101 - a JSON number is finite
+    if digits == (0,):
+        return Column(name=name, type=ColumnType.DECIMAL, precision=1)
+    while exponent < 0 and digits and digits[-1] == 0:
+        digits, exponent = digits[:-1], exponent + 1
+    scale = max(-exponent, 0)
+    precision = max(len(digits) + max(exponent, 0), scale, 1)
+    if precision > MAX_PRECISION:
+        return Column(name=name, type=ColumnType.ANY)
+    return Column(name=name, type=ColumnType.DECIMAL, precision=precision, scale=scale)
+
+
+def is_exact_double(text: str) -> bool:
+    """Return whether the shortest form of a number's double has the same value as its text."""
+    number = float(text)
+    if not math.isfinite(number):
+        return False
+    try:
+        return Decimal(repr(number)) == Decimal(text)
+    except InvalidOperation:  # an exponent of many digits
+        return False
+
+
+def slice_strings(
+    text: bytes, starts: Offsets, stops: Offsets, *, numbers: bool = False
+) -> pa.StringArray:
+    """Return the strings at ascending, non-empty byte ranges of a text, which they share.
+
+    With `numbers`, `-0` loses its sign: it is an integer, whereas `-0.0` is a double with a sign.
+    """
+    if len(text) > MAX_TEXT_BYTES:
+        raise pa.ArrowCapacityError
+    if numbers:
+        data = np.frombuffer(text, np.uint8)
+        second = data[np.minimum(starts + 1, len(data) - 1)]
+        starts = starts + ((stops - starts == 2) & (data[starts] == _MINUS) & (second == _ZERO))
+    # Every second string is a wanted one, the others are the bytes between two of them.
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[0::2], bounds[1::2] = starts, stops
+    buffers = pa.py_buffer(bounds), pa.py_buffer(text)
+    between = pa.StringArray.from_buffers(max(len(bounds) - 1, 0), *buffers)
+    return between.take(pa.array(np.arange(0, len(bounds), 2)))
+
+
+_EXACT_DIGITS = 15  # a double represents every decimal number of so many digits
+MAX_INTEGER_DIGITS = 19  # of a 64-bit integer; the cast rejects those of 19 digits that overflow
+_MINUS, _POINT, _ZERO, _NINE = b"-.09"
+
+Mask = npt.NDArray[np.bool_]
+
+
+class NumberSyntax:
+    """The cells of a column, without nulls, that are written as numbers.
+
+    Examines the bytes of the whole column with NumPy, because a regular expression per cell is
+    about 50 times slower.
+    """
+
+    def __init__(self, column: pa.StringArray) -> None:
+        cells = column.drop_null() if column.null_count else column
+        data, bounds = cells.buffers()[2], text_offsets(cells)
+        used = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
+        self._bytes = used
+        self._starts, self._ends = bounds[:-1] - bounds[0], bounds[1:] - bounds[0]
+        self._last = len(used) - 1
+        self._not_empty: Mask = self._ends > self._starts
+        self.max_digits = 0
+
+    def all_integers(self) -> bool:
+        """Return whether all cells match `-?(0|[1-9][0-9]{0,18})`, and if so set `max_digits`."""
+        if not self._not_empty.all() or self._other_bytes(_MINUS).any():
+            return False
+        digits_start, digits = self._unsigned()
+        minuses = np.count_nonzero(self._bytes == _MINUS)
+        if minuses != int((digits_start != self._starts).sum()) or not digits.all():
+            return False
+        self.max_digits = int(digits.max())
+        padded = (self._bytes[digits_start] == _ZERO) & (digits > 1)
+        return self.max_digits <= MAX_INTEGER_DIGITS and not padded.any()
+
+    def short_decimals(self) -> Mask:
+        """Mark the cells that are JSON numbers of at most 15 digits without an exponent.
+
+        A zero that stands alone before the decimal point does not count as a digit.
+        """
+        if self._last < 0:
+            return self._not_empty
+        data = self._bytes
+        digits_start, length = self._unsigned()
+        points = np.flatnonzero(data == _POINT)
+        cells = self._cells_containing(points)
+        counts = np.bincount(cells, minlength=len(length))
+        second = data[np.minimum(digits_start + 1, self._last)]
+        zero_first = (data[np.minimum(digits_start, self._last)] == _ZERO) & (length > 1)
+        short: Mask = (length > 0) & (counts <= 1) & (length - counts - zero_first <= _EXACT_DIGITS)
+        short &= ~zero_first | (second == _POINT)
+        short[cells[(points == digits_start[cells]) | (points == self._ends[cells] - 1)]] = False
+        other = self._other_bytes(_POINT)
+        other[digits_start[digits_start != self._starts] - 1] = False
+        if other.any():
+            short[self._cells_containing(np.flatnonzero(other))] = False
+        return short
+
+    def _other_bytes(self, allowed: int) -> Mask:
+        other: Mask = (self._bytes - _ZERO > _NINE - _ZERO) & (self._bytes != allowed)
+        return other
+
+    def _cells_containing(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.searchsorted(self._ends, places, side="right")
+
+    def _unsigned(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return the start of each cell after its sign, and its length from there."""
+        signs = self._bytes[np.minimum(self._starts, self._last)] == _MINUS
+        digits_start = self._starts + (signs & self._not_empty)
+        return digits_start, self._ends - digits_start
+
+
+NUMBER_PATTERN = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+_MIN_VECTORIZED_CELLS = 128  # below, setting up `NumberSyntax` costs more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDoubles:
+    """Nearest doubles of text cells, and the positions of cells that differ from their double."""
+
+    values: pa.DoubleArray
+    inexact: npt.NDArray[np.int64]
+
+
+def parse_text_doubles(cells: pa.StringArray) -> ParsedDoubles | None:
+    """Parse cells as doubles, or return None if a cell is not a JSON number.
+
+    Integers beyond 2^53 count as inexact, because a double represents only some of them.
+    """
+    try:
+        values = pc.cast(cells, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    positions = np.arange(len(cells))
+    if cells.null_count:
+        positions = np.flatnonzero(cells.is_valid().to_numpy(zero_copy_only=False))
+    if len(cells) >= _MIN_VECTORIZED_CELLS:
+        positions = positions[~NumberSyntax(cells).short_decimals()]
+    if len(positions):
+        positions = positions[~_round_trips(values, cells, positions)]
+    if not len(positions):
+        return ParsedDoubles(values, positions)
+    rest = cells.take(pa.array(positions))
+    if not pc.all(pc.match_substring_regex(rest, NUMBER_PATTERN)).as_py():
+        return None
+    inexact = [not _is_exact_number(text) for text in rest.to_pylist()]
+    return ParsedDoubles(values, positions[np.array(inexact, np.bool_)])
+
+
+def _is_exact_number(text: str) -> bool:
+    if text.lstrip("-").isdigit():
+        return len(text) < _MAX_EXACT_LENGTH and abs(int(text)) <= MAX_EXACT_INTEGER
+    return is_exact_double(text)
+
+
+def _round_trips(
+    values: pa.DoubleArray, cells: pa.StringArray, positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Mark the cells whose doubles have exactly the same text."""
+    if len(positions) < len(cells):
+        values, cells = values.take(pa.array(positions)), cells.take(pa.array(positions))
+    written = pc.cast(values, pa.string())
+    # Not true for NaN and infinities either, which Arrow parses and which are not JSON numbers.
+    same: npt.NDArray[np.bool_] = np.abs(values.to_numpy()) <= MAX_EXACT_INTEGER
+    if not written.equals(cells):
+        same &= pc.equal(written, cells).to_numpy(zero_copy_only=False)
+    return same
+
+
+TYPED_TEXT_TYPES = frozenset(
+    {
+        ColumnType.BINARY,
+        ColumnType.DATE,
+        ColumnType.TIME,
+        ColumnType.TIMESTAMP,
+        ColumnType.LOCAL_TIMESTAMP,
+    }
+)
+# Arrow also parses shorter texts, such as a date without a time of day; the shortest text with one
+# looks like "2026-01-31T10:00Z".
+_MIN_LENGTHS = {
+    ColumnType.DATE: 10,
+    ColumnType.TIME: 8,
+    ColumnType.TIMESTAMP: 17,
+    ColumnType.LOCAL_TIMESTAMP: 16,
+}
+_EPOCH_DAY = "1970-01-01T"
+_MIN_DATE, _MAX_DATE = "0001-01-01", "9999-12-31"  # the range of datetime in Python
+# Arrow's cast turns some numbers close to 0 into 0, and overflows silently on too many digits.
+_UNSAFE_DECIMAL = r"[eE]|\.[0-9]{38}|[0-9]{39}"
+_TRAILING_ZEROS = r"(\.[0-9]{6})0+"  # after the microseconds
+
+
+def is_valid_text(text: str, column: Column) -> bool:
+    """Return whether a text is a value of the column's type."""
+    return not parse_texts(pa.array([text], pa.string()), column)[1]
+
+
+def parse_texts(texts: pa.StringArray, column: Column) -> tuple[pa.Array, list[int]]:
+    """Parse texts as values of a column.
+
+    Booleans are `true` and `false`, numbers as in JSON, binary is base64, dates and times are ISO
+    8601 with at most microseconds. A timestamp has a zone, a local timestamp has none.
+
+    Returns:
+        The values, null where a text is not a value of the type, and the positions of those texts.
+    """
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), arrow_type_of(column)), []
+    try:
+        if column.type is ColumnType.NUMBER:
+            return _parse_doubles(texts)
+        return _parse_all(texts, column), []
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return pa.nulls(1, arrow_type_of(column)), [0]
+    # Arrow does not say which text it rejects. Invalid texts are rare, so bisecting is faster than
+    # parsing each text by itself.
+    half = len(texts) // 2
+    left, invalid = parse_texts(texts.slice(0, half), column)
+    right, more = parse_texts(texts.slice(half), column)
+    return pa.concat_arrays([left, right]), invalid + [half + position for position in more]
+
+
+def _parse_all(texts: pa.StringArray, column: Column) -> pa.Array:
+    match column.type:
+        case ColumnType.STRING | ColumnType.ANY | ColumnType.OBJECT | ColumnType.ARRAY:
+            return texts
+        case ColumnType.BOOLEAN:
+            _require_all(pc.is_in(texts, pa.array(["true", "false"]), skip_nulls=True), texts)
+            return pc.equal(texts, "true")
+        case ColumnType.BINARY:
+            return pa.array([_parse_base64(text) for text in texts.to_pylist()], pa.binary())
+        case ColumnType.INTEGER | ColumnType.DECIMAL:
+            return _parse_exact_numbers(texts, column)
+        case ColumnType.DATE | ColumnType.TIME | ColumnType.TIMESTAMP | ColumnType.LOCAL_TIMESTAMP:
+            return _parse_times(texts, column)
+        case ColumnType.UNKNOWN | ColumnType.NUMBER:  # `_parse_doubles` parses numbers
+            raise pa.ArrowInvalid
+        case _:
+            assert_never(column.type)
+
+
+def _parse_exact_numbers(texts: pa.StringArray, column: Column) -> pa.Array:
+    if not NumberSyntax(texts).all_integers():
+        if column.type is ColumnType.INTEGER:
+            raise pa.ArrowInvalid
+        _require_all(pc.match_substring_regex(texts, NUMBER_PATTERN), texts)
+    if column.type is ColumnType.DECIMAL:
+        return parse_decimals(texts, column)
+    return pc.cast(texts, arrow_type_of(column))
+
+
+def parse_decimals(texts: pa.StringArray, column: Column) -> pa.Array:
+    """Parse texts, all of them JSON numbers, as decimals of a column.
+
+    Raises:
+        ArrowInvalid: A number has more digits than the column.
+    """
+    kind = arrow_type_of(column)
+    if not pc.any(pc.match_substring_regex(texts, _UNSAFE_DECIMAL)).as_py():
+        return exact_cast(texts, kind)
+    with localcontext(prec=2 * MAX_PRECISION):
+        return pa.array([_parse_decimal(text, column) for text in texts.to_pylist()], kind)
+
+
+def _parse_decimal(text: str | None, column: Column) -> Decimal | None:
+    if text is None:
+        return None
+    needed = narrowest_decimal(column.name, text)
+    whole = column.precision - column.scale
+    is_decimal = needed.type is ColumnType.DECIMAL
+    if not is_decimal or needed.scale > column.scale or needed.precision - needed.scale > whole:
+        raise pa.ArrowInvalid
+    return Decimal(text).quantize(Decimal((0, (1,), -column.scale)))
+
+
+def _require_all(fitting: pa.BooleanArray, texts: pa.StringArray) -> None:
+    if pc.sum(fitting).as_py() != len(texts) - texts.null_count:
+        raise pa.ArrowInvalid
+
+
+def _parse_doubles(texts: pa.StringArray) -> tuple[pa.DoubleArray, list[int]]:
+    doubles = parse_text_doubles(texts)
+    if doubles is None:
+        raise pa.ArrowInvalid
+    values, inexact = doubles.values, doubles.inexact
+    if len(inexact):
+        mask = np.zeros(len(values), np.bool_)
+        mask[inexact] = True
+        values = pc.if_else(pa.array(mask), None, values)
+    return values, inexact.tolist()
+
+
+def _parse_base64(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise pa.ArrowInvalid from error
+    if base64.b64encode(data).decode() != text:
+        raise pa.ArrowInvalid
+    return data
+
+
+def _parse_times(texts: pa.StringArray, column: Column) -> pa.Array:
+    if pc.min(pc.binary_length(texts)).as_py() < _MIN_LENGTHS[column.type]:
+        raise pa.ArrowInvalid
+    if column.type is ColumnType.TIME:
+        days = pc.binary_join_element_wise(_EPOCH_DAY, texts, "")
+        return _cast_times(days, pa.timestamp("us")).cast(pa.time64("us"))
+    if column.type is ColumnType.DATE:
+        values = pc.cast(texts, pa.date32())
+    else:
+        values = _cast_times(texts, arrow_type_of(column))
+    bounds = pc.min_max(values if column.type is ColumnType.DATE else _dates(values))
+    first, last = (pa.scalar(day).cast(pa.date32()) for day in (_MIN_DATE, _MAX_DATE))
+    if pc.less(bounds["min"], first).as_py() or pc.greater(bounds["max"], last).as_py():
+        raise pa.ArrowInvalid
+    return values
+
+
+def _dates(values: pa.TimestampArray) -> pa.Array:
+    return values.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
+
+
+def _cast_times(texts: pa.StringArray, kind: pa.DataType) -> pa.TimestampArray:
+    try:
+        return pc.cast(texts, kind)
+    except pa.ArrowInvalid:
+        return pc.cast(pc.replace_substring_regex(texts, _TRAILING_ZEROS, r"\1"), kind)
+
 
 _TYPES_BY_FIRST_BYTE = {
     b'"': ColumnType.STRING,

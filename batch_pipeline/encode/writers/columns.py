@@ -1,17 +1,33 @@
-"""Conversion of validated records to the columns of the output schema."""
+"""Records as columns of the output schema, and the writer of their part files.
 
+`storage.part_formats` writes the bytes of each format.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
 import pyarrow as pa
+import pyarrow.types as at
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, exact_cast
+from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, exact_cast, text_offsets
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.validation.text_values import parse_decimals, parse_texts
-from batch_pipeline.encode.writers.json_cells import values_as_text
-from batch_pipeline.encode.writers.json_lines import encode_column
-from batch_pipeline.model.encoding import Format
+from batch_pipeline.encode.validation.type_inference import parse_decimals, parse_texts
+from batch_pipeline.encode.writers.json_lines import encode_column, values_as_text
+from batch_pipeline.encode.writers.part_writer import (
+    Ends,
+    OpenPart,
+    PartNames,
+    PartWriter,
+    SizeLimit,
+    start_of,
+)
+from batch_pipeline.model.encoding import Encoding, Format
 from batch_pipeline.model.errors import InvariantError
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.storage.part_formats import table_codec
+from batch_pipeline.model.stream import PartLimits
+from batch_pipeline.storage.part_formats import TableWriter, table_codec
 
 # Arrow parses text of these columns as validation does.
 _PARSED_BY_ARROW = frozenset({ColumnType.STRING, ColumnType.INTEGER, ColumnType.NUMBER})
@@ -77,3 +93,138 @@ def _parse_column(text: pa.StringArray, column: Column) -> pa.Array:
         problem = f"column {column.name!r} holds {value!r}, which is not of type {column.type_text}"
         raise InvariantError(f"{problem}, and the check let it pass.")
     return array
+
+
+_GROUP_BYTES = 32 * 2**20
+_OFFSET_BYTES = 4  # of a text or binary value, besides its own bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A batch of the output's schema, and the end of each row in the bytes of all values.
+
+    Sizes depend on the values alone, so that files are cut alike however the rows arrived.
+    """
+
+    batch: pa.RecordBatch
+    ends: Ends
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "TableRows":
+        """Return the rows of a batch with their sizes."""
+        ends: Ends = np.zeros(batch.num_rows, np.int64)
+        width = 0
+        for column in batch.columns:
+            if at.is_string(column.type) or at.is_binary(column.type):
+                width += _OFFSET_BYTES
+                bounds = text_offsets(column)
+                ends += bounds[1:] - bounds[0]
+            else:
+                width += max(column.type.bit_width // 8, 1)
+        ends += np.arange(1, batch.num_rows + 1) * width
+        return cls(batch, ends)
+
+    def between(self, first: int, stop: int) -> "TableRows":
+        """Return the rows from `first` up to, not including, `stop`."""
+        if first == 0 and stop == len(self.ends):
+            return self
+        start = start_of(self.ends, first)
+        return TableRows(self.batch.slice(first, stop - first), self.ends[first:stop] - start)
+
+
+class RowGroupWriter(PartWriter[TableRows]):
+    """A writer of columnar files; the limits apply to the size of the values in memory.
+
+    Rows are buffered until a group of 32 MiB is full. A file is opened with the first group, on
+    which encodings of columns can depend.
+    """
+
+    def __init__(self, names: PartNames, limits: PartLimits, encoding: Encoding) -> None:
+        super().__init__(names, limits)
+        self._encoding = encoding
+        self._codec = table_codec(encoding.format)
+        self._writer: TableWriter | None = None
+
+    def _start(self, file: OpenPart) -> None:
+        self._file = file
+        self._writer = None
+        self._held: list[pa.RecordBatch] = []
+        self._group = _empty_group()
+
+    def _add(self, piece: TableRows) -> None:
+        first = 0
+        while first < len(piece.ends):
+            stop = self._group.admit(piece.ends, first)
+            if stop > first:
+                self._held.append(piece.between(first, stop).batch)
+                first = stop
+            if first < len(piece.ends):
+                self._write_group()
+
+    def _finish(self) -> None:
+        self._write_group()
+        self._drop()
+
+    def _drop(self) -> None:
+        # An aborted file ignores what the writer writes at its end.
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write_group(self) -> None:
+        if not self._held:
+            return
+        # In one piece: where pages end must not depend on how the rows arrived.
+        group = pa.Table.from_batches(self._held).combine_chunks()
+        self._held, self._group = [], _empty_group()
+        if self._writer is None:
+            self._writer = self._codec.open_writer(self._file, group, self._encoding)
+        self._writer.write(group)
+
+
+def _empty_group() -> SizeLimit:
+    return SizeLimit(max_records=2**62, max_bytes=_GROUP_BYTES)
+
+
+_MANY_ROWS = 256
+_HELD_BYTES = 2**20
+
+
+class TableBuffer:
+    """A buffer of small tables: work per column takes as long for few rows as for many."""
+
+    def __init__(self) -> None:
+        self._held: list[Table] = []
+        self._rows = 0
+        self._size_bytes = 0
+
+    def add(self, table: Table) -> Iterator[Table]:
+        """Add a table and yield the tables to write now; `flush` yields the others.
+
+        Concatenated tables have no places and numbers of their records.
+        """
+        size_bytes = table.batch.get_total_buffer_size()
+        is_small = table.good < _MANY_ROWS and size_bytes < _HELD_BYTES
+        if self._held and not (is_small and _have_same_columns(self._held[0], table)):
+            yield from self.flush()
+        if not is_small:
+            yield table
+            return
+        self._held.append(table)
+        self._rows += table.good
+        self._size_bytes += size_bytes
+        if self._rows >= _MANY_ROWS or self._size_bytes >= _HELD_BYTES:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[Table]:
+        """Yield what is buffered as one table, if there is any."""
+        held, self._held, self._rows, self._size_bytes = self._held, [], 0, 0
+        if len(held) < 2:
+            yield from held
+            return
+        batch = pa.concat_batches([table.batch for table in held])
+        yield replace(held[0], batch=batch, line_numbers=(), record_numbers=())
+
+
+def _have_same_columns(one: Table, other: Table) -> bool:
+    same_kinds = one.text == other.text and one.json == other.json
+    return same_kinds and one.batch.schema.equals(other.batch.schema)

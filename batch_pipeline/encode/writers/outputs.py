@@ -1,7 +1,7 @@
 """Outputs of a task: part files of lines or columns, batches in memory, the quarantine."""
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -13,11 +13,15 @@ from batch_pipeline.encode.chunks import (
     Table,
     move_rows_to_bad,
 )
-from batch_pipeline.encode.writers.columns import batch_of_table, output_schema
-from batch_pipeline.encode.writers.json_lines import Lines, json_lines, line_writer
-from batch_pipeline.encode.writers.part_files import PartNames
-from batch_pipeline.encode.writers.part_writer import TableBuffer
-from batch_pipeline.encode.writers.tables import TableRows, table_writer
+from batch_pipeline.encode.writers.columns import (
+    RowGroupWriter,
+    TableBuffer,
+    TableRows,
+    batch_of_table,
+    output_schema,
+)
+from batch_pipeline.encode.writers.json_lines import Lines, LineWriter, json_lines
+from batch_pipeline.encode.writers.part_writer import PartNames, PartWriter
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.record_rules import OnNonfinite
@@ -31,64 +35,83 @@ MAX_RAW_BYTES = 64 * 2**10
 _ENDLESS = PartLimits(max_records=2**62, max_bytes=2**62)
 
 
-class Output(Protocol):
-    """The destination of a task's records; every call can raise `StorageUnavailableError`."""
+class Output:
+    """The destination of a task's records: part files, of which this one has none.
+
+    Every call but `abort` can raise `StorageUnavailableError`.
+    """
+
+    def __init__(self, parts: PartWriter[Any] | None = None) -> None:
+        self._parts = parts
 
     def without_unsupported(self, chunk: Chunk) -> Chunk:
         """Set aside the checked records with values that the format cannot hold."""
-        ...
-
-    def write(self, chunk: Chunk) -> None:
-        """Write checked records, which fit the schema."""
-        ...
-
-    def close(self) -> tuple[PartFile, ...]:
-        """Finish the part files and return them in order."""
-        ...
-
-    def abort(self) -> None:
-        """Delete all part files; raises nothing."""
-        ...
-
-
-class JsonlOutput:
-    """Part files of JSON lines; the text of JSON records is not changed."""
-
-    def __init__(self, names: PartNames, stream: Stream, schema: RecordSchema) -> None:
-        self._schema = schema
-        self._on_nonfinite = stream.on_nonfinite
-        encoding = stream.encoding
-        self._parts = line_writer(names, stream.part_limits, encoding.compression, encoding.level)
-
-    def without_unsupported(self, chunk: Chunk) -> Chunk:
-        """Return the chunk: JSON holds all values."""
         return chunk
 
     def write(self, chunk: Chunk) -> None:
         """Write checked records, which fit the schema."""
-        if isinstance(chunk, JsonRecords):
-            self._parts.append(Lines.of(chunk.lines))
-            return
-        for lines in json_lines(chunk, self._schema, self._on_nonfinite):
-            self._parts.append(lines)
 
     def close(self) -> tuple[PartFile, ...]:
         """Finish the part files and return them in order."""
-        return self._parts.close()
+        return () if self._parts is None else self._parts.close()
 
     def abort(self) -> None:
         """Delete all part files; raises nothing."""
-        self._parts.abort()
+        if self._parts is not None:
+            self._parts.abort()
 
 
-class TableOutput:
+class JsonlOutput(Output):
+    """Part files of JSON lines; the text of JSON records is not changed."""
+
+    def __init__(self, names: PartNames, stream: Stream, schema: RecordSchema) -> None:
+        encoding = stream.encoding
+        self._writer = LineWriter(names, stream.part_limits, encoding.compression, encoding.level)
+        super().__init__(self._writer)
+        self._schema = schema
+        self._on_nonfinite = stream.on_nonfinite
+
+    def write(self, chunk: Chunk) -> None:
+        """Write checked records, which fit the schema."""
+        if isinstance(chunk, JsonRecords):
+            self._writer.append(Lines.of(chunk.lines))
+            return
+        for lines in json_lines(chunk, self._schema, self._on_nonfinite):
+            self._writer.append(lines)
+
+
+class ArrowOutput(Output):
+    """Records as Arrow batches of the schema, in memory."""
+
+    def __init__(self, schema: RecordSchema, on_nonfinite: OnNonfinite) -> None:
+        super().__init__()
+        self._schema = schema
+        self._arrow_schema = output_schema(schema, Format.PARQUET)
+        self._on_nonfinite = on_nonfinite
+        self._batches: list[pa.RecordBatch] = []
+
+    def write(self, chunk: Chunk) -> None:
+        """Add checked records, which fit the schema."""
+        if isinstance(chunk, JsonRecords):
+            raise TypeError("an output with columns takes tables, and got JSON text")
+        schema, arrow_schema = self._schema, self._arrow_schema
+        self._batches.append(batch_of_table(chunk, schema, arrow_schema, self._on_nonfinite))
+
+    def take_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the collected batches and remove them."""
+        batches, self._batches = self._batches, []
+        yield from batches
+
+
+class TableOutput(Output):
     """Part files of a columnar format, with the columns of the schema."""
 
     def __init__(self, names: PartNames, stream: Stream, schema: RecordSchema) -> None:
+        self._writer = RowGroupWriter(names, stream.part_limits, stream.encoding)
+        super().__init__(self._writer)
         self._schema = schema
         self._arrow_schema = output_schema(schema, stream.encoding.format)
         self._on_nonfinite = stream.on_nonfinite
-        self._parts = table_writer(names, stream.part_limits, stream.encoding)
         self._small = TableBuffer()
         self._codec = table_codec(stream.encoding.format)
 
@@ -110,15 +133,11 @@ class TableOutput:
         """Finish the part files and return them in order."""
         for table in self._small.flush():
             self._append(table)
-        return self._parts.close()
-
-    def abort(self) -> None:
-        """Delete all part files; raises nothing."""
-        self._parts.abort()
+        return super().close()
 
     def _append(self, table: Table) -> None:
         batch = batch_of_table(table, self._schema, self._arrow_schema, self._on_nonfinite)
-        self._parts.append(TableRows.of(batch))
+        self._writer.append(TableRows.of(batch))
 
 
 def open_output(names: PartNames, stream: Stream, schema: RecordSchema) -> Output:
@@ -128,7 +147,7 @@ def open_output(names: PartNames, stream: Stream, schema: RecordSchema) -> Outpu
     return JsonlOutput(names, stream, schema)
 
 
-class Quarantine:
+class Quarantine(LineWriter):
     """The file of a task's bad records and bad files, one JSON object per line.
 
     Keys: `item_id`, `location`, `line` (null for a whole file), `reason`, `raw` (at most 64 KiB,
@@ -136,9 +155,8 @@ class Quarantine:
     """
 
     def __init__(self, names: PartNames) -> None:
-        self._names = names
+        super().__init__(names, _ENDLESS, Compression.GZIP)
         self._has_folder = False
-        self._parts = line_writer(names, _ENDLESS, Compression.GZIP)
 
     def add(self, item_id: int, location: str, bad: MalformedRecord | str) -> None:
         """Write a bad record, or the reason why a whole file is bad.
@@ -155,52 +173,4 @@ class Quarantine:
             line |= {"line": bad.line, "reason": bad.reason, "raw": raw}
         else:
             line |= {"line": None, "reason": bad, "raw": None}
-        self._parts.append(Lines.of([msgspec.json.encode(line)]))
-
-    def close(self) -> tuple[PartFile, ...]:
-        """Finish the file, if there is one, and return it."""
-        return self._parts.close()
-
-    def abort(self) -> None:
-        """Delete the file, if there is one; raises nothing."""
-        self._parts.abort()
-
-
-class NoOutput:
-    """An output that discards all records."""
-
-    def without_unsupported(self, chunk: Chunk) -> Chunk:
-        """Return the chunk."""
-        return chunk
-
-    def write(self, chunk: Chunk) -> None:
-        """Discard checked records."""
-
-    def close(self) -> tuple[PartFile, ...]:
-        """Return no files."""
-        return ()
-
-    def abort(self) -> None:
-        """Do nothing: there is no file."""
-
-
-class ArrowOutput(NoOutput):
-    """An output that collects records as Arrow batches of the schema in memory."""
-
-    def __init__(self, schema: RecordSchema, on_nonfinite: OnNonfinite) -> None:
-        self._schema = schema
-        self._arrow_schema = output_schema(schema, Format.PARQUET)
-        self._on_nonfinite = on_nonfinite
-        self._batches: list[pa.RecordBatch] = []
-
-    def write(self, chunk: Chunk) -> None:
-        """Add checked records, which fit the schema."""
-        if isinstance(chunk, JsonRecords):
-            raise TypeError("an output with columns takes tables, and got JSON text")
-        schema, arrow_schema = self._schema, self._arrow_schema
-        self._batches.append(batch_of_table(chunk, schema, arrow_schema, self._on_nonfinite))
-
-    def take_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the collected batches and remove them."""
-        batches, self._batches = self._batches, []
-        yield from batches
+        self.append(Lines.of([msgspec.json.encode(line)]))

@@ -1,17 +1,159 @@
-"""Writing of records into part files of limited size, whatever the files contain."""
+"""Part files of limited size: their names, and the writing of records into one after the other.
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+A part file is hashed while it is written, and becomes visible when the task has finished.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.writers.part_files import OpenPart, PartFiles, PartNames
+from batch_pipeline.model.errors import StorageUnavailableError
+from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.stream import PartLimits
+from batch_pipeline.storage.filesystem import FileWriter, filesystem_of
+
+
+class OpenPart:
+    """A part file that is being written; also the file object of an Arrow writer."""
+
+    def __init__(self, file: FileWriter, root: str) -> None:
+        self._file = file
+        self._root = root
+        self._sha256 = hashlib.sha256()
+        self._size_bytes = 0
+        self._records = 0
+        self._dropped = False
+        self.closed = False
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append bytes.
+
+        Raises:
+            StorageUnavailableError: they cannot be written.
+        """
+        left = memoryview(data)
+        size_bytes = left.nbytes
+        if self._dropped:
+            return size_bytes
+        self._sha256.update(left)
+        self._size_bytes += size_bytes
+        with storage_errors(self._root):
+            self._file.write(left)
+        return size_bytes
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return self._size_bytes
+
+    def flush(self) -> None:
+        """Do nothing: the file is not visible before it is finished."""
+
+    def close(self) -> None:
+        """Do nothing: `finish` and `abort` close the file, an Arrow writer does not."""
+
+    def finish(self, records: int) -> None:
+        """Write the end of the file.
+
+        Raises:
+            StorageUnavailableError: that fails.
+        """
+        self._records = records
+        with storage_errors(self._root):
+            self._file.finish()
+        self.closed = True
+
+    def complete(self) -> PartFile:
+        """Make the finished file visible and return its manifest entry.
+
+        Raises:
+            StorageUnavailableError: that fails.
+        """
+        with storage_errors(self._root):
+            self._file.commit()
+        return PartFile(
+            uri=self._file.uri,
+            records=self._records,
+            size_bytes=self._size_bytes,
+            sha256=self._sha256.hexdigest(),
+        )
+
+    def abort(self) -> None:
+        """Delete the file, finished or not; later writes are ignored. Raises nothing."""
+        self._dropped = True
+        self._file.abort()
+        self.closed = True
+
+
+@contextmanager
+def storage_errors(root: str) -> Iterator[None]:
+    """Translate operating system errors: the storage cannot be written.
+
+    Raises:
+        StorageUnavailableError: an operating system error occurred.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageUnavailableError(root, error.strerror or str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartNames:
+    """Names of the files of one execution of a task, without folders below `root`.
+
+    `execution` differs between two executions of a task, so that neither overwrites the other's
+    files.
+    """
+
+    root: str
+    stem: str
+    task: int
+    execution: str
+    suffix: str
+    folder: str = ""
+
+    def name(self, part: int) -> str:
+        """Return the name of part number `part`."""
+        return f"{self.stem}-{self.task:04d}{part:04d}-{self.execution}.{self.suffix}"
+
+    def open(self, part: int) -> OpenPart:
+        """Open part number `part` for writing.
+
+        Raises:
+            StorageUnavailableError: it cannot be created.
+        """
+        files = filesystem_of(self.root)
+        with storage_errors(self.root):
+            return OpenPart(files.create(files.join(self.uri, self.name(part))), self.root)
+
+    @property
+    def uri(self) -> str:
+        """The URI of the folder of the files."""
+        return join_uri(self.root, self.folder)
+
+    def make_folder(self) -> None:
+        """Create the folder below the root, in stores that have folders.
+
+        Raises:
+            StorageUnavailableError: it cannot be made.
+        """
+        if self.folder:
+            with storage_errors(self.root):
+                filesystem_of(self.root).make_folder(self.uri)
+
+
+def remove(part: PartFile) -> None:
+    """Delete a part file, if it exists."""
+    with suppress(OSError):
+        filesystem_of(part.uri).delete(part.uri)
+
 
 Ends = npt.NDArray[np.int64]  # where each of some records ends, in bytes from the first one's start
 
@@ -59,39 +201,35 @@ class Piece(Protocol):
 
 
 PieceT = TypeVar("PieceT", bound=Piece)
-PieceT_contra = TypeVar("PieceT_contra", bound=Piece, contravariant=True)
 
 
-class PartBody(Protocol[PieceT_contra]):
-    """The content of one part file."""
+class PartWriter(ABC, Generic[PieceT]):
+    """A writer of consecutive part files; where they are cut depends on the records alone.
 
-    def add(self, piece: PieceT_contra) -> None:
-        """Write records in order, now or later."""
-        ...
+    Subclasses write the contents of the file that is open.
+    """
 
-    def finish(self) -> None:
-        """Write everything that is buffered."""
-        ...
-
-    def drop(self) -> None:
-        """Release a file that was aborted; raises nothing."""
-        ...
-
-
-class PartWriter(Generic[PieceT]):
-    """A writer of consecutive part files; where they are cut depends on the records alone."""
-
-    def __init__(
-        self,
-        names: PartNames,
-        limits: PartLimits,
-        open_body: Callable[[OpenPart], PartBody[PieceT]],
-    ) -> None:
-        self._files = PartFiles(names)
+    def __init__(self, names: PartNames, limits: PartLimits) -> None:
+        self._names = names
         self._limits = limits
-        self._open_body = open_body
-        self._body: PartBody[PieceT] | None = None
+        self._open: OpenPart | None = None
+        self._finished: list[OpenPart] = []
         self._size = self._empty()
+
+    @abstractmethod
+    def _start(self, file: OpenPart) -> None:
+        """Begin the content of a part file."""
+
+    @abstractmethod
+    def _add(self, piece: PieceT) -> None:
+        """Write records in order, now or later."""
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Write everything that is buffered, and the end of the content."""
+
+    def _drop(self) -> None:
+        """Release the content of a file that was aborted; raises nothing."""
 
     def append(self, piece: PieceT) -> None:
         """Write records in order.
@@ -103,83 +241,43 @@ class PartWriter(Generic[PieceT]):
         while first < len(ends):
             stop = self._size.admit(ends, first)
             if stop > first:
-                self._opened().add(piece.between(first, stop))
+                if self._open is None:
+                    self._open = self._names.open(len(self._finished))
+                    self._start(self._open)
+                self._add(piece.between(first, stop))
                 first = stop
             if first < len(ends):
                 self._finish_part()
 
     def close(self) -> tuple[PartFile, ...]:
-        """Finish the last part file and return all of them in order.
+        """Finish the last part file, make all durable and visible, and return them in order.
 
         Raises:
-            StorageUnavailableError: it cannot be written.
+            StorageUnavailableError: the storage cannot be written.
         """
         self._finish_part()
-        return self._files.close()
+        parts = tuple(part.complete() for part in self._finished)
+        if parts:
+            with storage_errors(self._names.root):
+                filesystem_of(self._names.root).sync_folder(self._names.uri)
+        return parts
 
     def abort(self) -> None:
-        """Delete all files."""
-        self._files.abort()
-        if self._body is not None:
-            self._body.drop()
-            self._body = None
+        """Delete all files; raises nothing."""
+        for part in (*self._finished, *([] if self._open is None else [self._open])):
+            part.abort()
+        self._finished.clear()
+        if self._open is not None:
+            self._open = None
+            self._drop()
 
     def _empty(self) -> SizeLimit:
         return SizeLimit(max_records=self._limits.max_records, max_bytes=self._limits.max_bytes)
 
-    def _opened(self) -> PartBody[PieceT]:
-        if self._body is None:
-            self._body = self._open_body(self._files.start())
-        return self._body
-
     def _finish_part(self) -> None:
-        if self._body is not None:
-            self._body.finish()
-            self._files.finish(self._size.records)
-            self._body = None
+        if self._open is not None:
+            self._finish()
+            self._open.finish(self._size.records)
+            self._finished.append(self._open)
+            self._open = None
         self._size = self._empty()
-
-
-_MANY_ROWS = 256
-_HELD_BYTES = 2**20
-
-
-class TableBuffer:
-    """A buffer of small tables: work per column takes as long for few rows as for many."""
-
-    def __init__(self) -> None:
-        self._held: list[Table] = []
-        self._rows = 0
-        self._size_bytes = 0
-
-    def add(self, table: Table) -> Iterator[Table]:
-        """Add a table and yield the tables to write now; `flush` yields the others.
-
-        Concatenated tables have no places and numbers of their records.
-        """
-        size_bytes = table.batch.get_total_buffer_size()
-        is_small = table.good < _MANY_ROWS and size_bytes < _HELD_BYTES
-        if self._held and not (is_small and _have_same_columns(self._held[0], table)):
-            yield from self.flush()
-        if not is_small:
-            yield table
-            return
-        self._held.append(table)
-        self._rows += table.good
-        self._size_bytes += size_bytes
-        if self._rows >= _MANY_ROWS or self._size_bytes >= _HELD_BYTES:
-            yield from self.flush()
-
-    def flush(self) -> Iterator[Table]:
-        """Yield what is buffered as one table, if there is any."""
-        held, self._held, self._rows, self._size_bytes = self._held, [], 0, 0
-        if len(held) < 2:
-            yield from held
-            return
-        batch = pa.concat_batches([table.batch for table in held])
-        yield replace(held[0], batch=batch, line_numbers=(), record_numbers=())
-
-
-def _have_same_columns(one: Table, other: Table) -> bool:
-    same_kinds = one.text == other.text and one.json == other.json
-    return same_kinds and one.batch.schema.equals(other.batch.schema)

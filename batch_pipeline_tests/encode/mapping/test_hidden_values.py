@@ -1,4 +1,4 @@
-"""Values that a mapping removes or replaces are in nothing that it gives."""
+"""Values that a mapping removes or replaces do not appear in any output."""
 
 import gzip
 from dataclasses import replace
@@ -38,7 +38,7 @@ HIDING = {
 
 
 @pytest.mark.parametrize("name", HIDING)
-def test_hidden_value_is_in_nothing_that_a_mapping_gives(name: str) -> None:
+def test_hidden_value_is_not_in_the_result_of_a_mapping(name: str) -> None:
     how = HIDING[name]
     lines = [
         f'{{"id":1,"email":"{ADA_MAIL}","name":"Ada","tags":[]}}',
@@ -85,7 +85,7 @@ ENCODINGS = [
 @pytest.mark.parametrize(
     "how", [mapping(email="md5(email)", n="int(name)"), mapping(("!email",), n="int(name)")]
 )
-def test_hidden_value_is_in_no_byte_of_what_a_task_writes_and_reports(
+def test_hidden_value_is_not_in_the_files_and_the_report_of_a_task(
     tmp_path: Path, encoding: Encoding, source: str, how: RecordMapping
 ) -> None:
     task = TaskFixture(tmp_path)

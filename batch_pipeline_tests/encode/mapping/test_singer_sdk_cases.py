@@ -1,11 +1,13 @@
-"""Our mapping gives what the Singer SDK's own mapper gives, record by record."""
+"""The mapping of records equals that of the Singer SDK; what neither can apply is refused."""
 
 import json
 from typing import Any
 
 import pytest
 
+from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.encode.mapping.singer_sdk_cases import LINES, MAPS, condition, flat, prop
 from batch_pipeline_tests.encode.mapping.singer_sdk_mapper import (
     mapped_by_mapper,
@@ -14,6 +16,7 @@ from batch_pipeline_tests.encode.mapping.singer_sdk_mapper import (
     table_mapped_by_mapper,
     table_of,
 )
+from batch_pipeline_tests.factories import stream
 
 # Whether a record without an address would have an object there, only the SDK's schema knows.
 ONLY_WITH_AN_ADDRESS = {"flatten over an object"}
@@ -169,3 +172,70 @@ def test_expression_that_fails_on_every_record_in_the_singer_sdk_is_refused(name
     assert mapped_by_sdk(LINES[:1], config).outcomes == ["failed"]
     with pytest.raises(InvalidValueError):
         mapper_of(config)
+
+
+OBJECT = b'{"id":1,"value":{"city":"x"}}'
+SCALAR = b'{"id":1,"value":"x"}'
+NULL = b'{"id":2,"value":null}'
+ABSENT = b'{"id":2}'
+DIFFERS = pytest.mark.xfail(strict=True, reason="the mapper does not know the column's type")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([OBJECT, NULL], id="null in a column of objects"),
+        pytest.param([SCALAR, ABSENT], id="absent from a column of texts"),
+        pytest.param([SCALAR, NULL], id="null in a column of texts", marks=DIFFERS),
+        pytest.param([NULL], id="null in all records", marks=DIFFERS),
+        pytest.param([OBJECT, ABSENT], id="absent from a column of objects", marks=DIFFERS),
+    ],
+)
+@pytest.mark.parametrize("text", ["{'a': {'b': id}}", "dict(a=1)"])
+def test_object_assigned_to_a_null_column_is_flattened_as_by_the_singer_sdk(
+    lines: list[bytes], text: str
+) -> None:
+    config: dict[str, Any] = flat(2, value=text)
+    assert mapped_by_mapper(lines, config) == mapped_by_sdk(lines, config)
+
+
+@pytest.mark.parametrize(
+    ("maps", "key", "words"),
+    [
+        ({"orders": None}, "stream_maps.orders", "keeps 'orders'"),
+        ({"*": "__NULL__"}, "stream_maps.*", "keeps 'orders'"),
+        ({"a": {}, "__else__": None}, "stream_maps.__else__", "keeps 'orders'"),
+        ({"c": {"__source__": "orders"}}, "stream_maps.c.__source__", "make a stream file"),
+        ({"orders": {"x": "f(1)"}}, "stream_maps.orders.x", "no function 'f'"),
+        ({"orders": {"x": "a; b"}}, "stream_maps.orders.x", "more than one"),
+        ({"orders": {"x": "a = 1"}}, "stream_maps.orders.x", "this is none"),
+        ({"orders": {"x": "fake.name()"}}, "stream_maps.orders.x", "not installed"),
+        ({"orders": {"__alias__": "5"}}, "stream_maps.orders.__alias__", "it gives 5"),
+        (
+            {"orders": {"__key_properties__": "id"}},
+            "stream_maps.orders.__key_properties__",
+            "a list of properties",
+        ),
+    ],
+)
+def test_stream_maps_that_one_stream_cannot_have_are_refused(
+    maps: dict[str, Any], key: str, words: str
+) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        Mapper.of(stream(mapping=RecordMapping(stream_maps=maps), key_properties=()))
+    assert caught.value.name == key
+    assert words in caught.value.expected
+
+
+@pytest.mark.parametrize("select", [(), ("",), ("*", "!"), ("*", "!id")])
+def test_selection_that_cannot_be_meant_is_refused(select: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        Mapper.of(stream(mapping=RecordMapping(select=select), key_properties=("id",)))
+    assert caught.value.name == "select"
+
+
+def test_flattening_to_a_negative_depth_is_refused() -> None:
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=-1)
+    with pytest.raises(InvalidValueError) as caught:
+        Mapper.of(stream(mapping=how))
+    assert caught.value.name == "flattening_max_depth"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.config.landed_files import kind_of
+from batch_pipeline.config.stream_proposal import kind_of
 from batch_pipeline.encode.readers.formats import detect_text_format, reader_for_extension
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat

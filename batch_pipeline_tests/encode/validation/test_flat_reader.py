@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import TextLines
 from batch_pipeline.encode.validation.json_validator import FlatReader
+from batch_pipeline.model.record_rules import RESCUED
 from batch_pipeline.model.schema import Column, ColumnType
 
 COLUMNS = (
@@ -44,11 +45,10 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def read(*lines: bytes, columns: tuple[Column, ...] = COLUMNS, **names: str) -> list[Any] | None:
+def read(*lines: bytes, columns: tuple[Column, ...] = COLUMNS, wide: str = "") -> list[Any] | None:
     """Read lines as columns of Python values."""
     text = b"".join(line + b"\n" for line in lines)
-    optional, wide = (frozenset(names.get(kind, "").split()) for kind in ("optional", "wide"))
-    arrays = FlatReader(columns, optional, wide).read(TextLines.of(text, len(text)))
+    arrays = FlatReader(columns, frozenset(wide.split())).read(TextLines.of(text, len(text)))
     if arrays is None:
         return None
     for array in arrays:
@@ -116,10 +116,11 @@ def test_flat_reader_with_lines_of_blanks_in_the_same_places_are_read(
 
 
 def test_flat_reader_with_lines_without_an_optional_column_returns_nulls() -> None:
-    columns = (Column(name="id", type=ColumnType.INTEGER), Column(name="x", type=ColumnType.STRING))
-
-    assert read(b'{"id":1}', b'{"id":2}', columns=columns, optional="x") == [[1, 2], [None, None]]
-    assert read(b'{"id":1}', b'{"id":2}', columns=columns) is None
+    number = Column(name="id", type=ColumnType.INTEGER)
+    rescued, text = (Column(name=name, type=ColumnType.STRING) for name in (RESCUED, "x"))
+    lines = b'{"id":1}', b'{"id":2}'
+    assert read(*lines, columns=(number, rescued)) == [[1, 2], [None, None]]
+    assert read(*lines, columns=(number, text)) is None
 
 
 def test_flat_reader_with_lines_of_long_integers_are_read_where_the_column_is_wide() -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline_tests.encode.validation.test_text_values import is_exactly_double
+from batch_pipeline_tests.encode.validation.test_type_inference import is_exactly_double
 from batch_pipeline_tests.encode.validation.validator_under_test import (
     ValidatorUnderTest,
     reasons,
-    schema,
 )
+from batch_pipeline_tests.encode.writers.part_factories import schema
 
 LONG = "0.12345678901234567890"
 
@@ -269,17 +269,6 @@ def test_json_validator_with_any_numbers_fits_doubles_only_if_each_is_exactly_it
         (column,) = chunk.batch.columns
         doubles = [None if text == "null" else float(json.loads(text)) for text in texts]
         assert list(map(repr, column.to_pylist())) == list(map(repr, doubles))
-
-
-def test_json_validator_with_numbers_of_all_lengths_infers_one_decimal() -> None:
-    lines = [b'{"n":0.5}', b'{"n":%s}' % LONG.encode(), b'{"n":123}', b'{"n":1e3}']
-    for order in (lines, lines[::-1]):
-        subject = ValidatorUnderTest(values=True).until_it_fits(*order)
-        assert [column.type_text for column in subject.profile.columns.values()] == [
-            "decimal(23,19)"
-        ]
-        found = {row["n"] for row in subject.rows(*order)}
-        assert found == {Decimal("0.5"), Decimal(LONG), Decimal(123), Decimal(1000)}
 
 
 def test_json_validator_with_an_escaped_name_reads_its_values() -> None:

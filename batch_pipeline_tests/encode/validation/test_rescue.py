@@ -8,7 +8,8 @@ import pytest
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.model.record_rules import RESCUED, Evolution
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest, schema
+from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest
+from batch_pipeline_tests.encode.writers.part_factories import schema, table
 
 KNOWN = RecordSchema(
     (
@@ -88,14 +89,8 @@ def test_rescue_from_text_cells_keeps_their_text(values: bool) -> None:
     """New columns and cells that are not of their column's type are rescued as strings."""
     subject = rescuing(values=values)
     batch = pa.record_batch({"i": ["1", "x", "2"], "s": ["a", "b", None], "new": ["n", None, None]})
-    table = Table(
-        batch=batch,
-        line_numbers=range(2, 5),
-        record_numbers=range(1, 4),
-        text=frozenset(batch.schema.names),
-    )
 
-    done = subject.validator.validate(table)
+    done = subject.validator.validate(table(batch, text=True))
 
     assert isinstance(done, Table)
     assert (done.rescued, done.good, subject.profile.fits) == (2, 3, True)
@@ -110,9 +105,8 @@ def test_rescue_from_text_cells_keeps_their_text(values: bool) -> None:
 def test_rescue_from_typed_columns_keeps_their_values_as_json() -> None:
     subject = rescuing(values=True)
     batch = pa.record_batch({"i": pa.array([True, None]), "o": ["{}", '{"x": 1}'], "s": ["a", "b"]})
-    table = Table(batch=batch, line_numbers=[1, 2], record_numbers=[1, 2], json=frozenset("o"))
 
-    done = subject.validator.validate(table)
+    done = subject.validator.validate(table(batch, json=frozenset("o")))
 
     assert isinstance(done, Table)
     rows = done.batch.to_pylist()

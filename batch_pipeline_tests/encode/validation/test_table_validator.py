@@ -12,35 +12,24 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.validation.table_validator import parse_cells
-from batch_pipeline.encode.validation.text_values import parse_texts
+from batch_pipeline.encode.validation.type_inference import parse_texts
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.encode.validation.validator_under_test import (
     ValidatorUnderTest,
     reasons,
-    schema,
 )
+from batch_pipeline_tests.encode.writers.part_factories import cells, schema, table
 
 
-def cells(**columns: list[str | None]) -> Table:
-    """Build a table of text cells whose first row is line 2."""
-    batch = pa.record_batch({name: pa.array(texts, pa.string()) for name, texts in columns.items()})
-    places = range(2, 2 + batch.num_rows)
-    return Table(batch=batch, line_numbers=places, record_numbers=places, text=frozenset(columns))
+def typed(**columns: pa.Array) -> Table:
+    """Return a table of typed columns."""
+    return table(pa.record_batch(columns))
 
 
-def typed(json_columns: tuple[str, ...] = (), **columns: pa.Array) -> Table:
-    """Build a table of typed columns."""
-    batch = pa.record_batch(columns)
-    places = range(1, 1 + batch.num_rows)
-    return Table(
-        batch=batch, line_numbers=places, record_numbers=places, json=frozenset(json_columns)
-    )
-
-
-def checked(subject: ValidatorUnderTest, table: Table) -> Table:
+def checked(subject: ValidatorUnderTest, given: Table) -> Table:
     """Validate a table."""
-    found = subject.validator.validate(table)
+    found = subject.validator.validate(given)
     assert isinstance(found, Table)
     return found
 
@@ -88,8 +77,7 @@ def test_table_validator_with_text_cells_widens_columns_that_do_not_hold_them(
 
     assert subject.misfits() == needed
     assert (done.good, done.bad) == (len(texts), ())
-    bad_at = len(texts) + 1
-    assert [misfit.line for misfit in subject.profile.misfits()] == [bad_at] * len(needed)
+    assert [misfit.line for misfit in subject.profile.misfits()] == [len(texts)] * len(needed)
 
 
 def test_table_validator_with_text_cells_for_columns_returns_their_values() -> None:
@@ -140,11 +128,11 @@ def test_table_validator_with_text_cells_for_columns_returns_their_values() -> N
 
 def test_table_validator_with_text_cells_for_lines_keeps_them() -> None:
     subject = ValidatorUnderTest(schema(i="integer", t="timestamp"))
-    table = cells(i=["1", "-0"], t=["2026-01-31 10:00:00Z", None])
+    given = cells(i=["1", "-0"], t=["2026-01-31 10:00:00Z", None])
 
-    done = checked(subject, table)
+    done = checked(subject, given)
 
-    assert (done.batch, done.text) == (table.batch, table.text)
+    assert (done.batch, done.text) == (given.batch, given.text)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +203,9 @@ def test_table_validator_with_json_text_infers_types_from_first_bytes(
 ) -> None:
     """The first byte distinguishes objects, arrays and other values."""
     subject = ValidatorUnderTest(RecordSchema.from_json([] if known is None else [("a", known)]))
+    batch = pa.record_batch({"a": pa.array(texts, pa.string())})
 
-    done = checked(subject, typed(("a",), a=pa.array(texts, pa.string())))
+    done = checked(subject, table(batch, json=frozenset("a")))
 
     assert subject.misfits() == ([] if needed is None else [("a", needed)])
     assert done.json == frozenset("a")
@@ -224,19 +213,19 @@ def test_table_validator_with_json_text_infers_types_from_first_bytes(
 
 def test_table_validator_with_nan_for_lines_rejects_the_row() -> None:
     """JSON cannot represent NaN; a column of doubles can."""
-    table = typed(n=pa.array([1.5, float("nan"), None]), s=pa.array(["x", "y", "z"]))
+    given = typed(n=pa.array([1.5, float("nan"), None]), s=pa.array(["x", "y", "z"]))
     known = schema(n="number", s="string")
 
     lines, columns = (
-        checked(ValidatorUnderTest(known), table),
-        checked(ValidatorUnderTest(known, values=True), table),
+        checked(ValidatorUnderTest(known), given),
+        checked(ValidatorUnderTest(known, values=True), given),
     )
 
     assert reasons(lines) == [(2, "column 'n' holds NaN, which JSON cannot say")]
     assert json.loads(lines.bad[0].raw) == {"n": "NaN", "s": "y"}
     assert (lines.batch.column("s").to_pylist(), list(lines.record_numbers)) == (["x", "z"], [1, 3])
     assert (columns.good, columns.bad) == (3, ())
-    kept = checked(ValidatorUnderTest(known, on_nonfinite=OnNonfinite.NULL), table)
+    kept = checked(ValidatorUnderTest(known, on_nonfinite=OnNonfinite.NULL), given)
     assert (kept.good, kept.bad) == (3, ())
 
 
@@ -249,18 +238,18 @@ def test_table_validator_with_number_cells_returns_columns_of_their_values(
     numbers: list[Any], values: bool
 ) -> None:
     """Whatever the digits, the value in the column is the value of the cell."""
-    table = cells(a=[repr(number) if values else f"{number}" for number in numbers])
+    given = cells(a=[repr(number) if values else f"{number}" for number in numbers])
     known = RecordSchema()
     for _ in range(4):
         subject = ValidatorUnderTest(known, values=True)
-        done = checked(subject, table)
+        done = checked(subject, given)
         if subject.profile.fits:
             break
         known = RecordSchema(tuple(subject.profile.columns.values()))
 
     assert subject.profile.fits
     found = done.batch.column("a").to_pylist()
-    for cell, text in zip(found, table.batch.column("a").to_pylist(), strict=True):
+    for cell, text in zip(found, given.batch.column("a").to_pylist(), strict=True):
         if isinstance(cell, str):
             assert cell == text
         else:
@@ -279,11 +268,6 @@ _MIXED_CELLS = st.sampled_from(
 )
 
 
-def integers(*names: str) -> dict[str, Column]:
-    """Return columns of integers."""
-    return {name: Column(name=name, type=ColumnType.INTEGER) for name in names}
-
-
 @settings(deadline=None)
 @given(st.data(), st.booleans())
 def test_parse_cells_of_any_columns_equals_parsing_each_column_alone(
@@ -294,20 +278,21 @@ def test_parse_cells_of_any_columns_equals_parsing_each_column_alone(
     texts = st.lists(_MIXED_CELLS, min_size=rows, max_size=rows).filter(any)
     types = data.draw(st.lists(st.sampled_from(_CELL_TYPES), min_size=1, max_size=5))
     columns = {f"c{n}": Column(name=f"c{n}", type=kind) for n, kind in enumerate(types)}
-    cells = {name: pa.array(data.draw(texts), pa.string()) for name in columns}
+    texts_of = {name: pa.array(data.draw(texts), pa.string()) for name in columns}
 
-    found = parse_cells(cells, columns, values=values)
+    found = parse_cells(texts_of, columns, values=values)
 
     for name, column in columns.items():
-        alone, invalid = parse_texts(cells[name], column)
-        assert found[name].array.equals(alone if values else cells[name])
+        alone, invalid = parse_texts(texts_of[name], column)
+        assert found[name].array.equals(alone if values else texts_of[name])
         assert list(found[name].invalid) == invalid
 
 
 def test_parse_cells_beside_wide_integers_returns_only_those_as_wide() -> None:
-    cells = {"a": pa.array(["1", "2"]), "b": pa.array(["9007199254740993", None])}
+    texts = {"a": pa.array(["1", "2"]), "b": pa.array(["9007199254740993", None])}
+    columns = {name: Column(name=name, type=ColumnType.INTEGER) for name in texts}
 
-    found = parse_cells(cells, integers("a", "b"), values=True)
+    found = parse_cells(texts, columns, values=True)
 
     assert {name: one.wide for name, one in found.items()} == {"a": False, "b": True}
     assert found["b"].array.to_pylist() == [9007199254740993, None]

@@ -1,14 +1,192 @@
-"""Inference of column types from values."""
+"""Text cells as typed values, and types inferred from them: exact, or rejected."""
 
+import math
 import re
-from math import isfinite
+from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.validation.type_inference import infer_text_type
+from batch_pipeline.encode.arrow_types import exact_cast
+from batch_pipeline.encode.validation.type_inference import (
+    NumberSyntax,
+    infer_text_type,
+    is_valid_text,
+    parse_text_doubles,
+    parse_texts,
+)
 from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline_tests.encode.writers.part_factories import cells, schema
+from batch_pipeline_tests.encode.writers.test_columns import columns
+
+_FORM = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBERS = (
+    st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.from_regex(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+    | st.integers(-(2**65), 2**65).map(str)
+    | st.decimals(0, 1000, places=2).map(str)
+)
+_OTHERS = st.text(alphabet="019.-+eEnaif ", max_size=6) | st.none()
+
+
+def is_exactly_double(text: str) -> bool:
+    """Return whether a JSON number is exactly its double, and not an integer beyond 2^53."""
+    number = float(text)
+    if not math.isfinite(number) or (text.lstrip("-").isdigit() and abs(int(text)) > 2**53):
+        return False
+    try:
+        return Decimal(repr(number)) == Decimal(text)
+    except InvalidOperation:
+        return False
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(_NUMBERS | st.none(), min_size=1, max_size=6).filter(any)
+    | st.lists(_NUMBERS | _OTHERS, min_size=1, max_size=4).filter(any)
+)
+@example(["0.1", None, "0.10", "1.0", "1e-05", "1E5", "5e-324"])
+@example(["0.30000000000000004", "12345.678901234567", "1.7976931348623157e308"])
+@example(["9007199254740992", "9007199254740993", "9007199254740994.0", "1e400", "1e-400"])
+@example(["0.8444218515250481", "0.12345678901234566", "0.12345678901234567", "1e22", "1e400"])
+@example(["0.123456789012345678", "0.1000000000000000055511151231257827"])
+@example(["nan"])
+@example(["inf", "1.5"])
+@example(["1."])
+@example([".5"])
+@example(["+1"])
+@example(["01.5"])
+def test_parse_text_doubles_of_any_cells_agrees_with_checking_each_cell(
+    texts: list[str | None],
+) -> None:
+    """All cells must be JSON numbers, and only those that differ from their double are inexact."""
+    padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
+    found = parse_text_doubles(padded)
+
+    if not all(text is None or _FORM.fullmatch(text) for text in texts):
+        assert found is None
+        return
+    assert found is not None
+    assert found.values.to_pylist() == [None if text is None else float(text) for text in texts]
+    inexact = [
+        at for at, text in enumerate(texts) if text is not None and not is_exactly_double(text)
+    ]
+    assert found.inexact.tolist() == inexact
+
+
+_DIGIT_CELLS = (
+    st.from_regex(r"-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?", fullmatch=True)
+    | st.text(alphabet="019.-+e ", max_size=6)
+    | st.none()
+)
+_DECIMAL = re.compile(r"-?(?:0(?=\.)|(?P<whole>0|[1-9][0-9]*))(?:\.(?P<fraction>[0-9]+))?")
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+
+
+def is_short_decimal(text: str) -> bool:
+    """Return whether a cell is a number of at most 15 digits, not counting a leading zero."""
+    found = _DECIMAL.fullmatch(text)
+    return found is not None and len(found["whole"] or "") + len(found["fraction"] or "") <= 15
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(_DIGIT_CELLS, min_size=1, max_size=6).filter(any))
+@example(["0.123456789012345", "0.1234567890123456", "-123456789012345", "1234567890123456"])
+@example(["0", "-0", "-0.0", "00.5", "007", "-", "", "-.5", "1.", ".", "1.2.3", "1-2", "--1"])
+@example(["", ""])
+@example(["", "1.5", None, ""])
+def test_number_syntax_of_any_cells_agrees_with_a_pattern_per_cell(texts: list[str | None]) -> None:
+    padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
+    present = [text for text in texts if text is not None]
+
+    digits = NumberSyntax(padded)
+
+    assert digits.short_decimals().tolist() == [is_short_decimal(text) for text in present]
+    assert digits.all_integers() == all(_INTEGER.fullmatch(text) for text in present)
+
+
+@pytest.mark.parametrize(
+    ("strange", "inexact"),
+    [("0.1", []), ("1e-05", []), ("0.8444218515250481", []), ("0.12345678901234567", [199])],
+)
+def test_parse_text_doubles_of_many_cells_reports_the_few_inexact_ones(
+    strange: str, inexact: list[int]
+) -> None:
+    """Short cells are exact without a check; the others are compared with their double."""
+    found = parse_text_doubles(pa.array(["12.50", None] * 99 + ["0.5", strange, "-7"]))
+
+    assert found is not None
+    assert found.values.to_pylist() == [12.5, None] * 99 + [0.5, float(strange), -7.0]
+    assert found.inexact.tolist() == inexact
+
+
+@pytest.mark.parametrize("strange", ["007", "+1", "nan", ".5", " 1", "0x1", ""])
+def test_parse_text_doubles_of_many_cells_with_one_other_text_returns_none(strange: str) -> None:
+    assert parse_text_doubles(pa.array(["12.50"] * 200 + [strange])) is None
+
+
+WIDE = Column(name="a", type=ColumnType.DECIMAL, precision=20)
+PRICE = Column(name="a", type=ColumnType.DECIMAL, precision=7, scale=2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1.8250014089803463e-217", "1.5e-38", "15E-39", "1e-400", f"0.{'0' * 50}1", "1e20", "0.5"],
+)
+def test_is_valid_text_of_a_number_beyond_a_decimal_column_is_false(text: str) -> None:
+    """Arrow's own cast turns some numbers close to 0 into 0."""
+    assert not is_valid_text(text, WIDE)
+
+
+@pytest.mark.parametrize("text", ["1" * 77, "-" + "9" * 200 + ".01", "9" * 400, "1" * 39])
+@pytest.mark.parametrize("column", [WIDE, PRICE, Column.from_text("a", "decimal(38,0)")])
+def test_is_valid_text_of_a_number_with_too_many_digits_is_false(text: str, column: Column) -> None:
+    """Arrow's own cast turns a number that is far too long into another number."""
+    assert not is_valid_text(text, column)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1.5e2", "150.00"),
+        ("-25E-2", "-0.25"),
+        ("0e-300", "0.00"),
+        (f"1.5{'0' * 40}", "1.50"),
+        ("12345.67", "12345.67"),
+    ],
+)
+def test_parse_texts_of_a_number_in_a_decimal_column_is_exact(text: str, value: str) -> None:
+    """Validation and the part file give the same value."""
+    values, invalid = parse_texts(cells(a=[text, None]).batch.column(0), PRICE)
+    assert (values.to_pylist(), invalid) == ([Decimal(value), None], [])
+    assert columns(cells(a=[text, None]), schema(a="decimal(7,2)")) == {"a": [Decimal(value), None]}
+
+
+@given(text=st.integers(-(10**38) + 1, 10**38 - 1).map(str), scale=st.integers(0, 38))
+@example(text="9" * 29, scale=30)
+@example(text=f"{'9' * 28}5{'0' * 9}", scale=0)
+def test_parse_texts_of_an_integer_in_a_decimal_column_is_exact_or_invalid(
+    text: str, scale: int
+) -> None:
+    """Arrow's own cast overflows silently if the digits and the scale exceed 38."""
+    values, invalid = parse_texts(pa.array([text]), Column.from_text("a", f"decimal(38,{scale})"))
+    fits = abs(int(text)) < 10 ** (38 - scale)
+    assert values.to_pylist() == [Decimal(text) if fits else None]
+    assert invalid == ([] if fits else [0])
+
+
+@given(number=st.integers(-(10**38) + 1, 10**38 - 1), scale=st.integers(0, 38))
+@example(number=833807301619270076786788433, scale=22)
+def test_exact_cast_to_a_greater_scale_is_exact_or_raises(number: int, scale: int) -> None:
+    """The same overflow may happen to decimals of a file."""
+    decimals = pa.array([Decimal(number)], pa.decimal128(38, 0))
+    if abs(number) < 10 ** (38 - scale):
+        assert exact_cast(decimals, pa.decimal128(38, scale)).to_pylist() == [number]
+        return
+    with pytest.raises(pa.ArrowInvalid):
+        exact_cast(decimals, pa.decimal128(38, scale))
 
 
 @settings(deadline=None, max_examples=200)
@@ -27,12 +205,10 @@ from batch_pipeline.model.schema import Column, ColumnType
 def test_infer_text_type_of_any_cells_agrees_with_a_pattern_per_cell(
     texts: list[str | None],
 ) -> None:
-    integer = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-    number = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
     present = [cell for cell in texts if cell is not None]
-    if all(integer.fullmatch(cell) for cell in present):
+    if all(_INTEGER.fullmatch(cell) for cell in present):
         expected = ColumnType.INTEGER
-    elif all(number.fullmatch(cell) and isfinite(float(cell)) for cell in present):
+    elif all(_FORM.fullmatch(cell) and math.isfinite(float(cell)) for cell in present):
         expected = ColumnType.NUMBER
     else:
         expected = ColumnType.STRING

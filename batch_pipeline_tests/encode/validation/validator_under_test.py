@@ -21,11 +21,6 @@ STREAM = Stream(
 )
 
 
-def schema(**types: str) -> RecordSchema:
-    """Build a schema from columns given as name=type."""
-    return RecordSchema.from_json(list(types.items()))
-
-
 class ValidatorUnderTest:
     """A validator for a known schema, for an output of lines or, with `values`, of columns."""
 

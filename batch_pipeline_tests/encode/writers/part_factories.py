@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.writers.part_files import PartNames
+from batch_pipeline.encode.writers.part_writer import PartNames
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import RecordSchema

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.writers.json_lines import Lines, line_writer
+from batch_pipeline.encode.writers.json_lines import Lines, LineWriter
 from batch_pipeline.encode.writers.outputs import open_output
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.location import to_path
@@ -49,7 +49,7 @@ def published_lines(
     """Write lines of JSON to part files of at most `each` records and return their manifest."""
     root.mkdir(exist_ok=True)
     limits = PartLimits(max_records=each)
-    writer = line_writer(names(root, encoding.suffix), limits, encoding.compression)
+    writer = LineWriter(names(root, encoding.suffix), limits, encoding.compression)
     writer.append(Lines.of(records))
     return manifest(encoding=encoding, part_files=writer.close(), **facts)
 

@@ -1,24 +1,42 @@
-"""Checked records as the columns of an output, whatever they came as, and what these take."""
+"""Columns of an output, and their part files as pyarrow reads them: types, sizes, same bytes."""
 
 import math
+from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.writers.columns import batch_of_table, output_schema
-from batch_pipeline.encode.writers.tables import TableRows
-from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.errors import InvariantError
+from batch_pipeline.encode.writers.columns import (
+    RowGroupWriter,
+    TableBuffer,
+    TableRows,
+    batch_of_table,
+    output_schema,
+)
+from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
+from batch_pipeline.model.errors import InvariantError, StorageUnavailableError
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.stream import PartLimits
+from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline_tests.encode.writers.part_factories import (
     ALL_TYPES,
     TYPED_VALUES,
     cells,
+    content,
+    files_up_to,
+    list_files,
+    names,
     schema,
     table,
     typed,
@@ -40,7 +58,7 @@ TEXT: dict[str, list[str | None]] = {
 
 
 def columns(records: Table, known: RecordSchema) -> dict[str, list[Any]]:
-    """Bring a table into the columns of a parquet file and give their values."""
+    """Return the values of a table's columns in a parquet file."""
     arrow_schema = output_schema(known, Format.PARQUET)
     batch = batch_of_table(records, known, arrow_schema, OnNonfinite.NULL)
     assert batch.schema == arrow_schema
@@ -49,7 +67,6 @@ def columns(records: Table, known: RecordSchema) -> dict[str, list[Any]]:
 
 
 def test_columns_of_text_cells_hold_the_values_that_they_say() -> None:
-    """Cells become values of the schema's types; a mixture is JSON text."""
     known = schema(**{name: ALL_TYPES[name] for name in TEXT}, mixed="any", late="date")
 
     assert columns(cells(**TEXT, mixed=["1", None]), known) == {
@@ -60,7 +77,6 @@ def test_columns_of_text_cells_hold_the_values_that_they_say() -> None:
 
 
 def test_columns_of_typed_values_are_those_of_the_schema() -> None:
-    """Values of the schema's types stay, in the schema's order."""
     types = dict(reversed(ALL_TYPES.items()))
 
     assert columns(typed(), schema(**types)) == {name: TYPED_VALUES[name] for name in types}
@@ -90,18 +106,15 @@ def test_columns_of_typed_values_are_those_of_the_schema() -> None:
 def test_columns_of_a_wider_type_hold_the_same_values(
     array: pa.Array, kind: str, expected: list[Any]
 ) -> None:
-    """A file whose column is narrower than the stream's loses nothing."""
     assert columns(table(pa.record_batch({"a": array})), schema(a=kind)) == {"a": expected}
 
 
 def test_columns_of_text_that_the_check_let_through_by_mistake_are_refused() -> None:
-    """Expect our own mistake to be named rather than a value to vanish."""
     with pytest.raises(InvariantError, match="'a' holds '25:00:00', which is not of type time"):
         columns(cells(a=[None, "25:00:00"]), schema(a="time"))
 
 
 def test_table_rows_take_the_bytes_of_their_values() -> None:
-    """A text counts its bytes and 4 more, also in a slice of a batch; null counts no bytes."""
     batch = pa.record_batch(
         {
             "s": ["left out", "ö", None, "x"],
@@ -117,3 +130,304 @@ def test_table_rows_take_the_bytes_of_their_values() -> None:
     assert list(rows.ends) == [fixed + 2 + 2, 2 * fixed + 4, 3 * fixed + 5]
     assert list(rows.between(1, 3).ends) == [fixed, 2 * fixed + 1]
     assert rows.between(1, 3).batch.equals(batch.slice(2))
+
+
+def numbers_table(name: str, first: int, rows: int) -> Table:
+    """Return a table of consecutive numbers."""
+    return table(pa.record_batch({name: pa.array(range(first, first + rows), pa.int64())}))
+
+
+def buffered(tables: Sequence[Table]) -> list[Table]:
+    """Return what a buffer makes of the tables."""
+    small = TableBuffer()
+    return [*(one for given in tables for one in small.add(given)), *small.flush()]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), max_size=12))
+def test_small_tables_of_any_sizes_come_out_row_by_row_as_they_went_in(
+    sizes: list[tuple[str, int]],
+) -> None:
+    tables = [numbers_table(name, 1000 * at, rows) for at, (name, rows) in enumerate(sizes)]
+
+    def rows_of(some: Sequence[Table]) -> list[tuple[str, int]]:
+        return [
+            (name, value)
+            for one in some
+            for name, values in one.batch.to_pydict().items()
+            for value in values
+        ]
+
+    assert rows_of(buffered(tables)) == rows_of(tables)
+
+
+def test_small_tables_of_one_kind_come_out_as_one() -> None:
+    assert [one.good for one in buffered([numbers_table("a", at, 1) for at in range(100)])] == [100]
+
+
+def test_small_tables_whose_cells_are_of_another_kind_stay_apart() -> None:
+    batch = pa.record_batch({"a": ["1"]})
+    tables = [table(batch), table(batch, text=True)]
+    assert [one.text for one in buffered(tables)] == [one.text for one in tables]
+
+
+ENCODINGS = [
+    Encoding(format=Format.PARQUET, compression=Compression.NONE),
+    Encoding(format=Format.PARQUET, compression=Compression.SNAPPY),
+    *(
+        Encoding(format=Format.PARQUET, compression=Compression.GZIP, level=level)
+        for level in (None, *range(10))
+    ),
+    *(
+        Encoding(format=file_format, compression=Compression.ZSTD, level=level)
+        for file_format in (Format.PARQUET, Format.ARROW)
+        for level in (None, 1, 3, 19)
+    ),
+    *(
+        Encoding(format=Format.ORC, compression=compression)
+        for compression in PART_FORMATS[Format.ORC].compressions
+    ),
+    Encoding(format=Format.ARROW, compression=Compression.NONE),
+]
+SNAPPY = ENCODINGS[1]
+ORC = Encoding(format=Format.ORC, compression=Compression.ZSTD)
+ARROW = ENCODINGS[-1]
+
+
+def shown(encoding: Encoding) -> str:
+    """Return the test id of an encoding."""
+    return f"{encoding.format}-{encoding.compression}-{encoding.level}"
+
+
+def written(
+    root: Path,
+    batches: list[pa.RecordBatch],
+    encoding: Encoding = SNAPPY,
+    limits: PartLimits | None = None,
+) -> list[bytes]:
+    """Write batches to part files and return the bytes of each."""
+    root.mkdir(exist_ok=True)
+    writer = RowGroupWriter(names(root, encoding.suffix), limits or PartLimits(), encoding)
+    for batch in batches:
+        writer.append(TableRows.of(batch))
+    parts = writer.close()
+    files = list(map(content, parts))
+    assert [read(file, encoding).num_rows for file in files] == [part.records for part in parts]
+    return files
+
+
+def read(file: bytes, encoding: Encoding = SNAPPY) -> pa.Table:
+    """Read a part file, with its checksums where it has some."""
+    buffer = pa.BufferReader(file)
+    if encoding.format is Format.ARROW:
+        return pa.ipc.open_file(buffer).read_all()
+    if encoding.format is Format.ORC:
+        with NamedTemporaryFile() as copy:
+            copy.write(file)
+            copy.flush()
+            batches = table_codec(Format.ORC).read_batches(Path(copy.name), None, 1_000)
+            return pa.Table.from_batches(batches)
+    return pq.read_table(buffer, page_checksum_verification=True)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=shown)
+def test_part_file_of_any_encoding_reads_back_typed_and_is_always_the_same(
+    tmp_path: Path, encoding: Encoding
+) -> None:
+    known = schema(**ALL_TYPES)
+    arrow_schema = output_schema(known, encoding.format)
+    batch = batch_of_table(typed(), known, arrow_schema, OnNonfinite.QUARANTINE)
+
+    [first] = written(tmp_path / "first", [batch], encoding)
+    [second] = written(tmp_path / "second", [batch], encoding)
+
+    assert read(first, encoding).to_pydict() == TYPED_VALUES
+    assert read(first, encoding).schema.names == list(ALL_TYPES)
+    assert first == second
+
+
+@pytest.mark.parametrize("file_format", [Format.PARQUET, Format.ARROW])
+def test_part_file_of_a_harder_level_is_smaller(tmp_path: Path, file_format: Format) -> None:
+    batch = pa.record_batch({"s": [f"number {number * number}" for number in range(5_000)]})
+    sizes = []
+    for level in (None, 1, 19):
+        encoding = Encoding(format=file_format, compression=Compression.ZSTD, level=level)
+        [file] = written(tmp_path / str(level), [batch], encoding)
+        sizes.append(len(file))
+
+    assert sizes[0] == sizes[1] > sizes[2]
+
+
+def test_parquet_file_says_which_columns_hold_json(tmp_path: Path) -> None:
+    arrow_schema = output_schema(schema(a="object", b="string"), Format.PARQUET)
+    [file] = written(tmp_path, [pa.record_batch([["{}"], ["{}"]], schema=arrow_schema)])
+
+    nested, plain = pq.read_schema(pa.BufferReader(file))
+
+    assert (nested.type, plain.type) == (pa.string(), pa.string())
+    assert nested.metadata[b"content_type"] == b"application/json"
+    assert b"content_type" not in (plain.metadata or {})
+
+
+def test_arrow_file_has_json_columns_of_the_type_that_readers_know(tmp_path: Path) -> None:
+    arrow_schema = output_schema(schema(a="object"), Format.ARROW)
+    [file] = written(tmp_path, [pa.record_batch([["{}"]], schema=arrow_schema)], ARROW)
+
+    assert read(file, ARROW).schema.field("a").type == pa.json_()
+
+
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (PartLimits(max_records=2), [2, 2, 1]),
+        (PartLimits(max_bytes=3 * 8), [3, 2]),
+        (PartLimits(max_bytes=3 * 8 - 1), [2, 2, 1]),
+        (PartLimits(max_bytes=1), [1, 1, 1, 1, 1]),
+    ],
+)
+def test_table_writer_with_limits_cuts_at_whole_records(
+    tmp_path: Path, encoding: Encoding, limits: PartLimits, expected: list[int]
+) -> None:
+    batch = pa.record_batch({"i": pa.array(range(5), pa.int64())})
+
+    tables = [read(file, encoding) for file in written(tmp_path, [batch], encoding, limits)]
+
+    assert [table.num_rows for table in tables] == expected
+    assert [row["i"] for table in tables for row in table.to_pylist()] == [0, 1, 2, 3, 4]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    values=st.lists(st.none() | st.integers(0, 10**12), min_size=1, max_size=30),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+    max_records=st.integers(1, 10),
+    max_bytes=st.integers(1, 100),
+    encoding=st.sampled_from([SNAPPY, ARROW, ORC]),
+)
+@example(values=[5, None, 7], cuts=[1, 2], max_records=3, max_bytes=100, encoding=SNAPPY)
+@example(values=[5, None, 7], cuts=[1, 2], max_records=3, max_bytes=100, encoding=ARROW)
+@example(values=[5, 67, 890], cuts=[], max_records=1, max_bytes=100, encoding=ARROW)
+@example(values=[5, None, 7], cuts=[1, 2], max_records=3, max_bytes=100, encoding=ORC)
+@example(values=[0, 0, None], cuts=[1], max_records=2, max_bytes=28, encoding=ARROW)
+def test_table_writer_however_rows_arrive_writes_the_same_bytes_within_the_limits(
+    tmp_path_factory: pytest.TempPathFactory,
+    values: list[int | None],
+    cuts: list[int],
+    max_records: int,
+    max_bytes: int,
+    encoding: Encoding,
+) -> None:
+    numbers = pa.array(values, pa.int64())
+    text, odd = (
+        numbers.cast(pa.string()),
+        pa.array([None if value is None else value % 2 == 1 for value in values], pa.bool_()),
+    )
+    batch = pa.record_batch({"i": numbers, "s": text, "b": odd})
+    limits = PartLimits(max_records=max_records, max_bytes=max_bytes)
+    pieces = [
+        batch.slice(int(piece[0]), len(piece))
+        for piece in np.split(np.arange(len(values)), sorted(cuts))
+        if len(piece)
+    ]
+
+    whole = written(tmp_path_factory.mktemp("whole"), [batch], encoding, limits)
+    pieced = written(tmp_path_factory.mktemp("pieced"), pieces, encoding, limits)
+
+    tables = [read(file, encoding) for file in whole]
+    assert whole == pieced
+    assert [row for table in tables for row in table.to_pylist()] == batch.to_pylist()
+    for part in tables:
+        size_bytes = sum(8 + 4 + len(text or "") + 1 for text in part["s"].to_pylist())
+        assert part.num_rows <= max_records
+        assert size_bytes <= max_bytes or part.num_rows == 1
+
+
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
+def test_table_writer_with_rows_of_many_pages_ends_these_at_the_same_rows(
+    tmp_path: Path, encoding: Encoding
+) -> None:
+    batch = pa.record_batch({"s": [f"{number:0100}" for number in range(50_000)]})
+    pieces = [batch.slice(start, 700) for start in range(0, 50_000, 700)]
+
+    whole = written(tmp_path / "whole", [batch], encoding)
+
+    assert written(tmp_path / "pieces", pieces, encoding) == whole
+
+
+def test_table_writer_with_many_bytes_closes_a_row_group_before_it_has_32_mib(
+    tmp_path: Path,
+) -> None:
+    row = pa.record_batch({"s": ["x" * 10 * 2**20]})
+
+    [file] = written(tmp_path, [row] * 5)
+
+    groups = pq.read_metadata(pa.BufferReader(file))
+    assert [groups.row_group(index).num_rows for index in range(groups.num_row_groups)] == [3, 2]
+
+
+def test_parquet_file_has_dictionaries_only_where_values_come_again(tmp_path: Path) -> None:
+    numbers = range(10_000)
+    columns: dict[str, Any] = {
+        "unique": [f"number {number}" for number in numbers],
+        "repeated": [f"number {number % 100}" for number in numbers],
+        "null": pa.nulls(10_000, pa.string()),
+    }
+
+    [file] = written(tmp_path, [pa.record_batch(columns)])
+
+    group = pq.read_metadata(pa.BufferReader(file)).row_group(0)
+    has_dictionary = [group.column(index).has_dictionary_page for index in range(3)]
+    assert has_dictionary == [False, True, True]
+
+
+def test_parquet_file_that_was_damaged_is_told_by_its_checksums(tmp_path: Path) -> None:
+    [file] = written(
+        tmp_path,
+        [pa.record_batch({"s": ["here I am"]})],
+        Encoding(format=Format.PARQUET, compression=Compression.NONE),
+    )
+
+    with pytest.raises(OSError, match="CRC"):
+        read(file.replace(b"\x09\0\0\0here I am", b"\x09\0\0\0here I an"))
+
+
+def test_arrow_file_holds_nothing_of_what_lay_below_nulls(tmp_path: Path) -> None:
+    secret = pa.array([1, 0x1122334455667788])
+    hidden = pa.Array.from_buffers(pa.int64(), 2, [pa.py_buffer(b"\x01"), secret.buffers()[1]])
+
+    [file] = written(tmp_path, [pa.record_batch({"i": hidden})], ARROW)
+
+    assert read(file, ARROW)["i"].to_pylist() == [1, None]
+    assert bytes.fromhex("8877665544332211") not in file
+
+
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
+def test_table_writer_when_aborted_leaves_nothing(tmp_path: Path, encoding: Encoding) -> None:
+    for group in (
+        pa.record_batch({"i": [1, 2, 3, 4, 5]}),
+        pa.record_batch({"i": ["x" * 2**24] * 5}),
+    ):
+        writer = RowGroupWriter(
+            names(tmp_path, encoding.suffix), PartLimits(max_records=3), encoding
+        )
+        writer.append(TableRows.of(group))
+        assert len(list_files(tmp_path)) == 2
+
+        writer.abort()
+
+        assert list_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
+def test_table_writer_without_room_for_a_file_says_so_and_leaves_nothing(
+    tmp_path: Path, encoding: Encoding
+) -> None:
+    numbers = pa.record_batch({"i": np.random.default_rng(1).integers(0, 2**62, 10_000)})
+    writer = RowGroupWriter(names(tmp_path, encoding.suffix), PartLimits(), encoding)
+    writer.append(TableRows.of(numbers))
+
+    with files_up_to(2**10), pytest.raises(StorageUnavailableError, match="File too large"):
+        writer.close()
+    writer.abort()
+
+    assert list_files(tmp_path) == []

@@ -1,19 +1,22 @@
-"""Writing part files: names, bounds, hashes, and what is left when it fails."""
+"""Part files of lines: names, limits, hashes, compression, and what is left after a failure."""
 
 import gzip
+import json
 import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.writers.json_lines import Lines, line_writer
+from batch_pipeline.encode.writers.json_lines import Lines, LineWriter
 from batch_pipeline.model.encoding import Compression
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import PartLimits
+from batch_pipeline.storage.part_formats.jsonl import new_compressor
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.encode.writers.part_factories import content, list_files, names
 
@@ -27,8 +30,8 @@ written(Path(to_path(sys.argv[1])), [b"{}"], PartLimits())
 
 
 def written(root: Path, records: list[bytes], limits: PartLimits) -> list[list[bytes]]:
-    """Write records in one go and give the lines of each part file."""
-    writer = line_writer(names(root), limits, Compression.GZIP)
+    """Write records at once and return the lines of each part file."""
+    writer = LineWriter(names(root), limits, Compression.GZIP)
     writer.append(Lines.of(records))
     parts = writer.close()
     lines = [gzip.decompress(content(part)).splitlines() for part in parts]
@@ -37,8 +40,7 @@ def written(root: Path, records: list[bytes], limits: PartLimits) -> list[list[b
 
 
 def test_line_writer_with_one_part_names_and_hashes_it(tmp_path: Path) -> None:
-    """The name tells stem, task, part and execution; size and hash are those of the file."""
-    writer = line_writer(names(tmp_path), PartLimits(), Compression.GZIP)
+    writer = LineWriter(names(tmp_path), PartLimits(), Compression.GZIP)
 
     writer.append(Lines.of([b'{"a":1}', b'{"a":2}']))
     assert list_files(tmp_path) == [".orders-1-00030000-00c0ffee.jsonl.gz.tmp"]
@@ -64,7 +66,6 @@ def test_line_writer_with_one_part_names_and_hashes_it(tmp_path: Path) -> None:
 def test_line_writer_with_limits_cuts_at_whole_records(
     tmp_path: Path, limits: PartLimits, expected: list[int]
 ) -> None:
-    """A part file ends before the record that would exceed a limit; one record always fits."""
     records = [b"{1}", b"{2}", b"{3}", b"{4}", b"{5}"]  # 4 bytes each with the line feed
 
     parts = written(tmp_path, records, limits)
@@ -87,12 +88,11 @@ def test_line_writer_however_lines_arrive_writes_the_same_bytes(
     max_records: int,
     max_bytes: int,
 ) -> None:
-    """Part files depend on the records alone, not on the pieces in which they were given."""
     records = [b"x" * size for size in sizes]
     limits = PartLimits(max_records=max_records, max_bytes=max_bytes)
     hashes = []
     for bounds in ([], sorted(cuts)):
-        writer = line_writer(names(tmp_path_factory.mktemp("parts")), limits, Compression.GZIP)
+        writer = LineWriter(names(tmp_path_factory.mktemp("parts")), limits, Compression.GZIP)
         for piece in np.split(np.arange(len(records)), bounds):
             writer.append(Lines.of([records[index] for index in piece]))
         hashes.append([(part.sha256, part.records) for part in writer.close()])
@@ -100,8 +100,7 @@ def test_line_writer_however_lines_arrive_writes_the_same_bytes(
     assert hashes[0] == hashes[1]
 
 
-def test_lines_between_two_records_start_anew() -> None:
-    """Ends count from the first line that is taken."""
+def test_lines_between_two_records_count_their_ends_from_the_first() -> None:
     taken = Lines.of([b"1", b"22", b"333"]).between(1, 3)
 
     assert bytes(taken.text) == b"22\n333\n"
@@ -109,9 +108,8 @@ def test_lines_between_two_records_start_anew() -> None:
 
 
 def test_line_writer_with_large_uncompressed_text_writes_it_whole(tmp_path: Path) -> None:
-    """Text of many pieces arrives in order and complete."""
     records = [b"%07d" % number * 10 for number in range(50_000)]  # 3.5 MB
-    writer = line_writer(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
+    writer = LineWriter(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
     for start in range(0, 50_000, 7_000):
         writer.append(Lines.of(records[start : start + 7_000]))
 
@@ -121,14 +119,12 @@ def test_line_writer_with_large_uncompressed_text_writes_it_whole(tmp_path: Path
 
 
 def test_line_writer_without_records_writes_no_file(tmp_path: Path) -> None:
-    """No record, no part file."""
-    assert line_writer(names(tmp_path), PartLimits(), Compression.GZIP).close() == ()
+    assert LineWriter(names(tmp_path), PartLimits(), Compression.GZIP).close() == ()
     assert list_files(tmp_path) == []
 
 
 def test_line_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
-    """Finished files and the open one are removed."""
-    writer = line_writer(names(tmp_path), PartLimits(max_records=1), Compression.GZIP)
+    writer = LineWriter(names(tmp_path), PartLimits(max_records=1), Compression.GZIP)
     writer.append(Lines.of([b"{}", b"{}", b"{}"]))
     assert len(list_files(tmp_path)) == 3
 
@@ -138,9 +134,8 @@ def test_line_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_line_writer_with_a_missing_root_says_that_storage_is_unavailable(tmp_path: Path) -> None:
-    """The error names the root and the operating system's reason."""
     root = tmp_path / "gone"
-    writer = line_writer(names(root), PartLimits(), Compression.GZIP)
+    writer = LineWriter(names(root), PartLimits(), Compression.GZIP)
 
     with pytest.raises(StorageUnavailableError) as raised:
         writer.append(Lines.of([b"{}"]))
@@ -149,10 +144,9 @@ def test_line_writer_with_a_missing_root_says_that_storage_is_unavailable(tmp_pa
 
 
 def test_line_writer_with_a_file_of_that_name_leaves_it_alone(tmp_path: Path) -> None:
-    """A hidden file that another run is writing is not touched."""
     theirs = tmp_path / ".orders-1-00030000-00c0ffee.jsonl.gz.tmp"
     theirs.write_bytes(b"theirs")
-    writer = line_writer(names(tmp_path), PartLimits(), Compression.GZIP)
+    writer = LineWriter(names(tmp_path), PartLimits(), Compression.GZIP)
 
     with pytest.raises(StorageUnavailableError):
         writer.append(Lines.of([b"{}"]))
@@ -164,7 +158,74 @@ def test_line_writer_with_a_file_of_that_name_leaves_it_alone(tmp_path: Path) ->
 def test_line_writer_killed_before_the_file_has_its_name_leaves_no_part_file(
     tmp_path: Path,
 ) -> None:
-    """Expect what a killed process wrote to be hidden."""
     killed = run_python(WRITE_ONE_PART, to_uri(tmp_path), failpoints="encode.before_rename=kill")
     assert killed == -signal.SIGKILL
     assert list_files(tmp_path) == [".orders-1-00030000-00c0ffee.jsonl.gz.tmp"]
+
+
+RECORDS = [json.dumps({"id": number, "square": number**2}).encode() for number in range(2_000)]
+
+
+def decompressed(data: bytes, compression: Compression) -> bytes:
+    """Decompress with another reader than the package's."""
+    if compression is Compression.ZSTD:
+        return zstandard.ZstdDecompressor().stream_reader(data).read()
+    return gzip.decompress(data) if compression is Compression.GZIP else data
+
+
+LEVELS = [
+    (Compression.NONE, None),
+    *((Compression.GZIP, level) for level in (None, *range(10))),
+    *((Compression.ZSTD, level) for level in (None, *range(1, 20))),
+]
+
+
+def compressed(root: Path, compression: Compression, level: int | None) -> bytes:
+    """Write the records to one part file and return its bytes."""
+    root.mkdir(exist_ok=True)
+    writer = LineWriter(names(root), PartLimits(), compression, level)
+    writer.append(Lines.of(RECORDS))
+    [part] = writer.close()
+    return content(part)
+
+
+@pytest.mark.parametrize(("compression", "level"), LEVELS)
+def test_part_file_of_any_level_is_read_by_others_and_always_the_same(
+    tmp_path: Path, compression: Compression, level: int | None
+) -> None:
+    first = compressed(tmp_path / "first", compression, level)
+    second = compressed(tmp_path / "second", compression, level)
+
+    assert decompressed(first, compression).splitlines() == RECORDS
+    assert first == second
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_part_file_without_level_is_that_of_level_one(
+    tmp_path: Path, compression: Compression
+) -> None:
+    default = compressed(tmp_path / "default", compression, None)
+
+    assert default == compressed(tmp_path / "one", compression, 1)
+
+
+def test_part_file_of_the_hardest_gzip_level_is_smaller_than_of_the_easiest(
+    tmp_path: Path,
+) -> None:
+    sizes = [len(compressed(tmp_path / str(level), Compression.GZIP, level)) for level in (0, 1, 9)]
+
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+def test_zstd_part_file_has_a_checksum_that_tells_damage(tmp_path: Path) -> None:
+    data = bytearray(compressed(tmp_path / "parts", Compression.ZSTD, None))
+    data[-1] ^= 1  # of the checksum
+
+    with pytest.raises(zstandard.ZstdError, match="checksum"):
+        decompressed(bytes(data), Compression.ZSTD)
+
+
+def test_compressor_of_a_compression_for_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match="snappy"):
+        new_compressor(Compression.SNAPPY)

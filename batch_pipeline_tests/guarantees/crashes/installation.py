@@ -22,8 +22,7 @@ import yaml
 
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.spark.sessions.connect_server import SparkConnectServer
-from batch_pipeline.spark.sessions.connect_session import without_session_id
+from batch_pipeline.spark.connect import SparkConnectServer, without_session_id
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Sandbox,
@@ -174,14 +173,11 @@ class CrashInstallation:
 
     def kill_spark(self) -> None:
         """Kill the JVM, and start another one at its address."""
-        running = self.spark._running
-        assert running is not None
-        address = running.port, running.token
         for process in self._spark_processes("SparkConnectServer"):
             process.kill()
-        wait_until(lambda: not self.spark.is_running, "Spark ends")
+        wait_until(lambda: self.spark.failure() is not None, "Spark ends")
         self.spark.stop()
-        self.spark._start_at(*address)
+        self.spark.start()
 
     def kill_python_worker(self) -> bool:
         """Kill the Python worker that was started last; return whether there was one."""
@@ -191,10 +187,10 @@ class CrashInstallation:
         return bool(workers)
 
     def _spark_processes(self, word: str) -> list[psutil.Process]:
-        running = self.spark._running
-        assert running is not None
+        guardian = self.spark._guardian
+        assert guardian is not None
         processes = []
-        for process in psutil.Process(running.guardian.pid).children(recursive=True):
+        for process in psutil.Process(guardian.pid).children(recursive=True):
             with suppress(psutil.Error):
                 if word in " ".join(process.cmdline()):
                     processes.append(process)

@@ -15,12 +15,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.record_rules import RESCUED, Evolution
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import SourceFormat
-from batch_pipeline.spark.tasks import merge_misfits
+from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline_tests.encode.task_fixture import (
     ENCODINGS,
     TaskFixture,

@@ -35,11 +35,7 @@ from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
 from batch_pipeline.storage.manifest_files import check_manifest_file, manifest_file_text
-from batch_pipeline_tests.config import (
-    test_stream_file,
-    test_stream_file_mistakes,
-    test_stream_file_tables,
-)
+from batch_pipeline_tests.config import test_stream_file, test_stream_file_mistakes
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, Batch, damaged_json, damaged_text
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
@@ -274,7 +270,7 @@ attributes:
 _PLAIN = [
     test_stream_file_mistakes.MINIMAL,
     test_stream_file.FULL,
-    test_stream_file_tables.FULL,
+    test_stream_file.WITH_TABLE,
     _LOADED,
 ]
 # As text, or as values, because JSON is YAML.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.encode.task_values import TaskReport
+from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.schema import RecordSchema

@@ -30,7 +30,7 @@ _PARTS = (
     ("dev", ("batch_pipeline", "dev", "--port")),
     ("runs", ("watch_orphans.py",)),  # with `tail`, how Dagster keeps what a run prints
     ("runs", ("tail", "compute_logs")),
-    ("class data archive", ("class_data_builder",)),
+    ("class data archive", ("batch_pipeline.spark.class_data",)),
     ("class data archive", ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell")),
 )
 _LIVE = """

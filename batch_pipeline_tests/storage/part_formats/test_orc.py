@@ -1,6 +1,5 @@
 """ORC part files: types that other readers find, sizes of stripes, values out of range."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
 
@@ -8,12 +7,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from batch_pipeline.encode.writers.columns import batch_of_table, output_schema
-from batch_pipeline.encode.writers.tables import TableRows, table_writer
+from batch_pipeline.encode.writers.columns import (
+    RowGroupWriter,
+    TableRows,
+    batch_of_table,
+    output_schema,
+)
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_path
-from batch_pipeline.model.record_rules import BadRecordRules, OnNonfinite
+from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.stream import PartLimits, SourceFormat
 from batch_pipeline.storage.part_formats.orc import CODEC
 from batch_pipeline_tests.encode.task_fixture import quarantining_task, rows_of
@@ -32,7 +35,7 @@ LAST = datetime(2262, 4, 11, 23, 47, 16, 854775, UTC)
 
 def write_part(root: Path, *batches: pa.RecordBatch) -> Path:
     """Write batches to one part file and return its path."""
-    writer = table_writer(names(root, ZSTD.suffix), PartLimits(), ZSTD)
+    writer = RowGroupWriter(names(root, ZSTD.suffix), PartLimits(), ZSTD)
     for batch in batches:
         writer.append(TableRows.of(batch))
     [part] = writer.close()
@@ -132,19 +135,6 @@ def test_record_with_a_timestamp_out_of_range_is_quarantined(tmp_path: Path) -> 
         "column 'until' holds 9999-12-31 00:00:00.000000, which part files of ORC cannot hold: "
         "they hold 1677-09-22 to 2262-04-11"
     )
-
-
-def test_record_with_a_timestamp_out_of_range_fails_a_batch_without_tolerance(
-    tmp_path: Path,
-) -> None:
-    task = quarantining_task(tmp_path, SourceFormat.CSV, Format.ORC)
-    task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=0))
-    task.land(b"until\n9999-12-31T00:00:00Z\n")
-
-    report = task.encode(until="timestamp")
-
-    assert report.part_files == ()
-    assert len(report.bad_records) == 1
 
 
 def test_encoding_with_a_level_is_refused() -> None:

@@ -1,0 +1,441 @@
+"""State of the Spark engine behind a session, and why it or its executors cannot run tasks.
+
+A session is either classic (its driver JVM belongs to this process) or a Spark Connect client's.
+When a classic session is opened on a cluster, a small job probes its executors; later failures are
+diagnosed from Spark's report, and by another probe if it names a missing module. Errors name the
+executor's host, the cause and the next step.
+"""
+
+import importlib
+import importlib.util
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    PipelineError,
+    SparkUnavailableError,
+    TasksLostError,
+)
+from batch_pipeline.spark.driver import runs_in_driver
+from batch_pipeline.spark.packed_archive import (
+    ARCHIVE_FOLDER,
+    TASK_DISTRIBUTIONS,
+    package_digest,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXECUTOR_TIMEOUT_SECONDS = 600
+EXECUTOR_LOSS_SECONDS = 60.0
+_POLL_SECONDS = 5.0
+_TASK_MODULE = "batch_pipeline.spark.transform"
+_CONNECT_PROBE_TASKS = 16
+_CONNECT_TARGET = "the Connect server"
+
+_LOST_TASK = re.compile(
+    r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (?!driver\))\S+?\)"
+)
+_MISSING_MODULE = re.compile(
+    r"(?:ModuleNotFoundError:|\bError while finding module[^\n]*?) No module named '?([\w.]+)"
+)
+# Spark's words for processes that exited because of their tasks; it has others for processes that
+# the cluster took away.
+_EXITED_IN_TASK = re.compile(
+    r"ExecutorLostFailure \(executor \S+ exited caused by one of the running tasks\)"
+    r"|Python worker exited unexpectedly"
+)
+_TAKEN_AWAY = re.compile(
+    r"ExecutorLostFailure \(executor |SparkContext was shut down|stopped SparkContext"
+    r"|Master removed our application|All masters are unresponsive"
+    r"|MetadataFetchFailedException|FetchFailedException"
+)
+_MISSING_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
+_OTHER_PYTHON = re.compile(r"different version: (\S+) than that in driver:? (\d+\.\d+)")
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_PYTHON_STEP = f"Set PYSPARK_PYTHON to a Python {_PYTHON} that is installed there"
+
+
+def engine_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that pyspark raises when its engine fails or is gone."""
+    from pyspark.errors import PySparkException
+
+    gateway_error: type[Exception] = importlib.import_module("py4j.protocol").Py4JError
+    # AttributeError: pyspark sets the attributes of a stopped session to None and then uses them.
+    return PySparkException, gateway_error, OSError, AttributeError
+
+
+def is_engine_gone(error: Exception) -> bool:
+    """Return whether an error means that the engine is gone, not that it rejected a plan."""
+    from pyspark.errors import PySparkException
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    py4j = importlib.import_module("py4j.protocol")
+    if isinstance(error, py4j.Py4JError):
+        # With a Java exception or a trace the JVM answered, so it is there.
+        has_answer = isinstance(error, py4j.Py4JJavaError) or ". Trace:\n" in str(error)
+        return not has_answer
+    if isinstance(error, PySparkException):
+        # Their subclasses stand for answers of the server; these classes themselves for none.
+        return type(error) in {SparkConnectGrpcException, *SparkConnectGrpcException.__bases__}
+    return isinstance(error, (OSError, AttributeError))
+
+
+def failure_reason(error: Exception) -> str:
+    """Return the line of an engine's report that names the cause; reports have stack traces."""
+    text = str(error).strip()
+    causes = re.findall(r"^[: ]*((?:\w+\.)*\w*(?:Error|Exception): .+?)\.?$", text, re.MULTILINE)
+    return causes[-1] if causes else text.partition("\n")[0] or type(error).__name__
+
+
+def is_connect(session: "SparkSession") -> bool:
+    """Return whether a session is a Spark Connect client's, which has no Spark context."""
+    return ".connect." in type(session).__module__
+
+
+def is_stopped(session: "SparkSession") -> bool:
+    """Return whether the context of a classic session has ended, by this process or in the JVM.
+
+    The JVM goes on without a context when the cluster's master removed the application.
+    """
+    context = getattr(session.sparkContext, "_jsc", None)
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except engine_errors():
+        return True
+
+
+def has_executors(session: "SparkSession") -> bool:
+    """Return whether a classic session on a cluster has an executor or can request one.
+
+    A standalone master that was restarted without recovery no longer knows the application. It
+    neither reports that nor starts executors, and the context would wait for them forever.
+    """
+    try:
+        if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+            return True
+        return _count_executors(session) > 0
+    except engine_errors():
+        return False
+
+
+def stop_context(session: "SparkSession") -> None:
+    """Stop the context of a classic session, and with it all of its jobs."""
+    with suppress(*engine_errors()):
+        session.sparkContext._jsc.sc().stop()  # noqa: SLF001 - the session itself stays open
+
+
+class ExecutorWatch:
+    """A watch on the executors of a classic session while a job runs there.
+
+    Without it a job would wait forever for executors that a restarted master does not replace.
+    """
+
+    def __init__(self, session: "SparkSession", now: Callable[[], float] = time.monotonic) -> None:
+        self._session = None if is_connect(session) else session
+        self._now = now
+        self._seen_at: float | None = None
+        self._polled_at = now()
+
+    def is_lost(self) -> bool:
+        """Return whether there were executors and none has existed for a minute.
+
+        Queries Spark every five seconds at most. False before the first executor has started, and
+        for a session whose driver runs the tasks.
+        """
+        now = self._now()
+        if self._session is None or now - self._polled_at < _POLL_SECONDS:
+            return False
+        self._polled_at = now
+        try:
+            has_any = _count_executors(self._session) > 0
+        except engine_errors():
+            return False  # the same error ends the job
+        if has_any:
+            self._seen_at = now
+        return self._seen_at is not None and now - self._seen_at > EXECUTOR_LOSS_SECONDS
+
+
+def _count_executors(session: "SparkSession") -> int:
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public way
+    return int(context.getExecutorMemoryStatus().size()) - 1  # the driver is in it, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorReport:
+    """The facts that a probe collected on its executor.
+
+    `import_error` is why modules that are there cannot be imported. `package_digest` is None when
+    the package was not imported.
+    """
+
+    host: str
+    python: str
+    missing_modules: tuple[str, ...]
+    import_error: str | None
+    package_digest: str | None
+
+
+def check_executors(session: "SparkSession", target: str) -> None:
+    """Inspect the executors of a classic session, until no more of them register.
+
+    Waits up to ten minutes for the first one.
+
+    Raises:
+        ConfigurationError: an executor cannot run tasks; names the first.
+        SparkUnavailableError: there is none, or the engine is gone.
+    """
+    context = session.sparkContext
+    probed_cores = 0
+    # One task a core reaches each executor; those that register meanwhile need another round.
+    while probed_cores < context.defaultParallelism:
+        probed_cores = context.defaultParallelism
+        try:
+            error = _probe_executors(session, target)
+        except engine_errors() as engine_error:
+            raise diagnose_engine_error(session, engine_error) from engine_error
+        if error is not None:
+            raise error
+
+
+def diagnose_engine_error(session: "SparkSession", error: Exception) -> PipelineError:
+    """Return the error that explains an engine's failure.
+
+    It never holds the address of a Connect server, which has a token.
+    """
+    report = str(error)
+    known = _diagnose_report(session, report)
+    return known or process_loss_error(_target(session), report, failure_reason(error))
+
+
+def diagnose_job_error(session: "SparkSession", error: Exception) -> PipelineError | None:
+    """Return the error that explains a failed job; None if the code or data that it ran failed."""
+    report = str(error)
+    is_gone = is_engine_gone(error) or (not is_connect(session) and is_stopped(session))
+    if is_gone or is_process_loss(report):
+        return diagnose_engine_error(session, error)
+    return _diagnose_report(session, report)
+
+
+def executors_lost_error(session: "SparkSession") -> SparkUnavailableError:
+    """Build the error of a job whose executors ended and were not replaced."""
+    reason = "its executors have ended, and the cluster started no others"
+    return SparkUnavailableError(_target(session), reason)
+
+
+def is_process_loss(report: str) -> bool:
+    """Return whether Spark reports a lost executor, worker or context, not a failed task."""
+    return bool(_EXITED_IN_TASK.search(report) or _TAKEN_AWAY.search(report))
+
+
+def process_loss_error(target: str, report: str, reason: str) -> SparkUnavailableError:
+    """Build the error of lost processes: `TasksLostError` where the tasks may have ended them."""
+    kind = TasksLostError if _EXITED_IN_TASK.search(report) else SparkUnavailableError
+    return kind(target, reason)
+
+
+def _diagnose_report(session: "SparkSession", report: str) -> ConfigurationError | None:
+    """Return what an executor lacks, by Spark's report of a failure; None for other failures.
+
+    Reports of DataFrame jobs do not name the executor. Then the executors are probed for it.
+    """
+    target = _target(session)
+    if error := diagnose_executor(target, report):
+        return error
+    modules = missing_modules(report)
+    if modules and not runs_in_driver(target):
+        with suppress(*engine_errors(), SparkUnavailableError):  # they cannot be probed now
+            return _probe_executors(session, target, modules)
+    return None
+
+
+def diagnose_executor(target: str, report: str) -> ConfigurationError | None:
+    """Return what the executor that a report names lacks; None for other failures."""
+    lost_task = _LOST_TASK.search(report)
+    if lost_task is None:
+        return None
+    if missing := missing_modules(report):
+        problem, next_step = f"its Python lacks modules: {missing[0]}", _pack_step(missing[:1])
+    elif program := _MISSING_PROGRAM.search(report):
+        problem, next_step = f"it has no {program.group(1)}", _PYTHON_STEP
+    elif other := _OTHER_PYTHON.search(report):
+        problem = f"it has Python {other.group(1)}, and the driver has Python {other.group(2)}"
+        next_step = _PYTHON_STEP
+    else:
+        return None
+    return _executor_error(target, lost_task.group(1), problem, next_step)
+
+
+def missing_modules(report: str) -> list[str]:
+    """Return the modules that a report misses and this process has.
+
+    A module that the driver lacks, too, is a mistake in the code: packing cannot bring it.
+    """
+    return [name for name in dict.fromkeys(_MISSING_MODULE.findall(report)) if _is_importable(name)]
+
+
+def find_problem(report: ExecutorReport, digest: str) -> tuple[str, str] | None:
+    """Return what is wrong with an executor and the next step; None if it can run tasks.
+
+    `digest` is that of the driver's package.
+    """
+    python = f"its Python {report.python}"
+    if report.missing_modules:
+        modules = ", ".join(report.missing_modules)
+        return f"{python} lacks modules: {modules}", _pack_step(report.missing_modules)
+    if report.import_error is not None:
+        problem = f"{python} cannot import what tasks need ({report.import_error})"
+        return problem, f"{_pack_step()} (an archive works only on machines like its maker's)"
+    if report.package_digest != digest:
+        return "it has another release of batch-pipeline than the driver", _pack_step()
+    return None
+
+
+def _target(session: "SparkSession") -> str:
+    return _CONNECT_TARGET if is_connect(session) else str(session.sparkContext.master)
+
+
+def _pack_step(missing: Iterable[str] = ()) -> str:
+    """Return how to bring modules, which may be a user's, to the executors."""
+    packages = dict.fromkeys(name.partition(".")[0] for name in missing)
+    of_user = [name for name in packages if name not in _required_modules()]
+    options = "".join(f" --with {name}" for name in of_user)
+    installed = ", ".join(of_user) or "this release"
+    return (
+        f"Run `batch-pipeline pack packed.tar.gz{options}` and set "
+        f"BATCH_PIPELINE_SPARK_PACKED=packed.tar.gz, or install {installed} for the Python of the "
+        f"executors"
+    )
+
+
+def _probe_executors(
+    session: "SparkSession", target: str, modules: Sequence[str] = ()
+) -> ConfigurationError | None:
+    """Return the first problem on the executors of a session.
+
+    Raises:
+        SparkUnavailableError: no executor came in ten minutes.
+    """
+    probe = make_probe(modules)
+    if is_connect(session):
+        texts = _run_probes_on_server(session, probe)
+    else:
+        texts = _run_probes(session, target, probe)
+    digest = package_digest()
+    for text in texts:
+        report = msgspec.json.decode(text, type=ExecutorReport)
+        if problem := find_problem(report, digest):
+            return _executor_error(target, report.host, *problem)
+    return None
+
+
+def _run_probes_on_server(session: "SparkSession", probe: Callable[[int], str]) -> list[str]:
+    from pyspark.sql.functions import udf
+
+    count = _CONNECT_PROBE_TASKS  # a client does not know how many cores there are
+    function = udf(probe, "string", useArrow=False)
+    rows = session.range(0, count, 1, count).select(function("id")).collect()
+    return [text for (text,) in rows]
+
+
+def _run_probes(session: "SparkSession", target: str, probe: Callable[[int], str]) -> list[str]:
+    """Run a probe for each core, in a thread, so that waiting for executors can time out."""
+    context = session.sparkContext
+    running: Future[list[str]] = Future()
+
+    def run_job() -> None:
+        try:
+            tasks = context.defaultParallelism
+            running.set_result(context.parallelize(range(tasks), tasks).map(probe).collect())
+        except Exception as error:  # noqa: BLE001 - raised below
+            running.set_exception(error)
+
+    threading.Thread(target=run_job, daemon=True).start()
+    try:
+        return running.result(timeout=EXECUTOR_TIMEOUT_SECONDS)
+    except FutureTimeoutError as error:
+        stop_context(session)  # else the job would wait on
+        reason = f"no executor came within {EXECUTOR_TIMEOUT_SECONDS} s"
+        raise SparkUnavailableError(target, reason) from error
+
+
+def _executor_error(target: str, host: str, problem: str, next_step: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The executor on {host}, of Spark at {target}, cannot run tasks: {problem}. "
+        f"Nothing was published. {next_step}, then run again."
+    )
+
+
+def _required_modules() -> list[str]:
+    """Return the modules that tasks import and the driver has."""
+    return ["batch_pipeline", *filter(_is_importable, TASK_DISTRIBUTIONS.values())]
+
+
+def _is_importable(module: str) -> bool:
+    """Return whether this process can import a module."""
+    if module in sys.modules:
+        return True
+    with suppress(ImportError, ValueError):  # its parent is missing, or is no package
+        return importlib.util.find_spec(module) is not None
+    return False
+
+
+def make_probe(extra_modules: Sequence[str] = ()) -> Callable[[int], str]:
+    """Return the function that returns the JSON of an `ExecutorReport` on an executor.
+
+    It runs on executors that lack this package, so it must not refer to the package: it is a nested
+    function with its own imports, which cloudpickle sends by value.
+    """
+    modules = list(dict.fromkeys([*_required_modules(), *extra_modules]))
+    task_module, archive_folder = _TASK_MODULE, ARCHIVE_FOLDER
+
+    def probe(_number: int) -> str:
+        import importlib.util
+        import json
+        import platform
+        import socket
+        import sys
+        from pathlib import Path
+
+        from pyspark import SparkFiles
+
+        def is_missing(name: str) -> bool:
+            try:
+                return importlib.util.find_spec(name) is None
+            except (ImportError, ValueError):
+                return True
+
+        archive = Path(SparkFiles.getRootDirectory(), archive_folder)
+        if archive.is_dir() and str(archive) not in sys.path:
+            sys.path.insert(1, str(archive))
+        import_error = digest = None
+        missing = [name for name in modules if is_missing(name)]
+        if not missing:
+            try:
+                importlib.import_module(task_module)
+                packed_archive = importlib.import_module("batch_pipeline.spark.packed_archive")
+                digest = packed_archive.package_digest()
+            except ImportError as error:
+                import_error = str(error)
+        return json.dumps(
+            {
+                "host": socket.gethostname(),
+                "python": platform.python_version(),
+                "missing_modules": missing,
+                "import_error": import_error,
+                "package_digest": digest,
+            }
+        )
+
+    return probe

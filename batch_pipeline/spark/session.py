@@ -1,0 +1,454 @@
+"""The one Spark session of this process: local, on a cluster, or of a Connect client.
+
+Decides which session to open, keep or replace, and holds the JVM of a classic one. The JVM is
+started here and not by pyspark, because pyspark gives it this terminal's error output, forks with a
+hook (unsafe in a process with threads) and keeps it running after the session ends. pyspark is
+imported when a session is opened.
+"""
+
+import atexit
+import importlib
+import logging
+import os
+import signal
+import struct
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batch_pipeline.model.errors import ConflictError, PipelineError, SparkUnavailableError
+from batch_pipeline.spark import driver
+from batch_pipeline.spark.connect import ConnectSession, without_session_id
+from batch_pipeline.spark.diagnostics import (
+    check_executors,
+    diagnose_engine_error,
+    engine_errors,
+    failure_reason,
+    has_executors,
+    is_stopped,
+)
+from batch_pipeline.spark.packed_archive import with_archive
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+START_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """Settings of a session.
+
+    Files (logs, temporary files, the Java wrapper) go below `home`. With `remote`, an address
+    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; if it has
+    a `session_id`, processes share that session. `conf` wins over what this package sets. `packed`
+    is the archive of what tasks import, for executors that do not have it.
+    """
+
+    home: Path
+    remote: str | None = field(default=None, repr=False)  # holds a token
+    master: str = "local[*]"
+    packed: Path | None = None
+    conf: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+
+    @property
+    def target(self) -> str:
+        """Master or server address, without credentials."""
+        return self.master if self.remote is None else self.remote.partition("/;")[0]
+
+    def unshared(self) -> "SparkSettings":
+        """Return the settings of a session that no other process shares.
+
+        A user's transform needs one, because temporary views, settings and functions that it
+        registers belong to the session.
+        """
+        if self.remote is None:
+            return self
+        return replace(self, remote=without_session_id(self.remote))
+
+
+class LocalSession:
+    """A classic session on `master` and the JVM that it lives in.
+
+    The JVM is started at once and needs about half a second; `open` waits for it. Other imports can
+    go on meanwhile.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        master: str,
+        conf: dict[str, str],
+        *,
+        packed: Path | None = None,
+        stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
+    ) -> None:
+        """Start the JVM; `packed` is the archive of what tasks import.
+
+        Raises:
+            ConfigurationError: there is no Java, or the archive is not there or for another Python
+                or release.
+            SparkUnavailableError: the master cannot be reached.
+        """
+        home = home.absolute()
+        self._master, self._runs_tasks = master, driver.runs_in_driver(master)
+        self._stop_timeout_seconds = stop_timeout_seconds
+        # Settings may name listeners, logs or files that a JVM has to complete as it ends.
+        self._has_user_conf = bool(conf or driver.spark_defaults(os.environ))
+        self._log = driver.rotate_log(home, "spark.log")
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._scratch = driver.create_scratch(home)
+        self._jvm: subprocess.Popen[bytes] | None = None
+        self._gateway: Any = None
+        self._session: SparkSession | None = None
+        try:
+            driver.check_cluster(master, packed)
+            settings, self._environment = driver.driver_settings(
+                home, self._scratch, conf | {"spark.master": master}, packed
+            )
+            self._start_jvm(settings)
+        except BaseException:
+            self._end_jvm()
+            raise
+
+    def open(self) -> "SparkSession":
+        """Return the session; the first call waits for the JVM and opens it.
+
+        Raises:
+            ConfigurationError: an executor of the cluster cannot run tasks.
+            SparkUnavailableError: the JVM or the session does not start, or no executor registers.
+        """
+        if self._session is not None:
+            return self._session
+        try:
+            port, secret = self._connect()
+            gateway = {
+                "PYSPARK_GATEWAY_PORT": str(port),
+                "PYSPARK_GATEWAY_SECRET": secret,
+                "PYSPARK_PYTHON": self._environment["PYSPARK_PYTHON"],
+            }
+            with (
+                _patched_environment(gateway),
+                _restored_interrupt_handler(),
+                _without_py4j_logs(),
+            ):
+                self._session = self._open_session()
+            if not self._runs_tasks:
+                check_executors(self._session, self._master)
+            return self._session
+        except BaseException:
+            self.close()
+            raise
+
+    def is_alive(self) -> bool:
+        """Return whether the context runs and, on a cluster, has an executor."""
+        if self._session is None or self._jvm is None or self._jvm.poll() is not None:
+            return False
+        if is_stopped(self._session):
+            return False
+        return self._runs_tasks or has_executors(self._session)
+
+    def close(self) -> None:
+        """Stop the session and its JVM, and wait until both have ended."""
+        if self._session is not None:
+            _stop_session(self._session)
+        self._end_jvm()
+
+    def end_processes(self) -> None:
+        """End the JVM and its Python workers at once; the session cannot be used any more.
+
+        For a process that is about to end: to stop a session takes more than a second. `close`
+        makes up for it if the process goes on. Where others could notice how a session ends (a
+        cluster, or listeners and logs of the user's settings), it is closed.
+        """
+        if self._has_user_conf or not self._runs_tasks:
+            self.close()
+            return
+        context = getattr(self._session, "sparkContext", None)
+        updates = getattr(context, "_accumulatorServer", None)  # private: may be missing
+        if updates is not None:
+            # Its thread would print the end of the JVM as an error.
+            updates.handle_error = lambda *_: None
+        self._end_jvm(at_once=True)
+
+    def _start_jvm(self, settings: dict[str, str]) -> None:
+        self._connection_file = self._scratch / "gateway"
+        with self._log.open("ab") as log:
+            # The JVM ends when its standard input closes, so it cannot outlive this process. In a
+            # process group of its own it does not get this terminal's Ctrl-C.
+            self._jvm = subprocess.Popen(
+                driver.driver_command(self._scratch, settings, "pyspark-shell"),
+                env=self._environment
+                | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection_file)},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+
+    def _connect(self) -> tuple[int, str]:
+        """Return port and secret of the JVM."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while self._jvm is not None and self._jvm.poll() is None and time.monotonic() < deadline:
+            if not self._connection_file.exists():
+                time.sleep(0.02)
+                continue
+            content = self._connection_file.read_bytes()
+            self._connection_file.unlink()
+            (port,) = struct.unpack_from(">i", content)  # then the secret's length, and the secret
+            return port, content[8:].decode()
+        lines = driver.last_lines(self._log, start=self._log_start)
+        raise SparkUnavailableError(self._master, f"the JVM did not start: {lines}")
+
+    def _open_session(self) -> "SparkSession":
+        from pyspark import SparkContext
+        from pyspark.java_gateway import launch_gateway
+        from pyspark.sql import SparkSession
+
+        errors: tuple[type[Exception], ...] = (ValueError, *engine_errors())
+        try:
+            self._gateway = launch_gateway()  # type: ignore[no-untyped-call] # pyspark has no types
+            return SparkSession(SparkContext(gateway=self._gateway))
+        except errors as error:
+            raise SparkUnavailableError(self._master, failure_reason(error)) from error
+
+    def _end_jvm(self, *, at_once: bool = False) -> None:
+        """End the JVM and what it has started, and wait until they have ended."""
+        if self._gateway is not None:
+            self._gateway.shutdown()
+            _reset_gateway()
+            self._gateway = None
+        if self._jvm is not None:
+            driver.end_process(self._jvm, 0 if at_once else self._stop_timeout_seconds)
+        driver.delete_scratch(self._scratch)
+
+
+def _stop_session(session: "SparkSession") -> None:
+    # If the JVM has died, the first stop fails half way. The second one resets the rest of
+    # pyspark's state, so that another session can be opened.
+    for stop in (session.stop, session.sparkContext.stop):
+        with warnings.catch_warnings(), _without_py4j_logs(), suppress(*engine_errors()):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            stop()
+
+
+def _reset_gateway() -> None:
+    """Make pyspark forget the gateway: it keeps its first one for the life of the process.
+
+    A later session would connect to the JVM that has ended.
+    """
+    from pyspark import SparkContext
+
+    SparkContext._gateway = None  # noqa: SLF001 - there is no public way
+    SparkContext._jvm = None  # noqa: SLF001
+
+
+@contextmanager
+def _without_py4j_logs() -> Iterator[None]:
+    """Drop the tracebacks that py4j logs, to the root logger, when its connection breaks off."""
+    root = logging.getLogger()
+
+    def is_not_py4j(record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname
+
+    root.addFilter(is_not_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_not_py4j)
+
+
+@contextmanager
+def _patched_environment(variables: dict[str, str]) -> Iterator[None]:
+    # pyspark reads these only from the process. With a variable of Connect it would refuse to open
+    # a classic session.
+    connect_variables = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
+    before = {name: os.environ.get(name) for name in (*variables, *connect_variables)}
+    for name in connect_variables:
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _restored_interrupt_handler() -> Iterator[None]:
+    """Restore the handler of Ctrl-C, which pyspark replaces by its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass(slots=True)
+class _ProcessState:
+    """The session of this process; pyspark allows one as well."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    settings: SparkSettings | None = None
+    opened: LocalSession | ConnectSession | None = None
+    is_requested: bool = True  # False for a session that was only started ahead
+
+
+_process = _ProcessState()
+
+
+def start_session(settings: SparkSettings) -> None:
+    """Start the JVM of a local session that is likely to be opened soon; returns at once.
+
+    No effect for clusters and Connect clients, and if there is a session. If the JVM cannot be
+    started, `open_session` raises the error.
+    """
+    if settings.remote is not None or not driver.runs_in_driver(settings.master):
+        return
+    with _process.lock, suppress(PipelineError):
+        if _process.opened is None:
+            _set_session(_new_session(settings), settings, is_requested=False)
+
+
+def open_in_background() -> None:
+    """Open the session that was started ahead in a thread; `open_session` waits for it.
+
+    Call it when the modules of a command are imported: of threads that import pyspark at the same
+    time, one can get modules that are half initialized.
+    """
+    if not _process.is_requested:
+        importlib.import_module("pyspark.sql")
+        threading.Thread(target=_open_started, daemon=True).start()
+
+
+def open_session(settings: SparkSettings) -> "SparkSession":
+    """Open the session, or return the open one if it has equal settings and still works.
+
+    An unshared session also serves requests for the shared one, and replaces it if it is open. A
+    local session ends with the process, also if the process is killed.
+
+    Raises:
+        InvalidValueError: the address or the choice of Java is not valid.
+        ConfigurationError: there is no Java, the archive is not there or for another Python or
+            release, or an executor of the cluster cannot run tasks.
+        ConflictError: a session with other settings is open.
+        SparkUnavailableError: the JVM does not start, or the server does not answer or refuses
+            the token.
+    """
+    with _process.lock:
+        opened, known = _process.opened, _process.settings
+        if opened is not None and known is not None:
+            is_equal = known in (settings, settings.unshared())
+            # The session that was started ahead is not open yet.
+            is_usable = opened.is_alive() if _process.is_requested else is_equal
+            if is_usable and not is_equal and known.unshared() != settings:
+                raise _session_conflict(known.target, settings.target)
+            if not (is_usable and is_equal):
+                close_session()
+        opened = _process.opened
+        if opened is None:
+            opened = _new_session(settings)
+            _set_session(opened, settings)
+        _process.is_requested = True
+        return _open(opened)
+
+
+def close_session() -> None:
+    """Close the session, if there is one, and wait until its JVM has ended."""
+    with _process.lock:
+        opened = _process.opened
+        _set_session(None, None)
+        if opened is not None:
+            opened.close()
+
+
+def end_session() -> bool:
+    """End the session because this process is about to end; return whether it had a JVM.
+
+    Faster than `close_session`, which also prepares pyspark for the next session of the process;
+    `open_session` makes up for that.
+    """
+    opened = _process.opened
+    if isinstance(opened, LocalSession):
+        _process.is_requested = True
+        opened.end_processes()  # without the lock, which a thread holds that opens the session
+        return True
+    close_session()
+    return False
+
+
+def _new_session(settings: SparkSettings) -> LocalSession | ConnectSession:
+    conf = dict(settings.conf)
+    if settings.remote is not None:
+        return ConnectSession(settings.remote, conf, packed=settings.packed)
+    return LocalSession(settings.home, settings.master, conf, packed=settings.packed)
+
+
+def _set_session(
+    opened: LocalSession | ConnectSession | None,
+    settings: SparkSettings | None,
+    *,
+    is_requested: bool = True,
+) -> None:
+    _process.opened, _process.settings = opened, settings
+    _process.is_requested = is_requested
+    atexit.unregister(end_session)
+    if opened is not None:
+        atexit.register(end_session)
+
+
+def _open(opened: LocalSession | ConnectSession) -> "SparkSession":
+    try:
+        return opened.open()
+    except BaseException:
+        _set_session(None, None)
+        raise
+
+
+def _open_started() -> None:
+    # `open_session` tries again and raises the error. If the process is about to end, the JVM that
+    # this thread talks to is killed, and any exception can follow.
+    with _process.lock, suppress(Exception):
+        if _process.opened is not None and not _process.is_requested:
+            _open(_process.opened)
+
+
+def warm_up(session: "SparkSession") -> None:
+    """Run a tiny job, so that Python workers have started and imported what tasks need.
+
+    Raises:
+        ConfigurationError: an executor lacks what tasks need.
+        SparkUnavailableError: the engine is gone.
+    """
+    tasks = os.cpu_count() or 1
+    function = with_archive(session, _same_batches)  # a worker imports its module
+    try:
+        session.range(0, tasks, 1, tasks).mapInArrow(function, "id long").collect()
+    except engine_errors() as error:
+        raise diagnose_engine_error(session, error) from error
+
+
+def _same_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    yield from batches
+
+
+def _session_conflict(open_target: str, requested_target: str) -> ConflictError:
+    return ConflictError(
+        f"A Spark session with other settings is open in this process ({open_target}), so "
+        f"none was opened on {requested_target}. The open session was not changed. Close it first "
+        f"(`close_session()`), or use another process."
+    )

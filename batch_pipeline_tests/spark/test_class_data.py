@@ -1,0 +1,91 @@
+"""Where the class-data archive is, whose archive is used, and when it is built."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from batch_pipeline.spark import class_data
+from batch_pipeline.spark.java import archive_options, archive_path, find_java_home
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Path:
+    """A Java runtime with only its `release` file."""
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    (folder / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder
+
+
+def write_archive(path: Path) -> Path:
+    """Write a file where an archive would be."""
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"classes")
+    return path
+
+
+def test_archive_in_the_cache_is_used(java: Path, cache: Path) -> None:
+    assert archive_options(java) == ()
+    path = write_archive(archive_path(java))
+    assert path.is_relative_to(cache / "batch-pipeline")
+    assert archive_options(java) == (f'"-XX:SharedArchiveFile={path}"',)
+
+
+def test_archive_path_of_a_wrapper_is_that_of_its_runtime(tmp_path: Path, java: Path) -> None:
+    """Wrappers below two homes share the archive of their runtime."""
+    wrapper = tmp_path / "home" / "java"
+    wrapper.mkdir(parents=True)
+    (wrapper / "release").symlink_to(java / "release")
+    assert archive_path(wrapper) == archive_path(java)
+
+
+def test_archive_of_another_user_is_not_used(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes that another user wrote are not run."""
+    write_archive(archive_path(java))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert archive_options(java) == ()
+
+
+def builders() -> list[psutil.Process]:
+    """Return the running builders that this process started."""
+    return [
+        child
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and class_data.__name__ in child.cmdline()
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".archive", ".started"])
+def test_build_later_starts_nothing_with_an_archive_or_while_one_is_built(
+    tmp_path: Path, suffix: str
+) -> None:
+    write_archive(archive_path(find_java_home(tmp_path, os.environ)).with_suffix(suffix))
+    class_data.build_later(tmp_path)
+    assert builders() == []
+
+
+def test_build_meanwhile_leaves_no_process(tmp_path: Path) -> None:
+    with class_data.build_meanwhile(tmp_path):
+        assert len(builders()) == 1
+    assert builders() == []
+
+
+@pytest.mark.long
+def test_build_later_builds_once_in_a_process_that_ends(tmp_path: Path) -> None:
+    archive = archive_path(find_java_home(tmp_path, os.environ))
+    class_data.build_later(tmp_path)
+    class_data.build_later(tmp_path)
+    (builder,) = builders()
+    assert builder.wait(300) == 0
+    assert archive.stat().st_size > 50 * 2**20
+    assert [path.name for path in archive.parent.glob("classes-*.started")] == []

@@ -1,0 +1,260 @@
+"""A driver's settings by master, environment and Spark's file; its scratch folder and command."""
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.spark.driver import (
+    DAEMON_MODULE,
+    check_cluster,
+    create_scratch,
+    delete_scratch,
+    driver_command,
+    driver_settings,
+    runs_in_driver,
+    runs_on_this_machine,
+    spark_defaults,
+)
+
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON_KEY = "spark.pyspark.python"
+DAEMON = "spark.python.daemon.module"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+SOCKETS_ENABLED = "spark.python.unix.domain.socket.enabled"
+SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
+
+
+def settings_of(
+    home: Path,
+    master: str,
+    *,
+    scratch: Path | None = None,
+    packed: Path | None = None,
+    conf: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings and the environment of a driver on the bundled Java."""
+    return driver_settings(
+        home,
+        scratch or home,
+        {"spark.master": master} | (conf or {}),
+        packed,
+        {"BATCH_PIPELINE_JAVA": "bundled"} | (environment or {}),
+    )
+
+
+def conf_of(home: Path, master: str, **given: dict[str, str]) -> dict[str, str]:
+    """Return the settings of a driver."""
+    return settings_of(home, master, **given)[0]  # type: ignore[arg-type]
+
+
+def test_settings_of_remote_executors_leave_the_address_to_spark(tmp_path: Path) -> None:
+    """Remote executors can reach neither the loopback interface nor Unix sockets.
+
+    The driver's Python may not exist there, and theirs may lack the daemon module.
+    """
+    conf, environment = settings_of(tmp_path, "yarn")
+    assert "spark.driver.host" not in conf
+    assert "spark.driver.bindAddress" not in conf
+    assert [key for key in conf if "unix" in key] == []
+    assert "spark.local.dir" not in conf
+    assert DAEMON not in conf
+    assert (conf["spark.master"], conf[PYTHON_KEY]) == ("yarn", PYTHON)
+    assert "SPARK_LOCAL_IP" not in environment
+    assert (environment["SPARK_LOCAL_DIRS"], environment["PYSPARK_PYTHON"]) == (
+        str(tmp_path),
+        PYTHON,
+    )
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "local-cluster[2,1,1024]"])
+def test_settings_of_executors_on_this_machine_bind_loopback(tmp_path: Path, master: str) -> None:
+    """They use this Python, whose daemon has imported the package."""
+    conf, environment = settings_of(tmp_path, master)
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert (conf[PYTHON_KEY], conf[DAEMON]) == (sys.executable, DAEMON_MODULE)
+    assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_local_ip_of_the_user_wins(tmp_path: Path) -> None:
+    _, environment = settings_of(tmp_path, "yarn", environment={"SPARK_LOCAL_IP": "10.0.0.7"})
+    assert environment["SPARK_LOCAL_IP"] == "10.0.0.7"
+
+
+def test_python_is_taken_from_settings_before_the_environment(tmp_path: Path) -> None:
+    """Arguments win over Spark's file, and that over PYSPARK_PYTHON."""
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    environment = {"PYSPARK_PYTHON": "/of/environment", "SPARK_CONF_DIR": str(folder)}
+
+    assert conf_of(tmp_path, "yarn", environment=environment)[PYTHON_KEY] == "/of/environment"
+    (folder / "spark-defaults.conf").write_text(f"{PYTHON_KEY}  /of/file\n")
+    assert conf_of(tmp_path, "yarn", environment=environment)[PYTHON_KEY] == "/of/file"
+    given = {PYTHON_KEY: "/of/arguments"}
+    conf = conf_of(tmp_path, "yarn", environment=environment, conf=given)
+    assert conf[PYTHON_KEY] == "/of/arguments"
+
+
+def test_settings_of_the_user_win_and_java_options_are_added(tmp_path: Path) -> None:
+    """The master is the only setting that Spark's file cannot change."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# mine\n"
+        "spark.ui.enabled=true\n"
+        "spark.driver.extraJavaOptions -Dtheirs=1\n"
+        "spark.sql.shuffle.partitions: 9\n"
+        "spark.master yarn\n"
+    )
+    conf = conf_of(tmp_path, "spark://h:7077", environment={"SPARK_CONF_DIR": str(tmp_path)})
+    assert (conf["spark.ui.enabled"], conf["spark.sql.shuffle.partitions"]) == ("true", "9")
+    assert conf[JAVA_OPTIONS].startswith("-XX:")
+    assert conf[JAVA_OPTIONS].endswith(" -Dtheirs=1")
+    assert conf["spark.master"] == "spark://h:7077"
+
+
+def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
+    """Comments, three kinds of separators, continued lines, escapes."""
+    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {}
+    (tmp_path / "spark-defaults.conf").write_text(
+        "#spark.a 1\n! spark.b 2\n\nspark.c 3 and more\nspark.d=4\nspark.e : 5\nspark.f \\\n   6\n"
+        "spark.g C\\:\\\\x\nspark.empty=\n"
+    )
+    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {
+        "spark.c": "3 and more",
+        "spark.d": "4",
+        "spark.e": "5",
+        "spark.f": "6",
+        "spark.g": "C:\\x",
+        "spark.empty": "",
+    }
+
+
+def test_packed_archive_and_its_path_are_added_to_those_of_the_user(tmp_path: Path) -> None:
+    """Workers start from the daemon, since the archive has it."""
+    given = {"spark.archives": "s3a://b/a.zip#a", "spark.executorEnv.PYTHONPATH": "/opt/mine"}
+    conf, _ = settings_of(tmp_path, "yarn", packed=Path("/x/p.tar.gz"), conf=given)
+    assert conf["spark.archives"] == "s3a://b/a.zip#a,file:///x/p.tar.gz#batch_pipeline_packed"
+    assert conf["spark.executorEnv.PYTHONPATH"] == (
+        "batch_pipeline_packed:../batch_pipeline_packed:/opt/mine"
+    )
+    assert (conf[PYTHON_KEY], conf[DAEMON]) == (PYTHON, DAEMON_MODULE)
+
+
+def test_s3_settings_are_forwarded_without_secrets(tmp_path: Path) -> None:
+    environment = {
+        "AWS_ENDPOINT_URL": "http://store:9000",
+        "AWS_ENDPOINT_URL_S3": "http://me:hidden@store:9000",
+        "AWS_REGION": "eu-south-1",
+        "AWS_ACCESS_KEY_ID": "hidden",
+        "AWS_SECRET_ACCESS_KEY": "hidden",
+        "AWS_SESSION_TOKEN": "hidden",
+        "AWS_PROFILE": "mine",
+    }
+    conf = conf_of(tmp_path, "yarn", environment=environment)
+    assert {key: value for key, value in conf.items() if "AWS" in key} == {
+        "spark.executorEnv.AWS_ENDPOINT_URL": "http://store:9000",
+        "spark.executorEnv.AWS_REGION": "eu-south-1",
+    }
+    assert "hidden" not in " ".join(conf.values())
+
+
+def test_local_cluster_has_a_spark_home_in_the_scratch_folder(tmp_path: Path) -> None:
+    """Workers write into the Spark home, which is else the installed package."""
+    home = Path(settings_of(tmp_path, "local-cluster[2,1,1024]")[1]["SPARK_HOME"])
+    assert home.parent == tmp_path
+    assert (home / "work").is_dir()
+    assert not (home / "work").is_symlink()
+    assert (home / "jars").is_dir()
+    assert (home / "bin" / "spark-submit").is_file()
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2, 4]"])
+def test_tasks_of_a_local_master_run_in_the_driver(master: str) -> None:
+    assert runs_in_driver(master)
+    assert runs_on_this_machine(master)
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local-cluster[2,1,1024]", True),
+        ("spark://127.0.0.1:7077", True),
+        ("spark://localhost", True),
+        ("spark://[::1]:7077", True),
+        ("spark://localhost:7077,10.0.0.1:7077", False),
+        ("spark://localhost.example.org:7077", False),
+        ("k8s://https://127.0.0.1:6443", False),
+        ("yarn", False),
+    ],
+)
+def test_executors_are_on_this_machine_if_no_other_reaches_the_master(
+    master: str, expected: bool
+) -> None:
+    assert not runs_in_driver(master)
+    assert runs_on_this_machine(master) is expected
+
+
+def test_check_cluster_without_an_answer_raises_with_the_reason() -> None:
+    """All addresses are tried first."""
+    with pytest.raises(SparkUnavailableError) as raised:
+        check_cluster("spark://127.0.0.1:1,127.0.0.1:2", None)
+    assert raised.value.reason == "connection refused"
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,1]"])
+def test_check_cluster_of_a_master_without_address_does_nothing(master: str) -> None:
+    check_cluster(master, None)
+
+
+def test_sockets_of_a_short_home_are_in_its_scratch_folder() -> None:
+    """A killed process then leaves nothing in other folders."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # a short path
+        scratch = create_scratch(Path(home))
+        conf, _ = settings_of(Path(home), "local", scratch=scratch)
+
+    assert conf[SOCKETS_ENABLED] == "true"
+    assert conf[SOCKET_FOLDER] == str(scratch)
+
+
+def test_sockets_of_a_deep_home_are_in_a_private_folder(tmp_path: Path) -> None:
+    """A socket's path has 107 bytes at most. The folder is deleted with the scratch folder."""
+    home = tmp_path / ("deep" * 10)
+    scratch = create_scratch(home)
+    folder = Path(settings_of(home, "local", scratch=scratch)[0][SOCKET_FOLDER])
+
+    assert len(str(folder)) <= 60
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    delete_scratch(scratch)
+    assert not folder.exists()
+    assert not scratch.exists()
+
+
+def test_without_a_short_folder_there_are_no_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark then uses TCP, which is slower."""
+    home = tmp_path / ("deep" * 10)
+    home.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
+    conf, _ = settings_of(home, "local", scratch=create_scratch(home))
+    assert SOCKETS_ENABLED not in conf
+
+
+def test_settings_are_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    command = driver_command(tmp_path, {"spark.driver.memory": "3g"}, "pyspark-shell")
+    file = tmp_path / "spark.properties"
+    assert str(file) in command
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text() == "spark.driver.memory=3g\n"
+
+
+def test_scratch_folder_of_an_ended_process_is_deleted(tmp_path: Path) -> None:
+    abandoned = create_scratch(tmp_path)
+    abandoned.rename(abandoned.with_name("4194305-x"))  # no process has such a number
+    own = create_scratch(tmp_path)
+    assert [path.name for path in own.parent.iterdir()] == [own.name]
+    assert own.name.startswith(f"{os.getpid()}-")

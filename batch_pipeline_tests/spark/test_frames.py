@@ -1,0 +1,78 @@
+"""Conversion of columns to Spark types and back, with JSON columns in the metadata."""
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    FloatType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
+from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.spark.frames import frame_columns, frame_schema
+
+ALL = [
+    ("u", "unknown"),
+    ("b", "boolean"),
+    ("i", "integer"),
+    ("d", "decimal(38,10)"),
+    ("n", "number"),
+    ("s", "string"),
+    ("y", "binary"),
+    ("day", "date"),
+    ("t", "time"),
+    ("ts", "timestamp"),
+    ("local", "local_timestamp"),
+    ("o", "object"),
+    ("a", "array"),
+    ("any", "any"),
+    ("a.b", "object"),
+    ("A", "string"),
+]
+
+
+def columns_of(*fields: StructField) -> list[tuple[str, str]]:
+    """Return the columns of a frame as name and type."""
+    columns = frame_columns(StructType(list(fields)), ReadLimits())
+    return [(column.name, column.type_text) for column in columns]
+
+
+def test_frame_schema_of_every_type_round_trips() -> None:
+    assert columns_of(*frame_schema(RecordSchema.from_json(ALL)).fields) == ALL
+
+
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        (ShortType(), "integer"),
+        (FloatType(), "number"),
+        (StructType([StructField("x", LongType())]), "object"),
+        (ArrayType(LongType()), "array"),
+        (MapType(StringType(), LongType()), "object"),
+        (MapType(LongType(), LongType()), "array"),
+        (DayTimeIntervalType(), "string"),
+        (frame_schema(RecordSchema.from_json([("o", "object")])).fields[0].dataType, "string"),
+    ],
+)
+def test_frame_columns_of_other_types_take_the_narrowest_column_type(
+    kind: DataType, column: str
+) -> None:
+    """Nested values become JSON; a JSON column without its metadata is text."""
+    assert columns_of(StructField("c", kind)) == [("c", column)]
+
+
+def test_frame_columns_of_unsupported_types_or_equal_names_raise() -> None:
+    """The message names the column."""
+    with pytest.raises(ArrowTypeUnknownError, match=r"'v' has the type array<variant>; cast it"):
+        columns_of(StructField("v", ArrayType(VariantType())))
+    with pytest.raises(ArrowTypeUnknownError, match=r"column 'c' is there twice"):
+        columns_of(StructField("c", LongType()), StructField("c", StringType()))
