@@ -29,10 +29,10 @@ Where to change what:
 - high watermarks of meta tables        inventory/meta_tables/watermarks.py
 - reading a user's meta table           inventory/meta_tables/reflected_table.py
 - states of a batch                     inventory/batch_states.py, the only writer
-- backfills                             inventory/backfills.py, defs/sensors/batches.py
+- backfills                             inventory/backfills.py, defs/sensors.py
 - late arrivals                         inventory/late_arrivals.py
-- assets and their metadata             defs/assets/, defs/metadata.py
-- what sensors add and launch           defs/partition_sync.py, defs/sensors/
+- assets and their metadata             defs/assets.py, defs/metadata.py
+- what sensors add and launch           defs/partition_sync.py, defs/sensors.py
 - checks of published batches           model/checks.py, pipeline/verify.py, defs/checks.py
 - what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
 - restored backups                      pipeline/restore_check.py

@@ -11,16 +11,10 @@ from typing import Any
 import dagster as dg
 
 from batch_pipeline.config.stream_file import load_valid_streams
-from batch_pipeline.defs.assets.batches import backfill_asset, batches_asset
-from batch_pipeline.defs.assets.files import files_asset
-from batch_pipeline.defs.assets.loaded import loaded_asset
+from batch_pipeline.defs.assets import backfill_asset, batches_asset, files_asset
 from batch_pipeline.defs.checks import CheckScope, check_definitions, check_streams_job
-from batch_pipeline.defs.jobs import (
-    load_due_job,
-    maintenance_jobs,
-    maintenance_schedules,
-    new_files_schedules,
-)
+from batch_pipeline.defs.jobs import maintenance_jobs, maintenance_schedules, new_files_schedules
+from batch_pipeline.defs.loads import load_due_job, loaded_asset, loads_sensor
 from batch_pipeline.defs.names import (
     CHECKS_RESOURCE,
     PIPELINE_RESOURCE,
@@ -32,10 +26,13 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource, lands_in_s3
-from batch_pipeline.defs.sensors.batches import backfill_sensor, new_files_sensor, planned_sensor
-from batch_pipeline.defs.sensors.loads import loads_sensor
-from batch_pipeline.defs.sensors.run_ends import run_ends_sensor
-from batch_pipeline.defs.sensors.stream_files import stream_files_sensor
+from batch_pipeline.defs.sensors import (
+    backfill_sensor,
+    new_files_sensor,
+    planned_sensor,
+    run_ends_sensor,
+    stream_files_sensor,
+)
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.stream import Automation, Stream
 

@@ -5,13 +5,12 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dagster as dg
 
@@ -20,14 +19,9 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags, open_instance
 from batch_pipeline.defs.metadata import LANDING_ERROR
 from batch_pipeline.defs.names import register_job, run_tags
-from batch_pipeline.defs.partition_sync import PartitionSync, sync_partitions
-from batch_pipeline.defs.partitions import (
-    PartitionedAsset,
-    backfills_of,
-    batches_of,
-    group_neighbours,
-)
-from batch_pipeline.defs.sensors.run_ends import cancel_batches_since
+from batch_pipeline.defs.partition_sync import PartitionSync
+from batch_pipeline.defs.partitions import PartitionedAsset, RunGroups, backfills_of, batches_of
+from batch_pipeline.defs.runs import cancel_batches_since
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import check_times
 from batch_pipeline.model.batch import BatchStatus, due_batches
@@ -105,29 +99,22 @@ def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
     """Keep Ctrl-C from the processes that copy the output of steps.
 
     Dagster starts them in the terminal's process group; interrupted, they print tracebacks.
+    Processes that are started while interrupts are blocked never receive any.
     """
     manager = instance.compute_log_manager
-    manager.capture_logs = partial(_captured, manager.capture_logs)  # type: ignore[method-assign]
+    capture_logs = manager.capture_logs
 
+    @contextmanager
+    def capture(log_key: Sequence[str]) -> Iterator[Any]:
+        with ExitStack() as stack:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                context = stack.enter_context(capture_logs(log_key))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield context
 
-@contextmanager
-def _captured(
-    capture: Callable[[Sequence[str]], AbstractContextManager[Any]], log_key: Sequence[str]
-) -> Iterator[Any]:
-    with ExitStack() as stack:
-        with _interrupts_held_back():
-            context = stack.enter_context(capture(log_key))
-        yield context
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Block interrupts until the end; processes started meanwhile never receive any."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    manager.capture_logs = capture  # type: ignore[method-assign]
 
 
 _MAX_MESSAGE = 300  # characters of an unexpected exception
@@ -147,7 +134,7 @@ def run_until_idle(
         for stream in streams:
             result = RunResult(stream=stream.name)
             try:
-                _drain(pipeline, stream, instance, result)
+                _StreamRuns.open(pipeline, stream, instance, result).execute_all()
                 _read_statuses(pipeline, stream, result)
                 counts = pipeline.database.change_feed.publish_counts(stream.name)
                 pipeline.home.set_reported(stream.name, counts)
@@ -168,98 +155,110 @@ def _reported(pipeline: Pipeline, stream: Stream, error: Exception) -> PipelineE
     problem = f"{type(error).__name__}: {lines[0][:_MAX_MESSAGE]}".removesuffix(": ")
     log = pipeline.home.logs / "errors.log"
     try:
-        _append_traceback(log, stream, error)
+        log.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, stream {stream.name}\n")
+            file.writelines(traceback.format_exception(error))
     except OSError:
         return StreamStoppedError(stream.name, problem, None)
     return StreamStoppedError(stream.name, problem, str(log))
 
 
-def _append_traceback(log: Path, stream: Stream, error: Exception) -> None:
-    log.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-        file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, stream {stream.name}\n")
-        file.writelines(traceback.format_exception(error))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StreamRuns:
+    """The Dagster runs of one stream in this process; `result` is what they have done so far."""
 
+    pipeline: Pipeline
+    stream: Stream
+    instance: dg.DagsterInstance
+    definitions: dg.Definitions
+    result: RunResult
 
-def _drain(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, result: RunResult
-) -> None:
-    rules = replace(stream.dagster, backfills=True)  # planned ones are encoded in any case
-    definitions = build_definitions([replace(stream, dagster=rules)])
-    cancel_batches_since(pipeline, instance, stream, 0)
-    try:
-        _drain_batches(pipeline, stream, definitions, instance, result)
-    except JobPausedError as paused:
-        result.error = paused
-    _drain_backfills(pipeline, stream, definitions, instance, result)
+    @classmethod
+    def open(
+        cls, pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, result: RunResult
+    ) -> Self:
+        """Build the definitions of a stream; planned backfills are encoded in any case."""
+        rules = replace(stream.dagster, backfills=True)
+        return cls(
+            pipeline=pipeline,
+            stream=stream,
+            instance=instance,
+            definitions=build_definitions([replace(stream, dagster=rules)]),
+            result=result,
+        )
 
+    def execute_all(self) -> None:
+        """Execute runs until nothing is left; a paused job is noted in the result."""
+        cancel_batches_since(self.pipeline, self.instance, self.stream, 0)
+        try:
+            self._execute_batches()
+        except JobPausedError as paused:
+            self.result.error = paused
+        self._execute_backfills()
 
-def _drain_batches(
-    pipeline: Pipeline,
-    stream: Stream,
-    definitions: dg.Definitions,
-    instance: dg.DagsterInstance,
-    result: RunResult,
-) -> None:
-    asset, register = batches_of(stream), definitions.resolve_job_def(register_job(stream))
-    check_not_paused = partial(pipeline.database.jobs.check_not_paused, stream.name)
-    while True:
-        check_not_paused()
-        start_step(stream.name, "looking for files")
-        tags = command_run_tags(pipeline)
-        _add_arrivals(result, run_in_process(register, instance, tags=tags))
-        due = due_batches(asset.statuses(pipeline.database), retry_failed=True)
-        left = {
-            asset.key_of(status.batch): status.batch.id
-            for status in due
-            if status.batch.id not in result.tried
-        }
-        if not left:
-            return
-        start_step(stream.name, "encoding", total=len(left))
-        order = instance.get_dynamic_partitions(asset.set_name)
-        for group in group_neighbours(left, order, most=stream.dagster.partitions_per_run):
-            check_not_paused()
-            result.tried.update(left[key] for key in group)
-            _encode(pipeline, stream, asset, definitions, instance, group)
+    def _execute_batches(self) -> None:
+        asset = batches_of(self.stream)
+        register = self.definitions.resolve_job_def(register_job(self.stream))
+        while True:
+            self.check_not_paused()
+            start_step(self.stream.name, "looking for files")
+            tags = command_run_tags(self.pipeline)
+            _add_arrivals(self.result, run_in_process(register, self.instance, tags=tags))
+            due = due_batches(asset.statuses(self.pipeline.database), retry_failed=True)
+            left = [status for status in due if status.batch.id not in self.result.tried]
+            if not left:
+                return
+            start_step(self.stream.name, "encoding", total=len(left))
+            self.encode(asset, left, self.check_not_paused)
 
+    def _execute_backfills(self) -> None:
+        """Encode the planned batches of the stream's backfills, one backfill after the other."""
+        asset = backfills_of(self.stream)
+        sync = PartitionSync(in_ticks=False).plan(self.pipeline, self.stream, asset, self.instance)
+        sync.apply(self.instance, asset, self.instance.report_runless_asset_event)
+        due = sorted(due_batches(sync.statuses, retry_failed=True), key=lambda one: one.batch.job)
+        for name, group in groupby(due, key=lambda one: one.batch.job):
+            statuses = list(group)
+            start_step(name, "encoding", total=len(statuses))
+            try:
+                self.encode(asset, statuses, partial(self._check_backfill_not_paused, name))
+            except JobPausedError as paused:
+                self.result.error = self.result.error or paused
 
-def _drain_backfills(
-    pipeline: Pipeline,
-    stream: Stream,
-    definitions: dg.Definitions,
-    instance: dg.DagsterInstance,
-    result: RunResult,
-) -> None:
-    """Encode the planned batches of the stream's backfills, one backfill after the other."""
-    asset, backfills = backfills_of(stream), pipeline.database.backfills
-    sync = sync_partitions(pipeline, stream, asset, instance)
-    sync.apply(instance, asset, instance.report_runless_asset_event)
-    due = sorted(due_batches(sync.statuses, retry_failed=True), key=lambda one: one.batch.job)
-    for name, statuses in groupby(due, key=lambda one: one.batch.job):
-        left = {asset.key_of(status.batch): status.batch.id for status in statuses}
-        start_step(name, "encoding", total=len(left))
-        for group in group_neighbours(left, sync.order, most=stream.dagster.partitions_per_run):
-            reason = backfills.paused(stream.name).get(name)
-            if reason is not None:
-                result.error = result.error or JobPausedError(name, reason)
-                break
-            result.tried.update(left[key] for key in group)
-            _encode(pipeline, stream, asset, definitions, instance, group)
+    def check_not_paused(self) -> None:
+        """Check that the stream is not paused.
 
+        Raises:
+            JobPausedError: it is.
+        """
+        self.pipeline.database.jobs.check_not_paused(self.stream.name)
 
-def _encode(
-    pipeline: Pipeline,
-    stream: Stream,
-    asset: PartitionedAsset,
-    definitions: dg.Definitions,
-    instance: dg.DagsterInstance,
-    keys: Sequence[str],
-) -> None:
-    """Encode neighbouring partitions in one run."""
-    tags = command_run_tags(pipeline) | asset.tags_of(keys[0]) | run_tags(stream, keys[0], keys[-1])
-    run_in_process(definitions.resolve_job_def(asset.job), instance, tags=tags)
+    def _check_backfill_not_paused(self, name: str) -> None:
+        reason = self.pipeline.database.backfills.paused(self.stream.name).get(name)
+        if reason is not None:
+            raise JobPausedError(name, reason)
+
+    def encode(
+        self,
+        asset: PartitionedAsset,
+        statuses: Sequence[BatchStatus],
+        check: Callable[[], None],
+    ) -> None:
+        """Encode batches, neighbouring partitions in one run; call `check` before each run."""
+        batch_ids = {asset.key_of(status.batch): status.batch.id for status in statuses}
+        size = self.stream.dagster.partitions_per_run
+        groups = RunGroups(order=asset.order(self.instance), size=size)
+        for status in statuses:
+            groups.takes(asset.key_of(status.batch), status.batch.job)
+        job = self.definitions.resolve_job_def(asset.job)
+        for keys in groups.groups:
+            check()
+            self.result.tried.update(batch_ids[key] for key in keys)
+            tags = command_run_tags(self.pipeline) | asset.tags_of(keys[0])
+            tags |= run_tags(self.stream, keys[0], keys[-1])
+            run_in_process(job, self.instance, tags=tags)
 
 
 def _read_statuses(pipeline: Pipeline, stream: Stream, result: RunResult) -> None:
@@ -303,14 +302,13 @@ class ReprocessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessSelection:
-    """Partition keys with their published batches, and all keys of the asset in order.
+    """Partition keys with their published batches, in the order of the asset's partitions.
 
     All of these batches were published before `moment`, by the clock of the database; None if the
     selection is empty.
     """
 
     partitions: Mapping[str, BatchStatus]
-    order: Sequence[str]
     moment: datetime | None
 
     @property
@@ -342,10 +340,11 @@ def select_batches(
     asset = batches_of(stream)
     sync = PartitionSync(in_ticks=False).diff(pipeline, stream, asset, instance)
     statuses = {asset.key_of(status.batch): status for status in asset.statuses(database)}
-    names = {_key_of(database, asset, stream, sync.order, name): name for name in keys}
+    order = sync.order.positions
+    names = {_key_of(database, asset, stream, order, name): name for name in keys}
     selected = {
         key: statuses[key]
-        for key in sync.order
+        for key in order
         if (not names or key in names) and key in statuses and statuses[key].generation is not None
     }
     for key, name in names.items():
@@ -361,7 +360,7 @@ def select_batches(
     }
     last = max((published_at[status.batch.id] for status in selected.values()), default=None)
     moment = None if last is None else last + timedelta(microseconds=1)
-    return ReprocessSelection(partitions=selected, order=sync.order, moment=moment)
+    return ReprocessSelection(partitions=selected, moment=moment)
 
 
 def _key_of(
@@ -386,17 +385,14 @@ def reprocess(
         JobPausedError: the stream's job is paused. Generations published until then stay.
         PipelineError: the infrastructure failed. The same.
     """
-    database, asset = pipeline.database, batches_of(stream)
+    asset = batches_of(stream)
     with quiet_dagster():
         close_abandoned_runs(pipeline, instance)
         instance.add_dynamic_partitions(asset.set_name, [*chosen.partitions])
-        definitions = build_definitions([stream])
+        runs = _StreamRuns.open(pipeline, stream, instance, RunResult(stream=stream.name))
         start_step(stream.name, "encoding", total=len(chosen.batches))
-        most = stream.dagster.partitions_per_run
-        for group in group_neighbours(chosen.partitions, chosen.order, most=most):
-            database.jobs.check_not_paused(stream.name)
-            _encode(pipeline, stream, asset, definitions, instance, group)
-    after = {status.batch.id: status for status in asset.statuses(database)}
+        runs.encode(asset, chosen.batches, runs.check_not_paused)
+    after = {status.batch.id: status for status in asset.statuses(pipeline.database)}
     return [
         ReprocessResult(before=status, after=after[status.batch.id]) for status in chosen.batches
     ]

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.backfill_form import BackfillForm
-from batch_pipeline.defs.assets.loaded import load_into_targets
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
 from batch_pipeline.defs.names import (
     CHECK_STREAMS_JOB,
@@ -17,17 +16,14 @@ from batch_pipeline.defs.names import (
     COLLECT_GARBAGE_JOB,
     PLAN_BACKFILL_JOB,
     RECONCILE_JOB,
-    STREAM_TAG,
     backfill_asset_key,
     identifier,
-    load_job,
-    loaded_key,
     register_job,
 )
-from batch_pipeline.defs.partition_sync import sync_partitions
+from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.run_requests import schedule_status, schedule_tags
+from batch_pipeline.defs.runs import schedule_status, schedule_tags
 from batch_pipeline.model.backfill import Backfill, backfill_name
 from batch_pipeline.model.errors import (
     InvalidValueError,
@@ -103,6 +99,15 @@ def _schedule(name: str, job: str, cron: str, **options: Any) -> dg.ScheduleDefi
     )
 
 
+def op_job(
+    name: str, op: dg.OpDefinition, description: str, *, tags: Mapping[str, str] | None = None
+) -> dg.JobDefinition:
+    """Build a Dagster job that executes one op in the process of its run."""
+    return dg.GraphDefinition(name=name, node_defs=[op]).to_job(
+        executor_def=dg.in_process_executor, description=description, tags=tags
+    )
+
+
 def choose_streams(streams: Sequence[Stream], names: Sequence[str]) -> list[Stream]:
     """Return streams by name, or all if no name is given.
 
@@ -174,20 +179,14 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
 
         for_each_stream(context, choose_streams(streams, config.streams), collect)
 
-    @dg.job(
-        name=COLLECT_GARBAGE_JOB,
-        executor_def=dg.in_process_executor,
-        description=(
-            "Deletes files of attempts that ended unpublished at least a day ago, of generations "
-            "that were replaced longer ago than storage.keep_superseded or loaded into all targets "
-            "longer ago than storage.keep_loaded, and quarantine files after "
-            "storage.keep_quarantine. With dry_run the log lists the files."
-        ),
+    return op_job(
+        COLLECT_GARBAGE_JOB,
+        collect_of_streams,
+        "Deletes files of attempts that ended unpublished at least a day ago, of generations "
+        "that were replaced longer ago than storage.keep_superseded or loaded into all targets "
+        "longer ago than storage.keep_loaded, and quarantine files after "
+        "storage.keep_quarantine. With dry_run the log lists the files.",
     )
-    def job() -> None:
-        collect_of_streams()
-
-    return job
 
 
 def _counts(collected: Collected) -> dict[str, int]:
@@ -200,29 +199,6 @@ def _counts(collected: Collected) -> dict[str, int]:
         "removed_bytes": collected.removed_bytes,
         "unknown_files": len(collected.unknown),
     }
-
-
-def load_due_job(stream: Stream) -> dg.JobDefinition:
-    """Build the Dagster job that loads the pending batches of a stream into its targets."""
-    name = load_job(stream)
-
-    @dg.op(name=f"{name}_due", out=dg.Out(dg.Nothing))
-    def load_due(context: dg.OpExecutionContext, batch_pipeline: PipelineResource) -> None:
-        load_into_targets(context, batch_pipeline.pipeline, stream)
-
-    @dg.job(
-        name=name,
-        tags={STREAM_TAG: stream.name},
-        executor_def=dg.in_process_executor,
-        description=(
-            f"Loads published batches of {stream.name} that its targets do not have yet, in the "
-            f"order of publishing, and materializes {loaded_key(stream).to_user_string()}."
-        ),
-    )
-    def job() -> None:
-        load_due()
-
-    return job
 
 
 class PlanBackfill(dg.Config):
@@ -280,19 +256,13 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
             raise dg.Failure(f"{error}{nothing}", allow_retries=False) from error
         context.add_output_metadata(metadata)
 
-    @dg.job(
-        name=PLAN_BACKFILL_JOB,
-        executor_def=dg.in_process_executor,
-        description=(
-            "Plans batches that process items of a stream again. Run it with dry_run first: the "
-            "run shows batches, items, bytes and seconds. With dry_run false the batches are "
-            "planned, and the stream's sensor launches them."
-        ),
+    return op_job(
+        PLAN_BACKFILL_JOB,
+        plan_or_estimate,
+        "Plans batches that process items of a stream again. Run it with dry_run first: the "
+        "run shows batches, items, bytes and seconds. With dry_run false the batches are "
+        "planned, and the stream's sensor launches them.",
     )
-    def plan_backfill() -> None:
-        plan_or_estimate()
-
-    return plan_backfill
 
 
 def _estimate(
@@ -325,7 +295,8 @@ def _plan(
     backfills, table = pipeline.database.backfills, pipeline.meta_table(stream)
     planned = backfills.plan(request, table)
     asset = backfills_of(stream)
-    new_keys = list(sync_partitions(pipeline, stream, asset, context.instance).new_keys)
+    sync = PartitionSync(in_ticks=False).plan(pipeline, stream, asset, context.instance)
+    new_keys = list(sync.new_keys)
     context.instance.add_dynamic_partitions(asset.set_name, new_keys)
     if planned.batches:
         progress = backfills.progress(request.name, table.name)
@@ -359,19 +330,13 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         chosen = choose_streams(streams, config.streams)
         for_each_stream(context, chosen, lambda stream: _reconcile(pipeline, stream, since))
 
-    @dg.job(
-        name=RECONCILE_JOB,
-        executor_def=dg.in_process_executor,
-        description=(
-            "Closes attempts without a process, writes missing manifest files, and plans files "
-            "that were registered late; the stream's sensor launches those. A stream whose storage "
-            "has manifests that the inventory does not know fails, and is paused."
-        ),
+    return op_job(
+        RECONCILE_JOB,
+        reconcile_streams,
+        "Closes attempts without a process, writes missing manifest files, and plans files "
+        "that were registered late; the stream's sensor launches those. A stream whose storage "
+        "has manifests that the inventory does not know fails, and is paused.",
     )
-    def job() -> None:
-        reconcile_streams()
-
-    return job
 
 
 def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:

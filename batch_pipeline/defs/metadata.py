@@ -145,6 +145,13 @@ def generation_of(event: dg.AssetMaterialization | None) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def latest_generation(instance: dg.DagsterInstance, asset_key: dg.AssetKey, key: str) -> int:
+    """Return the generation in the latest event of a partition, or 0 without an event."""
+    of_key = dg.AssetRecordsFilter(asset_key=asset_key, asset_partitions=[key])
+    records = instance.fetch_materializations(of_key, limit=1).records
+    return generation_of(records[0].asset_materialization) if records else 0
+
+
 def backfill_observation(stream: Stream, progress: Progress) -> dg.AssetObservation:
     """Build the observation of a backfill's progress."""
     counts = {f"batches_{state.value}": count for state, count in progress.states.items()}
@@ -205,10 +212,15 @@ def discovery_metadata(
     }
 
 
-def status_observation(
-    stream: Stream, status: StreamStatus, recent: Sequence[RecentBatch]
-) -> dg.AssetObservation:
-    """Build the observation of a stream's status."""
+def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
+    """Read the status of a stream.
+
+    Raises:
+        PipelineError: the user's table cannot be read.
+    """
+    database = pipeline.database
+    status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
+    recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
     total, waiting, oldest = status.total, status.waiting, status.oldest
     metadata: dict[str, Any] = {
         "items": total.items,
@@ -296,18 +308,6 @@ def _table(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dg.Ta
     return dg.MetadataValue.table(
         records=[dg.TableRecord(dict(row)) for row in rows], schema=dg.TableSchema(columns=columns)
     )
-
-
-def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservation:
-    """Read the status of a stream.
-
-    Raises:
-        PipelineError: the user's table cannot be read.
-    """
-    database = pipeline.database
-    status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
-    recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
-    return status_observation(stream, status, recent)
 
 
 def changed_observation(

@@ -1,6 +1,6 @@
-"""The files of a project: a stream file, and what Dagster wants beside it.
+"""The files of a project that `init` writes: a stream file, and the configuration of Dagster.
 
-Nothing that is there is ever overwritten.
+Existing files are never overwritten.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ _IGNORED = ".gitignore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """What became of a project's files; `kept` ones were there, with what a person does now."""
+    """The files of a project: written ones, and `kept` ones that existed, each with a next step."""
 
     written: tuple[Path, ...]
     kept: Mapping[Path, str]
 
 
 def write_project(folder: Path, name: str, text: str, *, ignored: tuple[str, ...]) -> Project:
-    """Write a project's files where they are missing; `ignored` are folders that git leaves out.
+    """Write the files of a project that are missing; `ignored` are folders for `.gitignore`.
 
     Raises:
-        ConfigurationError: the stream is there already, or a file cannot be written.
+        ConfigurationError: the stream exists already, or a file cannot be written.
     """
     _check_new(folder, name)
     packaged = files("batch_pipeline.defs.instance")
@@ -45,7 +45,7 @@ def write_project(folder: Path, name: str, text: str, *, ignored: tuple[str, ...
                 written.append(path)
                 file.write(content)
         except FileExistsError as error:
-            if path.name == FILE_NAME:  # a file in the place of its folder, or somebody was faster
+            if path.name == FILE_NAME:  # its folder is a file, or another process wrote it
                 raise _unwritable(path, error) from error
             step = _next_step(path, content)
             if step is not None:

@@ -10,7 +10,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import LAUNCH_TAG, encode_job, partitions_of, run_tags
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.batches import new_files_sensor
+from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
 from batch_pipeline_tests.inventory.invariants import check_invariants

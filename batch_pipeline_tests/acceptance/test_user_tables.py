@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.names import RANGE_START_TAG
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.batches import new_files_sensor
+from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Stream
 from batch_pipeline_tests.acceptance.sandbox import (

@@ -16,9 +16,9 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.assets.batches import encode_partitions
-from batch_pipeline.defs.assets.partition_events import Materializations
+from batch_pipeline.defs.assets import encode_partitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions_of
+from batch_pipeline.defs.partition_events import Materializations
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.model.location import to_path
 from batch_pipeline_tests.pipeline.attempt_fixture import TinyEncoder

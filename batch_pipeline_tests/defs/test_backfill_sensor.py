@@ -1,25 +1,15 @@
 """The sensor of backfills: partitions, bounded launches, pause, cancel, and what it tells."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import dagster as dg
-import pytest
 
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
-from batch_pipeline.defs.sensors.run_requests import LaunchCursor
-from batch_pipeline.inventory.database import Database
+from batch_pipeline.defs.sensors import LaunchCursor
 from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import claimed, publish
-
-pytestmark = [
-    # Dagster looks at its resources with names that pydantic wants to give up.
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 SENSOR = "orders_backfill"
 KEYS = [
@@ -28,15 +18,6 @@ KEYS = [
     "2023:00000007-00000009",
     "2023:00000010-00000012",
 ]
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items and nothing to encode but backfills."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def test_backfill_that_was_planned_by_command_is_added_and_launched(scene: DefsScene) -> None:

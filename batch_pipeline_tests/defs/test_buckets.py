@@ -20,7 +20,7 @@ from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process import run_until_idle
 from batch_pipeline.defs.names import register_job
-from batch_pipeline.defs.partition_sync import SyncState, register_and_plan
+from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.model.errors import ConfigurationError
@@ -28,11 +28,6 @@ from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3FileSystem
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 KEY = "00000001-00000002"
 
@@ -198,15 +193,10 @@ def test_looks_that_compare_everything_leave_the_relist_to_its_time(
         starts.append(params.get("StartAfter", ""))
 
     client.meta.events.register("provide-client-params.s3.ListObjectsV2", note)
-    look, pipeline = SyncState(full_every=2), Pipeline.from_environment()
+    look, pipeline = PartitionSync(full_every=2), Pipeline.from_environment()
     for _ in range(6):
-        register_and_plan(
-            pipeline,
-            ascending,
-            instance,
-            drain=False,
-            state=look,
-            filesystem=S3FileSystem(lambda: client),
+        look.register_and_plan(
+            pipeline, ascending, instance, drain=False, filesystem=S3FileSystem(lambda: client)
         )
     pipeline.close()
     assert starts == ["", "", *["in/b.csv"] * 4]

@@ -10,12 +10,6 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Automation, DagsterRules, Source, Storage
 from batch_pipeline_tests.factories import stream
 
-pytestmark = [
-    # Dagster looks at its resources with names that pydantic wants to give up.
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 
 def _definitions(folder: Path, *names: str) -> dg.Definitions:
     root = to_uri(folder / "absent")

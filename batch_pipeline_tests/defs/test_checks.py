@@ -1,13 +1,9 @@
 """Asset checks of a stream: what they say of good batches, and of each kind of trouble."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG, batches_key
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
@@ -21,28 +17,14 @@ from batch_pipeline_tests.defs.checks_fixture import (
     publish_all,
     said_in,
 )
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import claimed, execute, register
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 
 
 CHECKSUMS = {"resources": {"batch_pipeline_checks": {"config": {"checksums": True}}}}
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with four planned batches of three items."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def verdict(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:

@@ -9,16 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dagster as dg
-import pytest
 
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.factories import stream
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 SNAPSHOT = Path(__file__).with_name("definitions.txt")
 UPDATE = "UPDATE_SNAPSHOTS"

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -17,9 +17,8 @@ from dagster._daemon.backfill import execute_backfill_iteration
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
-from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.checks_fixture import path_of, publish, publish_all, said_in
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.defs.downstream_fixture import (
     BY_CITY,
     KILLED,
@@ -27,11 +26,6 @@ from batch_pipeline_tests.defs.downstream_fixture import (
     job_of_both,
     tags_of,
 )
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 SENSOR = "orders_new_files"
 KEYS = [
@@ -47,13 +41,10 @@ BACKFILL = {"dagster/backfill": "abcdefgh"}
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene) -> DefsScene:
     """The stream `orders` with four batches whose partitions Dagster has."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        opened.tick(SENSOR)
-        yield opened
+    scene.tick(SENSOR)
+    return scene
 
 
 def _run(

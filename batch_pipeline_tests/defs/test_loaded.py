@@ -10,6 +10,7 @@ import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
+from batch_pipeline.defs.loads import LoadCursor
 from batch_pipeline.defs.names import (
     RANGE_END_TAG,
     RANGE_START_TAG,
@@ -18,7 +19,6 @@ from batch_pipeline.defs.names import (
     loaded_key,
 )
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.sensors.loads import LoadCursor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 from batch_pipeline_tests.defs.downstream_fixture import execute as execute_run_of
@@ -27,10 +27,6 @@ from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, SECOND, THIRD, publish_file
 from batch_pipeline_tests.seeds import execute, query
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 FOURTH = "00000010-00000012"
 VOIDS = "CREATE SEQUENCE batch_pipeline.voids"
 CUT = """
@@ -270,7 +266,7 @@ def test_loaded_partition_is_sent_although_the_first_try_failed_before(
     scene: DefsScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the second try of the step to ask again for what the first one could not."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
     assert run_job(scene).success
     for statement in (VOIDS, CUT, AT_THE_FIRST):
         execute(scene.database, statement)

@@ -14,11 +14,6 @@ from batch_pipeline_tests.load.target_scripts import EAGER, SILENT
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE
 from batch_pipeline_tests.seeds import query
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 
 def ends(database: Database) -> list[tuple[Any, ...]]:
     """Count the loads of each target by what they came to."""
@@ -30,7 +25,7 @@ def test_load_into_a_server_that_is_gone_holds_up_no_other_target(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the step to be tried four times, and the other target to be sent the batch once."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
     monkeypatch.setenv("WAREHOUSE", "postgresql://someone@127.0.0.1:1/warehouse")
     targets = {
         "gone": {"postgres": {"conn": "$WAREHOUSE"}},
@@ -51,8 +46,8 @@ def test_load_into_a_target_that_somebody_else_loads_holds_up_no_other(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect the step to wait for the one after it has loaded into the other."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.loaded._PAUSE_SECONDS", 0)
-    monkeypatch.setattr("batch_pipeline.defs.assets.loaded._MAX_WAITS", 1)
+    monkeypatch.setattr("batch_pipeline.defs.loads._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.loads._MAX_WAITS", 1)
     targets = {name: target(tmp_path / name, EAGER) for name in ("busy", "good")}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)

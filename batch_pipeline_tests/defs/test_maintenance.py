@@ -1,6 +1,5 @@
 """The jobs `reconcile` and `collect_garbage` and their schedules: one run takes all streams."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,32 +8,18 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.stream import Automation, Storage, Stream
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene
 from batch_pipeline_tests.seeds import claimed, execute, expire, planned, query, statuses
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 NIGHT = datetime(2026, 3, 1, 3, 23, tzinfo=UTC)
 LATE = (
     "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
     "VALUES ('orders', 2, 'file:///landing/late.csv', 10, now())"
 )
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with four batches of three."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def garbage(scene: DefsScene, tmp_path: Path) -> GarbageScene:

@@ -1,37 +1,25 @@
 """Partitions that a person materializes: of split batches, of none, and of the wrong asset."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
 from batch_pipeline.defs.names import LAUNCH_TAG
 from batch_pipeline.defs.partitions import PartitionedAsset
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import statuses
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 PARENT = "00000001-00000003"
 FIRST, SECOND = "00000001-00000002", "00000003-00000003"
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene) -> DefsScene:
     """The stream `orders` and a backfill of it, both in batches of three."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        opened.plan()
-        opened.tick("orders_new_files")
-        opened.tick("orders_backfill")
-        yield opened
+    scene.plan()
+    scene.tick("orders_new_files")
+    scene.tick("orders_backfill")
+    return scene
 
 
 def _split(scene: DefsScene, job: str, key: str) -> None:

@@ -1,33 +1,15 @@
 """What the asset of a meta table tells of its stream, from the sensor and from its own runs."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.defs.names import files_key
-from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.factories import manifest, part_file, record_schema
 from batch_pipeline_tests.seeds import register
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items of 10 bytes in four planned batches."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def observed(scene: DefsScene) -> list[dict[str, Any]]:

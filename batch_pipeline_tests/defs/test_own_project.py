@@ -15,11 +15,6 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import open_defs_scene
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 
 def _project() -> dg.Definitions:
     """Return definitions with the names that users are most likely to have."""

@@ -3,8 +3,7 @@
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.assets.batches import raise_failures
-from batch_pipeline.defs.assets.partition_events import WaitsError, summarize_errors
+from batch_pipeline.defs.partition_events import WaitsError, raise_failures, summarize_errors
 from batch_pipeline.model.errors import PipelineError, TargetFailedError
 
 

@@ -1,8 +1,5 @@
 """Ticks that remember: what a quiet one leaves out; losing a tick or a memory is harmless."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
@@ -12,20 +9,11 @@ from batch_pipeline.defs.partition_sync import (
     MAX_KEYS_PER_TICK,
     PartitionSync,
     SyncPlan,
-    SyncState,
-    register_and_plan,
-    sync_partitions,
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
-from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded
 from batch_pipeline_tests.seeds import claimed, execute, publish
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 SENSOR = "orders_new_files"
 KEYS = [
@@ -34,15 +22,6 @@ KEYS = [
     "00000007-00000009",
     "00000010-00000012",
 ]
-
-
-@pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items in four batches that wait."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
 
 
 def _lost_tick(scene: DefsScene) -> dg.SensorResult:
@@ -69,16 +48,16 @@ def test_partitions_of_a_lost_tick_are_asked_for_again(scene: DefsScene) -> None
 
 def test_partition_that_was_removed_by_hand_comes_back(scene: DefsScene) -> None:
     """Expect a full comparison after so many looks, and at once in another process."""
-    look = SyncState(full_every=3)
+    look = PartitionSync(full_every=3)
     for _ in range(2):
         scene.instance.add_dynamic_partitions("orders.batches", _new_keys(scene, look))
     scene.instance.delete_dynamic_partition("orders.batches", KEYS[1])
-    assert _new_keys(scene, SyncState()) == [KEYS[1]]
+    assert _new_keys(scene, PartitionSync()) == [KEYS[1]]
     assert [_new_keys(scene, look) for _ in range(2)] == [[], [KEYS[1]]]
 
 
-def _new_keys(scene: DefsScene, look: SyncState) -> list[str]:
-    found = register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False, state=look)
+def _new_keys(scene: DefsScene, look: PartitionSync) -> list[str]:
+    found = look.register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False)
     return list(found.sync.new_keys)
 
 
@@ -101,33 +80,33 @@ def test_lost_event_of_a_later_generation_is_told_until_dagster_shows_it(
     has looked before and of a new one; nothing, once it was reported."""
     scene.plan()
     asset = {"batches": scene.batches, "backfill": scene.backfills}[name]
-    look = SyncState()
+    look = PartitionSync()
     keys = _known(scene, asset, look).new_keys
     scene.instance.add_dynamic_partitions(asset.set_name, list(keys))
     batch = asset.find(scene.database, keys[0])
     publish(scene.database, batch)
     _tell_in_a_run(scene, asset, keys[0])
-    assert [_known(scene, asset, one).unseen for one in (look, SyncState())] == [[], []]
+    assert [_known(scene, asset, one).unseen for one in (look, PartitionSync())] == [[], []]
     publish(scene.database, batch)
-    lost = [_known(scene, asset, one).unseen for one in (look, look, SyncState())]
+    lost = [_known(scene, asset, one).unseen for one in (look, look, PartitionSync())]
     assert [[_generation(event) for event in events] for events in lost] == [[(keys[0], 2)]] * 3
     scene.instance.report_runless_asset_event(lost[0][0])
-    assert [_known(scene, asset, one).unseen for one in (look, SyncState())] == [[], []]
+    assert [_known(scene, asset, one).unseen for one in (look, PartitionSync())] == [[], []]
 
 
 def test_generation_that_an_earlier_release_told_is_not_told_again(scene: DefsScene) -> None:
     """Expect the numbers of an event to count where it has no data version, and an event without
     either, which a person reports by hand, to stand for the first generation only."""
-    keys = _new_keys(scene, SyncState())
+    keys = _new_keys(scene, PartitionSync())
     first, second = (scene.batches.find(scene.database, key) for key in keys[:2])
     for batch in (first, first, second):
         publish(scene.database, batch)
     for key, metadata in ((keys[0], {"generation": 2}), (keys[1], {})):
         event = dg.AssetMaterialization(scene.batches.asset_key, partition=key, metadata=metadata)
         scene.instance.report_runless_asset_event(event)
-    assert _known(scene, scene.batches, SyncState()).unseen == []
+    assert _known(scene, scene.batches, PartitionSync()).unseen == []
     publish(scene.database, second)
-    assert [_generation(one) for one in _known(scene, scene.batches, SyncState()).unseen] == [
+    assert [_generation(one) for one in _known(scene, scene.batches, PartitionSync()).unseen] == [
         (keys[1], 2)
     ]
 
@@ -138,7 +117,7 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
     """Expect a look that begins anew to read one manifest, though all 504 batches were published
     more than once: at 100,000 of them, one query for each would take minutes."""
     _land(scene, up_to=512)
-    keys = _new_keys(scene, SyncState())
+    keys = _new_keys(scene, PartitionSync())
     execute(scene.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2")
     for key in keys:
         event = dg.AssetMaterialization(
@@ -156,14 +135,14 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
 
 def test_later_result_of_a_worker_of_the_library_has_nothing_to_tell(scene: DefsScene) -> None:
     """Expect no event, not even that of the manifest before it once more."""
-    [key, *_] = _new_keys(scene, SyncState())
+    [key, *_] = _new_keys(scene, PartitionSync())
     batch = scene.batches.find(scene.database, key)
     publish(scene.database, batch)
-    [event] = _known(scene, scene.batches, SyncState()).unseen
+    [event] = _known(scene, scene.batches, PartitionSync()).unseen
     scene.instance.report_runless_asset_event(event)
     with claimed(scene.database, batch) as attempt:
         scene.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
-    assert _known(scene, scene.batches, SyncState()).unseen == []
+    assert _known(scene, scene.batches, PartitionSync()).unseen == []
 
 
 def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> None:
@@ -201,8 +180,8 @@ def _land(scene: DefsScene, *, up_to: int) -> None:
     )
 
 
-def _known(scene: DefsScene, asset: PartitionedAsset, look: SyncState) -> SyncPlan:
-    return sync_partitions(scene.pipeline, scene.stream, asset, scene.instance, look)
+def _known(scene: DefsScene, asset: PartitionedAsset, look: PartitionSync) -> SyncPlan:
+    return look.plan(scene.pipeline, scene.stream, asset, scene.instance)
 
 
 def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.assets.batches import encode_partitions
-from batch_pipeline.defs.assets.partition_events import NOTHING, Materializations
+from batch_pipeline.defs.assets import encode_partitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
+from batch_pipeline.defs.partition_events import NOTHING, Materializations
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import late_key
 from batch_pipeline.model.errors import (
@@ -27,11 +27,6 @@ from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import Step, TinyEncoder
 from batch_pipeline_tests.seeds import execute
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 KEYS = [
     "00000001-00000003",
     "00000004-00000006",
@@ -47,7 +42,7 @@ def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
     """The stream `orders` with four batches that Dagster knows."""
-    monkeypatch.setattr("batch_pipeline.defs.assets.partition_events._MAX_RETRIES", 0)
+    monkeypatch.setattr("batch_pipeline.defs.partition_events._MAX_RETRIES", 0)
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         opened.tick("orders_new_files")
         yield opened

@@ -1,34 +1,23 @@
 """Which partitions are made once more: those of the past, of some keys, or published early."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_pipeline.defs.in_process import select_batches
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import everything, publish
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene) -> DefsScene:
     """Four batches, of which the first three are published."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        for status in database.batches.statuses("orders")[:3]:
-            publish(database, status.batch)
-        yield opened
+    for status in scene.database.batches.statuses("orders")[:3]:
+        publish(scene.database, status.batch)
+    return scene
 
 
 def _chosen(scene: DefsScene, **words: Any) -> dict[str, str]:

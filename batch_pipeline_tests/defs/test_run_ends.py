@@ -1,36 +1,24 @@
 """Runs that fail or that a person cancels: attempts closed at once, and what is launched again."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 
 from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, register_job
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus, BatchStatus, late_key
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import LEASE, execute, publish, query, statuses
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 SENSOR = "orders_backfill"
 LAUNCHED = ["2023:00000001-00000003", "2023:00000004-00000006"]
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene) -> DefsScene:
     """A planned backfill of four batches, of which a run has the first two."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        opened.plan()
-        yield opened
+    scene.plan()
+    return scene
 
 
 @pytest.fixture

@@ -3,18 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-import pytest
 
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import PRIORITY_TAG
-from batch_pipeline.defs.sensors.run_requests import priority
+from batch_pipeline.defs.runs import priority
 from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.factories import stream
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

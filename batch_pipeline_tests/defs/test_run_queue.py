@@ -25,18 +25,13 @@ from batch_pipeline.defs.names import (
     RANGE_START_TAG,
     STREAM_TAG,
 )
-from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.defs.sensors.run_requests import LaunchCursor, plan_launches
+from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.sensors import LaunchCursor, plan_launches
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import DagsterRules, Stream
 from batch_pipeline_tests.factories import batch, stream
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 
 REPOSITORY = RemoteRepositoryOrigin(
     GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock"), "__repository__"
@@ -70,7 +65,9 @@ class Queue:
         ]
         order = [asset.key_of(status.batch) for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)
-        return plan_launches(self.instance, one, asset, statuses, order, LaunchCursor()).requests
+        return plan_launches(
+            self.instance, one, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
+        ).requests
 
     def queue(self, requests: Sequence[dg.RunRequest]) -> None:
         """Put what was asked for into the queue."""

@@ -20,10 +20,6 @@ from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, r
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 SIX = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 

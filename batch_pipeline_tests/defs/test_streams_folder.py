@@ -16,11 +16,6 @@ import batch_pipeline
 from batch_pipeline import build_definitions, describe_stream
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 
-pytestmark = [
-    # Dagster looks at its resources with names that pydantic wants to give up.
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-]
-
 LOAD = dedent("""
     import sys, warnings
     import dagster  # asks a program about this Python's architecture

@@ -19,11 +19,6 @@ from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import everything, publish
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 SET = "orders.batches"
 SENSOR = "orders_new_files"
 KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]

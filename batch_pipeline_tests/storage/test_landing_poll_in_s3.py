@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from batch_pipeline.defs.partition_sync import SyncState
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import LandingUnavailableError
 from batch_pipeline.model.item import Registered
@@ -142,17 +141,11 @@ def test_full_looks_let_a_long_pass_come_to_its_end(
     place: BucketLanding, database: Database
 ) -> None:
     place.put_many(1, 10)
-    look, news = SyncState(full_every=3), []
+    watched, news = PolledLanding(place.landing(), limit=2), []
     for number in range(20):
-        with look.locked() as remembered:
-            if remembered.landing is None:
-                remembered.landing = PolledLanding(place.landing(), limit=2)
-            watched = remembered.landing
-            news.append(
-                watched.settled(
-                    database.meta_table("orders").register(watched.found_files())
-                ).new_items
-            )
+        if number % 3 == 0:
+            watched.forget()
+        news.append(looked(watched, database).new_items)
         if number == 8:
             execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
     assert news[:8] == [2, 2, 2, 2, 2, 0, 0, 0]

@@ -1,7 +1,7 @@
-"""Dagster's webserver, run as `python -m`, for pages of its own only.
+"""Dagster's webserver, run as `python -m`, restricted to requests of its own pages.
 
-It has no login, and takes orders from any page that a browser has open: by a link to /graphql, or
-by a form. What it serves is Dagster's; nothing is added here but refusals.
+The webserver has no login, and any page that a browser has open can send it requests: by a link to
+/graphql, or by a form. This module only adds the refusals.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -18,18 +18,18 @@ _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _READING = {"GET", "HEAD", "OPTIONS"}
-_ASKED_FIRST = ("application/json", "application/graphql")
+_PREFLIGHTED = ("application/json", "application/graphql")
 _POLICY_VIOLATION = 1008
 
 
 class OwnPagesOnly:
-    """Refuses requests that another page, or a name that leads here, may have caused."""
+    """Middleware that refuses requests of other pages, and of host names that resolve to here."""
 
     def __init__(self, app: Callable[[_Scope, _Receive, _Send], Awaitable[None]]) -> None:
         self._app = app
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Answer for the application, or let it answer."""
+        """Refuse a request, or pass it to the application."""
         problem = None
         if scope["type"] in {"http", "websocket"}:
             problem = refusal(scope.get("method", "GET"), scope["path"], Headers(scope=scope))
@@ -44,8 +44,8 @@ class OwnPagesOnly:
 def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
     """Return why a request is refused, None if it is not. Names of headers are in lower case.
 
-    The host must be this machine, else a name of somebody else's may lead here. Browsers tell the
-    page that causes a request which may change something, and ask first before they send JSON.
+    The host must be this machine, because a foreign host name may resolve to it. Browsers send the
+    origin of a request that may change something, and a preflight request before JSON.
     """
     host, origin = headers.get("host", ""), headers.get("origin")
     if not _is_this_machine(host):
@@ -55,7 +55,7 @@ def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
     if path.rstrip("/").endswith("/graphql") and "upgrade" not in headers:
         if method in _READING and "text/html" not in headers.get("accept", ""):
             return "Requests must use POST; nothing was done."
-        is_json = headers.get("content-type", "").startswith(_ASKED_FIRST)
+        is_json = headers.get("content-type", "").startswith(_PREFLIGHTED)
         if method not in _READING and not is_json:
             return "Requests must be application/json; nothing was done."
     return None
@@ -71,13 +71,13 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
-def _guarded(*given: Any, **named: Any) -> Starlette:
-    app = create_app_from_workspace_process_context(*given, **named)
+def _guarded(*args: Any, **kwargs: Any) -> Starlette:
+    app = create_app_from_workspace_process_context(*args, **kwargs)
     app.add_middleware(OwnPagesOnly)
     return app
 
 
 if __name__ == "__main__":
-    # The command line of the webserver has no place for more middleware.
+    # The command line of the webserver has no option for middleware.
     cli.create_app_from_workspace_process_context = _guarded  # type: ignore[attr-defined]
     cli.main()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""The Dagster instance of a home: the package's settings, and a person's on top of them."""
+"""The Dagster instance of a home: its configuration, its streams, and runs that a crash left."""
 
 import hashlib
 import os
@@ -24,10 +24,9 @@ _CONFIGURATION = "dagster.yaml"
 
 
 def prepare_dagster_home(home: Home) -> Path:
-    """Make the folder that DAGSTER_HOME names, and write its dagster.yaml.
+    """Create the folder for DAGSTER_HOME, and write its dagster.yaml.
 
-    What a person writes to `dagster.yaml` in the home itself is laid over the package's settings,
-    key by key.
+    The settings in `dagster.yaml` of the home itself override those of the package, key by key.
 
     Raises:
         SettingError: that file is not a mapping.
@@ -49,9 +48,7 @@ def open_instance(home: Home) -> dg.DagsterInstance:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all, for this user alone: a person's own
-    settings may hold a secret.
-    """
+    """Write a file atomically and readable for this user only: it may hold secrets."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
@@ -122,9 +119,9 @@ def close_abandoned_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> in
     """Report runs that a crash left unfinished as failed; return their number.
 
     A run whose cancellation was interrupted is cancelled, and so are its batches. The
-    caller holds the home's lock, so nothing of this home runs. An embedded database holds no
-    runs but this home's; in a shared one, runs that do not say whose they are stay. Queued runs
-    stay, too: the daemon goes on with them.
+    caller holds the home's lock, so nothing of this home runs. An embedded database has only runs
+    of this home; in a shared one, runs without the tag of this home stay. Queued runs stay, too:
+    the daemon launches them.
     """
     filters = [dg.RunsFilter(tags=dict(command_run_tags(pipeline)), statuses=_UNFINISHED)]
     if pipeline.settings.inventory_conn is None:

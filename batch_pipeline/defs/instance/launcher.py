@@ -1,7 +1,7 @@
-"""The run launcher of a home: Dagster's own, which also knows whether a run's process still lives.
+"""The run launcher of a home: Dagster's own, which can also check whether a run's process lives.
 
-Without it a run stays STARTED for ever when its process and the code server, which would have
-noticed, die together. Loaded by name from `dagster.yaml`; nothing is launched in another way.
+Without the check a run stays STARTED for ever if its process and the code server, which would have
+noticed, die together. Loaded by name from `dagster.yaml`.
 """
 
 import json
@@ -28,20 +28,20 @@ class _Worker:
     seen_at: float
 
     def process(self) -> psutil.Process | None:
-        """Find the process; one that is younger than the event which names it is another one."""
+        """Find the process; a process that is younger than the event has reused the id."""
         with suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            is_it = process.create_time() <= self.seen_at + _SLACK_SECONDS
-            return process if is_it and process.status() != psutil.STATUS_ZOMBIE else None
+            is_same = process.create_time() <= self.seen_at + _SLACK_SECONDS
+            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
         return None
 
 
 class LocalRunLauncher(DefaultRunLauncher):
-    """Launches runs on the code server, and looks after their processes on this machine."""
+    """Launches runs on the code server, and checks their processes on this machine."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Return True: run monitoring may ask."""
+        """Return True: run monitoring may check."""
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:

@@ -1,8 +1,7 @@
 """The run launcher of a deployment: runs are processes of a code location on another machine.
 
-It asks the code location's server whether they live. That server is `dagster api grpc`; this must
-not be used with `dagster code-server`, where a reload replaces the server that is asked. Loaded by
-name from `dagster.yaml`.
+The server of the code location knows whether they live. It must be `dagster api grpc`, not `dagster
+code-server`, where a reload replaces the server that knows. Loaded by name from `dagster.yaml`.
 """
 
 import json
@@ -18,7 +17,7 @@ from dagster._serdes import deserialize_value
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
 
 _GONE = (
-    "its code location does not know of it any more: it was restarted, and the run ended with it. "
+    "its code location does not know the run: it was restarted, and the run ended with it. "
     "What it had published stays published; what it left open is closed and encoded by another run"
 )
 _ANSWER_SECONDS = 15
@@ -37,11 +36,11 @@ class ServedRunLauncher(LocalRunLauncher):
             port=server["port"],
             use_ssl=bool(server.get("use_ssl", False)),
         )
-        asked = CanCancelExecutionRequest(run_id=run.run_id)
+        request = CanCancelExecutionRequest(run_id=run.run_id)
         try:
-            said = client.can_cancel_execution(asked, timeout=_ANSWER_SECONDS)
+            response = client.can_cancel_execution(request, timeout=_ANSWER_SECONDS)
         except DagsterUserCodeUnreachableError:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
-        if deserialize_value(said, CanCancelExecutionResult).can_cancel:
+        if deserialize_value(response, CanCancelExecutionResult).can_cancel:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, _GONE)

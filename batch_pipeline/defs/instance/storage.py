@@ -25,14 +25,14 @@ class InventoryStorage(DagsterPostgresStorage):
         super().__init__(postgres_url=postgres_url, inst_data=inst_data)
         for one in (self._run_storage, self._event_log_storage, self._schedule_storage):
             one.optimize_for_webserver = partial(_optimized, one, one.optimize_for_webserver)  # type: ignore[method-assign]
-            # Dagster connects anew for each statement elsewhere, several times an event.
+            # Elsewhere Dagster opens a connection for each statement, several for an event.
             one.optimize_for_webserver(
                 statement_timeout=NO_TIMEOUT, pool_recycle=RECYCLE_SECONDS, max_overflow=OVERFLOW
             )
 
     @classmethod
     def config_type(cls) -> dict[str, object]:
-        """Take no configuration: the environment says it all."""
+        """Return no configuration: the environment has it all."""
         return {}
 
     @classmethod
@@ -40,12 +40,12 @@ class InventoryStorage(DagsterPostgresStorage):
         cls, inst_data: ConfigurableClassData | None, config_value: dict[str, object]
     ) -> "InventoryStorage":
         """Open the storage; called by Dagster when it loads an instance."""
-        # dagster-postgres speaks psycopg2 only, so the driver must be in the URL.
+        # dagster-postgres supports psycopg2 only, so the driver must be in the URL.
         url = normalize_url(Pipeline.from_environment().database_url, driver="psycopg2")
         return cls(postgres_url=url, inst_data=inst_data)
 
 
-def _optimized(storage: Any, optimize: Callable[..., None], *sizes: Any, **named: Any) -> None:
+def _optimized(storage: Any, optimize: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     """Keep connections of a process open, except those of a database server that has ended."""
-    optimize(*sizes, **named)
-    replace_dead_connections(storage._engine)  # noqa: SLF001 - made by `optimize`, and offered nowhere
+    optimize(*args, **kwargs)
+    replace_dead_connections(storage._engine)  # noqa: SLF001 - made by `optimize`, not public

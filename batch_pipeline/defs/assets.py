@@ -1,6 +1,7 @@
-"""The assets whose partitions are batches: a stream's own batches, and those of its backfills.
+"""The assets of a stream: its meta table, its batches, and the batches of its backfills.
 
-A run encodes several partitions, each with its own attempt, materialization and failure.
+The partitions of the latter two are batches. A run encodes several partitions, each with its own
+attempt, materialization and failure.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,28 +10,35 @@ from contextlib import suppress
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.assets.partition_events import (
-    NOTHING,
-    Materializations,
-    WaitsError,
-    already_published_by_run,
-    errors_by_batch,
-    infrastructure_failure,
-    summarize_errors,
-)
 from batch_pipeline.defs.checks import AssetChecks, evaluate_run_checks
-from batch_pipeline.defs.metadata import ENCODE_VERSION, batch_materialization
+from batch_pipeline.defs.metadata import (
+    ENCODE_VERSION,
+    FILES_VERSION,
+    batch_materialization,
+    discovery_metadata,
+    stream_observation,
+)
 from batch_pipeline.defs.names import (
     DRAIN_TAG,
     LAUNCH_TAG,
     PIPELINE_RESOURCE,
+    S3_RESOURCE,
     SPARK_RESOURCE,
     files_key,
     group,
     pool,
 )
+from batch_pipeline.defs.partition_events import (
+    NOTHING,
+    Materializations,
+    already_published_by_run,
+    ensure_own_location,
+    infrastructure_failure,
+    raise_failures,
+)
+from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.defs.resources import session_factory
+from batch_pipeline.defs.resources import lands_in_s3, session_factory
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -46,6 +54,62 @@ from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.pipeline.reconcile import pointer_of
+from batch_pipeline.storage.s3 import S3FileSystem
+
+
+def files_asset(stream: Stream) -> dg.AssetsDefinition:
+    """Build the asset of the meta table: the files to process, one row each.
+
+    Materializing it registers new files and plans their batches. A meta table of the user's own is
+    only read.
+    """
+    is_own = stream.user_table is None
+    files = f"Files that landed in {stream.source.place}, one row each, in order of arrival."
+    rows = f"Rows of {stream.source.place}, a table of yours with one row for each file."
+
+    @dg.asset(
+        key=files_key(stream),
+        kinds={"postgres"} if is_own else {"table"},
+        description=files if is_own else rows,
+        group_name=group(stream),
+        owners=[*stream.dagster.owners],
+        tags=dict(stream.dagster.tags),
+        required_resource_keys={PIPELINE_RESOURCE, *([S3_RESOURCE] if lands_in_s3(stream) else [])},
+    )
+    def files_of_stream(
+        context: dg.AssetExecutionContext,
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from _register(context, context.resources.batch_pipeline.pipeline, stream)
+
+    return files_of_stream
+
+
+def _register(
+    context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream
+) -> Iterator[dg.MaterializeResult[None]]:
+    ensure_own_location(context, stream)
+    filesystem = None
+    if lands_in_s3(stream):
+        client = context.resources.batch_pipeline_s3  # Dagster hands out the resource's client
+        filesystem = S3FileSystem(lambda: client)
+    try:
+        result = PartitionSync(in_ticks=False).register_and_plan(
+            pipeline, stream, context.instance, drain=True, filesystem=filesystem
+        )
+        status = stream_observation(pipeline, stream)
+    except PipelineError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+    for landing_error in result.errors:
+        context.log.warning(str(landing_error))
+    result.sync.apply(context.instance, batches_of(stream), context.log_event)
+    yield dg.MaterializeResult(
+        metadata=discovery_metadata(
+            result.registered, result.planned.batches, status, result.errors
+        ),
+        data_version=dg.DataVersion(FILES_VERSION),
+    )
+    # Dagster shows the latest observation only if it is newer than the materialization.
+    context.log_event(status)
 
 
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -124,6 +188,7 @@ def encode_partitions(
         Failure, RetryRequested: the infrastructure failed.
     """
     context, failures = published.context, dict[str, PipelineError]()
+    ensure_own_location(context, encode_context.stream)
     for key in context.partition_keys:
         try:
             _encode_partition(published, encode_context, database, asset, key)
@@ -139,25 +204,6 @@ def encode_partitions(
             progress.warning("%s: failed", key, extra={"key": key})
             failures[key] = error
     return failures
-
-
-def raise_failures(
-    failures: Mapping[str, PipelineError], tried: int, *, done: str = "published"
-) -> None:
-    """Fail the run if some of its batches failed; `done` is the state of the others.
-
-    Raises:
-        Failure: with the first reasons by batch.
-    """
-    if failures:
-        waiting = sum(isinstance(error, WaitsError) for error in failures.values())
-        others = "those that do not wait are" if waiting else "others are"
-        raise dg.Failure(
-            f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
-            f"{summarize_errors(failures.values())}",
-            metadata=errors_by_batch(failures),
-            allow_retries=False,
-        )
 
 
 def _encode_partition(

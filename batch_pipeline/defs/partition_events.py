@@ -1,6 +1,7 @@
 """Events of the steps that encode or load partitions: materializations, and failures by batch."""
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,12 +10,19 @@ from typing import Self, cast
 
 import dagster as dg
 
-from batch_pipeline.defs.metadata import generation_of
+from batch_pipeline.defs.instance.code_locations import ensure_only_location
+from batch_pipeline.defs.metadata import generation_of, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG, DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch
-from batch_pipeline.model.errors import BatchDataError, PipelineError, RetryableError
+from batch_pipeline.model.errors import (
+    BatchDataError,
+    ConfigurationError,
+    PipelineError,
+    RetryableError,
+)
 from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.stream import Stream
 
 MAX_REASONS = 20  # a run page shows messages whole
 
@@ -92,8 +100,13 @@ class Materializations:
         """Report a published batch; `is_repeated` if an earlier run or try may have reported it."""
         if self.is_awaited:
             self._held.append(event)
-        elif not (is_repeated and self._is_shown(event)):
-            self.context.log_event(event)
+            return
+        if is_repeated and event.partition is not None:
+            instance, key = self.context.instance, event.partition
+            shown = latest_generation(instance, event.asset_key, key)
+            if 0 < generation_of(event) <= shown:
+                return
+        self.context.log_event(event)
 
     def check_downstream(self, blocking: Sequence[str]) -> None:
         """Fail the step if blocking checks failed and an asset of the run waits for it.
@@ -129,15 +142,6 @@ class Materializations:
     def _log_held(self) -> None:
         while self._held:
             self.context.log_event(self._held.pop(0))
-
-    def _is_shown(self, event: dg.AssetMaterialization) -> bool:
-        assert event.partition is not None  # noqa: S101 - only partitions are materialized here
-        of_key = dg.AssetRecordsFilter(
-            asset_key=event.asset_key, asset_partitions=[event.partition]
-        )
-        records = self.context.instance.fetch_materializations(of_key, limit=1).records
-        last = generation_of(records[0].asset_materialization) if records else 0
-        return 0 < generation_of(event) <= last
 
 
 def _output(events: list[dg.AssetMaterialization]) -> dg.Output[None]:
@@ -177,12 +181,48 @@ def infrastructure_failure(
     return dg.Failure(reasons, allow_retries=False)
 
 
+def ensure_own_location(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, stream: Stream
+) -> None:
+    """Check that no sensor of another code location launches batches of a stream.
+
+    Raises:
+        Failure: one does; the step has done nothing.
+    """
+    origin = context.run.remote_job_origin
+    location = None if origin is None else origin.repository_origin.code_location_origin
+    name = None if location is None else location.location_name
+    try:
+        ensure_only_location(context.instance, stream, name, time.time())
+    except ConfigurationError as error:
+        raise dg.Failure(str(error), allow_retries=False) from error
+
+
 def repeated(run: dg.DagsterRun) -> set[str]:
     """Return the ids of a run and of the runs that it repeats because their processes died."""
     if RETRY_TAG not in run.tags:
         return {run.run_id}
     ids = (run.run_id, run.parent_run_id, run.root_run_id)
     return {run_id for run_id in ids if run_id is not None}
+
+
+def raise_failures(
+    failures: Mapping[str, PipelineError], tried: int, *, done: str = "published"
+) -> None:
+    """Fail the run if some of its batches failed; `done` is the state of the others.
+
+    Raises:
+        Failure: with the first reasons by batch.
+    """
+    if failures:
+        waiting = sum(isinstance(error, WaitsError) for error in failures.values())
+        others = "those that do not wait are" if waiting else "others are"
+        raise dg.Failure(
+            f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
+            f"{summarize_errors(failures.values())}",
+            metadata=errors_by_batch(failures),
+            allow_retries=False,
+        )
 
 
 def already_published_by_run(

@@ -1,37 +1,68 @@
-"""The asset whose partitions are a stream's batches in its targets.
+"""Loading a stream's batches into its targets: the asset, the Dagster job and the sensor.
 
-Sensors launch a Dagster job of its own, which loads pending batches in the order of publishing,
-those of late arrivals and backfills included. Materializing partitions loads these batches, again
-if they were loaded before.
+The sensor launches a Dagster job, which loads pending batches in the order of publishing, those of
+late arrivals and backfills included. Materializing partitions of the asset loads these batches,
+again if they were loaded before.
+
+A tick without new publishes or loads executes two short queries. Batches that were asked for again,
+but not loaded, are found every ten minutes.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.assets.batches import raise_failures
-from batch_pipeline.defs.assets.partition_events import (
+from batch_pipeline.defs.jobs import op_job
+from batch_pipeline.defs.metadata import generation_of, loaded_materialization, loading_runs
+from batch_pipeline.defs.names import (
+    MAX_RETRIES_TAG,
+    PRIORITY_TAG,
+    STREAM_TAG,
+    batches_key,
+    group,
+    load_job,
+    loaded_key,
+    partitions_of,
+)
+from batch_pipeline.defs.partition_events import (
     NOTHING,
     Materializations,
     WaitsError,
+    ensure_own_location,
     infrastructure_failure,
+    raise_failures,
     repeated,
 )
-from batch_pipeline.defs.metadata import loaded_materialization
-from batch_pipeline.defs.names import batches_key, group, loaded_key, partitions_of
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.runs import (
+    UNFINISHED,
+    materializes,
+    priority,
+    runs_about_to_be_repeated,
+    sensor_status,
+)
+from batch_pipeline.defs.sensors import SensorCursor, check_code_location
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, PipelineError
-from batch_pipeline.model.load import PostgresTarget, Target
+from batch_pipeline.model.load import LoadedGeneration, PostgresTarget, Target
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.load import Outcome
+from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
 _MAX_WAITS = 120
 _PAUSE_SECONDS = 15
+_INTERVAL_SECONDS = 10
+_MAX_EVENTS = 500
+_MOST_QUIET_SECONDS = 600
+_FIRST_PAUSE_SECONDS = 600
+_LONGEST_PAUSE_SECONDS = 86_400
+_ALL_LOADED = "everything that is published is loaded."
 
 
 def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -59,6 +90,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
     ) -> Iterator[dg.Output[None]]:
         pipeline = batch_pipeline.pipeline
         with Materializations(context) as events:
+            ensure_own_location(context, stream)
             try:
                 labels = _published_labels(pipeline.database, stream, context.partition_keys)
             except PipelineError as error:
@@ -220,3 +252,155 @@ def _published_labels(database: Database, stream: Stream, keys: Collection[str])
             allow_retries=False,
         )
     return [asset.key_of(batch) for batch in batches]
+
+
+def load_due_job(stream: Stream) -> dg.JobDefinition:
+    """Build the Dagster job that loads the pending batches of a stream into its targets."""
+
+    @dg.op(name=f"{load_job(stream)}_due", out=dg.Out(dg.Nothing))
+    def load_due(context: dg.OpExecutionContext, batch_pipeline: PipelineResource) -> None:
+        ensure_own_location(context, stream)
+        load_into_targets(context, batch_pipeline.pipeline, stream)
+
+    return op_job(
+        load_job(stream),
+        load_due,
+        f"Loads published batches of {stream.name} that its targets do not have yet, in the "
+        f"order of publishing, and materializes {loaded_key(stream).to_user_string()}.",
+        tags={STREAM_TAG: stream.name},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadCursor(SensorCursor):
+    """The cursor of the sensor.
+
+    `runs` counts the requested runs. `published` are the publish counts of the stream's jobs at the
+    last tick, `mark` is the load up to which all are materialized in Dagster, and `is_quiet` is
+    true if nothing was due then, at `looked_at`. `loaded` and `due` were counted at the last
+    launch, at `launched_at`; `failures` launches in a row loaded nothing. These four are 0 if
+    everything is loaded or something was published since. Times are seconds since 1970.
+    """
+
+    runs: int = 0
+    published: Mapping[str, int] = field(default_factory=dict)
+    mark: int = 0
+    is_quiet: bool = False
+    loaded: int = 0
+    due: int = 0
+    failures: int = 0
+    launched_at: float = 0
+
+    def launched(self, loaded: int, due: int, now: float) -> "LoadCursor | None":
+        """Return the cursor after a launch; None if it is too early to repeat it."""
+        has_failed = bool(self.launched_at) and (loaded, due) == (self.loaded, self.due)
+        failures = self.failures + 1 if has_failed else 0
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0**self.failures, _LONGEST_PAUSE_SECONDS)
+        if has_failed and now - self.launched_at < pause:
+            return None
+        return replace(
+            self,
+            runs=self.runs + 1,
+            loaded=loaded,
+            due=due,
+            failures=failures,
+            launched_at=now,
+        )
+
+    def settled(self) -> "LoadCursor":
+        """Forget the last launch: the next pending batches are others, even if as many."""
+        return replace(self, loaded=0, due=0, failures=0, launched_at=0)
+
+
+def loads_sensor(stream: Stream) -> dg.SensorDefinition:
+    """Build the sensor. Any tick may be repeated or lost."""
+    checked = CheckedInventory()  # of this process
+
+    @dg.sensor(
+        name=load_job(stream),
+        job_name=load_job(stream),
+        minimum_interval_seconds=_INTERVAL_SECONDS,
+        default_status=sensor_status(stream),
+        description=f"Launches loads of {stream.name} into its targets.",
+    )
+    def loads(
+        context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource
+    ) -> dg.SensorResult | dg.SkipReason:
+        pipeline, cursor = batch_pipeline.pipeline, LoadCursor.of_cursor(context.cursor)
+        try:
+            check_code_location(context, stream, cursor, time.time())
+            ensure_inventory_current(pipeline.database, stream, checked)
+            return _tick(pipeline, stream, context.instance, cursor)
+        except PipelineError as error:
+            return dg.SkipReason(str(error))
+
+    return loads
+
+
+def _tick(
+    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: LoadCursor
+) -> dg.SensorResult:
+    loads, now = pipeline.database.loads, time.time()
+    targets = [target.name for target in stream.targets]
+    counts = pipeline.database.change_feed.publish_counts(stream.name)
+    published = {str(job): count for job, count in counts.items()}
+    is_same = published == cursor.published and loads.cursor(stream.name, targets) == cursor.mark
+    if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
+        return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
+    runs = [
+        *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
+        *runs_about_to_be_repeated(instance),
+    ]
+    if any(materializes(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
+        return dg.SensorResult(skip_reason="a load is running.", cursor=cursor.cursor())
+    mark = loads.cursor(stream.name, targets)
+    new = list(islice(loads.in_all_targets(stream.name, targets, cursor.mark), _MAX_EVENTS))
+    if len(new) == _MAX_EVENTS:
+        mark = new[-1].mark
+    missing = [loaded for loaded in new if not _is_materialized(instance, stream, loaded)]
+    statuses = loads.target_statuses(stream.name, targets)
+    due, loaded = sum(one.due for one in statuses), sum(one.loaded for one in statuses)
+    if not due or published != cursor.published:
+        cursor = cursor.settled()
+    launched = cursor.launched(loaded, due, now) if due else None
+    after = replace(
+        launched or cursor, published=published, mark=mark, is_quiet=not due, looked_at=now
+    )
+    requests = [] if launched is None else [_request(stream, launched)]
+    reason = _ALL_LOADED
+    if due:
+        errors = (status.error for status in statuses if status.error is not None)
+        reason = f"Loads that wait after failures: {due}: {next(errors, 'reason unknown')}"
+    return dg.SensorResult(
+        run_requests=requests,
+        asset_events=[loaded_materialization(stream, one) for one in missing],
+        cursor=after.cursor(),
+        skip_reason=None if requests or missing else reason,
+    )
+
+
+def _is_materialized(
+    instance: dg.DagsterInstance, stream: Stream, loaded: LoadedGeneration
+) -> bool:
+    """Return whether an event of a batch includes its newest load of that generation.
+
+    Not the run of the event: a run that repeats another one reports the loads of both.
+    """
+    of_key = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[loaded.label])
+    records = instance.fetch_materializations(of_key, limit=len(loaded.loads)).records
+    return any(
+        generation_of(event) == loaded.generation and loaded.loads[-1].run_id in loading_runs(event)
+        for event in (record.asset_materialization for record in records)
+    )
+
+
+def _request(stream: Stream, cursor: LoadCursor) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{stream.name}:load:{cursor.runs}:{cursor.launched_at:.0f}",
+        tags={
+            STREAM_TAG: stream.name,
+            MAX_RETRIES_TAG: "0",
+            # That of new files: below them, a load would never run on a machine that is behind.
+            PRIORITY_TAG: str(priority(cursor.launched_at)),
+        },
+    )

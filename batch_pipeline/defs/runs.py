@@ -1,0 +1,189 @@
+"""Dagster runs of a stream's assets: their partitions, their priority, and their cancellation.
+
+A run is CANCELED in Dagster only if a person cancelled it; one whose process was stopped or died
+has failed. So batches of cancelled runs wait for a person, and those of failed runs are launched
+again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.names import (
+    CLOSED_TAG,
+    DRAIN_TAG,
+    LAUNCH_TAG,
+    PARTITION_TAG,
+    PRIORITY_TAG,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    STREAM_TAG,
+    WILL_RETRY_TAG,
+)
+from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.model.stream import Automation, Stream
+
+_TURN_SECONDS = 30
+_NEW_FILES = 2**32  # keeps priorities of new files above 0
+_REPEATED_WITHIN = timedelta(minutes=5)
+_OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by so much
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
+    """Return the priority of a run that is launched now; `ahead` runs of its stream are queued.
+
+    Runs execute in the order of their launch, except that each run ahead counts as a delay of half
+    a minute, so that streams alternate and no run waits for ever. Runs that a person launches have
+    priority 0, between new files and backfills.
+    """
+    launched = round(now) + _TURN_SECONDS * ahead
+    return -launched - 1 if is_backfill else _NEW_FILES - launched
+
+
+def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
+    """Return the tags of a run that a schedule requests."""
+    return {PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
+
+
+def sensor_status(*streams: Stream) -> dg.DefaultSensorStatus:
+    """Return whether a sensor of streams runs by default."""
+    is_running = any(stream.dagster.automation is Automation.RUNNING for stream in streams)
+    return dg.DefaultSensorStatus.RUNNING if is_running else dg.DefaultSensorStatus.STOPPED
+
+
+def schedule_status(*streams: Stream) -> dg.DefaultScheduleStatus:
+    """Return whether a schedule of streams runs by default."""
+    return dg.DefaultScheduleStatus(sensor_status(*streams).value)
+
+
+def materializes(
+    instance: dg.DagsterInstance, run: dg.DagsterRun, job: str, asset_key: dg.AssetKey
+) -> bool:
+    """Return whether a run materializes an asset; `job` is the Dagster job that does.
+
+    Runs of a selection name their assets. For a run of a whole Dagster job that is not one of ours
+    (no stream tag), the events of its creation name them.
+    """
+    if run.job_name == job or asset_key in (run.asset_selection or ()):
+        return True
+    if run.asset_selection is not None or STREAM_TAG in run.tags:
+        return False
+    planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    events = (log.dagster_event for log in instance.all_logs(run.run_id, of_type=planned))
+    return any(event is not None and event.asset_key == asset_key for event in events)
+
+
+def partition_keys_of(run: dg.DagsterRun, order: KeyOrder) -> list[str]:
+    """Return the partition keys of a run; none if the first or last of its range was deleted."""
+    if PARTITION_TAG in run.tags:
+        return [run.tags[PARTITION_TAG]]
+    return order.between(run.tags.get(RANGE_START_TAG), run.tags.get(RANGE_END_TAG))
+
+
+@dataclass(frozen=True, slots=True)
+class AssetRuns:
+    """The queued and running runs of an asset."""
+
+    runs: Sequence[dg.DagsterRun]
+
+    @property
+    def by_sensors(self) -> int:
+        """Number of runs that sensors launched."""
+        return sum(LAUNCH_TAG in run.tags for run in self.runs)
+
+    @property
+    def is_one_waiting(self) -> bool:
+        """Whether a run that a sensor launched is still queued."""
+        queued = dg.DagsterRunStatus.QUEUED
+        return any(run.status is queued and LAUNCH_TAG in run.tags for run in self.runs)
+
+    def keys(self, order: KeyOrder) -> set[str]:
+        """Return the partition keys of all runs; `order` is read only if there is a run."""
+        return {key for run in self.runs for key in partition_keys_of(run, order)}
+
+
+def unfinished_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
+    """Find the queued and running runs of an asset."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+    return AssetRuns(
+        [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
+    )
+
+
+def reporting_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
+    """Find the runs of an asset that will report what they published.
+
+    These are unfinished runs, and runs whose process died and that Dagster is about to repeat.
+    """
+    runs = runs_about_to_be_repeated(instance)
+    repeated = [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
+    return AssetRuns([*unfinished_runs(instance, asset).runs, *repeated])
+
+
+def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
+    """Find the failed runs that Dagster is about to repeat.
+
+    Leaves out runs older than five minutes, which the daemon would have repeated by now, and runs
+    of our commands: Dagster tags these too, but they belong to no code location.
+    """
+    since = datetime.now(UTC) - _REPEATED_WITHIN
+    failed = dg.RunsFilter(
+        statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=since
+    )
+    return [
+        run
+        for run in instance.get_runs(failed)
+        if run.is_complete_and_waiting_to_retry and DRAIN_TAG not in run.tags
+    ]
+
+
+def ended_runs(
+    instance: dg.DagsterInstance, since: float, *statuses: dg.DagsterRunStatus
+) -> Sequence[dg.DagsterRun]:
+    """Find the runs that ended with one of some statuses since a time, in seconds since 1970."""
+    updated_after = datetime.fromtimestamp(max(since - _OVERLAP_SECONDS, 0), UTC)
+    return instance.get_runs(dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
+
+
+def cancel_batches(
+    pipeline: Pipeline, instance: dg.DagsterInstance, streams: Iterable[Stream], run: dg.DagsterRun
+) -> int:
+    """Cancel the batches of streams that a cancelled run had; return their number.
+
+    A tag marks the run as done: batches that a person retries afterwards stay as they are.
+    """
+    if CLOSED_TAG in run.tags:
+        return 0
+    assets = [asset for stream in streams for asset in (batches_of(stream), backfills_of(stream))]
+    ours = [asset for asset in assets if materializes(instance, run, asset.job, asset.asset_key)]
+    if not ours:
+        return 0
+    batch_ids: list[int] = []
+    for asset in ours:
+        keys = {*partition_keys_of(run, asset.order(instance))}
+        batches = [status.batch for status in asset.statuses(pipeline.database)]
+        batch_ids += [batch.id for batch in batches if asset.key_of(batch) in keys]
+    closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
+    instance.add_run_tags(run.run_id, {CLOSED_TAG: "cancelled"})
+    return closed.batches
+
+
+def cancel_batches_since(
+    pipeline: Pipeline, instance: dg.DagsterInstance, stream: Stream, since: float
+) -> int:
+    """Cancel the batches of runs that were cancelled since a time, in seconds since 1970.
+
+    Sensors that launch call it first, because they may be evaluated before the sensor of run ends.
+    """
+    runs = ended_runs(instance, since, dg.DagsterRunStatus.CANCELED)
+    return sum(cancel_batches(pipeline, instance, [stream], run) for run in runs)

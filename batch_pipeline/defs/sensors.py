@@ -1,0 +1,473 @@
+"""Sensors that launch batches, follow the ends of runs, and watch the stream files.
+
+A tick that launches compares the inventory with Dagster and launches what is due, so that any tick
+may be repeated, or lost in a crash. `dagster.yaml` limits how many runs execute at a time.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import dagster as dg
+
+from batch_pipeline.app import Pipeline
+from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
+from batch_pipeline.defs.instance.code_locations import ensure_only_location
+from batch_pipeline.defs.metadata import (
+    backfill_observation,
+    changed_observation,
+    discovery_materialization,
+    discovery_metadata,
+    stream_observation,
+)
+from batch_pipeline.defs.names import (
+    LAUNCH_TAG,
+    MAX_RETRIES_TAG,
+    PRIORITY_TAG,
+    RUN_ENDS_SENSOR,
+    STREAM_FILES_SENSOR,
+    identifier,
+    run_tags,
+)
+from batch_pipeline.defs.partition_sync import PartitionSync, SyncPlan, TickResult
+from batch_pipeline.defs.partitions import (
+    KeyOrder,
+    PartitionedAsset,
+    RunGroups,
+    backfills_of,
+    batches_of,
+)
+from batch_pipeline.defs.resources import PipelineResource, lands_in_s3
+from batch_pipeline.defs.runs import (
+    cancel_batches,
+    cancel_batches_since,
+    ended_runs,
+    priority,
+    sensor_status,
+    unfinished_runs,
+)
+from batch_pipeline.model.backfill import Progress
+from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
+from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.stream import Automation, Stream
+from batch_pipeline.storage.filesystem import FileSystem
+from batch_pipeline.storage.s3 import S3FileSystem
+
+NEW_FILES_SECONDS = 4  # the daemon evaluates sensors every 5 s: more would skip every other time
+_PLANNED_SECONDS = 30
+_RUN_ENDS_SECONDS = 10
+_STREAM_FILES_SECONDS = 60
+_FAILED = "its run failed without closing it"
+_Event = dg.AssetMaterialization | dg.AssetObservation
+_Result = dg.SensorResult | dg.SkipReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorCursor:
+    """The cursor of a sensor, stored as JSON; each field has a default."""
+
+    looked_at: float = 0
+
+    @classmethod
+    def of_cursor(cls, cursor: str | None) -> Self:
+        """Parse a cursor; one with unknown fields, of another release, is ignored."""
+        values = json.loads(cursor) if cursor else {}
+        return cls(**values) if values.keys() <= {one.name for one in fields(cls)} else cls()
+
+    def cursor(self) -> str:
+        """Format the cursor."""
+        return json.dumps(asdict(self))
+
+
+def check_code_location(
+    context: dg.SensorEvaluationContext, stream: Stream, cursor: SensorCursor, now: float
+) -> None:
+    """Check that no other code location launches the stream: in a first tick, and once a minute.
+
+    Raises:
+        ConfigurationError: another one does.
+    """
+    origin = context.code_location_origin
+    if now // 60 != cursor.looked_at // 60:  # the states of all sensors are read
+        location = None if origin is None else origin.location_name
+        ensure_only_location(context.instance, stream, location, now)
+
+
+_AT_ONCE = 3
+_FIRST_PAUSE_SECONDS = 60
+_LONGEST_PAUSE_SECONDS = 1_800
+_MOST_DOUBLINGS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCursor(SensorCursor):
+    """The cursor of a sensor that launches batches.
+
+    `runs` counts the requested runs, so that run keys are unique; `tries` counts launches of keys
+    that are still due, the last one at `launched_at`; `looked_at` is the time of the last tick, and
+    `open_jobs` are the backfills that were unfinished then. `stream` tells other code locations
+    what the sensor launches. Times are seconds since 1970.
+    """
+
+    runs: int = 0
+    tries: Mapping[str, int] = field(default_factory=dict)
+    launched_at: Mapping[str, float] = field(default_factory=dict)
+    open_jobs: Sequence[str] = ()
+    stream: str = ""
+
+    def retries_exhausted(self, key: str) -> bool:
+        """Return whether a key is still due after three launches."""
+        return self.tries.get(key, 0) >= _AT_ONCE
+
+    def is_early(self, key: str) -> bool:
+        """Return whether it is too early, at `looked_at`, to launch a key again.
+
+        After the third launch the delay is a minute; it doubles each time, up to half an hour.
+        """
+        if not self.retries_exhausted(key):
+            return False
+        doublings = min(self.tries[key] - _AT_ONCE, _MOST_DOUBLINGS)
+        pause = min(_FIRST_PAUSE_SECONDS << doublings, _LONGEST_PAUSE_SECONDS)
+        return self.looked_at < self.launched_at.get(key, 0) + pause
+
+    def after(self, launched: Collection[str], due: Collection[str], runs: int) -> "LaunchCursor":
+        """Return the cursor after launches; it forgets keys that are not `due`."""
+        tries = {key: self.tries.get(key, 0) + (key in launched) for key in due}
+        times = {**self.launched_at, **dict.fromkeys(launched, self.looked_at)}
+        return replace(
+            self,
+            runs=self.runs + runs,
+            tries={key: count for key, count in tries.items() if count},
+            launched_at={key: times[key] for key in due if key in times},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """Runs to request, the cursor afterwards, and the number of keys that wait for a retry."""
+
+    requests: Sequence[dg.RunRequest]
+    cursor: LaunchCursor
+    waiting: int = 0
+
+
+def plan_launches(
+    instance: dg.DagsterInstance,
+    stream: Stream,
+    asset: PartitionedAsset,
+    statuses: Iterable[BatchStatus],
+    order: KeyOrder,
+    cursor: LaunchCursor,
+) -> LaunchPlan:
+    """Choose the due keys that no queued or running run has; `cursor.looked_at` is now.
+
+    `order` has the keys of the asset in Dagster's order, new ones at the end. At most
+    `runs_at_once` runs that sensors launched are queued or running, and no more statuses are read
+    than needed for that. A batch that is unpublished after three launches is launched with growing
+    delays, and alone if it was started: it may delay the others. While a run is queued, a last
+    group that is not full waits for more batches: many small runs would keep a machine that is
+    behind from catching up.
+    """
+    unfinished = unfinished_runs(instance, asset)
+    most = max(stream.dagster.runs_at_once - unfinished.by_sensors, 0)
+    if not most:
+        return LaunchPlan(requests=[], cursor=cursor)
+    taken = unfinished.keys(order)
+    groups = RunGroups(order=order, most=most, size=stream.dagster.partitions_per_run)
+    seen: list[str] = []
+    is_complete = True
+    for status in statuses:
+        key = asset.key_of(status.batch)
+        if key in taken or not due_batches((status,), retry_failed=False):
+            continue
+        alone = cursor.retries_exhausted(key) and status.state is BatchState.INTERRUPTED
+        if not cursor.is_early(key) and not groups.takes(key, status.batch.job, alone=alone):
+            is_complete = False
+            break
+        seen.append(key)
+    if is_complete and unfinished.is_one_waiting:
+        groups.leave_open()
+    still_due = [*seen, *(key for key in cursor.tries if key in taken)]
+    if not is_complete:  # keys behind those examined may still be due
+        last = max((order.positions.get(key, -1) for key in seen), default=-1)
+        still_due += [key for key in cursor.tries if order.positions.get(key, -1) > last]
+    return LaunchPlan(
+        requests=[
+            _request(stream, asset, group, cursor, place, ahead=unfinished.by_sensors + place - 1)
+            for place, group in enumerate(groups.groups, start=1)
+        ],
+        cursor=cursor.after(
+            {key for group in groups.groups for key in group}, still_due, len(groups.groups)
+        ),
+        waiting=sum(cursor.is_early(key) for key in seen),
+    )
+
+
+def _request(
+    stream: Stream,
+    asset: PartitionedAsset,
+    group: Sequence[str],
+    cursor: LaunchCursor,
+    place: int,
+    *,
+    ahead: int,
+) -> dg.RunRequest:
+    first, last = group[0], group[-1]
+    is_backfill = JobKind.BACKFILL in asset.kinds
+    rank = priority(cursor.looked_at, ahead=ahead, is_backfill=is_backfill)
+    return dg.RunRequest(
+        run_key=f"{asset.set_name}:{first}:{last}:{cursor.runs + place}",
+        job_name=asset.job,
+        tags={
+            LAUNCH_TAG: "new",
+            MAX_RETRIES_TAG: "0",  # the sensor launches what a dead run leaves
+            **asset.tags_of(first),
+            **run_tags(stream, first, last),
+            PRIORITY_TAG: str(rank),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Findings:
+    """What a tick found before it launches anything; `cursor` is the tick's own."""
+
+    sync: SyncPlan
+    cursor: LaunchCursor
+    events: Sequence[_Event]
+    before_reason: str = ""  # what precedes the reason for launching nothing
+    after_reasons: Sequence[str] = ()
+
+
+def _launch(
+    context: dg.SensorEvaluationContext,
+    pipeline: Pipeline,
+    stream: Stream,
+    asset: PartitionedAsset,
+    find: Callable[[LaunchCursor], _Findings],
+) -> _Result:
+    cursor = LaunchCursor.of_cursor(context.cursor)
+    now = time.time()
+    try:
+        check_code_location(context, stream, cursor, now)
+        cancel_batches_since(pipeline, context.instance, stream, cursor.looked_at)
+        found = find(replace(cursor, looked_at=now, stream=stream.name))
+        sync = found.sync
+        plan = plan_launches(
+            context.instance, stream, asset, sync.statuses, sync.order, found.cursor
+        )
+    except PipelineError as error:
+        return dg.SkipReason(str(error))
+    waiting = f"batches that wait for another attempt: {plan.waiting}."
+    reason = found.before_reason + (waiting if plan.waiting else "nothing is due.")
+    is_empty = not (plan.requests or sync.new_keys or found.events)
+    return dg.SensorResult(
+        run_requests=list(plan.requests),
+        dynamic_partitions_requests=[asset.partitions.build_add_request(list(sync.new_keys))],
+        asset_events=[*found.events],
+        cursor=plan.cursor.cursor(),
+        skip_reason=" ".join([reason, *found.after_reasons]) if is_empty else None,
+    )
+
+
+def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
+    """Build the sensor that registers new files, plans batches and launches them."""
+    state = PartitionSync()  # of this process; a new process compares everything first
+    asset, is_own = batches_of(stream), stream.user_table is None
+    action = "Registers, plans and launches files that land in"
+
+    sensor = dg.sensor(
+        name=f"{identifier(stream)}_new_files",
+        job_name=asset.job,
+        minimum_interval_seconds=NEW_FILES_SECONDS,
+        default_status=sensor_status(stream),
+        description=(
+            f"{action if is_own else 'Plans and launches files that are listed in'} "
+            f"{stream.source.place}."
+        ),
+    )
+
+    def tick(
+        context: dg.SensorEvaluationContext, pipeline: Pipeline, filesystem: FileSystem | None
+    ) -> _Result:
+        def find(cursor: LaunchCursor) -> _Findings:
+            result = state.register_and_plan(
+                pipeline, stream, context.instance, drain=False, filesystem=filesystem
+            )
+            for error in result.errors:
+                context.log.warning(str(error))
+            known = f"Files known: {result.registered.found}, "
+            return _Findings(
+                sync=result.sync,
+                cursor=cursor,
+                events=_discovery_events(pipeline, stream, result, context.instance),
+                before_reason=known if is_own else "",
+                after_reasons=[str(error) for error in result.errors],
+            )
+
+        return _launch(context, pipeline, stream, asset, find)
+
+    if lands_in_s3(stream):
+
+        @sensor
+        def new_objects(
+            context: dg.SensorEvaluationContext,
+            batch_pipeline: PipelineResource,
+            batch_pipeline_s3: dg.ResourceParam[Any],  # S3Resource: importing it takes 0.5 s
+        ) -> _Result:
+            client = batch_pipeline_s3.get_client()
+            return tick(context, batch_pipeline.pipeline, S3FileSystem(lambda: client))
+
+        return new_objects
+
+    @sensor
+    def new_files(context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource) -> _Result:
+        return tick(context, batch_pipeline.pipeline, None)
+
+    return new_files
+
+
+def _discovery_events(
+    pipeline: Pipeline, stream: Stream, result: TickResult, instance: dg.DagsterInstance
+) -> list[_Event]:
+    """Return the events for new files, for batches that Dagster misses, and for a changed status.
+
+    Raises:
+        PipelineError: the user's table cannot be read.
+    """
+    unseen: list[_Event] = list(result.sync.unseen)
+    is_own = stream.user_table is None
+    if not (result.registered.new_items if is_own else result.planned.batches):
+        return [*unseen, *changed_observation(pipeline, stream, instance)]
+    status = stream_observation(pipeline, stream)
+    metadata = discovery_metadata(result.registered, result.planned.batches, status, result.errors)
+    return [discovery_materialization(stream, metadata), *unseen, status]
+
+
+def planned_sensor(stream: Stream) -> dg.SensorDefinition:
+    """Build the sensor that launches batches of a stream whose files a schedule registers."""
+    state, asset = PartitionSync(), batches_of(stream)
+
+    @dg.sensor(
+        name=f"{identifier(stream)}_planned",
+        job_name=asset.job,
+        minimum_interval_seconds=_PLANNED_SECONDS,
+        default_status=sensor_status(stream),
+        description=(
+            f"Launches planned and interrupted batches of {stream.name}; the schedule registers "
+            f"new files."
+        ),
+    )
+    def planned(context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource) -> _Result:
+        pipeline = batch_pipeline.pipeline
+
+        def find(cursor: LaunchCursor) -> _Findings:
+            pipeline.database.jobs.check_not_paused(stream.name)
+            sync = state.plan(pipeline, stream, asset, context.instance)
+            changed = changed_observation(pipeline, stream, context.instance)
+            return _Findings(sync=sync, cursor=cursor, events=[*sync.unseen, *changed])
+
+        return _launch(context, pipeline, stream, asset, find)
+
+    return planned
+
+
+def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
+    """Build the sensor that launches batches of backfills, whatever has planned them."""
+    state, asset = PartitionSync(), backfills_of(stream)
+
+    @dg.sensor(
+        name=f"{identifier(stream)}_backfill",
+        job_name=asset.job,
+        minimum_interval_seconds=_PLANNED_SECONDS,
+        default_status=sensor_status(stream),
+        description=f"Launches batches of backfills of {stream.name}.",
+    )
+    def backfills(context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource) -> _Result:
+        pipeline = batch_pipeline.pipeline
+
+        def find(cursor: LaunchCursor) -> _Findings:
+            sync = state.plan(pipeline, stream, asset, context.instance)
+            open_jobs = pipeline.database.change_feed.open_backfills(stream.name)
+            ended = _ended_backfills(pipeline, stream, {*cursor.open_jobs} - {*open_jobs})
+            return _Findings(
+                sync=sync,
+                cursor=replace(cursor, open_jobs=open_jobs),
+                events=[*sync.unseen, *(backfill_observation(stream, one) for one in ended)],
+            )
+
+        return _launch(context, pipeline, stream, asset, find)
+
+    return backfills
+
+
+def _ended_backfills(pipeline: Pipeline, stream: Stream, names: Set[str]) -> list[Progress]:
+    """Return the progress of backfills that were open at the last tick and are finished."""
+    if not names:
+        return []
+    progress = pipeline.database.backfills.of_stream(stream.name)
+    return [one for one in progress if one.job in names and one.is_finished]
+
+
+def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
+    """Build the sensor; its cursor is the time of the last tick, in seconds since 1970."""
+
+    @dg.sensor(
+        name=RUN_ENDS_SENSOR,
+        minimum_interval_seconds=_RUN_ENDS_SECONDS,
+        default_status=sensor_status(*streams),
+        description="Closes attempts of failed runs, and cancels batches of cancelled runs.",
+    )
+    def run_ends(
+        context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource
+    ) -> dg.SkipReason:
+        pipeline = batch_pipeline.pipeline
+        now = time.time()
+        since = float(context.cursor or now)
+        ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+        closed = cancelled = 0
+        try:
+            for run in ended_runs(context.instance, since, *ended):
+                if run.status is dg.DagsterRunStatus.CANCELED:
+                    cancelled += cancel_batches(pipeline, context.instance, streams, run)
+                else:
+                    closed += pipeline.database.run_ends.close_failed(run.run_id, _FAILED)
+        except PipelineError as error:
+            return dg.SkipReason(str(error))  # the next tick starts at the same time
+        context.update_cursor(str(now))
+        advice = " Materialize them, or run `batch-pipeline jobs retry JOB`." if cancelled else ""
+        return dg.SkipReason(
+            f"Attempts of failed runs closed: {closed}. Batches cancelled: {cancelled}.{advice}"
+        )
+
+    return run_ends
+
+
+def stream_files_sensor(
+    folder: Path, loaded: Mapping[str, Stream], automation: Automation
+) -> dg.SensorDefinition:
+    """Build the sensor; its ticks fail while a file is invalid, with file, line and problem."""
+
+    @dg.sensor(
+        name=STREAM_FILES_SENSOR,
+        minimum_interval_seconds=_STREAM_FILES_SECONDS,
+        default_status=dg.DefaultSensorStatus(automation.value.upper()),
+        description=f"Reads the stream files in {folder}; fails while one is invalid.",
+    )
+    def stream_files() -> dg.SkipReason:
+        streams, problems = load_valid_streams(folder)
+        if problems:
+            raise invalid_files_error(problems)
+        names = sorted({*streams, *loaded})
+        changed = [name for name in names if streams.get(name) != loaded.get(name)]
+        if not changed:
+            return dg.SkipReason(f"Streams without changes: {len(loaded)}.")
+        return dg.SkipReason(
+            f"Changed streams: {', '.join(changed)}. Reload the code location to apply the changes."
+        )
+
+    return stream_files

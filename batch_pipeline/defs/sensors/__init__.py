@@ -1,1 +1,0 @@
-"""Sensors of streams and of the code location."""

@@ -1,0 +1,30 @@
+"""Fixtures of the tests of Dagster definitions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_pipeline.inventory.database import Database
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+
+_FOLDER = Path(__file__).parent
+# Dagster reads attributes of resources that pydantic deprecates, and warns of features we use.
+_IGNORED = ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ignore warnings of Dagster in the tests of this folder."""
+    for item in items:
+        if _FOLDER in item.path.parents:
+            for name in _IGNORED:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"), append=False)
+
+
+@pytest.fixture
+def scene(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` with twelve items of 10 bytes in four planned batches of three."""
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+        yield opened

@@ -1,0 +1,153 @@
+"""A stream that two code locations of a Dagster instance define."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import (
+    GrpcServerCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    SensorInstigatorData,
+)
+
+from batch_pipeline.defs.names import register_job
+from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.sensors import LaunchCursor
+from batch_pipeline_tests.defs.defs_fixture import DefsScene
+
+SENSOR = "orders_new_files"
+ORDERS = LaunchCursor(stream="orders").cursor()
+
+
+@pytest.fixture
+def scene(scene: DefsScene, tmp_path: Path) -> Iterator[DefsScene]:
+    """The stream `orders` in an instance that stores the states of sensors."""
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        yield replace(scene, instance=instance)
+
+
+def _repository(location: str) -> RemoteRepositoryOrigin:
+    server = GrpcServerCodeLocationOrigin(
+        host="localhost", socket="code.sock", location_name=location
+    )
+    return RemoteRepositoryOrigin(server, "__repository__")
+
+
+def _tick_elsewhere(
+    scene: DefsScene,
+    location: str = "etl",
+    *,
+    sensor: str = SENSOR,
+    cursor: str | None = ORDERS,
+    seconds_ago: float = 5,
+    status: InstigatorStatus = InstigatorStatus.DECLARED_IN_CODE,
+) -> None:
+    """Store what the daemon stores when it evaluates a sensor of a code location."""
+    scene.instance.add_instigator_state(
+        InstigatorState(
+            RemoteInstigatorOrigin(_repository(location), sensor),
+            InstigatorType.SENSOR,
+            status,
+            SensorInstigatorData(
+                cursor=cursor, last_tick_start_timestamp=time.time() - seconds_ago
+            ),
+        )
+    )
+
+
+def _tick(
+    scene: DefsScene, *, cursor: str | None = None, sensor: str = SENSOR, location: str = "copy"
+) -> dg.SensorResult | str:
+    """Evaluate a sensor of a code location; return its result, or why it refuses."""
+    definition = scene.definitions.resolve_sensor_def(sensor)
+    resources = {"batch_pipeline": PipelineResource()}
+    with dg.build_sensor_context(
+        instance=scene.instance, cursor=cursor, resources=resources
+    ) as context:
+        context._code_location_origin = _repository(location).code_location_origin
+        result = definition(context)
+    if isinstance(result, dg.SkipReason):
+        return str(result.skip_message)
+    assert isinstance(result, dg.SensorResult)
+    return result
+
+
+@pytest.mark.parametrize("sensor", [SENSOR, "orders_backfill"])
+def test_stream_of_two_locations_is_refused_by_the_second(scene: DefsScene, sensor: str) -> None:
+    _tick_elsewhere(scene)
+    reason = _tick(scene, sensor=sensor)
+    assert isinstance(reason, str)
+    for part in ("'orders'", "'etl'", "'copy'", "Remove the stream from one of the two"):
+        assert part in reason
+    assert scene.instance.get_dynamic_partitions("orders.batches") == []
+
+
+def test_first_location_goes_on_beside_a_second_that_was_refused(scene: DefsScene) -> None:
+    _tick_elsewhere(scene, "copy", cursor=None)
+    result = _tick(scene, location="etl")
+    assert isinstance(result, dg.SensorResult)
+    assert LaunchCursor.of_cursor(result.cursor).stream == "orders"
+    assert result.run_requests
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"location": "copy"},  # the location itself, before a restart
+        {"seconds_ago": 150},  # the location was renamed or removed
+        {"status": InstigatorStatus.STOPPED},
+        {"cursor": LaunchCursor(stream="clicks").cursor()},
+        {"cursor": "no JSON of ours"},
+        {"sensor": "other_sensor"},
+    ],
+)
+def test_location_goes_on_if_no_other_launches_the_stream(
+    scene: DefsScene, elsewhere: dict[str, object]
+) -> None:
+    _tick_elsewhere(scene, **elsewhere)  # type: ignore[arg-type]
+    assert isinstance(_tick(scene), dg.SensorResult)
+
+
+def test_first_by_name_of_two_locations_that_started_together_goes_on(scene: DefsScene) -> None:
+    for location in ("copy", "etl"):
+        _tick_elsewhere(scene, location)
+    assert isinstance(_tick(scene, location="copy"), dg.SensorResult)
+    assert "'copy' and 'etl'" in str(_tick(scene, location="etl"))
+
+
+def test_second_location_that_appears_later_is_noticed_within_a_minute(scene: DefsScene) -> None:
+    first = _tick(scene)
+    assert isinstance(first, dg.SensorResult)
+    _tick_elsewhere(scene)
+    late = LaunchCursor(stream="orders", looked_at=time.time() - 61)
+    assert "'etl'" in str(_tick(scene, cursor=late.cursor()))
+
+
+@pytest.mark.parametrize(("location", "is_refused"), [("copy", True), ("etl", False)])
+def test_run_of_the_second_location_fails_and_registers_nothing(
+    scene: DefsScene, location: str, is_refused: bool
+) -> None:
+    _tick_elsewhere(scene)
+    name = register_job(scene.stream)
+    job = scene.definitions.resolve_job_def(name)
+    run = scene.instance.create_run_for_job(
+        job_def=job, remote_job_origin=RemoteJobOrigin(_repository(location), name)
+    )
+    execute_run(InMemoryJob(job), run, scene.instance)
+    assert scene.run(run).is_success is not is_refused
+    failures = scene.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert ["'etl' and 'copy'" in str(one.dagster_event) for one in failures] == [True] * is_refused
+    assert bool(scene.instance.get_dynamic_partitions("orders.batches")) is not is_refused
