@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from sqlalchemy import Engine
 
-    from batch_pipeline.encode.readers.item_cuts import ItemCutter
-    from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+    from batch_pipeline.encode.readers.decoded_file import ItemCutter
+    from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 
 
 @dataclass(frozen=True)
@@ -238,15 +238,15 @@ class Pipeline:
                 raise
         return jobs.find(name, canonical)
 
-    def items_of(self, job: Job) -> "ItemTable":
+    def items_of(self, job: Job) -> "ReflectedMetaTable":
         """Return the table with the items of a job: a stream's, or a user's.
 
         Raises:
             PipelineError: the user's table cannot be read.
         """
         if job.stream is not None:
-            own = self.database.meta_table(job.stream)
-            if job.meta_table == own.name:
+            own = self.database.meta_table(job.stream).reflected()
+            if job.meta_table == own.canonical_name:
                 return own
             return self.meta_table(self.stream(job.stream)).reflected()
         terms = terms_of_job(self.database.engine, job)
@@ -281,7 +281,7 @@ class Pipeline:
         """Return the cutter of large files, or None if each file of the stream is one item."""
         if stream.max_item_bytes is None:
             return None
-        from batch_pipeline.encode.readers.item_cuts import ItemCutter  # pyarrow: 0.2 s
+        from batch_pipeline.encode.readers.decoded_file import ItemCutter  # pyarrow: 0.2 s
 
         return ItemCutter(stream=stream, most_bytes=stream.max_item_bytes)
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.planning import MetaTable
+from batch_pipeline.inventory.meta_tables.sources import StreamTable
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.encode import Encoded
 from batch_pipeline.model.manifest import Manifest
@@ -137,7 +137,7 @@ def everything(database: Database) -> list[list[tuple[object, ...]]]:
     return [query(database, f"SELECT * FROM batch_pipeline.{table} ORDER BY 1") for table in tables]  # noqa: S608 - names from the line above
 
 
-def unplanned(database: Database, table: MetaTable) -> tuple[int, int]:
+def unplanned(database: Database, table: StreamTable) -> tuple[int, int]:
     """Return the number of a stream's items without a batch and their weight."""
     counts = database.work_counts.not_planned(table)
     return counts.items, counts.weight

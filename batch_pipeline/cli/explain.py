@@ -231,12 +231,11 @@ def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
         InvalidValueError: several batches have the name.
     """
     database = pipeline.database
-    if ":" in name:
-        return database.backfills.batch(stream.name, name)
     try:
         return database.jobs.batch(stream.name, name)
     except (AmbiguousJobError, UnknownBatchError):
-        return database.batches.batch(stream.name, name)  # raises for one that was split
+        # A batch of a backfill; raises for one that was split.
+        return database.batches.batch(stream.name, name)
 
 
 def _batch_story(

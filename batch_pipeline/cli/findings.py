@@ -49,8 +49,7 @@ from batch_pipeline.spark.java import (
     java_candidates,
     java_version,
 )
-from batch_pipeline.storage.errors import reason_of
-from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.filesystem import filesystem_of, reason_of
 
 
 def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:

@@ -30,8 +30,9 @@ from batch_pipeline.singer.target.config import (
     StreamLandings,
     TargetConfig,
     stream_name,
+    unusable_landing,
 )
-from batch_pipeline.singer.target.errors import landing_failed, unusable_landing
+from batch_pipeline.singer.target.landing_files import landing_failed
 from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline.singer.target.target import LandingTarget
 

@@ -12,8 +12,7 @@ from batch_pipeline.client.options import AcquireOptions
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, read_items
-from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, read_items
 from batch_pipeline.model.batch import Batch as PlannedBatch
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.job import Job
@@ -75,8 +74,7 @@ class Session:
     def table_of(self, stored_job: Job) -> ReflectedMetaTable:
         """Open the meta table of a job with the options of its last batch."""
         with self._opening:
-            table = self._pipeline.items_of(stored_job)
-        return table.reflected() if isinstance(table, OwnMetaTable) else table
+            return self._pipeline.items_of(stored_job)
 
     @property
     def database(self) -> Database:

@@ -21,7 +21,7 @@ import psutil
 from batch_pipeline.config.attribute_types import absolute_uri
 from batch_pipeline.config.stream_file import COMPONENT, stream_of, stream_text
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.encode.readers.csv_dialect import detect_dialect
+from batch_pipeline.encode.readers.csv_parsers import detect_dialect
 from batch_pipeline.encode.readers.formats import (
     SOURCE_READERS,
     RecordKind,

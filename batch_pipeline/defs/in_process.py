@@ -216,7 +216,9 @@ class _StreamRuns:
     def _execute_backfills(self) -> None:
         """Encode the planned batches of the stream's backfills, one backfill after the other."""
         asset = backfills_of(self.stream)
-        sync = PartitionSync(in_ticks=False).plan(self.pipeline, self.stream, asset, self.instance)
+        sync = PartitionSync(in_ticks=False).reconcile_and_diff(
+            self.pipeline, self.stream, asset, self.instance
+        )
         sync.apply(self.instance, asset, self.instance.report_runless_asset_event)
         due = sorted(due_batches(sync.statuses, retry_failed=True), key=lambda one: one.batch.job)
         for name, group in groupby(due, key=lambda one: one.batch.job):

@@ -328,9 +328,8 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
     ) -> dg.SensorResult | dg.SkipReason:
         pipeline, cursor = batch_pipeline.pipeline, LoadCursor.of_cursor(context.cursor)
         try:
-            check_code_location(context, stream, cursor, time.time())
             ensure_inventory_current(pipeline.database, stream, checked)
-            return _tick(pipeline, stream, context.instance, cursor)
+            return _tick(context, pipeline, stream, cursor)
         except PipelineError as error:
             return dg.SkipReason(str(error))
 
@@ -338,15 +337,16 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
 
 
 def _tick(
-    pipeline: Pipeline, stream: Stream, instance: dg.DagsterInstance, cursor: LoadCursor
+    context: dg.SensorEvaluationContext, pipeline: Pipeline, stream: Stream, cursor: LoadCursor
 ) -> dg.SensorResult:
-    loads, now = pipeline.database.loads, time.time()
+    instance, loads, now = context.instance, pipeline.database.loads, time.time()
     targets = [target.name for target in stream.targets]
     counts = pipeline.database.change_feed.publish_counts(stream.name)
     published = {str(job): count for job, count in counts.items()}
     is_same = published == cursor.published and loads.cursor(stream.name, targets) == cursor.mark
     if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
+    check_code_location(context, stream, cursor, now)
     runs = [
         *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
         *runs_about_to_be_repeated(instance),

@@ -13,7 +13,7 @@ from batch_pipeline.model.backfill import Estimate, Progress, backfill_name
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import OWN_KINDS
 from batch_pipeline.model.load import LoadedGeneration
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import SchemaChange
@@ -220,7 +220,7 @@ def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservatio
     """
     database = pipeline.database
     status = database.stream_statuses.status(stream.name, pipeline.meta_table(stream))
-    recent = database.published.recent(stream.name, [JobKind.INCREMENTAL, JobKind.LATE])
+    recent = database.published.recent(stream.name, OWN_KINDS)
     total, waiting, oldest = status.total, status.waiting, status.oldest
     metadata: dict[str, Any] = {
         "items": total.items,

@@ -173,7 +173,7 @@ class PartitionSync:
             self._table_start = table_start
         return self._landing
 
-    def plan(
+    def reconcile_and_diff(
         self,
         pipeline: Pipeline,
         stream: Stream,

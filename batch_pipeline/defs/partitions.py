@@ -11,7 +11,7 @@ from batch_pipeline.defs import names
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import backfill_key, backfill_name, parse_backfill_key
 from batch_pipeline.model.batch import Batch, BatchStatus, stream_batch_key
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import OWN_KINDS, JobKind
 from batch_pipeline.model.stream import Stream
 
 
@@ -71,13 +71,13 @@ class PartitionedAsset:
 def batches_of(stream: Stream) -> PartitionedAsset:
     """Return the asset of a stream's batches, those of late arrivals included."""
     return PartitionedAsset(
-        kinds=(JobKind.INCREMENTAL, JobKind.LATE),
+        kinds=OWN_KINDS,
         asset_key=names.batches_key(stream),
         partitions=names.partitions_of(stream.name),
         job=names.encode_job(stream),
         tags_of=lambda _: {},
         key_of=lambda batch: stream_batch_key(batch, stream.name),
-        find=lambda database, key: database.batches.batch(stream.name, key),
+        find=lambda database, key: database.batches.batch(stream.name, key, OWN_KINDS),
         statuses=lambda database: [
             *database.batches.statuses(stream.name),
             *database.batches.late_statuses(stream.name),
@@ -94,7 +94,7 @@ def backfills_of(stream: Stream) -> PartitionedAsset:
         job=names.encode_backfill_job(stream),
         tags_of=lambda key: {names.BACKFILL_TAG: parse_backfill_key(key)[0]},
         key_of=lambda batch: backfill_key(backfill_name(stream.name, batch.job), batch.key),
-        find=lambda database, key: database.backfills.batch(stream.name, key),
+        find=lambda database, key: database.batches.batch(stream.name, key, [JobKind.BACKFILL]),
         statuses=lambda database: database.backfills.of_all(stream.name),
     )
 

@@ -367,7 +367,7 @@ def planned_sensor(stream: Stream) -> dg.SensorDefinition:
 
         def find(cursor: LaunchCursor) -> _Findings:
             pipeline.database.jobs.check_not_paused(stream.name)
-            sync = state.plan(pipeline, stream, asset, context.instance)
+            sync = state.reconcile_and_diff(pipeline, stream, asset, context.instance)
             changed = changed_observation(pipeline, stream, context.instance)
             return _Findings(sync=sync, cursor=cursor, events=[*sync.unseen, *changed])
 
@@ -391,7 +391,7 @@ def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
         pipeline = batch_pipeline.pipeline
 
         def find(cursor: LaunchCursor) -> _Findings:
-            sync = state.plan(pipeline, stream, asset, context.instance)
+            sync = state.reconcile_and_diff(pipeline, stream, asset, context.instance)
             open_jobs = pipeline.database.change_feed.open_backfills(stream.name)
             ended = _ended_backfills(pipeline, stream, {*cursor.open_jobs} - {*open_jobs})
             return _Findings(

@@ -1,9 +1,5 @@
 """Errors of reading source files, and the text of others in their messages."""
 
-from typing import Protocol
-
-from batch_pipeline.model.errors import BadFileError
-
 _MAX_REASON = 1_000  # characters
 
 
@@ -17,14 +13,6 @@ class TaskInputError(Exception):
     A slice of a csv file holds a malformed record or a quote against the rules, so that the file
     has to be read in one piece; or a transformed record cannot be written.
     """
-
-
-class BadFileFactory(Protocol):
-    """Builds the error that says that a whole file is bad."""
-
-    def __call__(self, reason: str, *, line: int | None = None) -> BadFileError:
-        """Return the error."""
-        ...
 
 
 def escape_unprintable(text: str) -> str:

@@ -22,8 +22,15 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.errors import UnreachableError, is_missing_bucket, reason_of
-from batch_pipeline.storage.filesystem import FileFacts, PinnedFile, filesystem_of, is_about_file
+from batch_pipeline.storage.filesystem import (
+    FileFacts,
+    PinnedFile,
+    UnreachableError,
+    filesystem_of,
+    is_about_file,
+    is_missing_bucket,
+    reason_of,
+)
 from batch_pipeline.storage.local import OutsideError
 from batch_pipeline.storage.s3 import WHOLE_BYTES
 
@@ -127,14 +134,12 @@ class SourceFile:
         if change is not None:
             raise _changed(stream, file.location, change)
 
-    def _other_version(self) -> BadFileError | SourceUnavailableError:
+    def _other_version(self) -> BadFileError:
+        """Return the error for an object that is another version than the registered one."""
         file = self._file
         if file.etag is None:  # replaced between the listing and the request
             return bad_file_error(self._stream, file.location, _CHANGED, kind=BadFileKind.CHANGED)
-        try:
-            now = filesystem_of(file.uri).head(file.uri)
-        except OSError as error:
-            return unreadable_error(self._stream, file.location, error)
+        now = self._head()
         size, etag = _size_change(file, now.size_bytes), f"etag {file.etag} -> {now.etag}"
         return _changed(self._stream, file.location, f"{size}, {etag}" if size else etag)
 

@@ -21,7 +21,7 @@ from batch_pipeline.encode.lineage import Lineage, joined_lineage
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.encode.readers.csv import MAX_JOINED_FILE_BYTES, CsvSlice, JoinedCsvFiles
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile, open_source
-from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
@@ -236,7 +236,7 @@ class _JoinedItems:
     def __init__(self, stream: Stream) -> None:
         self.items: list[Item] = []
         self.reports: list[ItemReport] = []
-        self.csv = JoinedCsvFiles(stream.source.csv, stream.read_limits)
+        self.csv = JoinedCsvFiles(stream)
 
 
 class TaskRun:
@@ -324,7 +324,8 @@ class TaskRun:
             self._joins = bool(joined.items)
             return False
         joined.items.append(item)
-        joined.reports.append(replace(item_report(item), etag=source.etag, version=source.version))
+        facts = source.facts
+        joined.reports.append(replace(item_report(item), etag=facts.etag, version=facts.version))
         return True
 
     def _encode_joined(self, joined: _JoinedItems) -> bool:
@@ -415,12 +416,11 @@ class TaskRun:
                 raise _LateBadFileError(item, report) from error
             return report
         report = item_report(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
-        return replace(report, etag=source.etag, version=source.version)
+        return replace(report, etag=source.facts.etag, version=source.facts.version)
 
     def chunks(self, source: DecodedFile, lineage: Lineage) -> Iterator[Chunk]:
         """Read, map, check and write the records of a file, chunk by chunk."""
-        reader = open_reader(source, self._stream, self._spec.csv_slice)
-        for chunk in reader.chunks():
+        for chunk in read_chunks(source, self._stream, self._spec.csv_slice):
             mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
             checked = self._validator.validate(mapped)
             if self._profile.fits:

@@ -284,7 +284,6 @@ class FencedAttempts:
             with transaction(self.engine) as connection:
                 ensure_revision_unchanged(connection)
                 batch_states.lock(connection, claimed_batch.id)
-                batch_states.repair_locked_states(connection, [claimed_batch.id])
                 _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
                 _ensure_no_running_attempt(connection, claimed_batch)
                 self.heartbeat.take_lock()
@@ -449,7 +448,6 @@ class FencedAttempts:
     def close_dead(self, stream: str) -> int:
         """Close running attempts of a stream whose process is gone; return their number."""
         with transaction(self.engine) as connection:
-            batch_states.repair_states(connection, job.c.stream == stream)
             return close_dead(connection, job.c.stream == stream)
 
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import find_partition, read_statuses, select_statuses
+from batch_pipeline.inventory.batch_states import read_statuses, select_statuses
 from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     find_job_id,
@@ -30,13 +30,11 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     cuts_with_keys,
     ensure_ids_not_negative,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable, WeighedIds
-from batch_pipeline.inventory.meta_tables.sources import MetaSource, UserMetaTable
-from batch_pipeline.inventory.meta_tables.watermarks import WatermarkReading, describe_reading
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, StreamTable
+from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.planning import (
     CutRange,
-    JobPlan,
     estimate,
     insert_batches,
     insert_ranges,
@@ -55,32 +53,30 @@ from batch_pipeline.model.backfill import (
     Estimate,
     Progress,
     Selection,
-    backfill_job,
-    backfill_key,
     cut_lists,
-    parse_backfill_key,
 )
-from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
-    UnknownBatchError,
     unfit_column,
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 from batch_pipeline.model.id_range import MIN_ID, IdRange, IdRuns
-from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
+from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
 _CHUNK = 1_000
 _STREAM_ROWS = 10_000
+Source = StreamTable | MetaSource
+WeighedIds = Iterator[tuple[int, int]]
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class UserTableSource:
-    """The filtered items of a user's table; `time_column` is the default of selections.
+class BackfillSource:
+    """The filtered items of a meta table; `time_column` is the default of selections.
 
     With `has_keys`, the ids must be valid in partition keys.
     """
@@ -89,29 +85,22 @@ class UserTableSource:
     time_column: str | None = None
     has_keys: bool = False
 
-    @property
-    def name(self) -> str:
-        """The table's canonical name."""
-        return self.source.name
+    @classmethod
+    def of(cls, table: Source) -> "BackfillSource":
+        """Open the source of a stream's table, or of a table of the library."""
+        if isinstance(table, StreamTable):
+            return cls(table.source, table.time_column, has_keys=True)
+        return cls(table)
 
     @property
-    def where(self) -> Filter | None:
-        """The filter that the table was opened with."""
-        return self.source.table.where
-
-    @property
-    def identity(self) -> TableIdentity | None:
-        """The database and the columns that the table was opened with."""
-        return self.source.table.identity
-
-    def read_high_watermark(self) -> WatermarkReading:
-        """Read the high watermark from the database."""
-        return self.source.read_high_watermark()
+    def table(self) -> ReflectedMetaTable:
+        """The table that is read."""
+        return self.source.table
 
     def cuts(self, after_id: int | None, last_id: int, limits: Limits) -> Iterator[Cut]:
         """Cut all items above `after_id` (None: from the first row) up to `last_id`."""
         cut = cuts_with_keys if self.has_keys else all_cuts
-        return cut(self.source.table, after_id, last_id, limits)
+        return cut(self.table, after_id, last_id, limits)
 
     def chosen(self, ids: IdRange, selection: Selection) -> WeighedIds:
         """Return the items of a range whose time column is within the selection's times.
@@ -123,7 +112,7 @@ class UserTableSource:
             MetaTableError: the time column does not exist or has another type, or an id is
                 negative where ids must be valid in partition keys.
         """
-        table = self.source.table
+        table = self.table
         if self.has_keys:
             ensure_ids_not_negative(table)
         if selection.has_times:
@@ -132,22 +121,10 @@ class UserTableSource:
 
     def listed(self, ids: Sequence[int]) -> WeighedIds:
         """Yield the existing items of an ascending list of ids."""
-        table = self.source.table
         for start in range(0, len(ids), _CHUNK):
             chunk = tuple(ids[start : start + _CHUNK])
-            listed_table = _filtered(table, Condition(table.columns.uid, Operator.IN, chunk))
-            yield from listed_table.weights(chunk[0] - 1, chunk[-1])
-
-
-Source = OwnMetaTable | UserMetaTable | MetaSource
-BackfillSource = OwnMetaTable | UserTableSource
-
-
-def open_backfill_source(source: Source) -> BackfillSource:
-    """Return the backfill source of a meta table."""
-    if isinstance(source, UserMetaTable):
-        return UserTableSource(source.source, source.time_column, has_keys=True)
-    return source if isinstance(source, OwnMetaTable) else UserTableSource(source)
+            is_listed = Condition(self.table.columns.uid, Operator.IN, chunk)
+            yield from _filtered(self.table, is_listed).weights(chunk[0] - 1, chunk[-1])
 
 
 def _filtered(table: ReflectedMetaTable, *conditions: Filter) -> ReflectedMetaTable:
@@ -189,9 +166,10 @@ def _format_bound(bound: str, moment: datetime, *, days: bool) -> str:
 
 def _high_watermark(source: BackfillSource) -> int | None:
     """Read the high watermark; log what holds it back."""
-    reading = source.read_high_watermark()
+    reading = source.source.read_high_watermark()
     if reading.held_by:
-        log.warning("%s: nothing is planned above the %s", source.name, describe_reading(reading))
+        name = source.table.canonical_name
+        log.warning("%s: nothing is planned above the %s", name, describe_reading(reading))
     return reading.value
 
 
@@ -264,10 +242,11 @@ def _listed_items(
     weights = dict(source.listed([item_id for item_id in item_ids if item_id <= up_to]))
     missing = [item_id for item_id in item_ids if item_id not in weights]
     if missing:
+        name = source.table.canonical_name
         more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
         limit = "" if high_watermark is None else f" up to its high watermark {high_watermark}"
         raise ConfigurationError(
-            f"{source.name} has no items {', '.join(map(str, missing[:10]))}{more}{limit}. Nothing "
+            f"{name} has no items {', '.join(map(str, missing[:10]))}{more}{limit}. Nothing "
             f"was planned. Leave these ids out; the filter excludes them, or they are above the "
             f"high watermark."
         )
@@ -326,8 +305,8 @@ class Backfills:
             ConfigurationError: a listed item does not exist.
             UnknownJobError: the parent job does not exist.
         """
-        source = open_backfill_source(table)
-        terms = request.terms(source.name, source.where, source.identity)
+        source = BackfillSource.of(table)
+        terms = _terms(request, source.table)
         self._ensure_parent(request, source)
         with transaction(self.engine) as connection:
             ensure_revision_unchanged(connection)
@@ -338,13 +317,14 @@ class Backfills:
             failpoint("backfill.locked")
             job_id, limits = backfill_row.id, request.limits
             config = {**limits.config(), "selection": request.selection.to_json()}
-            job_plan = JobPlan(job_id=job_id, limits=limits, config=config)
             if request.selection.is_window:
                 ranges = _ranges(connection, request, source, job_id)
-                planned = insert_ranges(connection, job_plan, ranges)
+                planned = insert_ranges(connection, job_id, limits, config, ranges)
             else:
                 items = _items(connection, request, source, job_id=job_id, parent_id=parent_id)
-                planned = insert_batches(connection, job_plan, cut_lists(items, limits))
+                planned = insert_batches(
+                    connection, job_id, limits, config, cut_lists(items, limits)
+                )
             if is_new and not planned.batches:
                 connection.rollback()
             failpoint("backfill.before_commit")
@@ -359,11 +339,9 @@ class Backfills:
         Raises:
             JobChangedError, ConfigurationError, UnknownJobError: as for `plan`.
         """
-        source = open_backfill_source(table)
+        source = BackfillSource.of(table)
         with transaction(self.engine) as connection:
-            job_id = find_job_id(
-                connection, request.terms(source.name, source.where, source.identity)
-            )
+            job_id = find_job_id(connection, _terms(request, source.table))
             parent_id = _parent_id(connection, request, source)
             throughput = recent_throughput(
                 connection, job.c.id == job_id, *_related_jobs(request, parent_id)
@@ -415,28 +393,6 @@ class Backfills:
         query = sa.select(job.c.name, reason).where(_is_backfill_of(stream), is_paused())
         return {row.name: row.reason for row in fetch_rows(self.engine, query.order_by(job.c.id))}
 
-    def batch(self, stream: str, key: str) -> Batch:
-        """Find a planned batch of a stream's backfill by its partition key.
-
-        Raises:
-            UnknownBatchError: there is no such batch.
-            BatchSupersededError: the batch was split; the message names its parts.
-        """
-        try:
-            name, ids = parse_backfill_key(key)
-        except InvalidValueError as error:
-            raise UnknownBatchError.of_partition(stream, key) from error
-        is_its = sa.and_(_is_backfill_of(stream), job.c.name == backfill_job(stream, name))
-        with transaction(self.engine) as connection:
-            return find_partition(
-                connection,
-                is_its,
-                ids,
-                stream=stream,
-                key=key,
-                format_key=lambda part: backfill_key(name, part.key),
-            )
-
     def progress(self, name: str, meta_table: str) -> Progress:
         """Return the progress of a backfill.
 
@@ -461,14 +417,18 @@ class Backfills:
             return
         terms = JobTerms(
             name=request.stream,
-            meta_table=source.name,
+            meta_table=source.table.canonical_name,
             stream=request.stream,
-            where=source.where,
-            identity=source.identity,
+            where=source.table.where,
+            identity=source.table.identity,
         )
         with transaction(self.engine) as connection:
             if _parent_id(connection, request, source) is None:
                 open_job(connection, terms)
+
+
+def _terms(request: Backfill, table: ReflectedMetaTable) -> JobTerms:
+    return request.terms(table.canonical_name, table.where, table.identity)
 
 
 def _is_backfill_of(stream: str) -> sa.ColumnElement[bool]:
@@ -489,7 +449,7 @@ def _parent_id(connection: sa.Connection, request: Backfill, source: BackfillSou
     if request.stream is not None:
         return stream_job_id(connection, request.stream)
     if request.parent is not None:
-        return job_id_of(connection, request.parent, source.name)
+        return job_id_of(connection, request.parent, source.table.canonical_name)
     if request.selection.failed_only:
         raise InvalidValueError("parent", None, "the name of the job with the failed batches")
     return None

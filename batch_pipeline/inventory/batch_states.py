@@ -4,14 +4,13 @@ Only the statements that acquire and publish write `batch_state` elsewhere.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.tables import (
-    UNFINISHED,
     attempt,
     batch,
     batch_state,
@@ -19,7 +18,12 @@ from batch_pipeline.inventory.tables import (
     is_any_of,
     job,
 )
-from batch_pipeline.model.backfill import backfill_key, backfill_name
+from batch_pipeline.model.backfill import (
+    backfill_job,
+    backfill_key,
+    backfill_name,
+    parse_backfill_key,
+)
 from batch_pipeline.model.batch import (
     AttemptStatus,
     Batch,
@@ -27,8 +31,9 @@ from batch_pipeline.model.batch import (
     BatchStatus,
     late_key,
     parse_late_key,
+    parse_partition_key,
 )
-from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
+from batch_pipeline.model.errors import BatchSupersededError, InvalidValueError, UnknownBatchError
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind
 
@@ -69,29 +74,6 @@ _FORGIVEN_END = {
     batch_state.c.state: _next_state(batch_state.c.forgiven + 1),
     batch_state.c.forgiven: batch_state.c.forgiven + 1,
 }
-
-_latest = (
-    sa.select(attempt.c.id, attempt.c.number, attempt.c.status)
-    .where(attempt.c.batch_id == batch_state.c.batch_id)
-    .order_by(attempt.c.number.desc())
-    .limit(1)
-    .lateral("latest")
-)
-_published = (
-    sa.select(sa.func.max(attempt.c.generation).label("generation"))
-    .where(attempt.c.batch_id == batch_state.c.batch_id)
-    .lateral("published")
-)
-_states = batch_state.outerjoin(_latest, sa.true())
-# A state that contradicts the attempts: an attempt that was not counted, or a running batch whose
-# latest attempt does not run.
-_is_stale = sa.or_(
-    _latest.c.number > batch_state.c.attempts,
-    sa.and_(
-        batch_state.c.state == BatchState.RUNNING,
-        _latest.c.status.is_distinct_from(AttemptStatus.RUNNING.value),
-    ),
-)
 
 
 def lock(connection: sa.Connection, batch_id: int) -> None:
@@ -158,58 +140,6 @@ def insert_states(connection: sa.Connection, *new_batches: sa.ColumnElement[bool
     states = sa.select(batch.c.id, batch.c.job_id, sa.literal(BatchState.PLANNED.value))
     names = ("batch_id", "job_id", "state")
     connection.execute(sa.insert(batch_state).from_select(names, states.where(*new_batches)))
-
-
-def repair_states(
-    connection: sa.Connection, condition: sa.ColumnElement[bool] | None = None
-) -> int:
-    """Recompute stale states of the selected jobs' batches (None: all); return their number.
-
-    A worker of a release before revision 0002 ends attempts without updating the state. Skips
-    locked rows. Published batches are only checked if `condition` is None.
-    """
-    query = (
-        sa.select(batch_state.c.batch_id)
-        .select_from(_states.join(job, job.c.id == batch_state.c.job_id))
-        .where(_is_stale, batch_state.c.state != BatchState.SUPERSEDED)
-        .order_by(batch_state.c.batch_id)
-        .with_for_update(of=batch_state, skip_locked=True)
-    )
-    if condition is not None:
-        unfinished = sa.or_(sa.text(UNFINISHED), sa.text("state = 'running'"))
-        query = query.where(condition, unfinished)
-    stale = list(connection.execute(query).scalars())
-    return repair_locked_states(connection, stale) if stale else 0
-
-
-def repair_locked_states(connection: sa.Connection, batch_ids: list[int]) -> int:
-    """Recompute the states of batches from their attempts. The rows must be locked."""
-    facts = (
-        sa.select(batch_state.c.batch_id, _latest, _published)
-        .select_from(_states.outerjoin(_published, sa.true()))
-        .where(
-            batch_state.c.batch_id.in_(batch_ids),
-            batch_state.c.state != BatchState.SUPERSEDED,
-            _is_stale,
-        )
-        .subquery("facts")
-    )
-    never_tried = (facts.c.status.is_(None), BatchState.PLANNED.value)
-    update = (
-        sa.update(batch_state)
-        .where(batch_state.c.batch_id == facts.c.batch_id)
-        .values(
-            state=sa.case(never_tried, else_=BatchState.RUNNING.value),
-            attempts=sa.func.greatest(batch_state.c.attempts, facts.c.number),
-            generation=facts.c.generation,
-        )
-        .returning(facts.c.id, facts.c.status)
-    )
-    rows = connection.execute(update).all()
-    mark_ended(
-        connection, [row.id for row in rows if row.status not in {None, AttemptStatus.RUNNING}]
-    )
-    return len(rows)
 
 
 # Without `config`, which would take longer than all others, and `id_runs`, which may have as many
@@ -288,39 +218,71 @@ def read_statuses(
 
 
 def find_partition(
-    connection: sa.Connection,
-    condition: sa.ColumnElement[bool],
-    ids: IdRange,
-    *,
-    stream: str,
-    key: str,
-    format_key: Callable[[Batch], str],
+    connection: sa.Connection, stream: str, key: str, kinds: Collection[JobKind]
 ) -> Batch:
-    """Find the newest live batch of a range, of the jobs that a condition selects.
-
-    `key` names the range in errors, and `format_key` the batches that replaced it.
+    """Find a planned batch of a stream's jobs of some kinds by its partition key.
 
     Raises:
         UnknownBatchError: there is no such batch.
         BatchSupersededError: the batch was split; the message names its parts.
     """
-    query = (
-        sa.select(*BATCH_ROW)
+    query: sa.Select[Any] = (
+        sa.select(*BATCH_ROW, job.c.kind, job.c.stream)
         .join(job)
-        .where(
-            condition,
-            batch.c.superseded_at.is_(None),
-            batch.c.first_id == ids.first_id,
-            batch.c.last_id == ids.last_id,
-        )
+        .where(job.c.stream == stream, job.c.kind.in_(kinds), *_has_key(stream, key))
+        .order_by(batch.c.id)
     )
     rows = connection.execute(query).all()
-    if rows:  # lists of ids may have the same first and last id
-        return batch_from_row(max(rows, key=lambda row: int(row.id)))
-    parts = live_parts(connection, condition, ids)
-    if parts:
-        raise BatchSupersededError(stream, key, tuple(map(format_key, parts)))
-    raise UnknownBatchError.of_partition(stream, key)
+    live = [batch_from_row(row) for row in rows if row.superseded_at is None]
+    if live:  # lists of ids may have the same first and last id
+        return live[-1]
+    parts = _live_parts(connection, rows[0]) if rows else ()
+    if not parts:
+        raise UnknownBatchError.of_partition(stream, key)
+    raise BatchSupersededError(stream, key, tuple(map(label_from_row, parts)))
+
+
+def _has_key(stream: str, key: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Build the conditions on the batches and jobs of a stream that a partition key names."""
+    batch_id = parse_late_key(key)
+    if batch_id is not None:
+        return job.c.kind == JobKind.LATE, batch.c.id == batch_id
+    try:
+        if ":" in key:
+            name, ids = parse_backfill_key(key)
+            of_job = (job.c.kind == JobKind.BACKFILL, job.c.name == backfill_job(stream, name))
+        else:
+            ids = parse_partition_key(key)
+            of_job = (job.c.kind == JobKind.INCREMENTAL, batch.c.item_ids.is_(None))
+    except InvalidValueError as error:
+        raise UnknownBatchError.of_partition(stream, key) from error
+    return *of_job, batch.c.first_id == ids.first_id, batch.c.last_id == ids.last_id
+
+
+def _live_parts(connection: sa.Connection, split: sa.Row[Any]) -> list[sa.Row[Any]]:
+    """Return the live batches that replaced a split batch, in id order.
+
+    Halves lie within their parent's range and have higher ids.
+    """
+    query: sa.Select[Any] = (
+        sa.select(*BATCH_ROW, job.c.kind, job.c.stream)
+        .join(job)
+        .where(
+            batch.c.job_id == split.job_id,
+            batch.c.id > split.id,
+            batch.c.first_id >= split.first_id,
+            batch.c.last_id <= split.last_id,
+        )
+        .order_by(batch.c.id)
+    )
+    ancestor_ids = {split.id}
+    parts: list[sa.Row[Any]] = []
+    for row in connection.execute(query):
+        if row.parent_id in ancestor_ids:
+            ancestor_ids.add(row.id)
+            if row.superseded_at is None:
+                parts.append(row)
+    return sorted(parts, key=lambda row: (row.first_id, row.last_id))
 
 
 def late_items(planned_batch: Batch) -> sa.Select[int]:
@@ -375,29 +337,3 @@ def matches_labels(labels: Collection[str]) -> sa.ColumnElement[bool]:
     firsts = {int(match[1]) for match in matches if match is not None}
     first_ids = sorted(first for first in firsts if MIN_ID <= first <= MAX_ID)
     return sa.or_(is_any_of(batch.c.first_id, first_ids), is_any_of(batch.c.id, late_ids))
-
-
-def live_parts(
-    connection: sa.Connection, condition: sa.ColumnElement[bool], ids: IdRange
-) -> tuple[Batch, ...]:
-    """Return the live batches that replaced a split batch of this range, in id order.
-
-    Empty if no batch of this range was split. `condition` selects the job. Halves lie within their
-    parent's range and have higher ids.
-    """
-    query = (
-        sa.select(*BATCH_ROW)
-        .join(job)
-        .where(condition, batch.c.first_id >= ids.first_id, batch.c.last_id <= ids.last_id)
-        .order_by(batch.c.id)
-    )
-    ancestor_ids: set[int] = set()
-    live: list[Batch] = []
-    for row in connection.execute(query):
-        is_split = row.superseded_at is not None
-        has_same_range = (row.first_id, row.last_id) == (ids.first_id, ids.last_id)
-        if row.parent_id in ancestor_ids or (is_split and has_same_range):
-            ancestor_ids.add(row.id)
-            if not is_split:
-                live.append(batch_from_row(row))
-    return tuple(sorted(live, key=lambda part: part.id_range))

@@ -177,6 +177,7 @@ def _describe_holder(pid: int | None, application: str | None, seconds: int | No
 
 
 MINIMUM_VERSION = (13, 0)
+_IS_INVENTORY = "batch_pipeline_inventory"
 _CONNECT_SECONDS = 5
 _NO_DATABASE = re.compile(r"""database ".+" does not exist|Unknown database '""")
 
@@ -218,6 +219,7 @@ def open_engine(url: str) -> sa.Engine:
         normalize_url(url, driver="psycopg"),
         pool_size=4,
         max_overflow=12,
+        execution_options={_IS_INVENTORY: True},
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
             "application_name": "batch-pipeline",
@@ -254,6 +256,11 @@ def check_version(engine: sa.Engine) -> None:
             f"{minimum} is required. Nothing was changed. Upgrade the server, or set "
             f"BATCH_PIPELINE_INVENTORY_CONN to another one."
         )
+
+
+def is_inventory(engine: sa.Engine) -> bool:
+    """Return whether `open_engine` created an engine."""
+    return _IS_INVENTORY in engine.get_execution_options()
 
 
 def location(engine: sa.Engine) -> str:

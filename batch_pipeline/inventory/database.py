@@ -65,7 +65,7 @@ class Database:
 
     def meta_table(self, stream: str) -> OwnMetaTable:
         """Return the meta table of a stream whose files the product registers."""
-        return OwnMetaTable(engine=self.engine, stream=stream)
+        return OwnMetaTable(inventory=self.engine, stream=stream)
 
     def migrate(self) -> tuple[str, str]:
         """Migrate the schema to this release; return the revisions before and after."""

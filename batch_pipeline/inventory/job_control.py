@@ -28,7 +28,7 @@ from batch_pipeline.inventory.jobs import (
     of_stream,
     stream_job,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import ItemTable
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
@@ -214,7 +214,11 @@ class JobControl:
             return find_batch(connection, find_job(connection, name, meta_table), identifier)
 
     def split(
-        self, name: str, identifier: int | str, table: ItemTable, meta_table: str | None = None
+        self,
+        name: str,
+        identifier: int | str,
+        table: ReflectedMetaTable,
+        meta_table: str | None = None,
     ) -> tuple[Batch, Batch]:
         """Replace a batch by two halves.
 

@@ -25,7 +25,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     stream_weights,
 )
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.planning import JobPlan, insert_batches
+from batch_pipeline.inventory.planning import insert_batches
 from batch_pipeline.inventory.tables import (
     attempt,
     batch,
@@ -230,8 +230,7 @@ class _RunningAudit:
                 "batch_id_min": window[0],
                 "batch_id_max": window[1],
             }
-            job_plan = JobPlan(job_id=late_job.id, limits=limits, config=config)
-            batches += insert_batches(connection, job_plan, lists).batches
+            batches += insert_batches(connection, late_job.id, limits, config, lists).batches
         return batches
 
     def _seen_items(self, ranges: Sequence[AuditedRange]) -> dict[int | None, ItemIdSet]:

@@ -26,7 +26,7 @@ from batch_pipeline.model.batch import AttemptStatus, Batch
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT
-from batch_pipeline.model.job import JobKind, portable
+from batch_pipeline.model.job import OWN_KINDS, JobKind, portable
 from batch_pipeline.model.manifest import VERSION, Manifest, PartFile
 from batch_pipeline.model.schema import RecordSchema, SchemaChange
 from batch_pipeline.model.status import PublishedBatch, RecentBatch, RecordCounts, SchemaStep
@@ -240,7 +240,7 @@ class Manifests:
             ConfigurationError: a job has published less often than its number, or `last` does not
                 match that number.
         """
-        kinds = [JobKind.INCREMENTAL, JobKind.LATE, *([JobKind.BACKFILL] if backfills else [])]
+        kinds = [*OWN_KINDS, *([JobKind.BACKFILL] if backfills else [])]
         order = {kind.value: position for position, kind in enumerate(kinds)}
         jobs = (
             sa.select(job.c.id, job.c.name, job.c.kind, job.c.publish_count)

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 from psycopg import sql
 from sqlalchemy import exc
 
-from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.connection import (
     UNKNOWN_HOLDER,
     LockClass,
@@ -21,9 +20,9 @@ from batch_pipeline.inventory.connection import (
 from batch_pipeline.inventory.tables import SCHEMA, metadata
 from batch_pipeline.model.errors import ConfigurationError, RetryableError
 
-# Shorter than two deadlock checks of the server (1 s each by default), so that a deadlock never
-# ends the other session's transaction.
-_TRY_SECONDS = 1.5
+# A prepared statement locks its tables in another order than `lock_tables`. Give up before the
+# server looks for deadlocks (after 1 s by default), because it would end the worker's transaction.
+_TRY_SECONDS = 0.5
 _LOCK_NOT_ACQUIRED = {"55P03", "40P01"}  # lock not available, deadlock detected
 
 _TABLES = sa.text("""
@@ -121,7 +120,6 @@ def migrate(engine: sa.Engine, *, patience: timedelta = _LOCK_TIMEOUT) -> tuple[
             _set_role_to_owner(connection)
             lock_tables(connection, patience)
             upgrade(connection, REVISION)
-            batch_states.repair_states(connection)
             _set_role(connection, "none")
         return before, REVISION
 

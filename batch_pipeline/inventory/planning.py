@@ -7,10 +7,9 @@ whole batch, about 2 log2(n) attempts on halves, and `max_attempts` for the item
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -20,8 +19,6 @@ from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.batch_states import (
     BATCH_ROW,
     batch_from_row,
-    find_partition,
-    live_parts,
     planned_ids,
 )
 from batch_pipeline.inventory.connection import fetch_row, lock_planning, transaction
@@ -36,13 +33,8 @@ from batch_pipeline.inventory.jobs import (
     open_job,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem
-from batch_pipeline.inventory.meta_tables.registered_table import (
-    ItemTable,
-    OwnMetaTable,
-    planned_items,
-)
-from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import StreamTable
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     UNFINISHED,
@@ -61,16 +53,10 @@ from batch_pipeline.model.batch import (
     BatchStatus,
     SplitRange,
     halve,
-    late_key,
-    parse_late_key,
-    parse_partition_key,
 )
 from batch_pipeline.model.errors import (
-    BatchSupersededError,
     ConfigurationError,
-    InvalidValueError,
     JobPausedError,
-    UnknownBatchError,
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.id_range import IdRange, IdRuns
@@ -82,9 +68,6 @@ _COPY = (
     "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
     "id_runs) FROM STDIN"
 )
-
-
-MetaTable = OwnMetaTable | UserMetaTable
 CutRange = tuple[Gap, Iterator[Cut]]
 
 
@@ -94,7 +77,7 @@ class PlannedBatches:
 
     engine: sa.Engine
 
-    def plan(self, table: MetaTable, limits: Limits, *, drain: bool) -> Planned:
+    def plan(self, table: StreamTable, limits: Limits, *, drain: bool) -> Planned:
         """Cut all items above the bookmark of a stream's job in one pass and one transaction.
 
         Holds the job's planning lock; a concurrent call waits for it.
@@ -119,12 +102,11 @@ class PlannedBatches:
                 raise JobPausedError(job_row.name, job_row.paused)
             lock_planning(connection, job_row.id)
             failpoint("plan.locked")
-            job_plan = JobPlan(job_id=job_row.id, limits=limits, config=limits.config())
             last_id = table.high_watermark()
             ranges = unplanned_ranges(connection, job_row.id, table.cuts, limits, last_id=last_id)
             if not drain:
                 ranges = [_without_young(table, limits, *gap_cuts) for gap_cuts in ranges]
-            planned = insert_ranges(connection, job_plan, ranges)
+            planned = insert_ranges(connection, job_row.id, limits, limits.config(), ranges)
             if planned.ids is None:
                 planned_up_to = highest_planned(connection, job_row.id, ALL_IDS)
                 if planned_up_to is not None:
@@ -133,7 +115,7 @@ class PlannedBatches:
         failpoint("plan.after_commit")
         return planned
 
-    def estimate(self, table: MetaTable, limits: Limits) -> Estimate:
+    def estimate(self, table: StreamTable, limits: Limits) -> Estimate:
         """Estimate the batches that `plan` with `drain` would plan, and the time for one worker.
 
         Nothing is written or locked. The throughput is that of the stream's job.
@@ -145,37 +127,15 @@ class PlannedBatches:
             ranges = unplanned_ranges(connection, job_id, table.cuts, limits, last_id=last_id)
         return estimate(chain.from_iterable(cuts for _, cuts in ranges), limits, throughput)
 
-    def batch(self, stream: str, key: str) -> Batch:
-        """Find a planned batch of a stream by its partition key.
+    def batch(self, stream: str, key: str, kinds: Collection[JobKind] = tuple(JobKind)) -> Batch:
+        """Find a planned batch of a stream's jobs of some kinds by its partition key.
 
         Raises:
             UnknownBatchError: there is no such batch.
             BatchSupersededError: the batch was split; the message names its parts.
         """
-        batch_id = parse_late_key(key)
-        if batch_id is not None:
-            return self._late_batch(stream, key, batch_id)
-        try:
-            id_range = parse_partition_key(key)
-        except InvalidValueError as error:
-            raise UnknownBatchError.of_partition(stream, key) from error
-        is_range = sa.and_(of_stream(stream), batch.c.item_ids.is_(None))
         with transaction(self.engine) as connection:
-            return find_partition(
-                connection, is_range, id_range, stream=stream, key=key, format_key=attrgetter("key")
-            )
-
-    def _late_batch(self, stream: str, key: str, batch_id: int) -> Batch:
-        condition = sa.and_(_is_late(stream), batch.c.id >= batch_id)
-        query = sa.select(*BATCH_ROW).join(job).where(condition, batch.c.id == batch_id)
-        with transaction(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-            if row is None:
-                raise UnknownBatchError.of_partition(stream, key)
-            if row.superseded_at is None:
-                return batch_from_row(row)
-            parts = live_parts(connection, condition, batch_from_row(row).id_range)
-        raise BatchSupersededError(stream, key, tuple(late_key(part.id) for part in parts))
+            return batch_states.find_partition(connection, stream, key, kinds)
 
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that contains an item: a list of late items, or a range."""
@@ -217,15 +177,6 @@ class PlannedBatches:
         return batch_states.read_statuses(self.engine, _is_late(stream), is_live)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
-    """The job that batches are inserted for, with their limits and stored configuration."""
-
-    job_id: int
-    limits: Limits
-    config: Mapping[str, Any]
-
-
 def unplanned_ranges(
     connection: sa.Connection,
     job_id: int | None,
@@ -249,30 +200,37 @@ def unplanned_ranges(
     ]
 
 
-def insert_ranges(connection: sa.Connection, plan: JobPlan, ranges: Iterable[CutRange]) -> Planned:
+def insert_ranges(
+    connection: sa.Connection,
+    job_id: int,
+    limits: Limits,
+    config: Mapping[str, Any],
+    ranges: Iterable[CutRange],
+) -> Planned:
     """Insert the cuts of gaps as batches and advance the bookmark, in constant memory.
 
-    The caller must hold the planning lock.
+    `config` is stored with each batch. The caller must hold the planning lock.
     """
     total = Planned()
     for gap, cuts in ranges:
-        planned = insert_batches(connection, plan, ((cut, None) for cut in cuts))
+        planned = insert_batches(connection, job_id, limits, config, ((cut, None) for cut in cuts))
         if planned.ids is not None:
-            advance(connection, plan.job_id, gap, planned.ids.last_id)
+            advance(connection, job_id, gap, planned.ids.last_id)
         total = total.followed_by(planned)
     return total
 
 
 def insert_batches(
     connection: sa.Connection,
-    plan: JobPlan,
+    job_id: int,
+    limits: Limits,
+    config: Mapping[str, Any],
     batches: Iterable[tuple[Cut, Sequence[int] | None]],
 ) -> Planned:
     """Insert batches, each with its list of ids, or None for its whole range.
 
     Holds one batch in memory. The caller must hold the planning lock and advance the bookmark.
     """
-    job_id, max_weight = plan.job_id, plan.limits.max_weight
     highest = sa.select(sa.func.coalesce(sa.func.max(batch.c.id), 0)).where(
         batch.c.job_id == job_id
     )
@@ -280,11 +238,11 @@ def insert_batches(
     planned = Planned()
     raw = connection.connection.driver_connection
     assert raw is not None  # noqa: S101 - the connection is open
-    config = json.dumps(dict(plan.config))
+    config_json = json.dumps(dict(config))
     with raw.cursor() as cursor, cursor.copy(_COPY) as copy:
         for cut, item_ids in batches:
-            ids, oversized = cut.id_range, cut.weight > max_weight
-            values = (ids.first_id, ids.last_id, cut.weight, cut.count, oversized, config)
+            ids, oversized = cut.id_range, cut.weight > limits.max_weight
+            values = (ids.first_id, ids.last_id, cut.weight, cut.count, oversized, config_json)
             listed = None if item_ids is None else list(item_ids)
             runs = None if cut.runs is None else [cut.runs.firsts, cut.runs.lasts]
             copy.write_row((job_id, *values, listed, runs))
@@ -299,7 +257,7 @@ def _is_late(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.LATE)
 
 
-def _without_young(table: MetaTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
+def _without_young(table: StreamTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
     """Leave out a last short cut while its oldest item has waited for less than `max_wait`."""
     waited = None if limits.min_weight == 0 else table.oldest_age(gap.after_id)
     if waited is None or waited >= limits.max_wait:
@@ -352,7 +310,7 @@ def estimate(cuts: Iterable[Cut], limits: Limits, throughput: Throughput | None)
     )
 
 
-def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Batch, Batch]:
+def split_batch(engine: sa.Engine, parent: Batch, table: ReflectedMetaTable) -> tuple[Batch, Batch]:
     """Replace a batch that is neither published nor running by two halves.
 
     Reads the items before it locks anything. One transaction then inserts both halves as planned,
@@ -363,7 +321,7 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
     """
     with transaction(engine) as connection:
         planned = planned_ids(connection, parent)
-    items = planned_items(table, parent, planned)
+    items = table.items_of_batch(parent, planned)
     halves = _halve(parent, items, planned)
     if halves is None:
         raise _too_few_items_error(parent, items)
@@ -379,7 +337,7 @@ def split_batch(engine: sa.Engine, parent: Batch, table: ItemTable) -> tuple[Bat
 
 
 def split_first_dead(
-    connection: sa.Connection, job_id: int, window: IdRange, table: ItemTable
+    connection: sa.Connection, job_id: int, window: IdRange, table: ReflectedMetaTable
 ) -> tuple[Batch, Batch] | None:
     """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
 
@@ -402,7 +360,7 @@ def split_first_dead(
     for row in connection.execute(dead).all():
         dead_batch = batch_from_row(row)
         planned = planned_ids(connection, dead_batch)
-        halves = _halve(dead_batch, planned_items(table, dead_batch, planned), planned)
+        halves = _halve(dead_batch, table.items_of_batch(dead_batch, planned), planned)
         if halves is not None:
             lock_planning(connection, row.job_id)
             return _insert_halves(connection, dead_batch, halves)

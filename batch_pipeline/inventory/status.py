@@ -23,9 +23,9 @@ from batch_pipeline.inventory.jobs import (
     stream_bookmark,
     stream_job_id,
 )
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, StreamTable
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
-from batch_pipeline.inventory.planning import MetaTable, recent_throughput
+from batch_pipeline.inventory.planning import recent_throughput
 from batch_pipeline.inventory.tables import (
     SCHEMA,
     attempt,
@@ -40,7 +40,7 @@ from batch_pipeline.inventory.tables import (
 from batch_pipeline.model.backfill import Progress
 from batch_pipeline.model.batch import AttemptStatus, BatchState, partition_key
 from batch_pipeline.model.id_range import MIN_ID, IdRange
-from batch_pipeline.model.job import JobKind, JobStatus, JobTerms
+from batch_pipeline.model.job import OWN_KINDS, JobKind, JobStatus, JobTerms
 from batch_pipeline.model.status import (
     MANY_PARTITIONS,
     UNFINISHED,
@@ -187,7 +187,7 @@ class StreamStatuses:
         )
         return {BatchState(row.state) for row in fetch_rows(self.engine, query)}
 
-    def status(self, stream: str, table: MetaTable) -> StreamStatus:
+    def status(self, stream: str, table: StreamTable) -> StreamStatus:
         """Return the status of a stream.
 
         Raises:
@@ -309,8 +309,7 @@ def many_partitions(
 
 
 def _is_own_job_of(stream: str) -> sa.ColumnElement[bool]:
-    kinds = [JobKind.INCREMENTAL.value, JobKind.LATE.value]
-    return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
+    return sa.and_(job.c.stream == stream, job.c.kind.in_(OWN_KINDS))
 
 
 def _oldest_unfinished(stream: str) -> sa.Select[Any]:
@@ -429,7 +428,7 @@ class WorkCounts:
         rows = fetch_rows(self.engine, query)
         return {(row.stream, JobKind(row.kind)): int(row.number) for row in rows}
 
-    def not_planned(self, table: MetaTable) -> NotPlanned:
+    def not_planned(self, table: StreamTable) -> NotPlanned:
         """Count the items of a stream that are not planned.
 
         Raises:

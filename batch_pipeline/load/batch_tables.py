@@ -13,12 +13,13 @@ import msgspec
 import pyarrow as pa
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_schema_of, arrow_type_of, exact_cast
-from batch_pipeline.load.part_blocks import UnusablePartError, read_blocks
+from batch_pipeline.load.part_blocks import read_blocks
 from batch_pipeline.load.types import IncompatibleValueError
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.singer.part_records import json_values
+from batch_pipeline.storage.verification import UnusablePartError
 
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 

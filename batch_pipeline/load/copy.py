@@ -17,7 +17,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from batch_pipeline.load.part_blocks import Block, UnusablePartError, read_blocks
+from batch_pipeline.load.part_blocks import Block, read_blocks
 from batch_pipeline.load.tables import (
     BATCH,
     ITEM,
@@ -44,6 +44,7 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.load import Loading, WriteMode
 from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline.storage.verification import UnusablePartError
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"

@@ -6,7 +6,6 @@ or cut: a value that is invalid for its column's type is an error.
 """
 
 import binascii
-import hashlib
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,10 +26,9 @@ from batch_pipeline.encode.arrow_types import JSON_TYPES
 from batch_pipeline.load.types import IncompatibleValueError, arrow_type_of
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
-from batch_pipeline.storage.errors import part_file_unreachable, reason_of
-from batch_pipeline.storage.filesystem import is_about_file, local_file
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
+from batch_pipeline.storage.verification import UnusablePartError, store_problem, verified_file
 
 _TIMES = (ColumnType.DATE, ColumnType.TIME, ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP)
 TEXT_TYPES = frozenset({ColumnType.BINARY, *_TIMES})
@@ -53,10 +51,6 @@ _BLOCK_RECORDS = 4096
 _ASSUMED_EXPANSION = 4  # of compressed columnar files, in memory
 
 
-class UnusablePartError(Exception):
-    """A part file that is missing or differs from what was published; the text says why."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """Consecutive records of a part file; `first` counts from 1, and `read` decodes them."""
@@ -74,8 +68,7 @@ def read_blocks(manifest: Manifest) -> Generator[Block, None, None]:
         RetryableError: the store of a file cannot be reached.
     """
     for part in manifest.part_files:
-        with _translate_errors(part), local_file(part.uri) as path:
-            _check_digest(path, part)
+        with verified_file(part) as path, _reading_errors(part):
             if manifest.encoding.part_format.is_columnar:
                 yield from _table_blocks(path, part, manifest)
             else:
@@ -83,23 +76,13 @@ def read_blocks(manifest: Manifest) -> Generator[Block, None, None]:
 
 
 @contextmanager
-def _translate_errors(part: PartFile) -> Iterator[None]:
+def _reading_errors(part: PartFile) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        reason = reason_of(error)
-        if not is_about_file(part.uri, error):
-            raise part_file_unreachable(part.uri, reason) from error
-        raise UnusablePartError(f"{part.uri} cannot be read ({reason})") from error
     except (*DECOMPRESSION_ERRORS, pa.ArrowException) as error:
         raise UnusablePartError(f"{part.uri} cannot be read ({error})") from error
-
-
-def _check_digest(path: Path, part: PartFile) -> None:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != part.sha256:
-        raise UnusablePartError(f"{part.uri} is not the published file (its SHA-256 differs)")
+    except OSError as error:
+        raise UnusablePartError(store_problem(part.uri, error, "read")) from error
 
 
 def _line_blocks(path: Path, part: PartFile, manifest: Manifest) -> Iterator[Block]:

@@ -17,7 +17,6 @@ import psycopg
 from psycopg import conninfo, sql
 
 from batch_pipeline.load.copy import BatchWriter, RecordValueError
-from batch_pipeline.load.part_blocks import UnusablePartError
 from batch_pipeline.load.tables import (
     IncompatibleTableError,
     Layout,
@@ -35,6 +34,7 @@ from batch_pipeline.model.errors import (
     Unloaded,
 )
 from batch_pipeline.model.load import Loaded, Loading, PostgresTarget, WriteMode
+from batch_pipeline.storage.verification import UnusablePartError
 
 LEDGER_TABLE = "batch_pipeline_load"
 COLUMN_TABLE = "batch_pipeline_column"  # a row for each column that batches have loaded

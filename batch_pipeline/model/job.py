@@ -35,6 +35,9 @@ class JobKind(StrEnum):
     LATE = "late"  # items that appeared below a bookmark
 
 
+OWN_KINDS = (JobKind.INCREMENTAL, JobKind.LATE)  # jobs of a stream without its backfills
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
     """Identity (name and canonical name of the meta table) and settings of a job.

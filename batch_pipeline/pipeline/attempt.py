@@ -41,7 +41,7 @@ from batch_pipeline.model.stream import Stream
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.attempts import FencedAttempts
-    from batch_pipeline.inventory.planning import MetaTable
+    from batch_pipeline.inventory.meta_tables.sources import StreamTable
     from batch_pipeline.inventory.schemas import SchemaVersions
     from batch_pipeline.storage.part_storage import PartFileStorage
 
@@ -75,7 +75,7 @@ class EncodeContext:
     """The parts that encode the batches of a stream."""
 
     stream: Stream
-    meta_table: "MetaTable"
+    meta_table: "StreamTable"
     schemas: "SchemaVersions"
     attempts: "FencedAttempts"
     encoder: Encoder

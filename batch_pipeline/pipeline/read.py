@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import (
     ConfigurationError,
     UnknownBatchError,
 )
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import OWN_KINDS, JobKind
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import MAX_BYTES, Manifest, read_manifest
 from batch_pipeline.model.schema import RecordSchema
@@ -166,7 +166,7 @@ class InventoryBatches:
         database, manifests = self.database, []
         for key in keys:
             try:
-                batch = database.batches.batch(stream, key)
+                batch = database.batches.batch(stream, key, OWN_KINDS)
             except UnknownBatchError:
                 self._check_known(stream)
                 raise

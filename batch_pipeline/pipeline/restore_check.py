@@ -34,8 +34,7 @@ from batch_pipeline.model.manifest import (
     stream_of,
 )
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.manifest_files import check_manifest_file
-from batch_pipeline.storage.part_storage import PartFileStorage
+from batch_pipeline.storage.part_storage import PartFileStorage, check_manifest_file
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database

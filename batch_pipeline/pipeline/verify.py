@@ -27,8 +27,7 @@ from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.progress import is_enabled, track
 from batch_pipeline.model.status import PublishedBatch
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.storage.manifest_files import manifest_file_problem
-from batch_pipeline.storage.verification import size_problem, verify_contents
+from batch_pipeline.storage.verification import manifest_file_problem, size_problem, verify_contents
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database

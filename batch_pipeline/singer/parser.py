@@ -6,11 +6,13 @@ never float. Every error names the line.
 
 import json
 import os
+import re
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import IO, Any, NoReturn
+from functools import reduce
+from typing import IO, Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -20,7 +22,9 @@ from batch_pipeline.model.errors import ConfigurationError
 MAX_LINE_BYTES = 64 * 2**20
 _CHUNK = 256 * 1024
 _MAX_SHOWN_CHARACTERS = 80
-_TEXT = "text that is not empty"
+_MISSING = re.compile("Object missing required field `(.*)`")
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+T = TypeVar("T")
 _TOO_LONG = "Raise `max_line_bytes`, or have the tap write smaller records"
 SINGER_FORMATS = (Format.JSONL, Format.PARQUET)  # of the BATCH messages that taps write
 _RECORD = b'"RECORD"'
@@ -41,9 +45,9 @@ class SchemaMessage:
     """
 
     line: int
-    stream: str
-    schema: Mapping[str, Any]
-    key_properties: tuple[str, ...] = ()
+    stream: Text
+    schema: dict[str, Any]
+    key_properties: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class RecordMessage:
     """A RECORD message: `text` is the record byte for byte as written, `record` its value."""
 
     line: int
-    stream: str
+    stream: Text
     text: bytes
     record: dict[str, Any]
     version: int | None = None
@@ -75,9 +79,9 @@ class BatchMessage:
     """
 
     line: int
-    stream: str
+    stream: Text
     encoding: BatchEncoding
-    manifest: tuple[str, ...]
+    manifest: tuple[Text, ...]
     version: int | None = None
     sha256: tuple[str, ...] = ()
 
@@ -87,8 +91,8 @@ class StateMessage:
     """A STATE message: `text` is its value as written, on one line."""
 
     line: int
+    value: dict[str, Any]
     text: str
-    value: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +100,24 @@ class ActivateVersionMessage:
     """An ACTIVATE_VERSION message: records of other versions become invalid."""
 
     line: int
-    stream: str
+    stream: Text
     version: int
 
 
 Message = SchemaMessage | RecordMessage | BatchMessage | StateMessage | ActivateVersionMessage
+
+
+class _Typed(msgspec.Struct):
+    type: Text
+
+
+class _Properties(msgspec.Struct):
+    properties: dict[str, Any]
+
+
+class _WithProperties(msgspec.Struct):
+    stream: Text
+    schema: _Properties
 
 
 @dataclass(eq=False)
@@ -168,20 +185,15 @@ class MessageReader:
         return RecordMessage(number, stream, text, record, version, extracted)
 
     def _read_strictly(self, line: bytes, number: int) -> Message:
-        values = _parse_object(line, number)
-        stream = values.get("stream")
-        fields = Fields(number, stream if isinstance(stream, str) else None, values)
-        kind = fields.text("type")
-        read = _READERS.get(kind)
-        if read is None:
-            problem = f"is {abbreviate(kind)}; expected {', '.join(_READERS)}"
-            raise MessageError(number, problem, fields.stream, "type")
-        message = read(fields, line)
+        values = {**_parse_object(line, number), "line": number}
+        kind = _convert(values, _Typed, number).type
+        if kind not in _MESSAGES:
+            problem = f"is {abbreviate(kind)}; expected {', '.join(_MESSAGES)}"
+            raise _error(values, number, "type", problem)
+        message = _message(kind, values, line)
         if isinstance(message, SchemaMessage):
             self._announced_streams.add(message.stream)
-            self._streams_by_json_name[bytes(FIELDS_DECODER.decode(line)["stream"])] = (
-                message.stream
-            )
+            self._streams_by_json_name[_text_of(line, "stream")] = message.stream
         elif (
             not isinstance(message, StateMessage) and message.stream not in self._announced_streams
         ):
@@ -190,6 +202,27 @@ class MessageReader:
                 number, problem, message.stream, next_step="Have the tap write SCHEMA first"
             )
         return message
+
+
+def _message(kind: str, values: dict[str, Any], line: bytes) -> Message:
+    number = values["line"]
+    match kind:
+        case "BATCH":
+            return _batch_message(values, number)
+        case "SCHEMA":
+            _convert(values, _WithProperties, number)
+            if values.get("key_properties") is None:
+                values["key_properties"] = ()
+        case "RECORD":
+            values["text"] = _text_of(line, "record")
+        case "STATE":
+            values["text"] = _text_of(line, "value").decode().replace("\r", " ")
+    return _convert(values, _MESSAGES[kind], number)
+
+
+def _text_of(line: bytes, key: str) -> bytes:
+    """Return the value of a key byte for byte as written, none if it is missing."""
+    return bytes(FIELDS_DECODER.decode(line).get(key, _NOTHING))
 
 
 def _parse_object(line: bytes, number: int) -> dict[str, Any]:
@@ -205,154 +238,72 @@ def _parse_object(line: bytes, number: int) -> dict[str, Any]:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """An object of a message with typed access to its values.
-
-    Each method returns a value of the expected type or raises a MessageError. `prefix` is prepended
-    to keys in errors.
-    """
-
-    line: int
-    stream: str | None
-    values: Mapping[str, Any]
-    prefix: str = ""
-
-    def text(self, key: str) -> str:
-        """Return a required non-empty text."""
-        return str(self._required(key, _is_text, _TEXT))
-
-    def text_or_none(self, key: str) -> str | None:
-        """Return a text, or None if it is null or missing."""
-        value = self.values.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self.error(key, f"is {abbreviate(value)}; expected text or null")
-        return value
-
-    def integer(self, key: str) -> int:
-        """Return a required integer."""
-        return int(self._required(key, lambda value: type(value) is int, "an integer"))
-
-    def integer_or_none(self, key: str) -> int | None:
-        """Return an integer, or None if it is null or missing."""
-        return None if self.values.get(key) is None else self.integer(key)
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        """Return a required object."""
-        value: dict[str, Any] = self._required(key, lambda value: type(value) is dict, "an object")
-        return value
-
-    def text_list(self, key: str) -> tuple[str, ...]:
-        """Return a required list of non-empty texts."""
-        return tuple(
-            self._required(
-                key,
-                lambda value: isinstance(value, list) and all(map(_is_text, value)),
-                f"a list, each of it {_TEXT}",
-            )
-        )
-
-    def error(self, key: str, problem: str, **next_step: str) -> MessageError:
-        """Build the error for the value of a key."""
-        return MessageError(self.line, problem, self.stream, self.prefix + key, **next_step)
-
-    def _required(self, key: str, fits: Callable[[Any], bool], expected: str) -> Any:
-        if key not in self.values:
-            raise self.error(key, "is missing; the message cannot be understood without it")
-        value = self.values[key]
-        if not fits(value):
-            raise self.error(key, f"is {abbreviate(value)}; expected {expected}")
-        return value
+def _convert(values: dict[str, Any], kind: type[T], number: int) -> T:
+    """Return the values of a line as a message of this type, or raise an error for a key."""
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        expected, _, path = str(error).partition(" - at `$")
+        key, expected = re.sub(r"\[.*", "", path.strip(".`")), expected.partition(", got ")[0]
+        if missing := _MISSING.fullmatch(expected):
+            key = f"{key}.{missing[1]}".lstrip(".")
+            problem = "is missing; the message cannot be understood without it"
+        else:
+            value = reduce(lambda part, name: part[name], key.split("."), values)
+            problem = f"is {abbreviate(value)}; {expected[:1].lower()}{expected[1:]}"
+        raise _error(values, number, key, problem) from error
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _schema_message(fields: Fields, _line: bytes) -> SchemaMessage:
-    stream = fields.text("stream")
-    schema = fields.mapping("schema")
-    Fields(fields.line, stream, schema, "schema.").mapping("properties")
-    has_keys = fields.values.get("key_properties") is not None
-    keys = fields.text_list("key_properties") if has_keys else ()
-    return SchemaMessage(line=fields.line, stream=stream, schema=schema, key_properties=keys)
-
-
-def _record_message(fields: Fields, line: bytes) -> RecordMessage:
-    return RecordMessage(
-        fields.line,
-        fields.text("stream"),
-        record=fields.mapping("record"),
-        text=bytes(FIELDS_DECODER.decode(line)["record"]),
-        version=fields.integer_or_none("version"),
-        time_extracted=fields.text_or_none("time_extracted"),
+def _error(
+    values: Mapping[str, Any], number: int, key: str, problem: str, **next_step: str
+) -> MessageError:
+    stream = values.get("stream")
+    return MessageError(
+        number, problem, stream if isinstance(stream, str) else None, key, **next_step
     )
 
 
-def _state_message(fields: Fields, line: bytes) -> StateMessage:
-    value = fields.mapping("value")
-    text = bytes(FIELDS_DECODER.decode(line)["value"]).decode().replace("\r", " ")
-    return StateMessage(line=fields.line, text=text, value=value)
-
-
-def _activate_version_message(fields: Fields, _line: bytes) -> ActivateVersionMessage:
-    stream, version = fields.text("stream"), fields.integer("version")
-    return ActivateVersionMessage(line=fields.line, stream=stream, version=version)
-
-
-def _batch_message(fields: Fields, _line: bytes) -> BatchMessage:
-    stream = fields.text("stream")
-    encoding = _encoding(Fields(fields.line, stream, fields.mapping("encoding"), "encoding."))
-    manifest = fields.text_list("manifest")
+def _batch_message(values: dict[str, Any], number: int) -> BatchMessage:
+    encoding, checksums = values.get("encoding"), values.get("sha256")
+    if isinstance(encoding, dict):
+        _check_encoding(values, encoding, number)
+    message = _convert({**values, "sha256": ()}, BatchMessage, number)
+    manifest = message.manifest
     if not manifest:
-        raise fields.error("manifest", "is empty; expected one file or more")
+        raise _error(values, number, "manifest", "is empty; expected one file or more")
     if len(set(manifest)) < len(manifest):
         duplicate = next(uri for uri in manifest if manifest.count(uri) > 1)
-        raise fields.error("manifest", f"has {abbreviate(duplicate)} twice")
-    checksums = fields.values.get("sha256")
+        raise _error(values, number, "manifest", f"has {abbreviate(duplicate)} twice")
     has_checksums = (
         isinstance(checksums, list)
         and len(checksums) == len(manifest)
         and all(isinstance(checksum, str) for checksum in checksums)
     )
-    return BatchMessage(
-        line=fields.line,
-        stream=stream,
-        encoding=encoding,
-        manifest=manifest,
-        version=fields.integer_or_none("version"),
-        sha256=tuple(checksums or ()) if has_checksums else (),
+    return replace(message, sha256=tuple(checksums or ())) if has_checksums else message
+
+
+def _check_encoding(values: dict[str, Any], encoding: dict[str, Any], number: int) -> None:
+    """Check the names that a BATCH message has for the encoding of its files."""
+    name = encoding.get("format")
+    compressions = (
+        *(PART_FORMATS[Format(name)].compressions if name in SINGER_FORMATS else ()),
+        None,
     )
+    known: dict[str, Sequence[str | None]] = {"format": SINGER_FORMATS, "compression": compressions}
+    for key, value in encoding.items():
+        if key not in known or value not in known[key]:
+            expected = ", ".join(filter(None, known.get(key, known)))
+            problem = f"is {abbreviate(value)}; expected {expected}"
+            step = "Set `batch_config.encoding` of the tap to one of these"
+            raise _error(values, number, f"encoding.{key}", problem, next_step=step)
 
 
-def _encoding(fields: Fields) -> BatchEncoding:
-    name, written = fields.text("format"), fields.text_or_none("compression")
-    if name not in SINGER_FORMATS:
-        raise _unknown(fields, "format", SINGER_FORMATS)
-    format_ = Format(name)
-    compressions = PART_FORMATS[format_].compressions
-    if written is not None and written not in compressions:
-        raise _unknown(fields, "compression", compressions)
-    for key in fields.values:
-        if key not in ("format", "compression"):
-            raise _unknown(fields, key, ("format", "compression"))
-    return BatchEncoding(
-        format=format_, compression=None if written is None else Compression(written)
-    )
-
-
-def _unknown(fields: Fields, key: str, known: Sequence[str]) -> MessageError:
-    problem = f"is {abbreviate(fields.values[key])}; expected {', '.join(known)}"
-    step = "Set `batch_config.encoding` of the tap to one of these"
-    return fields.error(key, problem, next_step=step)
-
-
-_READERS: dict[str, Callable[[Fields, bytes], Message]] = {
-    "SCHEMA": _schema_message,
-    "RECORD": _record_message,
-    "BATCH": _batch_message,
-    "STATE": _state_message,
-    "ACTIVATE_VERSION": _activate_version_message,
+_MESSAGES: dict[str, type[Message]] = {
+    "SCHEMA": SchemaMessage,
+    "RECORD": RecordMessage,
+    "BATCH": BatchMessage,
+    "STATE": StateMessage,
+    "ACTIVATE_VERSION": ActivateVersionMessage,
 }
 
 

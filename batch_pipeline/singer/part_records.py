@@ -1,40 +1,41 @@
 """Records of a manifest's part files: verification, decoding and RECORD messages.
 
-`record_blocks` produces RECORD messages, `records` produces Python objects;
-`check_sizes` and `verified_files` only verify the files. Records of a file are read only after the
-size and SHA-256 of every file of the manifest were verified.
+`record_blocks` produces RECORD messages, `records` produces Python objects. Records of a file are
+read only after the size and SHA-256 of every file of the manifest were verified.
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES
-from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.errors import BatchDataError, PipelineError
+from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.schema import Column, ColumnType
-from batch_pipeline.storage.errors import part_file_unreachable, reason_of
-from batch_pipeline.storage.filesystem import filesystem_of, is_about_file, local_file
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
+from batch_pipeline.storage.verification import (
+    UnusablePartError,
+    size_problem,
+    store_problem,
+    verified_file,
+)
 
 _ROWS = 2_000
 _INSTANTS = frozenset({ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP})
 _CLOCKS = frozenset({ColumnType.DATE, ColumnType.TIME})
-_DECODING_ERRORS: tuple[type[Exception], ...] = (*DECOMPRESSION_ERRORS, UnicodeDecodeError)
-_decode = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
-_by_column = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_encode = msgspec.json.Encoder().encode
+_DECODING_ERRORS = (*DECOMPRESSION_ERRORS, pa.ArrowException, UnicodeDecodeError)
+_record = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+T = TypeVar("T")
 _encode_lines = msgspec.json.Encoder(decimal_format="number").encode_lines
 
 
@@ -52,9 +53,9 @@ def record_blocks(
     """
     head = b'{"type":"RECORD","stream":' + json.dumps(name).encode() + b',"record":'
     joint = b"}\n" + head
-    with verified_files(manifest) as paths:
+    with _verified_files(manifest) as paths:
         for part, path in zip(manifest.part_files, paths, strict=True):
-            for block in json_lines(manifest, part, path, columns):
+            for block in _json_lines(manifest, part, path, columns):
                 yield b"".join((head, block[:-1].replace(b"\n", joint), b"}\n"))
 
 
@@ -67,16 +68,11 @@ def records(
         BatchDataError: a file is missing, differs from what was published, or cannot be decoded.
         RetryableError: the store of a file is currently unreachable.
     """
-    with verified_files(manifest) as paths:
+    with _verified_files(manifest) as paths:
         for part, path in zip(manifest.part_files, paths, strict=True):
-            blocks = json_lines(manifest, part, path, columns)
-            lines = (line for block in blocks for line in block[:-1].split(b"\n"))
-            for number, line in enumerate(lines, 1):
-                try:
-                    yield _decode(line)
-                except msgspec.MsgspecError as error:
-                    problem = f"is not a JSON object ({error})"
-                    raise part_file_error(manifest, part, problem, number) from error
+            blocks = _json_lines(manifest, part, path, columns)
+            for decoded in _decoded(manifest, part, blocks, _record):
+                yield from decoded
 
 
 def check_sizes(manifest: Manifest) -> None:
@@ -87,67 +83,39 @@ def check_sizes(manifest: Manifest) -> None:
         RetryableError: the store of a file is currently unreachable.
     """
     for part in manifest.part_files:
-        try:
-            size_bytes = filesystem_of(part.uri).head(part.uri).size_bytes
-        except OSError as error:
-            raise part_read_error(manifest, part, error) from error
-        if size_bytes != part.size_bytes:
-            problem = f"has {size_bytes} B, published: {part.size_bytes} B"
-            raise part_file_error(manifest, part, problem)
+        problem = size_problem(part)
+        if problem is not None:
+            raise _error(manifest, problem)
 
 
 @contextmanager
-def verified_files(manifest: Manifest) -> Iterator[Sequence[Path]]:
+def _verified_files(manifest: Manifest) -> Iterator[Sequence[Path]]:
     """Yield local paths of the part files after verifying size and SHA-256 of all files.
 
     Objects are downloaded once; the copies are deleted when the context ends.
-
-    Raises:
-        BatchDataError: a file differs from what was published.
-        RetryableError: a file cannot be downloaded now.
     """
     check_sizes(manifest)
-    paths: list[Path] = []
     with ExitStack() as copies:
-        for part in manifest.part_files:
-            try:
-                path = copies.enter_context(local_file(part.uri))
-                with path.open("rb") as file:
-                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise part_read_error(manifest, part, error) from error
-            if sha256 != part.sha256:
-                problem = f"its SHA-256 is {sha256}, and {part.sha256} was published"
-                raise part_file_error(manifest, part, problem)
-            paths.append(path)
+        try:
+            paths = [copies.enter_context(verified_file(part)) for part in manifest.part_files]
+        except UnusablePartError as error:
+            raise _error(manifest, str(error)) from error
         yield paths
 
 
-def part_read_error(manifest: Manifest, part: PartFile, error: OSError) -> PipelineError:
-    """Build the error for a part file that cannot be read."""
-    reason = reason_of(error)
-    if not is_about_file(part.uri, error):
-        return part_file_unreachable(part.uri, reason)
-    gone = isinstance(error, FileNotFoundError)
-    return part_file_error(manifest, part, "is gone" if gone else f"cannot be read ({reason})")
-
-
-def part_file_error(
-    manifest: Manifest, part: PartFile, problem: str, line: int | None = None
-) -> BatchDataError:
+def _error(manifest: Manifest, problem: str) -> BatchDataError:
     """Build the error for a part file that is missing or differs from what was published."""
-    path, batch = shown(part.uri), manifest.batch
-    place = path if line is None else f"{path}, line {line}"
+    batch = manifest.batch
     return BatchDataError(
         f"{batch.job}: a part file of batch {batch.label}, generation {manifest.generation}, "
-        f"cannot be sent: {place}: {problem}. No STATE was written for this batch, so it comes "
+        f"cannot be sent: {problem}. No STATE was written for this batch, so it comes "
         f"again. Put the file back, or materialize the partition again: its next generation takes "
         f"the place of this one. `batch-pipeline verify` looks at all files."
     )
 
 
-def json_lines(
-    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None = None
+def _json_lines(
+    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
     """Yield the records of a part file as blocks of lines, one JSON object per line.
 
@@ -157,21 +125,21 @@ def json_lines(
     Raises:
         BatchDataError: the file is not encoded as its manifest states, or its record count differs.
     """
-    blocks = _lines_of_tables if manifest.encoding.part_format.is_columnar else _text_blocks
-    count = 0
+    blocks = _table_blocks if manifest.encoding.part_format.is_columnar else _text_blocks
+    count, place = 0, shown(part.uri)
     try:
         for block in blocks(manifest, part, path, columns):
             count += block.count(b"\n")
             yield block
     except _DECODING_ERRORS as error:
         what = f"{manifest.encoding.format} with compression {manifest.encoding.compression}"
-        problem = f"is not {what} ({error})"
-        raise part_file_error(manifest, part, problem, count + 1) from error
+        problem = f"{place}, record {count + 1} or later: is not {what} ({str(error).strip()})"
+        raise _error(manifest, problem) from error
     except OSError as error:
-        raise part_read_error(manifest, part, error) from error
+        raise _error(manifest, store_problem(part.uri, error, "read")) from error
     if count != part.records:
-        problem = f"has other records: {count}, published: {part.records}"
-        raise part_file_error(manifest, part, problem, count)
+        problem = f"{place} has other records: {count}, published: {part.records}"
+        raise _error(manifest, problem)
 
 
 def _text_blocks(
@@ -181,50 +149,39 @@ def _text_blocks(
         blocks = read_lines(file, manifest.encoding.compression)
         if columns is None:
             yield from blocks
-        else:
-            yield from _projected(manifest, part, blocks, columns)
+            return
+        for decoded in _decoded(manifest, part, blocks, _fields):
+            kept = ({name: one[name] for name in one if name in columns} for one in decoded)
+            yield _encode_lines(kept)
 
 
-def _projected(
-    manifest: Manifest, part: PartFile, blocks: Iterable[bytes], columns: Collection[str]
-) -> Iterator[bytes]:
+def _decoded(
+    manifest: Manifest, part: PartFile, blocks: Iterable[bytes], decoder: msgspec.json.Decoder[T]
+) -> Iterator[list[T]]:
+    """Decode the lines of each block, or raise an error that names the line."""
     number = 0
     for block in blocks:
-        kept: list[bytes] = []
+        decoded = []
         for line in block[:-1].split(b"\n"):
             number += 1
             try:
-                record = _by_column.decode(line)
+                decoded.append(decoder.decode(line))
             except msgspec.MsgspecError as error:
-                problem = f"is not a JSON object ({error})"
-                raise part_file_error(manifest, part, problem, number) from error
-            kept.append(_encode({name: record[name] for name in record if name in columns}))
-        yield b"\n".join(kept) + b"\n"
+                problem = f"{shown(part.uri)}, line {number}: is not a JSON object ({error})"
+                raise _error(manifest, problem) from error
+        yield decoded
 
 
-def _lines_of_tables(
-    manifest: Manifest, part: PartFile, path: Path, columns: Collection[str] | None
+def _table_blocks(
+    manifest: Manifest, _part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
+    """Yield rows as JSON objects with the columns of the schema in order; absent ones are null."""
     selected = manifest.schema.columns
     if columns is not None:
         selected = tuple(column for column in selected if column.name in columns)
-    try:
-        yield from table_lines(path, manifest.encoding.format, selected)
-    except pa.ArrowException as error:
-        problem = f"is not {manifest.encoding.format} ({str(error).strip()})"
-        raise part_file_error(manifest, part, problem) from error
-
-
-def table_lines(path: Path, file_format: Format, columns: Sequence[Column]) -> Iterator[bytes]:
-    """Yield blocks of rows as JSON objects with these columns in order; absent columns are null.
-
-    Raises:
-        pa.ArrowException: the file is damaged or has another format.
-        OSError: the file cannot be read.
-    """
-    names = frozenset(column.name for column in columns)
-    for batch in table_codec(file_format).read_batches(path, names, _ROWS):
-        yield _lines(batch, columns)
+    names = frozenset(column.name for column in selected)
+    for batch in table_codec(manifest.encoding.format).read_batches(path, names, _ROWS):
+        yield _lines(batch, selected)
 
 
 def _lines(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:

@@ -2,7 +2,9 @@
 
 A file system is one class: `LocalFileSystem` for disks, `S3FileSystem` for object stores that speak
 S3. Callers get it from `filesystem_of` and never look at a URI's scheme themselves. All failures
-are `OSError`; that a file is missing is a `FileNotFoundError`.
+are `OSError`; that a file is missing is a `FileNotFoundError`. What may pass when it is repeated,
+and what is wrong with the access as a whole, is an `UnreachableError`: it says nothing about a
+file.
 """
 
 import errno
@@ -20,14 +22,19 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from batch_pipeline.model.location import Roots, as_s3, join_uri, scheme_of, split_location, to_path
-from batch_pipeline.storage.errors import UnreachableError
 
+NO_BUCKET = "there is no such bucket"
+OTHER_VERSION = "another version of the object is there"
 _CHUNK = 2**20
 _MAX_NAME_BYTES = 255
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 State = int | str
 IsKnown = Callable[[str, int, State], bool]  # of a name, a size in bytes and a state
+
+
+class UnreachableError(ConnectionError):
+    """A store does not answer, is too busy, or refuses the credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +358,27 @@ def is_about_file(uri: str, error: OSError) -> bool:
     is_refused = isinstance(error, UnreachableError | PermissionError)
     no_space = error.errno in {errno.ENOSPC, errno.EDQUOT}
     return filesystem_of(uri).is_local or not (is_refused or no_space)
+
+
+def is_missing_bucket(error: OSError) -> bool:
+    """Return whether there is no such bucket, which says nothing about any object."""
+    return error.strerror == NO_BUCKET
+
+
+def reason_of(error: OSError) -> str:
+    """Return the reason why the system, or a store, refused."""
+    text = error.strerror or str(error) or type(error).__name__
+    is_plain = error.errno is not None and text == os.strerror(error.errno)
+    return text.lower() if is_plain else text
+
+
+@contextmanager
+def raise_as(build: Callable[[str], Exception]) -> Iterator[None]:
+    """Raise an `OSError` of the block as the error that `build` makes of its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise build(reason_of(error)) from error
 
 
 def _copy_name(uri: str) -> str:

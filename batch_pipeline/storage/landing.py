@@ -22,13 +22,15 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import shown, split_location
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.storage.errors import UnreachableError, raise_as, reason_of
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     FileSystem,
     IsKnown,
     ListedFile,
+    UnreachableError,
     filesystem_of,
+    raise_as,
+    reason_of,
 )
 
 UNFINISHED = (".*", "*.tmp", "*.part", "*~")

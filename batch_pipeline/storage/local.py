@@ -26,13 +26,14 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import hidden_name, shown_name
 from batch_pipeline.model.item import modified_at
 from batch_pipeline.model.location import Roots, to_path, to_uri
-from batch_pipeline.storage.errors import OTHER_VERSION, reason_of
 from batch_pipeline.storage.filesystem import (
+    OTHER_VERSION,
     FileFacts,
     FileSystem,
     IsKnown,
     ListedFile,
     UnfinishedFile,
+    reason_of,
     register_filesystem,
 )
 

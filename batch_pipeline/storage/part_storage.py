@@ -5,10 +5,12 @@ writer has left unfinished counts as a hidden file. Which files may be deleted i
 """
 
 import errno
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from batch_pipeline.model.batch import Attempt
@@ -16,6 +18,7 @@ from batch_pipeline.model.errors import (
     ConfigurationError,
     GarbageLeftError,
     InventoryOlderError,
+    ManifestFileTakenError,
     ManifestFileUnavailableError,
     StorageUnavailableError,
 )
@@ -24,12 +27,17 @@ from batch_pipeline.model.garbage import Folder, StoredFile, hidden_name, shown_
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import Manifest, ManifestUnfitError, PartFile
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.errors import OTHER_VERSION, is_missing_bucket, raise_as
-from batch_pipeline.storage.filesystem import FileFacts, FileSystem, filesystem_of, no_facts
-from batch_pipeline.storage.manifest_files import (
-    check_manifest_file,
-    manifest_file_text,
+from batch_pipeline.storage.filesystem import (
+    OTHER_VERSION,
+    FileFacts,
+    FileSystem,
+    filesystem_of,
+    is_missing_bucket,
+    no_facts,
+    raise_as,
 )
+
+_ORIGIN = "inventory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,3 +313,42 @@ def _missing_is_empty() -> Iterator[None]:
     except FileNotFoundError as error:
         if is_missing_bucket(error):
             raise
+
+
+def manifest_file_text(manifest: Manifest) -> str:
+    """Return a manifest as its file holds it: indented for people, but its origin in one line."""
+    written = manifest.to_json()
+    origin = written.pop(_ORIGIN, None)
+    text = json.dumps(written, ensure_ascii=False, indent=2)
+    if origin is None:
+        return f"{text}\n"
+    head, in_one_line = text.removesuffix("\n}"), json.dumps(origin, ensure_ascii=False)
+    return f'{head},\n  "{_ORIGIN}": {in_one_line}\n}}\n'
+
+
+def parse_manifest_object(there: bytes) -> dict[str, Any] | None:
+    """Return the values of a manifest file; None if it is not valid JSON, or nested too deep.
+
+    JSON that is not an object has no values.
+    """
+    try:
+        written = json.loads(there)
+    except (ValueError, RecursionError):
+        return None
+    return written if isinstance(written, dict) else {}
+
+
+def check_manifest_file(there: bytes, manifest: Manifest, uri: str) -> None:
+    """Check that a manifest file, also one of another release, belongs to a manifest.
+
+    Raises:
+        ManifestFileTakenError: it is another attempt's, which an inventory never gives the same
+            generation, unless it was restored from an older backup.
+    """
+    written = parse_manifest_object(there)
+    if written is None or written.get("token") != str(manifest.token):
+        reason = (
+            "the manifest file of another attempt has its name, as after a restore from an older "
+            "backup; `batch-pipeline reconcile STREAM --discard` sets that file aside"
+        )
+        raise ManifestFileTakenError(uri, reason)

@@ -25,13 +25,14 @@ from typing_extensions import Buffer
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.location import Roots, split_object, to_object_uri
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError, is_missing_bucket
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     FileSystem,
     IsKnown,
     ListedFile,
     UnfinishedFile,
+    UnreachableError,
+    is_missing_bucket,
     register_filesystem,
 )
 from batch_pipeline.storage.s3_client import translate_store_errors, unreachable
@@ -238,6 +239,14 @@ class ObjectReader(io.RawIOBase):
         self._position += len(data)
         self._body_position = self._position
         return len(data)
+
+    def readall(self) -> bytes:
+        """Read the rest; the inherited method takes 8 KB at a time, which doubles the time."""
+        rest = bytearray(max(self.facts.size_bytes - self._position, 0))
+        view, done = memoryview(rest), 0
+        while done < len(rest):
+            done += self.readinto(view[done:])
+        return bytes(rest)
 
     def close(self) -> None:
         """Release the connection."""

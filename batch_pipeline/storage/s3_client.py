@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from batch_pipeline.storage.errors import NO_BUCKET, OTHER_VERSION, UnreachableError
+from batch_pipeline.storage.filesystem import NO_BUCKET, OTHER_VERSION, UnreachableError
 
 # Of one request. While the store is busy the waits between them are up to 71 s in all, else 7 s.
 ATTEMPTS = 8

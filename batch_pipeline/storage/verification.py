@@ -1,4 +1,4 @@
-"""Verification of published part files: are they there, and are they what was published?
+"""Verification of published files: are they there, and are they what was published?
 
 A store that is unreachable, or refuses, says nothing about its files: that is an error, not an
 answer. Contents are read once, the end of a columnar file twice; memory is a block.
@@ -6,20 +6,36 @@ answer. Contents are read once, the end of a columnar file twice; memory is a bl
 
 import hashlib
 import io
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 from typing_extensions import Buffer
 
 from batch_pipeline.model.encoding import PART_FORMATS, Format, format_of_file
+from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline.storage.errors import part_file_unreachable, reason_of
-from batch_pipeline.storage.filesystem import FileFacts, digest, filesystem_of, is_about_file
+from batch_pipeline.model.status import PublishedBatch
+from batch_pipeline.storage.filesystem import (
+    FileFacts,
+    digest,
+    filesystem_of,
+    is_about_file,
+    local_file,
+    reason_of,
+)
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, count_lines
+from batch_pipeline.storage.part_storage import parse_manifest_object
 
 _BLOCK = 2**20
+
+
+class UnusablePartError(Exception):
+    """A part file that is missing or differs from what was published; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +147,26 @@ def problem_before_reading(part: PartFile) -> str | None:
     return content_problem(part) if filesystem_of(part.uri).is_local else size_problem(part)
 
 
+@contextmanager
+def verified_file(part: PartFile) -> Iterator[Path]:
+    """Provide a path where a part file with its published SHA-256 can be read.
+
+    Raises:
+        UnusablePartError: it is missing, cannot be read, or has another SHA-256.
+        RetryableError: its store is unreachable now, or refuses.
+    """
+    with ExitStack() as copy:
+        try:
+            path = copy.enter_context(local_file(part.uri))
+            with path.open("rb") as file:
+                problem = _sum_problem(part, hashlib.file_digest(file, "sha256").hexdigest())
+        except OSError as error:
+            problem = store_problem(part.uri, error, "read")
+        if problem is not None:
+            raise UnusablePartError(problem)
+        yield path
+
+
 def verify_contents(part: PartFile) -> str | None:
     """Return what is wrong with a file by all of its bytes, and by the number of its records.
 
@@ -163,7 +199,11 @@ def store_problem(uri: str, error: OSError, verb: str) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{shown(uri)} is missing"
     if not is_about_file(uri, error):
-        raise part_file_unreachable(uri, reason_of(error)) from error
+        raise RetryableError(
+            f"The part file {uri} cannot be read now ({reason_of(error)}). Nothing says that it is "
+            f"not as it was published, and no batch counts as sent or loaded by this. Let the "
+            f"store answer, then run again."
+        ) from error
     return f"{shown(uri)} cannot be {verb} ({reason_of(error)})"
 
 
@@ -184,3 +224,53 @@ def _sum_problem(part: PartFile, sha256: str) -> str | None:
         return None
     sums = f"{sha256[:12]}…, {part.sha256[:12]}… was published"
     return f"{shown(part.uri)} has the SHA-256 {sums}"
+
+
+_ENTRY_FACTS = ("uri", "records", "size_bytes", "sha256")
+_MAX_ENTRY_BYTES = 2**13  # more than the entry of a part file takes
+_MAX_REST_BYTES = 2**26  # a schema of some thousand columns, and the items of its origin
+
+
+def manifest_file_problem(one: PublishedBatch) -> str | None:
+    """Return what is wrong with the manifest file of a batch, None if nothing is.
+
+    Raises:
+        RetryableError: its store is unreachable now, or refuses.
+    """
+    if one.pointer_uri is None:
+        return "its manifest file is not written yet; `batch-pipeline reconcile` writes it"
+    place = shown(one.pointer_uri)
+    most = _MAX_REST_BYTES + _MAX_ENTRY_BYTES * len((*one.part_files, *one.quarantine_files))
+    try:
+        with filesystem_of(one.pointer_uri).open(one.pointer_uri) as file:
+            text = file.read(most + 1)
+    except OSError as error:
+        return store_problem(one.pointer_uri, error, "read")
+    if len(text) > most:
+        return f"{place} has more than {most:,} bytes, which no manifest file of this batch has"
+    problem = _difference(text, one)
+    return None if problem is None else f"{place} {problem}"
+
+
+def _difference(text: bytes, one: PublishedBatch) -> str | None:
+    written = parse_manifest_object(text)
+    if written is None:
+        return "is not JSON"
+    if written.get("token") != str(one.token):
+        return "belongs to another attempt than the published one"
+    if written.get("generation") != one.generation:
+        return "has another generation"
+    for key in ("part_files", "quarantine_files"):
+        stated = [tuple(getattr(part, name) for name in _ENTRY_FACTS) for part in getattr(one, key)]
+        if _entry_facts(written.get(key)) != stated:
+            return f"has other {key} than the inventory"
+    records = written.get("records")
+    counted = records.get("written") if isinstance(records, dict) else None
+    return None if counted == one.batch.written else "has other counters than the inventory"
+
+
+def _entry_facts(entries: object) -> list[tuple[object, ...]]:
+    """Return the facts of entries; keys that a later release may add are left out."""
+    some = entries if isinstance(entries, list) else []
+    values = [one if isinstance(one, dict) else {} for one in some]
+    return [tuple(one.get(name) for name in _ENTRY_FACTS) for one in values]

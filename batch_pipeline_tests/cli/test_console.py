@@ -1,10 +1,18 @@
-"""Ages in words."""
+"""Ages in words, and exit codes of errors."""
 
 from datetime import timedelta
 
 import pytest
 
-from batch_pipeline.cli.console import ago, at, lasting
+from batch_pipeline.cli.console import ago, at, exit_code, lasting
+from batch_pipeline.model.errors import (
+    BatchDataError,
+    ConfigurationError,
+    ConflictError,
+    PipelineError,
+    RetryableError,
+    StreamStoppedError,
+)
 from batch_pipeline_tests.factories import NOON
 
 
@@ -31,3 +39,22 @@ def test_moment_is_told_with_its_age() -> None:
     assert ago(NOON, NOON + timedelta(minutes=5)) == "5 minutes ago"
     assert ago(NOON, NOON + timedelta(seconds=5)) == "just now"
     assert at(NOON, NOON + timedelta(days=3)) == f"{NOON:%Y-%m-%d} 12:00:00 UTC, 3 days ago"
+
+
+STOPPED = StreamStoppedError("orders", "no such thing", "/logs/errors.log")
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([RetryableError("later")], 75),
+        ([ConflictError("later")], 75),
+        ([STOPPED, RetryableError("later")], 3),
+        ([RetryableError("later"), STOPPED, ConfigurationError("now")], 1),
+        ([BatchDataError("now")], 1),
+    ],
+)
+def test_exit_code_is_that_of_the_error_to_fix_first(
+    errors: list[PipelineError], code: int
+) -> None:
+    assert exit_code(errors) == code

@@ -153,7 +153,7 @@ def publish_late_and_backfill(database: Database, folder: Path) -> None:
     publish_file(database, database.jobs.batch("orders", "2..3"), folder)
     request = Backfill.of_stream("orders", "2023", Selection(), limits())
     database.backfills.plan(request, table)
-    publish_file(database, database.backfills.batch("orders", AGAIN), folder)
+    publish_file(database, database.batches.batch("orders", AGAIN), folder)
 
 
 def _loaded(run: Run, *words: str) -> list[str]:

@@ -319,7 +319,7 @@ def test_explain_of_a_key_that_no_stream_has_says_so(scene: DefsScene) -> None:
 
 
 def test_explain_of_a_split_batch_names_its_parts(scene: DefsScene) -> None:
-    table = scene.database.meta_table("orders")
+    table = scene.database.meta_table("orders").reflected()
     scene.database.jobs.split("orders", FIRST, table)
     ended = CliRunner().invoke(cli, ["explain", FIRST])
     assert ended.exit_code == 1

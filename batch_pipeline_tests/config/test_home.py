@@ -221,3 +221,18 @@ if child == 0:
     command = [sys.executable, "-c", program, str(home.path)]
     run = subprocess.run(command, capture_output=True, check=False, text=True, timeout=300)
     assert (run.stdout, run.stderr) == ("`batch-pipeline dev`\n", "")
+
+
+def test_fork_after_the_lock_ended_closes_no_file(home: Home) -> None:
+    """The number of the lock's descriptor may be that of another file by then."""
+    with home.lock("batch-pipeline run"):
+        pass
+    with home.lock_file.open() as file:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.fstat(file.fileno())
+                os._exit(0)
+            except OSError:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
 from batch_pipeline.spark.session import SparkSettings
-from batch_pipeline.storage.errors import UnreachableError
+from batch_pipeline.storage.filesystem import UnreachableError
 from batch_pipeline.storage.s3_client import new_client, translate_store_errors, without_user
 
 WORD = "hunter2"

@@ -23,7 +23,7 @@ def scene(scene: DefsScene) -> DefsScene:
 
 
 def _split(scene: DefsScene, job: str, key: str) -> None:
-    table = scene.database.meta_table("orders")
+    table = scene.database.meta_table("orders").reflected()
     scene.database.jobs.split(job, key, table)
 
 
@@ -50,16 +50,16 @@ def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: Defs
     _split(scene, "orders.2023", PARENT)
     _split(scene, "orders.2023", FIRST)
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.backfills.batch("orders", f"2023:{PARENT}")
+        scene.backfills.find(scene.database, f"2023:{PARENT}")
     assert caught.value.parts == (
         "2023:00000001-00000001",
         "2023:00000002-00000002",
         f"2023:{SECOND}",
     )
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.backfills.batch("orders", f"2023:{FIRST}")
+        scene.database.batches.batch("orders", f"2023:{FIRST}")
     assert len(caught.value.parts) == 2
-    assert scene.database.backfills.batch("orders", f"2023:{SECOND}").count == 1
+    assert scene.database.batches.batch("orders", f"2023:{SECOND}").count == 1
 
 
 def test_run_that_was_launched_before_the_split_leaves_the_batch_alone(scene: DefsScene) -> None:
@@ -99,4 +99,4 @@ def test_key_that_is_no_batch_of_a_backfill_is_told(scene: DefsScene, key: str) 
 def test_key_of_a_backfill_is_no_batch_of_the_stream(scene: DefsScene) -> None:
     """Expect the other asset to refuse it."""
     with pytest.raises(UnknownBatchError):
-        scene.database.batches.batch("orders", f"2023:{PARENT}")
+        scene.batches.find(scene.database, f"2023:{PARENT}")

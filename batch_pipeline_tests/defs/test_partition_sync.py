@@ -181,7 +181,7 @@ def _land(scene: DefsScene, *, up_to: int) -> None:
 
 
 def _known(scene: DefsScene, asset: PartitionedAsset, look: PartitionSync) -> SyncPlan:
-    return look.plan(scene.pipeline, scene.stream, asset, scene.instance)
+    return look.reconcile_and_diff(scene.pipeline, scene.stream, asset, scene.instance)
 
 
 def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:

@@ -1,8 +1,7 @@
 """Streams that say when their new files are looked for: the schedule looks, the sensor launches."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -11,12 +10,13 @@ import yaml
 
 from batch_pipeline.config.stream_file import load_valid_streams
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.inventory.database import Database
+from batch_pipeline.defs.names import PRIORITY_TAG
+from batch_pipeline.defs.runs import priority
 from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
-from batch_pipeline.model.stream import Automation, Source
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges, write_stream
+from batch_pipeline.model.stream import Automation, DagsterRules, Source
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges, write_stream
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed
 
@@ -24,20 +24,16 @@ SIX = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
 @pytest.fixture
-def scene(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+def scene(scene: DefsScene) -> DefsScene:
     """The stream `orders` with four planned batches of three, looked for at six in Berlin.
 
     A last batch of less than 100 bytes waits for an hour.
     """
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
-        rules = replace(opened.stream.dagster, schedule="0 6 * * mon-fri", timezone="Europe/Berlin")
-        limits = replace(opened.stream.limits, min_weight=100)
-        one = replace(opened.stream, dagster=rules, limits=limits)
-        yield replace(
-            opened, stream=one, definitions=build_definitions([one], automation=Automation.RUNNING)
-        )
+    rules = replace(scene.stream.dagster, schedule="0 6 * * mon-fri", timezone="Europe/Berlin")
+    limits = replace(scene.stream.limits, min_weight=100)
+    one = replace(scene.stream, dagster=rules, limits=limits)
+    definitions = build_definitions([one], automation=Automation.RUNNING)
+    return replace(scene, stream=one, definitions=definitions)
 
 
 def test_stream_with_a_schedule_has_a_sensor_that_only_launches(scene: DefsScene) -> None:
@@ -142,3 +138,30 @@ def items(scene: DefsScene) -> list[int]:
     from batch_pipeline_tests.seeds import query
 
     return [number for (number,) in query(scene.database, "SELECT id FROM batch_pipeline.item")]
+
+
+def test_run_that_waits_is_not_passed_by_others_for_ever() -> None:
+    """Expect the second run of a stream behind those of others, until half a minute later."""
+    second = priority(1_000, ahead=1)
+    assert priority(1_029) > second > priority(1_031)
+    assert priority(1_031) > 0 > priority(1_000, is_backfill=True)
+
+
+def test_run_of_a_schedule_waits_behind_what_came_before_and_before_what_comes_after() -> None:
+    """Expect no schedule whose runs are behind all new files for as long as these come."""
+    hourly = DagsterRules(schedule="0 * * * *")
+    definitions = build_definitions([stream(name="a", dagster=hourly)])
+    schedules = definitions.get_repository_def().schedule_defs
+    asked = {one.name: _priority(one) for one in schedules}
+    before, after = (SIX + timedelta(seconds=seconds) for seconds in (-1, 1))
+    maintenance = ("reconcile_hourly", "collect_garbage_daily", "check_streams_hourly")
+    assert {"a_new_files_at", *(f"batch_pipeline_{name}" for name in maintenance)} < asked.keys()
+    behind, ahead = priority(before.timestamp()), priority(after.timestamp())
+    assert [name for name, one in asked.items() if not behind > one > ahead] == []
+
+
+def _priority(schedule: dg.ScheduleDefinition) -> int:
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_schedule_context(instance, scheduled_execution_time=SIX)
+        [request] = schedule.evaluate_tick(context).run_requests or []
+    return int(request.tags.get(PRIORITY_TAG, 0))

@@ -7,16 +7,18 @@ from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from batch_pipeline.encode.chunks import ByteRange, JsonRecords
+from batch_pipeline.encode.chunks import ByteRange, JsonRecords, MalformedRecord
+from batch_pipeline.encode.readers.csv import CsvReader
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.item import LandedFile, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import ReadLimits
-from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
+from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Storage, Stream
 from batch_pipeline.storage.filesystem import FileFacts
 
+COMMA = CsvOptions()
 STREAM = Stream(
     name="orders",
     source=Source(uri="file:///landing"),
@@ -29,10 +31,11 @@ STREAM = Stream(
 def stream_of(
     format: SourceFormat = SourceFormat.AUTO,  # noqa: A002 - as in stream files
     charset: str = "utf-8",
+    csv: CsvOptions = COMMA,
     **limits: int,
 ) -> Stream:
     """Return a stream of files in this format and charset; `limits` are its read limits."""
-    source = Source(uri="file:///landing", format=format, charset=charset)
+    source = Source(uri="file:///landing", format=format, charset=charset, csv=csv)
     return replace(STREAM, source=source, read_limits=ReadLimits(**limits))
 
 
@@ -87,3 +90,34 @@ def record_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
 def fault_of(error: Any) -> tuple[int | None, str]:
     """Return the line and the reason of a bad file."""
     return error.value.line, error.value.reason
+
+
+Rows = list[tuple[str | None, ...]]
+
+
+def read_csv(
+    data: bytes, options: CsvOptions = COMMA, **limits: Any
+) -> tuple[Rows, list[MalformedRecord]]:
+    """Read a whole csv file: its good records and its bad ones."""
+    stream = stream_of(SourceFormat.CSV, csv=options, **limits)
+    rows: Rows = []
+    bad: list[MalformedRecord] = []
+    for chunk in CsvReader(in_memory(data, stream), stream).chunks():
+        rows += [tuple(row.values()) for row in chunk.batch.to_pylist()]
+        assert len(chunk.line_numbers) == len(chunk.record_numbers) == chunk.good
+        bad += chunk.bad
+    return rows, bad
+
+
+def csv_text(rows: Rows, end: str, options: CsvOptions = COMMA) -> bytes:
+    """Write rows so that None is an empty cell and an empty text a quoted one."""
+    quote, delimiter = options.quote, options.delimiter
+
+    def cell(value: str | None) -> str:
+        if value is None:
+            return ""
+        if value == "" or {quote, delimiter, "\r", "\n"} & set(value):
+            return quote + value.replace(quote, quote * 2) + quote
+        return value
+
+    return "".join(delimiter.join(map(cell, row)) + end for row in rows).encode()

@@ -3,15 +3,12 @@
 Each bad record stands between two good ones, which must come out whatever is between them.
 """
 
-import bz2
 import gzip
 import json
-import lzma
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zstandard
 
 from batch_pipeline.encode.task import TaskReport
 from batch_pipeline.model.encoding import Format
@@ -24,16 +21,8 @@ from batch_pipeline_tests.encode.task_fixture import (
 )
 
 GRAMMAR = [
-    *(
-        b'{"a":[1,]}',
-        b'{"a":1,}',
-        b'{"a":[,1]}',
-        b"{'a':1}",
-        b"{a:1}",
-        b'{"a"}',
-        b'{"a":}',
-        b"{:1}",
-    ),
+    *(b'{"a":[1,]}', b'{"a":1,}', b'{"a":[,1]}', b"{'a':1}", b"{a:1}", b'{"a"}', b'{"a":}'),
+    *(b"{:1}", b'{"a":1 2}'),
     *(b'{"a":[1 2]}', b'{"a":1/*x*/}', b'{"a":(1)}', b'{"a":1;}'),
     *(b'{"a":01}', b'{"a":-01}', b'{"a":+1}', b'{"a":.5}', b'{"a":1.}', b'{"a":1e}', b'{"a":1e+}'),
     *(b'{"a":0x1}', b'{"a":--1}', b'{"a":-}', b'{"a":1_0}', b'{"a":1,5}', b'{"a":nan}'),
@@ -60,27 +49,16 @@ BAD_RECORDS = [
     (b'{"a":' + b"[" * 3000 + b"]" * 3000 + b"}", "is nested too deeply"),
 ]
 BAD_LINES = [  # as documents these are several records, or cannot be told from what follows
-    (b'{"a":1', "is not valid JSON"),
-    (b'{"a":[1}', "is not valid JSON"),
-    (b'{"a":"x', "is not valid JSON"),
-    (b"}", "is not valid JSON"),
-    (b'{"a" 1}', "is not valid JSON"),
-    (b'{"a"=1}', "is not valid JSON"),
-    (b'{"a":1 "b":2}', "is not valid JSON"),
-    (b'{"a":1}{"a":2}', "is not valid JSON"),
-    (b'{"a":1}x', "is not valid JSON"),
-    (b'{"a":1}\x00', "is not valid JSON"),
-    (b'\xc2\xa0{"a":1}', "is not valid JSON"),
-    (b'\xef\xbb\xbf{"a":1}', "starts with a byte order mark in the middle of the file"),
+    *(b'{"a":1', b'{"a":[1}', b'{"a":"x', b"}", b'{"a" 1}', b'{"a"=1}', b'{"a":1 "b":2}'),
+    *(b'{"a":1}{"a":2}', b'{"a":1}x', b'{"a":1}\x00', b'\xc2\xa0{"a":1}'),
 ]
+MARK_INSIDE = (b'\xef\xbb\xbf{"a":1}', "starts with a byte order mark in the middle of the file")
+NO_END = "the record that starts here has no end"
 BAD_DOCUMENTS = [
-    (b'{"a":1', "line 2: the record that starts here has no end"),
-    (b'{"a":[1}', "line 2: the record that starts here has no end"),
-    (b'{"a":"x', "line 2: the record that starts here has no end"),
-    (b"}", "line 2: a bracket closes what was not opened"),
-    (b'{"a" 1}', "line 2: its quotes do not match: where it ends cannot be told"),
-    (b'{"a":1 "b":2}', "line 2: its quotes do not match: where it ends cannot be told"),
-    (b'{"a":1},', "line 2: a comma stands between documents"),
+    (b'{"a":[1}', NO_END),
+    (b'{"a":"x', NO_END),
+    (b'{"a":1 "b":2}', "its quotes do not match: where it ends cannot be told"),
+    (b'{"a":1},', "a comma stands between documents"),
 ]
 
 
@@ -108,7 +86,8 @@ def quarantined(report: TaskReport) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("source", "text", "reason"),
     [
-        *((SourceFormat.JSONL, *case) for case in [*BAD_RECORDS, *BAD_LINES]),
+        *((SourceFormat.JSONL, *case) for case in [*BAD_RECORDS, MARK_INSIDE]),
+        *((SourceFormat.JSONL, text, "is not valid JSON") for text in BAD_LINES),
         *((SourceFormat.JSON, *case) for case in BAD_RECORDS),
     ],
 )
@@ -148,28 +127,7 @@ def test_documents_whose_ends_cannot_be_told_refuse_the_file(
 
     report, rows = encoded(tmp_path, data, SourceFormat.JSON, Format.JSONL)
 
-    assert (report.items[0].bad_file, rows) == (reason, [])
-
-
-ARRAYS = {
-    b'[{"a":1},]': "line 1: a comma has no element on one side",
-    b'[,{"a":1}]': "line 1: a comma has no element on one side",
-    b'[{"a":1},,{"a":2}]': "line 1: a comma has no element on one side",
-    b'[{"a":1} {"a":2}]': "line 1: a comma is missing between two elements",
-    b'[{"a":1}': "line 1: the array has no end",
-    b'[{"a":1}]]': "line 1: something follows the end of the array",
-    b'[{"a":1}]\n{"a":2}': "line 2: something follows the end of the array",
-    b'[{"a":1}}': "line 1: a bracket closes what was not opened",
-    b'[{"a":1},"x]': "line 1: the array has no end",
-}
-
-
-@pytest.mark.parametrize("data", ARRAYS)
-def test_arrays_that_are_malformed_refuse_the_file(tmp_path: Path, data: bytes) -> None:
-    """A comma or a bracket that is wrong makes all elements doubtful."""
-    report, rows = encoded(tmp_path, data, SourceFormat.JSON, Format.JSONL)
-
-    assert (report.items[0].bad_file, rows) == (ARRAYS[data], [])
+    assert (report.items[0].bad_file, rows) == (f"line 2: {reason}", [])
 
 
 @pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])
@@ -204,19 +162,6 @@ def test_malformed_csv_records_are_set_aside_alone(
     assert [row["b"] for row in rows[1:-1]] == ([kept] if reason is None else [])
 
 
-def test_an_open_quote_in_csv_takes_what_follows_with_it(tmp_path: Path) -> None:
-    """Which lines stand behind it is told line by line."""
-    data = b'a,b\n0,first\n1,"open\n2,lost\n'
-
-    report, rows = encoded(tmp_path, data, SourceFormat.CSV, Format.JSONL)
-
-    assert rows == [{"a": 0, "b": "first"}]
-    assert [(bad["line"], bad["reason"]) for bad in quarantined(report)] == [
-        (3, "a quote is not closed"),
-        (4, "stands behind an open quote of line 3"),
-    ]
-
-
 @pytest.mark.parametrize("output", [Format.PARQUET, Format.ARROW])
 def test_records_without_columns_are_refused_where_columns_are_written(
     tmp_path: Path, output: Format
@@ -239,14 +184,6 @@ def test_document_with_an_integer_without_end_is_read(tmp_path: Path) -> None:
 LINE = b'{"a":1}\n'
 FILES = {
     "gzip data ends early": gzip.compress(LINE)[:-9],
-    "gzip checksum is wrong": gzip.compress(LINE)[:-8] + b"\0" * 8,
-    "bytes behind the gzip data are not gzip": gzip.compress(LINE) + b"not gzip at all",
-    "bzip2 data ends early": bz2.compress(LINE)[:-5],
-    "xz data ends early": lzma.compress(LINE)[:-5],
-    "zstd data ends early": zstandard.compress(LINE * 99)[:-3],
-    "zstd checksum is wrong": zstandard.ZstdCompressor(write_checksum=True).compress(LINE)[:-1]
-    + b"\1",
-    "bytes behind the zstd data are not zstd": zstandard.compress(LINE) + b"not zstd at all",
     "is compressed twice, with gzip and gzip": gzip.compress(gzip.compress(LINE)),
     "is UTF-16 text without a byte order mark": '{"a":1}'.encode("utf-16-le"),
     "is a zip archive (or a spreadsheet), which cannot be read": b"PK\x03\x04" + bytes(30),
@@ -254,10 +191,6 @@ FILES = {
     "is damaged: the schema in its header is not JSON": b"Obj\x01" + bytes(20),
     "is not a parquet file, or its end is missing": b"PAR1" + bytes(99),
     "line 1: header: holds a zero byte, which no text does": bytes(100),
-    "line 1: header: is not UTF-8": b"\xff\xff,b\n1,2\n",
-    "line 1: header: column 'a' is there twice": b"a,a\n1,2\n",
-    "line 1: header: column 2 has no name": b"a,\n1,2\n",
-    "line 1: header: a quote is not closed": b'"a\n1,2\n',
 }
 
 

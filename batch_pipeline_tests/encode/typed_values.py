@@ -18,6 +18,10 @@ from hypothesis import strategies as st
 Same = Callable[[Any, Any], bool]  # of what was read back, and the value that was written
 
 
+def _is(found: Any, value: Any) -> bool:
+    return type(found) is type(value) and bool(found == value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """Values of one Arrow type, and of an avro type where there is one.
@@ -28,13 +32,9 @@ class Kind:
 
     arrow: pa.DataType
     values: st.SearchStrategy[Any]
-    in_json: Same
-    in_columns: Same
+    in_json: Same = _is
+    in_columns: Same = _is
     avro: Any = None
-
-
-def _is(found: Any, value: Any) -> bool:
-    return type(found) is type(value) and bool(found == value)
 
 
 def _is_double(found: Any, value: float) -> bool:
@@ -156,7 +156,13 @@ _IN_JSON_DECIMAL = _number(_is_decimal, Decimal)
 
 def _whole(bits: int, arrow: pa.DataType, avro: Any = None) -> Kind:
     same = _IN_JSON_NUMBER
-    return Kind(arrow=arrow, values=_integers(bits), in_json=same, in_columns=_is, avro=avro)
+    return Kind(arrow=arrow, values=_integers(bits), in_json=same, avro=avro)
+
+
+def _floating(
+    arrow: pa.DataType, values: st.SearchStrategy[float], in_json: Same, avro: str
+) -> Kind:
+    return Kind(arrow=arrow, values=values, in_json=in_json, in_columns=_is_double, avro=avro)
 
 
 def _decimal(precision: int, scale: int) -> Kind:
@@ -203,9 +209,7 @@ _AVRO_RECORD = {
     ],
 }
 KINDS = {
-    "boolean": Kind(
-        arrow=pa.bool_(), values=st.booleans(), in_json=_is, in_columns=_is, avro="boolean"
-    ),
+    "boolean": Kind(arrow=pa.bool_(), values=st.booleans(), avro="boolean"),
     "int8": _whole(8, pa.int8()),
     "int32": _whole(32, pa.int32(), "int"),
     "int64": _whole(64, pa.int64(), "long"),
@@ -215,32 +219,16 @@ KINDS = {
         in_json=_IN_JSON_NUMBER,
         in_columns=lambda found, value: _is_decimal(found, Decimal(value)),
     ),
-    "double": Kind(
-        arrow=pa.float64(),
-        values=_FLOATS,
-        in_json=_is_shortest,
-        in_columns=_is_double,
-        avro="double",
-    ),
-    "float": Kind(
-        arrow=pa.float32(),
-        values=_SHORT_FLOATS,
-        in_json=_number(_is_double, float),
-        in_columns=_is_double,
-        avro="float",
-    ),
-    "text": Kind(arrow=pa.string(), values=_TEXT, in_json=_is, in_columns=_is, avro="string"),
+    "double": _floating(pa.float64(), _FLOATS, _is_shortest, "double"),
+    "float": _floating(pa.float32(), _SHORT_FLOATS, _number(_is_double, float), "float"),
+    "text": Kind(arrow=pa.string(), values=_TEXT, avro="string"),
     "words": Kind(
-        arrow=pa.dictionary(pa.int8(), pa.string()),
-        values=st.sampled_from(["x", "y", ""]),
-        in_json=_is,
-        in_columns=_is,
+        arrow=pa.dictionary(pa.int8(), pa.string()), values=st.sampled_from(["x", "y", ""])
     ),
     "bytes": Kind(
         arrow=pa.binary(),
         values=_BYTES,
         in_json=_text_of(lambda value: base64.b64encode(value).decode()),
-        in_columns=_is,
         avro="bytes",
     ),
     "money": _decimal(12, 2),
@@ -251,14 +239,12 @@ KINDS = {
         arrow=pa.date32(),
         values=st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
         in_json=_text_of(date.isoformat),
-        in_columns=_is,
         avro={"type": "int", "logicalType": "date"},
     ),
     "time": Kind(
         arrow=pa.time64("us"),
         values=_TIMES,
         in_json=_text_of(lambda value: value.isoformat(timespec="microseconds")),
-        in_columns=_is,
         avro={"type": "long", "logicalType": "time-micros"},
     ),
     "instant": _moment(pa.timestamp("us", "UTC"), _INSTANTS, "timestamp-micros"),

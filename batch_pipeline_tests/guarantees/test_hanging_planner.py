@@ -23,10 +23,18 @@ from batch_pipeline_tests.concurrency import eventually, python
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.operations_fixture import Stage
 from batch_pipeline_tests.inventory.test_acquire import ALL, WORKER
-from batch_pipeline_tests.inventory.test_planning import PLAN
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
 
+PLAN = """
+import sys
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.inventory.database import open_database
+database = open_database(sys.argv[1], migrated=None)
+database.batches.plan(
+    database.meta_table("orders"), Limits(max_weight=60, max_count=10), drain=True
+)
+"""
 PLANNERS = {
     "acquiring": (WORKER, ("long", "1"), "acquire.before_commit"),
     "planning": (PLAN, (), "plan.before_commit"),

@@ -20,7 +20,7 @@ from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.inputs.hostile import TEXTS, is_text
-from batch_pipeline_tests.inventory.meta_tables.user_table_fixture import open_scene
+from batch_pipeline_tests.inventory.meta_tables.test_user_table import open_scene
 from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, recorded
 from batch_pipeline_tests.load.warehouse import Warehouse
 from batch_pipeline_tests.proofs import Figures

@@ -7,8 +7,7 @@ from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import read_items
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import Attempt, Batch

@@ -121,7 +121,7 @@ def _retrying(stage: Stage) -> Call:
 
 
 def _bisecting(stage: Stage) -> Call:
-    one, table = stage.planned(), stage.database.meta_table("orders")
+    one, table = stage.planned(), stage.database.meta_table("orders").reflected()
 
     def call() -> None:
         with suppress(ConfigurationError):  # the first call did it

@@ -14,8 +14,7 @@ from batch_pipeline.inventory.acquire import AcquireRequest, _key
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import ItemTable, read_items
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates, choose_watermark
 from batch_pipeline.model.batch import Attempt, Batch
 from batch_pipeline.model.filter import Condition, Filter, Operator
@@ -124,9 +123,11 @@ class Worker:
             bisect=job.bisect,
         )
 
-    def table(self, job: Job) -> ItemTable:
+    def table(self, job: Job) -> ReflectedMetaTable:
         """Give the table that a job takes its rows from."""
-        return self.database.meta_table(STREAM) if job.is_stream else self.tables[job.kind]
+        return (
+            self.database.meta_table(STREAM).reflected() if job.is_stream else self.tables[job.kind]
+        )
 
     def knows(self, job: Job) -> int | None:
         """Give the id of a job that this worker has met on these terms."""

@@ -12,7 +12,7 @@ from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
-from batch_pipeline.inventory.meta_tables.registered_table import read_items
+from batch_pipeline.inventory.meta_tables.sources import read_items
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline.model.item import ItemIdSet

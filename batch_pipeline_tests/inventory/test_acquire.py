@@ -1,6 +1,5 @@
 """Acquiring on Postgres: two ways that must agree, windows, kills, and many workers on one job."""
 
-import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,14 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.inventory.acquire import AcquireRequest
-from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.batch import Attempt, AttemptStatus
 from batch_pipeline.model.errors import FencedError, JobChangedError
-from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.filter import Condition, Operator
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.job import JobTerms
@@ -239,28 +237,6 @@ def test_acquire_of_a_dead_worker_is_handed_out_again_first(
     assert scene.database.attempts.succeed(again, logging=None, seen=None) == 1
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "acquire.before_lock",
-        "acquire.cut",
-        "acquire.before_commit",
-        "acquire.after_commit",
-        "succeed.before_commit",
-        "succeed.after_commit",
-    ],
-)
-def test_acquire_killed_anywhere_loses_nothing(scene: Scene, database_url: str, point: str) -> None:
-    """Expect the next worker to publish every id exactly once."""
-    scene.add(dict.fromkeys(range(1, 21), 10))
-    way = "short" if scene.short else "long"
-    killed = run_python(WORKER, database_url, way, "3", failpoints=f"{point}=kill")
-    assert killed == -signal.SIGKILL
-    scene.ranges(limited(30))
-    check_invariants(scene.database)
-    assert _published(scene.database) == list(range(1, 21))
-
-
 @pytest.mark.guarantee("G1", "G2")
 def test_acquire_by_eight_workers_has_neither_overlap_nor_hole(
     scene: Scene, database_url: str
@@ -298,32 +274,6 @@ def test_acquire_in_one_round_trip_sends_one_statement(scene: Scene) -> None:
     assert (len(sent), len(calls)) == ((1, 1) if scene.short else (0, 0))
 
 
-def test_acquire_without_the_right_to_temporary_objects_takes_the_longer_way(
-    database: Database, database_url: str
-) -> None:
-    """Expect the same batches, and no complaint."""
-    execute(database, CREATE)
-    name = query(database, "SELECT current_database()")[0][0]
-    with meta_engine(database_url) as engine:
-        scene = Scene(database, engine)
-        scene.add(dict.fromkeys(range(1, 6), 10))
-        execute(database, "CREATE ROLE plain_worker LOGIN")
-        try:
-            execute(database, f'REVOKE TEMPORARY ON DATABASE "{name}" FROM PUBLIC')
-            execute(database, "GRANT ALL ON SCHEMA batch_pipeline, public TO plain_worker")
-            for schema in ("batch_pipeline", "public"):
-                execute(database, f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO plain_worker")
-            url = database_url.replace("//postgres@", "//plain_worker@")
-            worker = open_database(url, migrated=False)
-            plain = Scene(worker, engine)
-            assert plain.ranges(limited(20)) == ["1..2", "3..4", "5..5"]
-            assert plain.source.cut_statements(worker.engine) is None
-            worker.close()
-        finally:
-            execute(database, "DROP OWNED BY plain_worker")
-            execute(database, "DROP ROLE plain_worker")
-
-
 def _published(database: Database) -> list[int]:
     """Give the ids of all published batches, as often as they were published."""
     rows = query(
@@ -333,8 +283,3 @@ def _published(database: Database) -> list[int]:
         "LATERAL generate_series(batch.first_id, batch.last_id) AS item(id) ORDER BY 1",
     )
     return [item_id for (item_id,) in rows]
-
-
-def test_failpoints_are_off_by_default() -> None:
-    """Expect no test of this module to run under failpoints by accident."""
-    assert VARIABLE not in os.environ

@@ -13,7 +13,6 @@ from batch_pipeline_tests.inventory.logins import run, url_of
 MODULES = (
     "inventory.test_planning",
     "inventory.test_attempts",
-    "inventory.test_publishing",
     "pipeline.test_reconcile",
     "inventory.test_job_control",
     "inventory.test_splitting",
@@ -21,10 +20,10 @@ MODULES = (
     "inventory.test_late_arrivals",
 )
 LEFT_OUT = {
-    "test_plan_light_rest_that_waited_long_is_taken",  # makes an item older than it is
+    "test_plan_light_rest_waits_until_it_is_old_or_drained",  # makes an item older than it is
     "test_bisect_of_a_batch_without_items_is_refused",  # deletes the items of a batch
     "test_acquire_gives_what_cutting_gives",  # empties the inventory
-    "test_acquire_without_the_right_to_temporary_objects_takes_the_longer_way",  # makes a role
+    "test_batch_that_starts_again_during_the_audit_is_left_to_the_next_one",  # changes a batch
 }
 
 for _module in MODULES:

@@ -1,6 +1,7 @@
-"""Attempts on Postgres: claims, leases, liveness, fencing, and what kills and races leave."""
+"""Attempts: claims, leases, liveness, fencing; publishing and failing, once and in commit order."""
 
 import signal
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -11,17 +12,19 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import ConflictError, FencedError
-from batch_pipeline_tests.concurrency import eventually, python, run_python, said, together
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline_tests.concurrency import eventually, python, said, together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.seeds import (
-    CLAIM_AND_PUBLISH,
     CLAIM_AND_WAIT,
     claimed,
     everything,
     execute,
     expire,
+    planned,
     publish,
     query,
+    somebody_waits,
     statuses,
 )
 
@@ -158,21 +161,6 @@ def test_claim_left_open_by_its_block_is_taken_over(database: Database, one: Bat
         assert statuses(database) == ["abandoned", "running"]
 
 
-@pytest.mark.parametrize(
-    ("failpoint", "left"),
-    [("claim.before_commit", []), ("claim.after_commit", ["running"])],
-)
-def test_claim_killed_around_its_commit_blocks_nobody(
-    database: Database, database_url: str, one: Batch, failpoint: str, left: list[str]
-) -> None:
-    """Expect the next claim to succeed at once, wherever the first one died."""
-    killed = run_python(CLAIM_AND_PUBLISH, database_url, one.key, failpoints=f"{failpoint}=kill")
-    assert killed == -signal.SIGKILL
-    assert statuses(database) == left
-    eventually(lambda: database.attempts.close_dead("orders") == len(left))
-    assert publish(database, one).attempt == len(left) + 1
-
-
 def test_heartbeat_renews_the_lease(database: Database, one: Batch) -> None:
     """Expect a lease of 0.6 s to be moved on while the block lasts."""
     with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
@@ -243,3 +231,125 @@ def test_second_running_attempt_of_a_batch_is_refused_by_the_database(
     refused = pytest.raises(sa.exc.IntegrityError, match="attempt_one_running_per_batch")
     with claimed(database, one), refused:
         execute(database, INSERT_ATTEMPT, batch_id=one.id, token=token, key=1)
+
+
+@pytest.mark.guarantee("G5")
+def test_publish_twice_gives_the_same_manifest(database: Database, one: Batch) -> None:
+    """Expect the second call to change nothing, also with other files in its hands."""
+    with claimed(database, one) as attempt:
+        first = database.attempts.publish(attempt, encoded(), stream())
+        before = everything(database)
+        assert database.attempts.publish(attempt, encoded("other"), stream()) == first
+        assert everything(database) == before
+
+
+def test_publish_of_a_second_attempt_counts_the_generation_up(
+    database: Database, one: Batch
+) -> None:
+    """Expect generations 1 and 2 for one batch and 1 for another."""
+    other = planned(database, 2)[0]
+    generations = [publish(database, one).generation for one in (one, one, other)]
+    assert generations == [1, 2, 1]
+
+
+def test_publish_numbers_of_concurrent_attempts_follow_their_commits(database: Database) -> None:
+    """Expect numbers 1..6 without gaps, in the order in which the attempts ended."""
+    calls: list[Callable[[], Manifest]] = [
+        partial(publish, database, one) for one in planned(database, 6)
+    ]
+    assert all(isinstance(result, Manifest) for result in together(*calls))
+    numbers = query(
+        database, "SELECT publish_number FROM batch_pipeline.attempt ORDER BY finished_at"
+    )
+    assert numbers == [(number,) for number in range(1, 7)]
+
+
+def test_publish_behind_an_open_publish_waits_for_its_end(
+    database: Database, rival: Database, one: Batch
+) -> None:
+    """Expect a number to be given only when nobody can still commit a smaller one."""
+
+    def hold() -> None:
+        with rival.engine.connect() as connection:
+            count = "UPDATE batch_pipeline.job SET publish_count = publish_count + 1"
+            connection.execute(sa.text(count))
+            counted.append(True)
+            eventually(lambda: somebody_waits(database))
+            assert statuses(database) == ["running"]
+            connection.rollback()
+
+    def wait() -> None:
+        with claimed(database, one) as attempt:
+            eventually(lambda: bool(counted))
+            database.attempts.publish(attempt, encoded(), stream())
+
+    counted: list[bool] = []
+    assert together(hold, wait) == [None, None]
+    assert query(database, "SELECT publish_number FROM batch_pipeline.attempt") == [(1,)]
+
+
+def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch) -> None:
+    """Expect status, reason and time to be kept, and the next attempt to be number 2."""
+    with claimed(database, one) as attempt:
+        assert database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED) is True
+    status = database.batches.statuses("orders")[0]
+    assert (status.state, status.error) == (BatchState.FAILED, "line 3 is broken")
+    assert status.finished_at is not None
+    assert publish(database, one).attempt == 2
+
+
+def test_fail_cancelled_leaves_the_batch_cancelled(database: Database, one: Batch) -> None:
+    """Expect a cancelled attempt to be told apart from a failed one."""
+    with claimed(database, one) as attempt:
+        assert database.attempts.fail(attempt, "cancelled", AttemptStatus.CANCELLED) is True
+    assert statuses(database) == ["cancelled"]
+    assert database.batches.statuses("orders")[0].state is BatchState.CANCELLED
+
+
+def test_fail_after_publish_says_that_it_is_published(database: Database, one: Batch) -> None:
+    """Expect a published attempt to stay so."""
+    with claimed(database, one) as attempt:
+        database.attempts.publish(attempt, encoded(), stream())
+        assert database.attempts.fail(attempt, "too late", AttemptStatus.FAILED) is False
+    assert statuses(database) == ["succeeded"]
+
+
+@pytest.mark.guarantee("G4")
+def test_publish_after_fail_is_fenced(database: Database, one: Batch) -> None:
+    """Expect a closed attempt to publish nothing."""
+    with claimed(database, one) as attempt:
+        database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
+        with pytest.raises(FencedError):
+            database.attempts.publish(attempt, encoded(), stream())
+    assert statuses(database) == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        ("x" * 5_000, "x" * 4_000),
+        ("a\0b", "a\\x00b"),
+        ("orders-\udcff.csv", "orders-\\udcff.csv"),
+    ],
+)
+def test_fail_with_text_that_postgres_refuses_keeps_what_can_be_kept(
+    database: Database, one: Batch, error: str, kept: str
+) -> None:
+    """Expect long reasons to be cut, and NUL and lone surrogates to be spelled out."""
+    with claimed(database, one) as attempt:
+        assert database.attempts.fail(attempt, error, AttemptStatus.FAILED) is True
+    assert database.batches.statuses("orders")[0].error == kept
+
+
+def test_batch_with_a_failed_later_attempt_stays_published(database: Database, one: Batch) -> None:
+    """Expect the newest generation to count, with the later attempt's error beside it."""
+    publish(database, one)
+    with claimed(database, one) as attempt:
+        database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
+    status = database.batches.statuses("orders")[0]
+    assert (status.state, status.generation, status.attempts, status.error) == (
+        BatchState.PUBLISHED,
+        1,
+        2,
+        "broken",
+    )

@@ -71,7 +71,7 @@ def test_news_of_one_job_do_not_hide_those_of_another(database: Database) -> Non
     _plan_backfill(database, "b", 6)
     further = database.change_feed.since("orders", [JobKind.BACKFILL], marks)
     [split, *_] = database.backfills.of_all("orders")
-    table = database.meta_table("orders")
+    table = database.meta_table("orders").reflected()
     halves = database.jobs.split("orders.a", split.batch.id, table)
     news = database.change_feed.since("orders", [JobKind.BACKFILL], further.cursors)
     assert {one.job for one in further.planned} == {"orders.b"}

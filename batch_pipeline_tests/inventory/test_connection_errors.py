@@ -226,6 +226,29 @@ def test_pooled_connection_cut_while_idle_is_replaced_unnoticed(
     assert unplanned(database, database.meta_table("orders")) == (2, 20)
 
 
+def test_own_table_on_an_unreachable_server_is_the_inventory_not_a_users_database(
+    database: Database, rival: Database
+) -> None:
+    """Its reads share the code of users' tables, whose errors name BATCH_PIPELINE_META_CONN."""
+
+    def refuse(*_: object) -> None:
+        raise psycopg.OperationalError("connection refused")
+
+    rival.engine.dispose()
+    sa.event.listen(rival.engine, "do_connect", refuse)
+    with pytest.raises(DatabaseUnreachableError, match="connection refused"):
+        rival.meta_table("orders").backlog(None)
+
+
+def test_reads_of_the_own_table_leave_other_statements_prepared(database: Database) -> None:
+    """A connection of the pool that never prepares again would slow down acquiring."""
+    database.meta_table("orders").backlog(None)
+    with database.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        assert driver.prepare_threshold == 5
+
+
 def test_other_database_errors_leave_as_they_are(database: Database) -> None:
     """Expect a broken check, which would be our bug, not to be dressed up as an outage."""
     negative = {

@@ -1,6 +1,5 @@
 """What a person does with jobs: pause, resume, cancel, try again; and what workers notice of it."""
 
-import signal
 from datetime import timedelta
 from functools import partial
 
@@ -21,7 +20,7 @@ from batch_pipeline.model.errors import (
     UnknownJobError,
 )
 from batch_pipeline.model.job import JobTerms
-from batch_pipeline_tests.concurrency import eventually, run_python, together
+from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import encoded, limits, stream
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import insert
@@ -35,13 +34,6 @@ from batch_pipeline_tests.seeds import (
     register,
     statuses,
 )
-
-CONTROL = """
-import sys
-from batch_pipeline.inventory.database import open_database
-database = open_database(sys.argv[1], migrated=None)
-getattr(database.jobs, sys.argv[2])("orders")
-"""
 
 
 def _states(database: Database) -> list[str]:
@@ -325,31 +317,6 @@ def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaS
         (3, "planned"),
         (4, "planned"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("command", "point", "left"),
-    [
-        ("cancel", "cancel.locked", "failed"),
-        ("cancel", "cancel.closed", "failed"),
-        ("cancel", "cancel.before_commit", "failed"),
-        ("cancel", "cancel.after_commit", "cancelled"),
-        ("retry", "retry.before_commit", "failed"),
-        ("retry", "retry.after_commit", "interrupted"),
-    ],
-)
-def test_control_killed_anywhere_happened_or_did_not(
-    database: Database, database_url: str, one: Batch, command: str, point: str, left: str
-) -> None:
-    """Expect no state in between, and the same call to work afterwards."""
-    _fail(database, one)
-    killed = run_python(CONTROL, database_url, command, failpoints=f"{point}=kill")
-    assert killed == -signal.SIGKILL
-    assert _states(database) == [left]
-    check_invariants(database)
-    database.jobs.cancel("orders")
-    assert database.jobs.retry("orders") == 1
-    check_invariants(database)
 
 
 def test_late_job_is_cancelled_and_tried_again_with_its_parent(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Loads on Postgres: what is due, who may load it, and what is remembered of it."""
+"""Loads: what is due, who may load it, what is stored, and loads that are requested again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,17 +42,19 @@ DONE = Loaded(records=2, state={"bookmarks": {}}, exit_code=0, log="2 rows", mod
 
 
 @contextmanager
-def claimed(database: Database, target: str = "warehouse") -> Iterator[Claim]:
+def claimed(
+    database: Database, target: str = "warehouse", *, run_id: str = "load-1"
+) -> Iterator[Claim]:
     """Claim all that is due."""
     wanted = due(database, target)
-    with database.loads.claim("orders", target, wanted, run_id="load-1", lease=LEASE) as claim:
+    with database.loads.claim("orders", target, wanted, run_id=run_id, lease=LEASE) as claim:
         assert claim is not None
         yield claim
 
 
-def load_all(database: Database, target: str = "warehouse") -> None:
+def load_all(database: Database, target: str = "warehouse", *, run_id: str = "load-1") -> None:
     """Record everything that is due as loaded."""
-    with claimed(database, target) as claim:
+    with claimed(database, target, run_id=run_id) as claim:
         load = claim.load
         for following in (*claim.loadings[1:], None):
             load = database.loads.succeed(load, DONE, following) or load
@@ -90,7 +92,7 @@ def publish_backfill(database: Database, folder: Path) -> None:
         "orders", "2023", Selection(ids=IdRange(first_id=1, last_id=3)), limits(max_count=3)
     )
     database.backfills.plan(request, database.meta_table("orders"))
-    publish_file(database, database.backfills.batch("orders", AGAIN), folder)
+    publish_file(database, database.batches.batch("orders", AGAIN), folder)
 
 
 @pytest.mark.parametrize("page", [1, 2, 200])
@@ -393,3 +395,40 @@ def test_standing_counts_what_a_target_has_and_lacks(database: Database, tmp_pat
     assert warehouse.error == str(error)
     assert (warehouse.running, warehouse.loaded_at is None) == (None, False)
     assert (lake.loaded, lake.due, lake.failed, lake.error) == (0, 3, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_void"), [((), True), (("load-2",), True), (("load-2", "load-1"), False)]
+)
+def test_void_leaves_what_the_named_runs_have_loaded(
+    database: Database, tmp_path: Path, runs: tuple[str, ...], is_void: bool
+) -> None:
+    """Expect the batch to be due again unless one of them has loaded it."""
+    published(database, tmp_path, 1)
+    load_all(database)
+    assert database.loads.void("orders", "warehouse", [FIRST], but_of_runs=runs) is is_void
+    assert [one.label for one in due(database)] == ([FIRST] if is_void else [])
+
+
+def test_void_of_a_repeated_run_takes_files_that_went_as_loaded(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect no complaint of files that were removed after this very run had loaded them."""
+    published(database, tmp_path, 1)
+    load_all(database)
+    assert database.stored_attempts.mark_loaded([1], ["warehouse"]) == {1}
+    assert not database.loads.void("orders", "warehouse", [FIRST], but_of_runs=["load-1"])
+
+
+def test_mark_stops_before_a_running_load_of_a_target_that_the_stream_has(
+    database: Database, tmp_path: Path
+) -> None:
+    """Expect a load into a target that was removed, or renamed, not to hold it for ever."""
+    published(database, tmp_path, 1)
+    with claimed(database, "old"):
+        pass  # as a process that dies
+    load_all(database)
+    assert database.loads.cursor("orders", ["warehouse"]) == 2
+    assert database.loads.cursor("orders", ["warehouse", "old"]) == 0
+    execute(database, "UPDATE batch_pipeline.load SET status = 'interrupted', finished_at = now()")
+    assert database.loads.cursor("orders", ["warehouse", "old"]) == 2

@@ -1,15 +1,33 @@
-"""Published manifests on Postgres: read back whole, in order, and through the view."""
+"""Published manifests: read back whole, in order, for all jobs of a stream, and by the views."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
+from batch_pipeline.inventory import manifests as module
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.audit import Audit
+from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus, Batch
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline_tests.factories import encoded, item_report, part_file, record_schema, stream
+from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline_tests.factories import (
+    encoded,
+    item_report,
+    limits,
+    part_file,
+    record_schema,
+    stream,
+)
+from batch_pipeline_tests.inventory.audit_fixture import row_counts
+from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import claimed, execute, planned, publish, query, register
 
 VIEW_COLUMNS = [
@@ -292,3 +310,209 @@ def test_forget_deletes_one_stream_and_no_other(database: Database) -> None:
         assert count == (3 if table == "item" else 1), table
     register(database, 1)
     assert [one.id for one in database.meta_table("orders").find("1")] == [1]
+
+
+ROW = (
+    "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
+    "VALUES ('orders', :id, 'file:///landing/late.csv', 10, now())"
+)
+
+
+def publish_items(database: Database, one: Batch) -> list[int]:
+    """Publish what a batch has, and give the ids of its items."""
+    ids = [item.id for item in database.meta_table("orders").items(one)]
+    with claimed(database, one) as attempt:
+        reports = tuple(item_report(uid) for uid in ids)
+        what = encoded(attempt.stem, items=reports)
+        database.attempts.publish(attempt, what, stream())
+    return ids
+
+
+def audit(database: Database) -> Audit:
+    """Audit the stream `orders`."""
+    table = database.meta_table("orders").reflected()
+    return database.late_arrivals.audit("orders", table)
+
+
+def late_batch(database: Database) -> Batch:
+    """Read the only late batch."""
+    [status] = database.batches.late_statuses("orders")
+    return status.batch
+
+
+def test_registered_stream_has_no_late_items(database: Database) -> None:
+    """Expect a clean report, and no neighbour's items in it."""
+    for one in (*planned(database, 2), *planned(database, 1, name="other")):
+        if one.job == "orders":
+            assert len(publish_items(database, one)) == 3
+    before = row_counts(database)
+    found = audit(database)
+    assert (found.batches, found.is_clean) == (2, True)
+    assert row_counts(database) == before
+
+
+def test_item_inserted_below_the_bookmark_is_in_one_batch_only(database: Database) -> None:
+    """Expect the late batch to hold it, and a second generation of the first batch not to."""
+    first, second = planned(database, 2)
+    execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    assert publish_items(database, first) == [1, 3]
+    assert publish_items(database, second) == [4, 5, 6]
+    execute(database, ROW, id=2)
+    found = audit(database)
+    assert (found.late.first, found.changed.count) == ((2,), 1)
+    late = late_batch(database)
+    assert (late.job, late.item_ids) == ("orders.late", (2,))
+    assert publish_items(database, late) == [2]
+    assert publish_items(database, first) == [1, 3]
+    again = audit(database)
+    assert (again.late.count, again.known) == (0, 1)
+    check_invariants(database)
+
+
+def test_late_job_of_a_stream_belongs_to_it_and_goes_with_it(database: Database) -> None:
+    """Expect stream and parent to be set, the stream's batches to be as before, and nothing left
+    once the stream is forgotten.
+    """
+    [one] = planned(database)
+    execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    publish_items(database, one)
+    execute(database, ROW, id=2)
+    audit(database)
+    jobs = query(
+        database, "SELECT name, kind, stream, parent_id IS NOT NULL FROM batch_pipeline.job"
+    )
+    assert ("orders.late", JobKind.LATE, "orders", True) in jobs
+    assert [status.batch.id for status in database.batches.statuses("orders")] == [one.id]
+    database.delete_stream("orders")
+    assert row_counts(database) == [(0, 0, 0, 0, 0)]
+
+
+def test_item_whose_change_was_accepted_counts_as_changed_until_it_is_published_again(
+    database: Database,
+) -> None:
+    """Expect the weight of the items as they were read to be what is compared."""
+    [one] = planned(database)
+    publish_items(database, one)
+    execute(database, "UPDATE batch_pipeline.item SET size_bytes = 11 WHERE id = 2")
+    assert audit(database).changed.first == (one.key,)
+    with claimed(database, one) as attempt:
+        reports = tuple(item_report(uid) for uid in (1, 2, 3))
+        result = encoded(attempt.stem, items=reports).result
+        what = replace(encoded(), result=result, weight=31)
+        database.attempts.publish(attempt, what, stream())
+    assert audit(database).is_clean
+
+
+def backfill(database: Database, name: str, first_id: int, last_id: int) -> Batch:
+    """Plan a backfill of one batch."""
+    selection = Selection(ids=IdRange(first_id=first_id, last_id=last_id))
+    request = Backfill.of_stream("orders", name, selection, limits(max_count=10))
+    table = database.meta_table("orders")
+    database.backfills.plan(request, table)
+    [status] = database.backfills.statuses(f"orders.{name}", table.name)
+    return status.batch
+
+
+def published_late_batch(database: Database, first: Batch) -> Batch:
+    """Publish a batch that lacks its second item, and plan the item as a late one."""
+    execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    publish_items(database, first)
+    execute(database, ROW, id=2)
+    audit(database)
+    return late_batch(database)
+
+
+def told(
+    published: Iterator[tuple[int, Manifest]],
+) -> list[tuple[str, int, str, int]]:
+    """Give job, publish number, batch and generation of what is sent."""
+    return [
+        (one.batch.job, number, str(one.batch.id_range), one.generation)
+        for number, one in published
+    ]
+
+
+def attempt_ids(database: Database, generation: int) -> list[int]:
+    """Read the ids of the attempts that published a generation."""
+    rows = query(
+        database,
+        "SELECT id FROM batch_pipeline.attempt WHERE generation = :generation ORDER BY id",
+        generation=generation,
+    )
+    return [attempt_id for (attempt_id,) in rows]
+
+
+def test_published_after_gives_the_streams_own_then_late_then_backfills(database: Database) -> None:
+    """Expect the jobs in this order, backfills as they were made, whatever was published first."""
+    first, second = planned(database, 2)
+    late = published_late_batch(database, first)
+    old, older = backfill(database, "b", 4, 6), backfill(database, "a", 1, 3)
+    for one in (older, old, late, second):
+        publish(database, one)
+    planned(database, name="clicks")
+    sent = told(database.manifests.published_after("orders", {}))
+    assert sent == [
+        ("orders", 1, "1..3", 1),
+        ("orders", 2, "4..6", 1),
+        ("orders.late", 1, "2..2", 1),
+        ("orders.b", 1, "4..6", 1),
+        ("orders.a", 1, "1..3", 1),
+    ]
+    assert told(database.manifests.published_after("orders", {}, backfills=False)) == sent[:3]
+
+
+def test_published_after_a_bookmark_gives_exactly_the_rest(database: Database) -> None:
+    """Expect to be able to stop behind any manifest, and what is published later to come once."""
+    first, second = planned(database, 2)
+    late = published_late_batch(database, first)
+    for one in (second, late, backfill(database, "b", 4, 6)):
+        publish(database, one)
+    sent = list(database.manifests.published_after("orders", {}))
+    bookmark = Bookmark()
+    for place, (number, manifest) in enumerate(sent, start=1):
+        bookmark = bookmark.after(manifest, number)
+        rest = database.manifests.published_after("orders", bookmark.numbers)
+        assert list(rest) == sent[place:]
+    publish(database, first)
+    publish(database, late)
+    assert told(database.manifests.published_after("orders", bookmark.numbers)) == [
+        ("orders", 3, "1..3", 2),
+        ("orders.late", 2, "2..2", 2),
+    ]
+
+
+def test_published_after_the_number_of_an_old_state_gives_other_jobs_whole(
+    database: Database,
+) -> None:
+    """Expect a consumer that was never sent late items and backfills to get them now."""
+    (first,) = planned(database)
+    late = published_late_batch(database, first)
+    publish(database, late)
+    publish(database, backfill(database, "b", 1, 3))
+    sent = told(database.manifests.published_after("orders", {"orders": 1}))
+    assert sent == [("orders.late", 1, "2..2", 1), ("orders.b", 1, "1..3", 1)]
+
+
+def test_generation_whose_files_were_given_up_is_never_sent(database: Database) -> None:
+    """Expect the next generation in its place, also for a consumer that starts anew."""
+    first, second = planned(database, 2)
+    for one in (first, second, first):
+        publish(database, one)
+    [superseded, _] = attempt_ids(database, 1)
+    assert database.stored_attempts.mark_superseded([superseded]) == {superseded}
+    sent = told(database.manifests.published_after("orders", {}))
+    assert sent == [("orders", 2, "4..6", 1), ("orders", 3, "1..3", 2)]
+
+
+def test_slow_consumer_is_not_sent_what_was_replaced_meanwhile(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expect a page that was read long ago to be read again: its files may be gone by now."""
+    first, second, third = planned(database, 3)
+    for one in (first, second, third):
+        publish(database, one)
+    monkeypatch.setattr(module, "_PAGE_MAX_AGE_SECONDS", -1)
+    sent = database.manifests.published_after("orders", {})
+    assert next(sent)[0] == 1
+    publish(database, second)
+    assert told(sent) == [("orders", 3, "7..9", 1), ("orders", 4, "4..6", 2)]

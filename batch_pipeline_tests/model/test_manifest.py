@@ -19,7 +19,7 @@ from batch_pipeline.model.manifest import (
     parse_manifest_file,
     stream_of,
 )
-from batch_pipeline.storage.manifest_files import manifest_file_text
+from batch_pipeline.storage.part_storage import manifest_file_text
 from batch_pipeline_tests.factories import (
     NOON,
     batch,

@@ -11,8 +11,7 @@ from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.pipeline.verify import of_files, verify
-from batch_pipeline.storage.manifest_files import manifest_file_problem
-from batch_pipeline.storage.verification import size_problem
+from batch_pipeline.storage.verification import manifest_file_problem, size_problem
 from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageScene, open_garbage_scene
 from batch_pipeline_tests.seeds import execute, query
 

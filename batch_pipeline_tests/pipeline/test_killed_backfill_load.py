@@ -56,7 +56,7 @@ def test_next_generation_after_a_killed_load_of_a_backfill_leaves_no_record_twic
     load_all(database, database_url, tmp_path)
     request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
     database.backfills.plan(request, database.meta_table("orders"))
-    publish_item(database, database.backfills.batch("orders", AGAIN), tmp_path)
+    publish_item(database, database.batches.batch("orders", AGAIN), tmp_path)
     killed = run_python(LOAD_ALL, database_url, str(tmp_path), failpoints="load.acknowledged=kill")
     assert killed == -9
     publish_item(database, first, tmp_path, generation=2)

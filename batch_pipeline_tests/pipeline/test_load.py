@@ -68,7 +68,7 @@ def backfill(database: Database, folder: Path) -> None:
     ids = IdRange(first_id=1, last_id=3)
     request = Backfill.of_stream("orders", "2023", Selection(ids=ids), limits(max_count=3))
     database.backfills.plan(request, database.meta_table("orders"))
-    publish_file(database, database.backfills.batch("orders", f"2023:{FIRST}"), folder)
+    publish_file(database, database.batches.batch("orders", f"2023:{FIRST}"), folder)
 
 
 def starts(folder: Path) -> int:

@@ -143,7 +143,7 @@ def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
         ),
         (
             b'{"type":"RECORD","stream":"orders","record":{},"time_extracted":7}',
-            "; expected text or null",
+            "; expected `str | null`",
             "time_extracted",
         ),
         (b'{"type":"RECORD","stream":"x","record":{}}', "Have the tap write SCHEMA first", None),

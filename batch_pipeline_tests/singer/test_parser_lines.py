@@ -1,16 +1,13 @@
-"""Cutting what a tap writes into lines, and reading `batch_config`."""
+"""Cut what a tap writes into lines."""
 
 import io
 import os
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.singer.parser import MessageError, lines
-from batch_pipeline.singer.target.config import read_batch_config
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda one: b"\n" not in one), max_size=8))
@@ -54,39 +51,3 @@ def test_pipe_without_news_is_asked_again_after_each_wait() -> None:
     with os.fdopen(read, "rb") as source:
         assert list(lines(source, idle=idle)) == [b"late"]
     assert len(asked) >= 3
-
-
-def test_batch_config_of_the_documentation_is_taken_as_it_is() -> None:
-    written = {
-        "encoding": {"format": "jsonl", "compression": "gzip"},
-        "storage": {"root": "s3://b/x", "prefix": "p-", "params": {"endpoint_url": "http://h"}},
-        "batch_size": 20,
-    }
-    assert read_batch_config(written) == "s3://b/x"
-    assert read_batch_config({}) is None
-
-
-@pytest.mark.parametrize(
-    ("written", "key"),
-    [
-        (None, "batch_config"),
-        ({"storge": {}}, "batch_config.storge"),
-        ({"encoding": {"format": "csv"}}, "batch_config.encoding.format"),
-        ({"encoding": {"format": "jsonl", "level": 3}}, "batch_config.encoding.level"),
-        ({"encoding": {}}, "batch_config.encoding.format"),
-        ({"storage": {"prefix": "a"}}, "batch_config.storage.root"),
-        ({"storage": {"root": "/a", "prefix": 1}}, "batch_config.storage.prefix"),
-        ({"storage": {"root": "/a", "params": []}}, "batch_config.storage.params"),
-        ({"batch_size": 0}, "batch_config.batch_size"),
-        ({"batch_size": True}, "batch_config.batch_size"),
-    ],
-)
-def test_batch_config_with_a_mistake_is_refused_by_key(written: Any, key: str) -> None:
-    with pytest.raises(InvalidValueError) as caught:
-        read_batch_config(written)
-    assert caught.value.name == key
-
-
-def test_batch_config_with_a_typing_mistake_is_told_the_near_key() -> None:
-    with pytest.raises(InvalidValueError, match="did you mean storage"):
-        read_batch_config({"storge": {}})

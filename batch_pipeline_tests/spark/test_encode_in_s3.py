@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.model.encode import EncodeCallbacks, EncodeResult
 from batch_pipeline.model.errors import ConflictError, SourceUnavailableError
 from batch_pipeline.model.item import Item, LandedFile

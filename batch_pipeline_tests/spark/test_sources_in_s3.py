@@ -69,7 +69,7 @@ def test_small_object_is_one_request_however_it_is_read(landing: Root) -> None:
         assert source.file.read() == b"id\n1\n2\n"
         with source.reopened() as again:
             assert again.read(2) == b"id"
-        assert (source.etag, source.facts.size_bytes) == (file.etag, 7)
+        assert (source.facts.etag, source.facts.size_bytes) == (file.etag, 7)
     assert requests.sent == ["GetObject"]
 
 
@@ -272,6 +272,6 @@ def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: R
     )
     file = landing.land("a.csv", b"id\n1\n")
     with open_source(file, STREAM) as source:
-        assert source.version not in {None, "null"}
-        assert source.etag == file.etag
+        assert source.facts.version not in {None, "null"}
+        assert source.facts.etag == file.etag
     S3.delete(file.location)

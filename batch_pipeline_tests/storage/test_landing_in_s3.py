@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError, LandingUnavailableError
 from batch_pipeline.model.item import LandedFile, Registered

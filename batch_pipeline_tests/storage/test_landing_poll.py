@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from batch_pipeline.model.item import LandedFile, Registered
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source
+from batch_pipeline.storage.filesystem import FileFacts
 from batch_pipeline.storage.landing import SourceLanding
-from batch_pipeline.storage.landing_poll import PolledLanding
-from batch_pipeline_tests.factories import stream
+from batch_pipeline.storage.landing_poll import PolledLanding, SeenFiles, fingerprint
+from batch_pipeline_tests.factories import found_file, stream
 
 NOON = 1_750_000_000
 
@@ -142,3 +144,28 @@ def test_watched_landing_is_as_good_as_listing_all(
                 told[file.location] = file
             watched.settled(Registered(found=0, new_items=0))
             assert {file.location: file for file in everything}.items() <= told.items()
+
+
+def print_of(number: int = 1, **facts: Any) -> int:
+    """Compute the fingerprint of a file."""
+    file = found_file(number, **facts)
+    assert file.size_bytes is not None
+    assert file.modified_at is not None
+    known = FileFacts(size_bytes=file.size_bytes, modified_at=file.modified_at, etag=file.etag)
+    return fingerprint(file.location, file.size_bytes, known.state)
+
+
+def test_known_file_is_known_as_it_stood() -> None:
+    known = SeenFiles([print_of(2), print_of(etag="a")])
+    assert print_of(etag="a") in known
+    others = [print_of(etag="b"), print_of(etag=None), print_of(etag="a", size_bytes=11)]
+    assert [other in known for other in [*others, print_of(3)]] == [False] * 4
+
+
+def test_known_files_are_counted() -> None:
+    assert len(SeenFiles()) == 0
+    assert print_of() not in SeenFiles()
+    stamps = [print_of(number) for number in range(2_000)]
+    known = SeenFiles(stamps)
+    assert len(known) == 2_000
+    assert all(stamp in known for stamp in stamps)

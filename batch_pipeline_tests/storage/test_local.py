@@ -8,8 +8,7 @@ import pytest
 
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.storage.errors import UnreachableError, reason_of
-from batch_pipeline.storage.filesystem import _copy_name, local_file
+from batch_pipeline.storage.filesystem import UnreachableError, _copy_name, local_file, reason_of
 from batch_pipeline.storage.local import LocalFileSystem
 from batch_pipeline.storage.s3_client import translate_store_errors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError, reason_of
+from batch_pipeline.storage.filesystem import UnreachableError, reason_of
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.store_faults import Faults

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError, reason_of
+from batch_pipeline.storage.filesystem import UnreachableError, reason_of
 from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 

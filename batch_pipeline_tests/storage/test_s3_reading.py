@@ -4,8 +4,7 @@ import io
 
 import pytest
 
-from batch_pipeline.storage.errors import UnreachableError, reason_of
-from batch_pipeline.storage.filesystem import digest, local_file
+from batch_pipeline.storage.filesystem import UnreachableError, digest, local_file, reason_of
 from batch_pipeline.storage.s3 import S3, ObjectReader
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
@@ -47,6 +46,21 @@ def test_seek_behind_the_end_reads_nothing(bucket: str) -> None:
         assert file.read() == b""
         with pytest.raises(OSError, match="Invalid argument"):
             file.seek(-1)
+
+
+def test_reading_the_rest_takes_one_piece(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    S3.put(f"{bucket}/large", LARGE)
+    sizes: list[int] = []
+
+    def readinto(reader: ObjectReader, buffer: bytearray) -> int:
+        sizes.append(len(buffer))
+        return original(reader, buffer)
+
+    original = ObjectReader.readinto
+    monkeypatch.setattr(ObjectReader, "readinto", readinto)
+    with S3.open(f"{bucket}/large") as file:
+        assert file.read() == LARGE
+    assert sizes == [len(LARGE)]
 
 
 def test_small_object_costs_one_request(bucket: str, faults: Faults) -> None:

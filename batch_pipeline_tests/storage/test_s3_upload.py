@@ -6,8 +6,7 @@ import hashlib
 import pytest
 
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.errors import UnreachableError, reason_of
-from batch_pipeline.storage.filesystem import digest
+from batch_pipeline.storage.filesystem import UnreachableError, digest, reason_of
 from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults

@@ -4,10 +4,10 @@ A value is converted exactly or not at all: nothing is truncated, rounded or rep
 does not fit spoils its record alone, which is set aside with the reason.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -154,47 +154,38 @@ def _shown(single: pa.Array) -> str:
     return str(single[0])
 
 
-def to_json_array(array: pa.Array, on_nonfinite: OnNonfinite) -> ConvertedArray:
-    """Return each value as compact JSON text; a null stays null.
-
-    A map is an object when its keys are text, else an array of `[key, value]`.
-    """
+def to_json_array(values: Iterable[Any], on_nonfinite: OnNonfinite) -> ConvertedArray:
+    """Return each value as compact JSON text; None stays null, and an error is one of its row."""
     texts: list[bytes | None] = []
     errors: dict[int, ConversionError] = {}
-    for index, value in enumerate(to_python_values(array)):
+    for index, value in enumerate(values):
+        text = None
         try:
-            texts.append(None if value is None else json_text(value, on_nonfinite))
+            text = None if value is None else json_text(value, on_nonfinite)
         except ConversionError as error:
-            texts.append(None)
             errors[index] = error
         except NonfiniteError as error:
-            texts.append(None)
             errors[index] = ConversionError(str(error), str(value))
+        except UnicodeEncodeError:
+            errors[index] = ConversionError("holds text that is not UTF-8", ascii(value))
         except RecursionError:
-            texts.append(None)
             errors[index] = ConversionError("is nested too deeply", "")
+        texts.append(text)
     return ConvertedArray(pa.array(texts, pa.binary()).cast(pa.string()), errors)
 
 
 def to_python_values(array: pa.Array) -> list[Any]:
-    """Return the values as Python objects; for one that does not fit, its error."""
+    """Return the values as Python objects; for one that does not fit, its error.
+
+    A map is an object when its keys are text, else an array of `[key, value]`.
+    """
     array = unwrap_array(array)
     if at.is_struct(array.type):
         return _objects(array)
     if at.is_map(array.type):
         return _maps(array)
-    if at.is_list_view(array.type) or at.is_large_list_view(array.type):
-        starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
-        spans = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-        return _lists(array, to_python_values(array.values), spans)
-    if at.is_list(array.type) or at.is_large_list(array.type):
-        return _lists(
-            array, to_python_values(array.values), list(pairwise(array.offsets.to_pylist()))
-        )
-    if at.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        starts = [(array.offset + index) * size for index in range(len(array))]
-        return _lists(array, to_python_values(array.values), [(at, at + size) for at in starts])
+    if at.is_nested(array.type):
+        return _lists(array)
     return _leaves(array)
 
 
@@ -225,17 +216,23 @@ def _objects(array: pa.StructArray) -> list[Any]:
     return _with_nulls(array, objects)
 
 
-def _lists(array: pa.Array, values: list[Any], spans: list[tuple[int, int]]) -> list[Any]:
-    return _with_nulls(array, [values[start:stop] for start, stop in spans])
+def _lists(array: pa.Array) -> list[Any]:
+    """Return the values of lists of any Arrow type: views, and of fixed and large sizes, too."""
+    values = to_python_values(array.flatten())
+    lengths = pc.list_value_length(array).fill_null(0).to_pylist()
+    return _with_nulls(array, _slices(values, accumulate(lengths, initial=0)))
 
 
 def _maps(array: pa.MapArray) -> list[Any]:
     keys, items = to_python_values(array.keys), to_python_values(array.items)
-    spans = pairwise(array.offsets.to_pylist())
-    pairs = [list(zip(keys[start:stop], items[start:stop], strict=True)) for start, stop in spans]
+    pairs = _slices(list(zip(keys, items, strict=True)), array.offsets.to_pylist())
     if column_of("", array.type).type is ColumnType.ARRAY:
         return _with_nulls(array, pairs)
     return _with_nulls(array, [_object(pair) for pair in pairs])
+
+
+def _slices(values: list[Any], bounds: Iterable[int]) -> list[list[Any]]:
+    return [values[start:stop] for start, stop in pairwise(bounds)]
 
 
 def _object(pairs: list[tuple[Any, Any]]) -> Any:
@@ -270,28 +267,37 @@ RowError = tuple[str, ConversionError]  # the column, and why its value does not
 RowErrors = Mapping[int, RowError]  # by row
 
 
+def check_column_names(names: Collection[str], limits: ReadLimits) -> None:
+    """Raise for names that columns cannot have, and for no columns or too many.
+
+    Raises:
+        ArrowTypeUnknownError: the message says which and why.
+    """
+    if len(names) > limits.max_columns:
+        limit = f"`read_limits.max_columns` allows ({limits.max_columns})"
+        raise ArrowTypeUnknownError(f"has {len(names)} columns, more than {limit}")
+    if not names:
+        raise ArrowTypeUnknownError("has no columns")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ArrowTypeUnknownError(f"column {name!r} is there twice")
+        if fault := name_fault(name):
+            raise ArrowTypeUnknownError(f"column {name!r}: {fault}")
+        seen.add(name)
+
+
 def columns_from_schema(schema: pa.Schema, limits: ReadLimits) -> tuple[Column, ...]:
     """Return the columns that hold the values of a file.
 
     Raises:
         ArrowTypeUnknownError: a column is not supported; the message says which and why.
     """
-    if len(schema) > limits.max_columns:
-        limit = f"`read_limits.max_columns` allows ({limits.max_columns})"
-        raise ArrowTypeUnknownError(f"has {len(schema)} columns, more than {limit}")
-    if not len(schema):
-        raise ArrowTypeUnknownError("has no columns")
-    names: set[str] = set()
-    columns: list[Column] = []
-    for name, arrow_type in zip(schema.names, schema.types, strict=True):
-        if name in names:
-            raise ArrowTypeUnknownError(f"column {name!r} is there twice")
-        if fault := name_fault(name):
-            raise ArrowTypeUnknownError(f"column {name!r}: {fault}")
-        names.add(name)
+    check_column_names(schema.names, limits)
+    fields = list(zip(schema.names, schema.types, strict=True))
+    for name, arrow_type in fields:
         check_nested_type(name, arrow_type)
-        columns.append(column_of(name, arrow_type))
-    return tuple(columns)
+    return tuple(column_of(name, arrow_type) for name, arrow_type in fields)
 
 
 def convert_batch(
@@ -309,7 +315,11 @@ def convert_batch(
     arrays = [_converted(array, column, on_nonfinite) for column, array in pairs]
 
     def raw(row: int, error: RowError) -> bytes:
-        return _raw(batch, columns, row, error)
+        values = {
+            column.name: to_python_values(array[row : row + 1])[0]
+            for column, array in zip(columns, batch.columns, strict=True)
+        }
+        return record_text(values | {error[0]: error[1].shown})
 
     return build_table(columns, arrays, first_number, raw, known)
 
@@ -353,22 +363,22 @@ def build_table(
 
 def _converted(array: pa.Array, column: Column, on_nonfinite: OnNonfinite) -> ConvertedArray:
     if column.type in JSON_TYPES:
-        return to_json_array(array, on_nonfinite)
+        return to_json_array(to_python_values(array), on_nonfinite)
     return convert_array(array, column)
 
 
-def _raw(batch: pa.RecordBatch, columns: Sequence[Column], row: int, error: RowError) -> bytes:
+def record_text(record: Mapping[str, Any]) -> bytes:
     """Return a row that was set aside as JSON, as far as JSON can represent it."""
-    record: dict[str, Any] = {}
-    for column, array in zip(columns, batch.columns, strict=True):
-        single = array[row : row + 1]
-        value = error[1].shown if column.name == error[0] else to_python_values(single)[0]
+    shown: dict[str, Any] = {}
+    for name, value in record.items():
+        shown[name] = value
         try:
             json_text(value, OnNonfinite.STRING)
-        except ConversionError as nested:
-            value = nested.shown
-        record[column.name] = value
-    return json_text(record, OnNonfinite.STRING)
+        except ConversionError as error:
+            shown[name] = error.shown
+        except UnicodeEncodeError:
+            shown[name] = ascii(value)
+    return json_text(shown, OnNonfinite.STRING)
 
 
 _VARIABLE_LENGTH = (at.is_string, at.is_large_string, at.is_binary, at.is_large_binary)

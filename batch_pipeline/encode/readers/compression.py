@@ -4,7 +4,7 @@ import bz2
 import lzma
 import zlib
 from enum import StrEnum
-from typing import Any, BinaryIO, Protocol, assert_never
+from typing import Any, BinaryIO, assert_never
 
 import pyarrow as pa
 
@@ -26,22 +26,6 @@ class SourceCompression(StrEnum):
     BZIP2 = "bzip2"
     XZ = "xz"
     ZSTD = "zstd"
-
-
-class _Member(Protocol):
-    """One gzip member, bzip2 stream or xz stream, as the classes of `bz2` and `lzma` are."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
-class _Decompressor(Protocol):
-    def read(self, size_bytes: int) -> bytes: ...
 
 
 def detect_compression(start: bytes) -> SourceCompression | None:
@@ -69,28 +53,17 @@ class DecompressedFile:
         self._raw = raw
         self._compression = compression
         self._max_expansion = max_expansion
-        self._decompressor: _Decompressor
-        if compression is SourceCompression.ZSTD:
-            self._decompressor = _Zstd(raw)
-        else:
-            self._decompressor = _Members(raw, compression)
+        is_zstd = compression is SourceCompression.ZSTD
+        self._decompressor = _Zstd(raw) if is_zstd else _Members(raw, compression)
         self._size_bytes = 0
 
     def read(self, size_bytes: int) -> bytes:
-        """Read exactly `size_bytes`, fewer only at the end; no more are ever held in memory.
+        """Read at most `size_bytes`, none only at the end; no more are ever held in memory.
 
         Raises:
             DecodeError: the data is damaged, ends early, or grows too much.
             OSError: the file cannot be read.
         """
-        pieces: list[bytes] = []
-        left = size_bytes
-        while left > 0 and (piece := self._read_piece(left)):
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces)
-
-    def _read_piece(self, size_bytes: int) -> bytes:
         try:
             piece = self._decompressor.read(size_bytes)
         except (zlib.error, lzma.LZMAError, ZLIB.error) as error:
@@ -129,18 +102,20 @@ class _Members:
     def __init__(self, raw: BinaryIO, compression: SourceCompression) -> None:
         self._raw = raw
         self._compression = compression
+        self._padding = b"" if compression is SourceCompression.BZIP2 else b"\0"
         self._member = _new_member(compression)
         self._pending = b""
 
     def read(self, size_bytes: int) -> bytes:
         """Read at most `size_bytes`, none only at the end."""
+        # zlib returns input that it has not consumed; bz2 and lzma keep it, and may need no more.
         while not self._member.eof or self._start_another():
             is_end = False
-            if not self._pending and self._member.needs_input:
+            if not self._pending and getattr(self._member, "needs_input", True):
                 self._pending = self._raw.read(_READ_BYTES)
                 is_end = not self._pending
-            data = self._member.decompress(self._pending, size_bytes)
-            self._pending = b""
+            data: bytes = self._member.decompress(self._pending, size_bytes)
+            self._pending = getattr(self._member, "unconsumed_tail", b"")
             if data:
                 return data
             if is_end and not self._member.eof:
@@ -148,16 +123,9 @@ class _Members:
         return b""
 
     def _start_another(self) -> bool:
-        rest = self._member.unused_data
-        while len(rest) < _MAGIC_BYTES:
-            if self._compression is not SourceCompression.BZIP2:  # the others may be padded
-                rest = rest.lstrip(b"\0")
-            more = self._raw.read(_READ_BYTES)
-            if not more:
-                break
-            rest += more
-        if self._compression is not SourceCompression.BZIP2:
-            rest = rest.lstrip(b"\0")
+        rest = self._member.unused_data.lstrip(self._padding)
+        while len(rest) < _MAGIC_BYTES and (more := self._raw.read(_READ_BYTES)):
+            rest = (rest + more).lstrip(self._padding)
         if not rest:
             return False
         if detect_compression(rest) is not self._compression:
@@ -167,32 +135,10 @@ class _Members:
         return True
 
 
-class _GzipMember:
-    """One gzip member."""
-
-    def __init__(self) -> None:
-        self._inflate: Any = ZLIB.decompressobj(wbits=GZIP_CONTAINER)
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._inflate.eof)
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._inflate.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._inflate.unused_data)
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return bytes(self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length))
-
-
-def _new_member(compression: SourceCompression) -> _Member:
+def _new_member(compression: SourceCompression) -> Any:
     match compression:
         case SourceCompression.GZIP:
-            return _GzipMember()
+            return ZLIB.decompressobj(wbits=GZIP_CONTAINER)
         case SourceCompression.BZIP2:
             return bz2.BZ2Decompressor()
         case SourceCompression.XZ:

@@ -10,10 +10,9 @@ task that meets one that does not gives up (`TaskInputError`), and the file is r
 """
 
 import os
-from codecs import BOM_UTF8
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -22,30 +21,30 @@ import pyarrow as pa
 
 from batch_pipeline.encode.chunks import ByteRange, LazyNumbers, MalformedRecord, Table
 from batch_pipeline.encode.errors import (
-    BadFileFactory,
     TaskInputError,
     format_size_limit,
     os_error_reason,
 )
-from batch_pipeline.encode.readers.csv_dialect import wrong_delimiter_reason
 from batch_pipeline.encode.readers.csv_parsers import (
     NEWLINE,
     RETURN,
     Cells,
     CsvRecord,
     CsvScanner,
-    LazyLineNumbers,
     cells_to_batch,
     count_lines,
     find_end_of_records,
+    lazy_line_numbers,
+    line_ends_outside_quotes,
     longest_record_bytes,
     mask_escaped,
     parse_with_arrow,
+    wrong_delimiter_reason,
 )
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.location import FileRange
-from batch_pipeline.model.record_rules import BadFileKind, ReadLimits
-from batch_pipeline.model.stream import CsvOptions, Stream
+from batch_pipeline.model.record_rules import BadFileKind
+from batch_pipeline.model.stream import Stream
 
 if TYPE_CHECKING:
     from batch_pipeline.encode.readers.decoded_file import DecodedFile
@@ -78,16 +77,15 @@ class CsvReader:
     def __init__(
         self,
         source: TextInput,
-        options: CsvOptions,
-        limits: ReadLimits,
+        stream: Stream,
         *,
         header: tuple[str, ...] = (),
         first_line: int = 1,
     ) -> None:
-        self.header = header or options.names
         self._source = source
-        self._options = options
-        self._limits = limits
+        self._options = stream.source.csv
+        self._limits = stream.read_limits
+        self.header = header or self._options.names
         self.line = first_line
         self.is_regular = True
         self._next_number = 1
@@ -151,7 +149,7 @@ class CsvReader:
             if cells is None:
                 yield from self._parse_strictly(data[:end], eof=True)
             else:
-                lines = LazyLineNumbers(data, end, self._options, self.line, cells.num_rows)
+                lines = lazy_line_numbers(data, end, self._options, self.line, cells.num_rows)
                 self.line += count_lines(data, end)
                 if cells.num_rows:
                     yield self._table(cells, lines)
@@ -255,9 +253,9 @@ class JoinedCsvFiles:
     makes a file irregular, `CsvReader` finds it again in that file, and says what and where it is.
     """
 
-    def __init__(self, options: CsvOptions, limits: ReadLimits) -> None:
-        self._options = options
-        self._limits = limits
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._options = stream.source.csv
         self._header: tuple[str, ...] = ()
         self._header_text = b""
         self._bodies: list[bytes] = []
@@ -285,7 +283,7 @@ class JoinedCsvFiles:
     def parse(self) -> Table | None:
         """Return the records of all files, None if some text is irregular."""
         text = b"".join(self._bodies)
-        limit = self._limits.max_record_bytes
+        limit = self._stream.read_limits.max_record_bytes
         if find_end_of_records(text, self._options, eof=True) is None:
             return None
         if len(text) > limit and longest_record_bytes(text, self._options) > limit:
@@ -298,7 +296,7 @@ class JoinedCsvFiles:
             return None
         return Table(
             batch=cells,
-            line_numbers=LazyLineNumbers(text, len(text), self._options, 1, cells.num_rows),
+            line_numbers=lazy_line_numbers(text, len(text), self._options, 1, cells.num_rows),
             record_numbers=range(1, cells.num_rows + 1),
             text=frozenset(self._header),
         )
@@ -309,8 +307,8 @@ class JoinedCsvFiles:
 
     def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
         """Return the column names, and the text that they take at the start of the file."""
-        part = RangeInput(BytesIO(text), ByteRange(0, len(text)), source.bad_file)
-        reader = CsvReader(part, self._options, self._limits)
+        part = RangeInput(BytesIO(text), ByteRange(0, len(text)), source)
+        reader = CsvReader(part, self._stream)
         size = reader.read_header()
         return reader.header, text[:size]
 
@@ -343,7 +341,6 @@ def _is_utf8(raw: bytes) -> bool:
 
 _COUNT_BYTES = 2 * 2**20
 _SEARCH_BYTES = 2**17
-_IRREGULAR = "a quote against the rules or a bad record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,81 +396,50 @@ def make_slices(parts: Sequence[ByteRange], counts: Sequence[QuoteCounts]) -> li
     return slices
 
 
-class CsvSliceReader:
-    """The records of one slice, numbered from 1 within the slice.
+def read_slice(source: "DecodedFile", part: CsvSlice, stream: Stream) -> Iterator[Table]:
+    """Yield the records of one slice, numbered from 1 within the slice.
 
-    `file` is the uncompressed file in UTF-8; nothing else may move its position.
+    Raises:
+        BadFileError: the file cannot be read.
+        TaskInputError: the file must be read in one piece.
     """
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        part: CsvSlice,
-        options: CsvOptions,
-        limits: ReadLimits,
-        bad_file: BadFileFactory,
-    ) -> None:
-        self._file = file
-        self._part = part
-        self._options = options
-        self._limits = limits
-        self._bad_file = bad_file
-
-    def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time.
-
-        Raises:
-            BadFileError: the file cannot be read.
-            TaskInputError: the file must be read in one piece.
-        """
-        part, quote = self._part, self._options.quote
-        try:
-            header, first, line = self._header()
-            start, skipped = _record_start(
-                self._file, part.bytes.start, quote, in_quotes=part.starts_in_quotes
-            )
-            stop, _ = _record_start(
-                self._file, part.bytes.stop, quote, in_quotes=part.ends_in_quotes
-            )
-            if start >= first:
-                first, line = start, part.line + skipped
-            text = RangeInput(self._file, ByteRange(first, max(stop, first)), self._bad_file)
-            if not header:
-                return
-            reader = CsvReader(text, self._options, self._limits, header=header, first_line=line)
-            for chunk in reader.chunks():
-                if not reader.is_regular:
-                    break
-                yield chunk
-        except BadFileError as error:
-            # What is too long from here may be caused by a quote in an earlier slice.
-            raise TaskInputError(error.reason) from error
-        except OSError as error:
-            raise self._bad_file(os_error_reason(error)) from error
-        if not reader.is_regular:
-            raise TaskInputError(_IRREGULAR)
-
-    def _header(self) -> tuple[tuple[str, ...], int, int]:
-        """Return the column names at the start of the file, and the byte and line behind them."""
-        reader, stop = read_header(self._file, self._options, self._limits, self._bad_file)
-        if not reader.is_regular:
-            raise TaskInputError(_IRREGULAR)
-        return reader.header, stop, reader.line
+    file, quote = source.file, stream.source.csv.quote
+    try:
+        names, first = read_header(source, stream)
+        start, skipped = _record_start(
+            file, part.bytes.start, quote, in_quotes=part.starts_in_quotes
+        )
+        stop, _ = _record_start(file, part.bytes.stop, quote, in_quotes=part.ends_in_quotes)
+        line = names.line
+        if start >= first:
+            first, line = start, part.line + skipped
+        text = RangeInput(file, ByteRange(first, max(stop, first)), source)
+        reader = CsvReader(text, stream, header=names.header, first_line=line)
+        chunks = reader.chunks() if names.is_regular and names.header else iter(())
+        for chunk in chunks:
+            if not reader.is_regular:
+                break
+            yield chunk
+    except BadFileError as error:
+        # What is too long from here may be caused by a quote in an earlier slice.
+        raise TaskInputError(error.reason) from error
+    except OSError as error:
+        raise source.bad_file(os_error_reason(error)) from error
+    if not (names.is_regular and reader.is_regular):
+        raise TaskInputError("a quote against the rules or a bad record")
 
 
-def read_header(
-    file: BinaryIO, options: CsvOptions, limits: ReadLimits, bad_file: BadFileFactory
-) -> tuple[CsvReader, int]:
+def read_header(source: "DecodedFile", stream: Stream) -> tuple[CsvReader, int]:
     """Return a reader that has read the names at the start of a file, and the byte behind them.
 
     Raises:
         BadFileError: they cannot be read.
     """
-    file.seek(0)
-    mark = len(BOM_UTF8) * (file.read(len(BOM_UTF8)) == BOM_UTF8)
+    file = source.file
     size = file.seek(0, os.SEEK_END)
-    reader = CsvReader(RangeInput(file, ByteRange(mark, size), bad_file), options, limits)
-    return reader, mark + reader.read_header()
+    text = RangeInput(file, ByteRange(source.text_start, size), source)
+    reader = CsvReader(text, stream)
+    return reader, source.text_start + reader.read_header()
 
 
 def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool) -> tuple[int, int]:
@@ -493,8 +459,7 @@ def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool)
             return position + joins, lines
         octets = np.frombuffer(block, np.uint8)
         quotes = np.flatnonzero(octets == ord(quote))
-        ends = np.flatnonzero((octets == ord(NEWLINE)) | (octets == ord(RETURN)))
-        outside = ends[(np.searchsorted(quotes, ends) + in_quotes) % 2 == 0]
+        outside = line_ends_outside_quotes(octets, quotes, starts_in_quotes=in_quotes)
         is_start = len(outside) > 0
         taken = block[: outside[0] + 1] if is_start else block
         lines += count_lines(taken) - joins
@@ -508,8 +473,8 @@ def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool)
 class RangeInput:
     """A range of a file as text of its own; nothing else may move the position of the file."""
 
-    def __init__(self, file: BinaryIO, part: ByteRange, bad_file: BadFileFactory) -> None:
-        self.bad_file = bad_file
+    def __init__(self, file: BinaryIO, part: ByteRange, source: TextInput) -> None:
+        self.bad_file = source.bad_file
         self._file = file
         self._left = part.stop - part.start
         file.seek(part.start)
@@ -521,52 +486,84 @@ class RangeInput:
         return block
 
 
-class CsvRangeReader:
-    """The records of an item that is a range of a csv file, with the line numbers of the file.
+def read_range(source: "DecodedFile", part: FileRange, stream: Stream) -> Iterator[Table]:
+    """Yield the records of an item that is a range of a csv file, with line numbers of the file.
 
     The column names are those at the start of the file; ranges start and end with records. What is
     in front of the range is only counted when a line number is accessed: most readers never do.
+
+    Raises:
+        BadFileError: the file cannot be read to the end of the range.
     """
+    start = max(part.start, source.text_start)
+    header: tuple[str, ...] = ()
+    if part.start:
+        names, header_end = read_header(source, stream)
+        if part.start < header_end:
+            raise source.bad_file(f"byte {part.start} is in front of the column names")
+        header = names.header
 
-    def __init__(self, source: "DecodedFile", part: FileRange, stream: Stream) -> None:
-        options, limits = stream.source.csv, stream.read_limits
-        start = max(part.start, source.text_start)
-        self._source = source
-        self._before = ByteRange(source.text_start, start)
-        header: tuple[str, ...] = ()
-        if part.start:
-            names, header_end = read_header(source.file, options, limits, source.bad_file)
-            if part.start < header_end:
-                raise source.bad_file(f"byte {part.start} is in front of the column names")
-            header = names.header
-        text = RangeInput(source.file, ByteRange(start, max(part.stop, start)), source.bad_file)
-        self._reader = CsvReader(text, options, limits, header=header)
-
-    def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time.
-
-        Raises:
-            BadFileError: the file cannot be read to the end of the range.
-        """
-        try:
-            for chunk in self._reader.chunks():
-                bad = tuple(
-                    replace(record, line=self._lines_before + record.line) for record in chunk.bad
-                )
-                lines = self._line_numbers_of_file(chunk.line_numbers)
-                yield replace(chunk, line_numbers=lines, bad=bad)
-        except BadFileError as error:
-            if error.line is None:
-                raise
-            line, kind = self._lines_before + error.line, BadFileKind(error.kind)
-            raise self._source.bad_file(error.reason, line=line, kind=kind) from error
-
-    def _line_numbers_of_file(self, lines: Sequence[int]) -> Sequence[int]:
-        return LazyNumbers(len(lines), lambda: [self._lines_before + line for line in lines])
-
-    @cached_property
-    def _lines_before(self) -> int:
-        if self._before.start == self._before.stop:
+    @cache
+    def lines_before() -> int:
+        if start == source.text_start:
             return 0
-        with self._source.reopened() as file:
-            return count_quotes_and_lines(file, self._before, quote='"').line_ends
+        with source.reopened() as file:
+            before = ByteRange(source.text_start, start)
+            return count_quotes_and_lines(file, before, quote='"').line_ends
+
+    def in_file(lines: Sequence[int]) -> LazyNumbers:
+        return LazyNumbers(len(lines), lambda: [lines_before() + line for line in lines])
+
+    text = RangeInput(source.file, ByteRange(start, max(part.stop, start)), source)
+    try:
+        for chunk in CsvReader(text, stream, header=header).chunks():
+            bad = tuple(replace(record, line=lines_before() + record.line) for record in chunk.bad)
+            yield replace(chunk, line_numbers=in_file(chunk.line_numbers), bad=bad)
+    except BadFileError as error:
+        if error.line is None:
+            raise
+        line, kind = lines_before() + error.line, BadFileKind(error.kind)
+        raise source.bad_file(error.reason, line=line, kind=kind) from error
+
+
+_CUT_BLOCK_BYTES = 2**20
+
+
+def find_csv_cuts(source: "DecodedFile", stream: Stream, max_bytes: int) -> list[int]:
+    """Read a csv file once and return the record ends to cut behind.
+
+    None at all where a quote breaks the rules: read in one piece, the file may have other records
+    than the count of quotes says. Nor where a record does not end. The column names are in the
+    first range.
+
+    Raises:
+        BadFileError: the header cannot be read.
+    """
+    options, max_record_bytes = stream.source.csv, stream.read_limits.max_record_bytes
+    size_bytes = source.facts.size_bytes
+    start, done = 0, source.text_start  # `done` is the end of the last complete record
+    _, header_end = read_header(source, stream)
+    first_cut = max(done + 1, header_end)
+    file = source.file
+    file.seek(done)
+    cuts: list[int] = []
+    carry = b""
+    while (position := done + len(carry)) < size_bytes:
+        limit = start + max_bytes
+        wanted = min(max(_CUT_BLOCK_BYTES, len(carry)), limit - position)
+        if wanted <= 0:  # a record longer than a range: read on to its end, but not much further
+            wanted = max(min(_CUT_BLOCK_BYTES, max_bytes), len(carry))
+        block = file.read(min(wanted, size_bytes - position))
+        if not block:
+            return []  # shorter than it was: it has changed
+        carry += block
+        is_end = done + len(carry) >= size_bytes
+        end = find_end_of_records(mask_escaped(carry, options), options, eof=is_end)
+        if end is None or len(carry) - end > max_record_bytes:
+            return []
+        done, carry = done + end, carry[end:]
+        is_reached = done + len(carry) >= limit
+        if is_reached and max(start + 1, first_cut) <= done < size_bytes:
+            cuts.append(done)
+            start = done
+    return cuts

@@ -14,19 +14,18 @@ would read the same records. `parse_with_arrow` reads such a block; `CsvScanner`
 and those in which Arrow finds an error, and says what is wrong with which record.
 """
 
+import codecs
 import re
-from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import overload
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from batch_pipeline.encode.chunks import MalformedRecord
+from batch_pipeline.encode.chunks import LazyNumbers, MalformedRecord
 from batch_pipeline.model.stream import CsvOptions
 
 NEWLINE, RETURN = b"\n", b"\r"
@@ -57,10 +56,17 @@ def find_end_of_records(data: bytes, options: CsvOptions, *, eof: bool) -> int |
 def longest_record_bytes(data: bytes, options: CsvOptions) -> int:
     """Return the bytes of the longest record, or a few more; quotes must follow the rules."""
     octets = np.frombuffer(data, np.uint8)
-    quotes = np.flatnonzero(octets == ord(options.quote))
+    ends = line_ends_outside_quotes(octets, np.flatnonzero(octets == ord(options.quote)))
+    return int(np.diff(ends, prepend=-1, append=len(data)).max()) - 1
+
+
+def line_ends_outside_quotes(
+    octets: Octets, quotes: Positions, *, starts_in_quotes: bool = False
+) -> Positions:
+    """Return the positions of line feeds and returns with an even number of quotes before them."""
     ends = np.flatnonzero((octets == ord(NEWLINE)) | (octets == ord(RETURN)))
-    outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-    return int(np.diff(outside, prepend=-1, append=len(data)).max()) - 1
+    outside: Positions = ends[(np.searchsorted(quotes, ends) + starts_in_quotes) % 2 == 0]
+    return outside
 
 
 def count_lines(data: bytes, end: int | None = None) -> int:
@@ -80,7 +86,7 @@ def mask_escaped(data: bytes, options: CsvOptions) -> bytes:
     if options.escape is None or options.escape.encode() not in data:
         return data
     octets = np.frombuffer(data, np.uint8).copy()
-    escapes = _escapes(octets, options.escape)
+    escapes = find_escapes(octets, ord(options.escape))
     octets[escapes[escapes < len(data) - 1] + 1] = _MASK
     return octets.tobytes()
 
@@ -94,7 +100,7 @@ def double_lone_escapes(data: bytes, options: CsvOptions) -> bytes | None:
     if options.escape is None or options.escape.encode() not in data:
         return data
     octets = np.frombuffer(data, np.uint8)
-    escapes = _escapes(octets, options.escape)
+    escapes = find_escapes(octets, ord(options.escape))
     if escapes[-1] == len(data) - 1:
         return None
     special = np.zeros(256, np.bool_)
@@ -108,9 +114,9 @@ def special_bytes(options: CsvOptions) -> bytes:
     return f"{options.delimiter}{options.quote}{options.escape or ''}\r\n".encode()
 
 
-def _escapes(octets: Octets, escape: str) -> Positions:
+def find_escapes(octets: Octets, escape: int) -> Positions:
     """Return the escapes that are not escaped themselves: in a run, every second one."""
-    positions = np.flatnonzero(octets == ord(escape))
+    positions = np.flatnonzero(octets == escape)
     index = np.arange(len(positions))
     is_first = np.diff(positions, prepend=-2) != 1
     first_of_run = np.maximum.accumulate(np.where(is_first, index, 0))
@@ -140,14 +146,10 @@ def _last_line_end(data: bytes, quotes: Positions) -> int:
     end = data.rfind(NEWLINE) + 1
     if end and np.searchsorted(quotes, end) % 2 == 0:
         return end
-    octets = np.frombuffer(data, np.uint8)
-    for line_end in (NEWLINE, RETURN):
-        # A return at the very end may be the first half of a line end.
-        ends = np.flatnonzero(octets[: len(data) - (line_end == RETURN)] == ord(line_end))
-        outside = ends[np.searchsorted(quotes, ends) % 2 == 0]
-        if len(outside):
-            return int(outside[-1]) + 1
-    return 0
+    ends = line_ends_outside_quotes(np.frombuffer(data, np.uint8), quotes)
+    # A return at the very end may be the first half of a line end.
+    ends = ends[ends < len(data) - data.endswith(RETURN)]
+    return int(ends[-1]) + 1 if len(ends) else 0
 
 
 Cells = list[bytes | None]
@@ -169,7 +171,7 @@ def parse_with_arrow(
     if masked[end - 1 : end] not in (NEWLINE, RETURN):
         # At the end of the text Arrow takes the empty cell of `"1",` for empty text, not for null.
         text = bytes(text) + NEWLINE
-    if data.startswith(BOM_UTF8):
+    if data.startswith(codecs.BOM_UTF8):
         # Arrow removes a byte order mark, which is part of a cell in the middle of a file, as
         # where files were put together. It skips an empty line in front of one.
         text = NEWLINE + bytes(text)
@@ -227,6 +229,7 @@ class CsvScanner:
     def __init__(self, data: bytes, options: CsvOptions, *, first_line: int, eof: bool) -> None:
         self.consumed = self.size_bytes = 0
         self.line = first_line
+        self._data = data
         self._eof = eof
         self._delimiter = options.delimiter.encode()
         self._quote = options.quote.encode()
@@ -234,163 +237,181 @@ class CsvScanner:
         self._closing = re.compile(
             b"[^%b]*(?:%b%b[^%b]*)*%b(?!%b)" % (quote, quote, quote, quote, quote, quote)
         )
-        masked = mask_escaped(data, options)
-        self._texts = self._lines = masked.splitlines(keepends=True)
-        self._has_escapes = masked is not data
-        if self._has_escapes:  # boundaries are found in `_lines`, cells are cut from `_texts`
-            ends = list(accumulate(map(len, self._lines)))
-            starts = [0, *ends]
-            self._texts = [data[a:b] for a, b in zip(starts, ends, strict=False)]
-            self._escaped = _Escapes(options)
-        if self._lines and not eof and not self._lines[-1].endswith(b"\n"):
-            self._lines.pop()
+        # Cells and lines are found in the masked text, and cut from `data` at the same positions.
+        self._masked = mask_escaped(data, options)
+        self._has_escapes = self._masked is not data
+        escaped = b"%b([%b])" % (
+            re.escape((options.escape or "").encode()),
+            re.escape(special_bytes(options)),
+        )
+        self._escaped = re.compile(escaped)
+        self._escaped_or_doubled = re.compile(b"%b|%b%b" % (escaped, quote, quote))
 
     def __iter__(self) -> Iterator[CsvRecord | MalformedRecord]:
-        index = 0
-        while index < len(self._lines):
-            line = self._lines[index]
-            body = line.rstrip(b"\r\n")
-            used = 1
+        no_quotes = np.empty(0, np.int64)
+        stop = len(self._masked) if self._eof else _last_line_end(self._masked, no_quotes)
+        lines = iter(self._masked[:stop].splitlines(keepends=True))
+        for text in lines:
+            body = text.rstrip(b"\r\n")
             records: list[CsvRecord | MalformedRecord] = []
-            if self._quote in line:
-                scanned = self._quoted(index)
+            if self._has_escapes or self._quote in text:
+                scanned = self._scan(text, lines)
                 if scanned is None:
                     return
-                used, records = scanned
+                text, records = scanned  # noqa: PLW2901 - with the lines that it continues on
+                body = text.rstrip(b"\r\n")
             elif body:
                 cells: Cells = [cell or None for cell in body.split(self._delimiter)]
-                raw = self._texts[index][: len(body)]
-                if self._has_escapes:
-                    cells = self._unescaped(raw, cells)
-                records = [CsvRecord(line=self.line, raw=raw, cells=cells)]
-            taken = sum(map(len, self._lines[index : index + used]))
-            last = self._lines[index + used - 1]
-            self.size_bytes = taken - len(last) + len(last.rstrip(b"\r\n"))
-            self.consumed += taken
-            self.line += self._lines_of(index, used)
-            index += used
+                records = [CsvRecord(line=self.line, raw=body, cells=cells)]
+            self.size_bytes = len(body)
+            self.line += self._count_lines(self.consumed, len(text))
+            self.consumed += len(text)
             yield from records
 
-    def _quoted(self, first: int) -> tuple[int, list[CsvRecord | MalformedRecord]] | None:
-        """Return how many lines a record with quotes has, and the record; None if it is cut off."""
-        text = bytearray(self._lines[first])
+    def _scan(
+        self, first: bytes, following: Iterator[bytes]
+    ) -> tuple[bytes, list[CsvRecord | MalformedRecord]] | None:
+        """Return the lines of a record cell by cell, and the record; None if it is cut off."""
+        if not first.rstrip(b"\r\n"):
+            return first, []
+        text = bytearray(first)
         spans: list[tuple[int, int]] = []
-        used, position = 1, 0
-        while True:
+        position, is_last = 0, False
+        while not is_last:
             if text[position : position + 1] != self._quote:
-                end, last = self._plain_cell(text, position)
-                spans.append((position, end))
-                position = end + 1
+                end = text.find(self._delimiter, position)
+                is_last = end < 0
+                end = len(text.rstrip(b"\r\n")) if is_last else end
             else:
                 scan_from = position + 1
                 while (match := self._closing.match(text, scan_from)) is None:
-                    if first + used == len(self._lines):
-                        if not self._eof:
-                            return None
-                        return used, self._broken(first, used, "a quote is not closed")
                     scan_from = len(text)
-                    text += self._lines[first + used]
-                    used += 1
-                spans.append((position, match.end()))
-                position = match.end()
-                behind = bytes(text[position : position + 1])
-                last = behind in (b"", b"\r", b"\n")
-                if not last and behind != self._delimiter:
-                    return used, self._broken(first, used, "text follows a closing quote")
-                position += 1
-            if last:
-                size = len(text.rstrip(b"\r\n"))
-                raw = b"".join(self._texts[first : first + used])[:size]
-                cells = [self._cell(raw[start:end]) for start, end in spans]
-                return used, [CsvRecord(line=self.line, raw=raw, cells=cells)]
-
-    def _plain_cell(self, text: bytearray, position: int) -> tuple[int, bool]:
-        """Return the end of a cell without quotes, and whether it is the last one."""
-        end = text.find(self._delimiter, position)
-        return (len(text.rstrip(b"\r\n")), True) if end < 0 else (end, False)
+                    if (line := next(following, None)) is not None:
+                        text += line
+                    elif self._eof:
+                        return bytes(text), self._broken(text, "a quote is not closed")
+                    else:
+                        return None
+                end = match.end()
+                behind = bytes(text[end : end + 1])
+                is_last = behind in (b"", b"\r", b"\n")
+                if not is_last and behind != self._delimiter:
+                    return bytes(text), self._broken(text, "text follows a closing quote")
+            spans.append((position, end))
+            position = end + 1
+        raw = self._data[self.consumed : self.consumed + len(text.rstrip(b"\r\n"))]
+        cells = [self._cell(raw[start:end]) for start, end in spans]
+        return bytes(text), [CsvRecord(line=self.line, raw=raw, cells=cells)]
 
     def _cell(self, text: bytes) -> bytes | None:
         """Return the value of a cell."""
-        quote = self._quote
-        if not text.startswith(quote):
-            if self._has_escapes:
-                text = self._escaped.plain(text)
-            return text or None
-        if self._has_escapes:
-            return self._escaped.quoted(text[1:-1])
-        return text[1:-1].replace(quote * 2, quote)
-
-    def _unescaped(self, raw: bytes, masked: Cells) -> Cells:
-        """Remove the escapes of a record without quotes; `masked` shows where its cells end."""
-        cells: Cells = []
-        start = 0
-        for cell in masked:
-            end = start + len(cell or b"")
-            cells.append(self._escaped.plain(raw[start:end]) or None)
-            start = end + 1
-        return cells
-
-    def _lines_of(self, first: int, used: int) -> int:
+        if not text.startswith(self._quote):
+            return (self._escaped.sub(rb"\1", text) if self._has_escapes else text) or None
         if not self._has_escapes:
-            return used
-        text = b"".join(self._texts[first : first + used])
-        return count_lines(text) + (not text.endswith((b"\r", b"\n")))
+            return text[1:-1].replace(self._quote * 2, self._quote)
+        return self._escaped_or_doubled.sub(lambda match: match[1] or self._quote, text[1:-1])
 
-    def _broken(self, first: int, used: int, reason: str) -> list[CsvRecord | MalformedRecord]:
+    def _count_lines(self, start: int, size: int) -> int:
+        """Count the lines of the text of one or more records; an escaped line end is one, too."""
+        return len(self._data[start : start + size].splitlines())
+
+    def _broken(self, text: bytearray, reason: str) -> list[CsvRecord | MalformedRecord]:
         # The quote could end anywhere, so no line of the span is taken for a record. Each counts as
         # a malformed one: a limit on bad records then sees how much is lost.
         bad: list[CsvRecord | MalformedRecord] = []
-        for offset in range(used):
-            line = self.line + self._lines_of(first, offset) if offset else self.line
-            size = len(self._lines[first + offset].rstrip(b"\r\n"))
-            raw = self._texts[first + offset][:size]
-            why = reason if offset == 0 else f"stands behind an open quote of line {self.line}"
+        start, line = self.consumed, self.line
+        for part in text.splitlines(keepends=True):
+            raw = self._data[start : start + len(part.rstrip(b"\r\n"))]
+            is_first = start == self.consumed
+            why = reason if is_first else f"stands behind an open quote of line {self.line}"
             if raw:
                 bad.append(MalformedRecord(line=line, reason=why, raw=raw))
+            line += self._count_lines(start, len(part))
+            start += len(part)
         return bad
 
 
-class _Escapes:
-    """Removes escapes and doubled quotes from cells."""
+def lazy_line_numbers(
+    data: bytes, end: int, options: CsvOptions, first_line: int, count: int
+) -> LazyNumbers:
+    """Return the lines of the `count` records of `data` up to `end`; scanned when accessed."""
 
-    def __init__(self, options: CsvOptions) -> None:
-        escape = re.escape((options.escape or "").encode())
-        quote = options.quote.encode()
-        special = re.escape(special_bytes(options))
-        self._quote = quote
-        self._plain = re.compile(b"%b([%b])" % (escape, special))
-        self._quoted = re.compile(b"%b([%b])|%b" % (escape, special, re.escape(quote * 2)))
+    def scan() -> list[int]:
+        scanner = CsvScanner(data[:end], options, first_line=first_line, eof=True)
+        return [record.line for record in scanner]
 
-    def plain(self, text: bytes) -> bytes:
-        return self._plain.sub(rb"\1", text)
-
-    def quoted(self, text: bytes) -> bytes:
-        return self._quoted.sub(lambda match: match[1] or self._quote, text)
+    return LazyNumbers(count, scan)
 
 
-class LazyLineNumbers(Sequence[int]):
-    """The lines of the `count` records of `data` up to `end`; scanned when one is accessed."""
+_DELIMITERS = (",", ";", "\t", "|")
+_MAX_RECORDS = 100
+_DEFAULT = CsvOptions()
+_NUMBER = re.compile(rb"[+-]?[0-9]+([.,][0-9]+)?")
 
-    def __init__(
-        self, data: bytes, end: int, options: CsvOptions, first_line: int, count: int
-    ) -> None:
-        self._data = data
-        self._end = end
-        self._options = options
-        self._first_line = first_line
-        self._count = count
-        self._lines: list[int] | None = None
 
-    def __len__(self) -> int:
-        return self._count
+def guess_charset(start: bytes) -> str:
+    """Return the charset that the start of a text fits; `utf-8` wherever that is possible."""
+    for charset in ("utf-8", "cp1252"):
+        try:
+            codecs.getincrementaldecoder(charset)().decode(start)
+        except UnicodeDecodeError:
+            continue
+        return charset
+    return "iso-8859-1"
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        if self._lines is None:
-            whole = self._data[: self._end]
-            scanner = CsvScanner(whole, self._options, first_line=self._first_line, eof=True)
-            self._lines = [record.line for record in scanner]
-        return self._lines[index]
+
+def detect_dialect(
+    start: bytes, *, is_whole: bool, options: CsvOptions = _DEFAULT
+) -> CsvOptions | None:
+    """Return the dialect of csv text, None if no delimiter splits its lines alike.
+
+    A delimiter fits if nine of ten records have as many cells as the first one, two or more. A
+    first record that begins with a number is not a header: such columns get `names`. `is_whole`
+    states that the text ends there. Quote and escape are those of `options`.
+    """
+    best: tuple[int, CsvOptions] | None = None
+    for delimiter in _DELIMITERS:
+        if delimiter in {options.quote, options.escape}:
+            continue
+        candidate = replace(options, delimiter=delimiter)
+        records = _records(start, candidate, is_whole=is_whole)
+        width = len(records[0].cells) if records else 0
+        alike = sum(len(record.cells) == width for record in records)
+        if width > max(1, best[0] if best else 1) and alike >= 0.9 * len(records):
+            best = width, _with_names(records, candidate)
+    return None if best is None else best[1]
+
+
+def wrong_delimiter_reason(
+    start: bytes, header: str, options: CsvOptions, *, is_whole: bool
+) -> str | None:
+    """Return why a header of one column seems to have another delimiter, None if it does not.
+
+    The header and nine of ten of the first records must have as many cells, with distinct names.
+    """
+    dialect = detect_dialect(start, is_whole=is_whole, options=options)
+    if dialect is None or dialect.delimiter == options.delimiter:
+        return None
+    names = _records(start, dialect, is_whole=is_whole)[0].cells
+    if None in names or b"" in names or len(set(names)) < len(names):
+        return None
+    detected = dialect.delimiter.replace("\t", "\\t")
+    return (
+        f"is one column, {header[:60]!r}, with `{options.delimiter}` between cells, and "
+        f"{len(names)} columns with `{detected}`, as the records; set `source.options: "
+        f'{{delimiter: "{detected}"}}`, or `{{delimiter: "{options.delimiter}"}}` to read it as '
+        f"one column"
+    )
+
+
+def _records(start: bytes, options: CsvOptions, *, is_whole: bool) -> list[CsvRecord]:
+    records = islice(CsvScanner(start, options, first_line=1, eof=is_whole), _MAX_RECORDS)
+    return [record for record in records if isinstance(record, CsvRecord)]
+
+
+def _with_names(records: list[CsvRecord], options: CsvOptions) -> CsvOptions:
+    first = records[0].cells
+    if len(records) < 2 or not _NUMBER.fullmatch(first[0] or b""):
+        return options
+    names = tuple(f"column_{number}" for number in range(1, len(first) + 1))
+    return replace(options, names=names)

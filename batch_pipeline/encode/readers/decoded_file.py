@@ -5,8 +5,10 @@ Every way in which a file cannot be read becomes a `BadFileError`; no record is 
 
 import codecs
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from io import BufferedReader
 from typing import BinaryIO, TypeVar
 
@@ -36,6 +38,7 @@ from batch_pipeline.storage.filesystem import FileFacts
 
 BLOCK_BYTES = 2 * 2**20
 
+_STEP_BYTES = 16 * 2**20
 _START_BYTES = 256 * 2**10  # enough to tell one format from another
 _Result = TypeVar("_Result")
 
@@ -66,7 +69,7 @@ class DecodedFile:
         self._start = b""  # bytes that were read to detect the format
         self._is_compressed = self._decompress()
         self._is_utf8 = True
-        self.reader = self._detect_binary_format() or self._detect_text_format()
+        self.reader = self._detect_format()
         if self.range is not None:
             self._check_range(self.range)
 
@@ -86,16 +89,6 @@ class DecodedFile:
     def can_be_cut(self) -> bool:
         """Return whether ranges of bytes of this file may be items."""
         return not self._is_compressed and self._is_utf8 and self.reader.can_be_cut
-
-    @property
-    def etag(self) -> str | None:
-        """Return the ETag of the version of an object that is read; None for a local file."""
-        return self._original.facts.etag
-
-    @property
-    def version(self) -> str | None:
-        """Return the version of an object that is read, where the bucket keeps versions."""
-        return self._original.facts.version
 
     @property
     def facts(self) -> FileFacts:
@@ -194,23 +187,18 @@ class DecodedFile:
             raise self.bad_file(reason)
         return compression is not None
 
-    def _detect_binary_format(self) -> SourceReader | None:
+    def _detect_format(self) -> SourceReader:
         declared, detected = self._stream.source.format, detect_binary_format(self._start)
-        if detected is None:
-            if declared is not SourceFormat.AUTO and SOURCE_READERS[declared].magic:
-                reason = f"is not a file of format {declared}, which `source.format` says"
-                raise self.bad_file(reason)
-            return None
-        if declared not in {SourceFormat.AUTO, detected.format}:
-            raise self.bad_file(
-                f"is a file of format {detected.format}, but `source.format` is {declared}"
-            )
-        return detected
-
-    def _detect_text_format(self) -> SourceReader:
-        declared = self._stream.source.format
-        self._decode_text()
         is_auto = declared is SourceFormat.AUTO
+        if detected is not None and not is_auto and declared is not detected.format:
+            reason = f"is a file of format {detected.format}, but `source.format` is {declared}"
+            raise self.bad_file(reason)
+        if detected is not None:
+            return detected
+        if not is_auto and SOURCE_READERS[declared].magic:
+            reason = f"is not a file of format {declared}, which `source.format` says"
+            raise self.bad_file(reason)
+        self._decode_text()
         return SOURCE_READERS[detect_text_format(self._start) if is_auto else declared]
 
     def _decode_text(self) -> None:
@@ -223,20 +211,26 @@ class DecodedFile:
         if charset == "utf-8":
             return
         self._is_utf8 = False
-        encoded, rest = self._decoded, [self._start]
+        encoded, rest = self._decoded, [self._start] if self._start else []
 
         def read(size_bytes: int) -> bytes:
-            first = rest.pop() if rest else b""
-            return first + encoded.read(size_bytes - len(first))
+            return rest.pop() if rest else encoded.read(size_bytes)
 
         self._start = b""
         self._decoded = Utf8Transcoder(read, charset, offset=mark)
         self._start = self._read(_START_BYTES)
 
     def _read(self, size_bytes: int) -> bytes:
-        if size_bytes <= 0:
-            return b""
-        return self._translate_errors(lambda: self._decoded.read(size_bytes))
+        pieces: list[bytes] = []
+        while size_bytes > 0:
+            # In steps: `size_bytes` may be a damaged number, and is not allocated.
+            step = min(size_bytes, _STEP_BYTES)
+            piece = self._translate_errors(partial(self._decoded.read, step))
+            if not piece:
+                break
+            pieces.append(piece)
+            size_bytes -= len(piece)
+        return b"".join(pieces)
 
     def _translate_errors(self, read: Callable[[], _Result]) -> _Result:
         try:
@@ -278,6 +272,44 @@ def open_source(
                 original.check()
             raise
     original.check()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCutter:
+    """Cuts the uncompressed files of a stream that are larger than `most_bytes` into ranges.
+
+    A file is only cut where each range, read by itself, has the records that it has within the
+    file: JSON lines at line ends, csv at record ends if every quote from the first byte to the last
+    follows the rules. Every other file stays one item.
+    """
+
+    stream: Stream
+    most_bytes: int
+
+    def is_large(self, file: LandedFile) -> bool:
+        """Return whether a file is too large for one item."""
+        return (file.size_bytes or 0) > self.most_bytes
+
+    def ranges(self, file: LandedFile) -> Sequence[LandedFile]:
+        """Return the ranges of a file in order, each of complete records.
+
+        They have at most `most_bytes`, except where a single record is longer. Returns the file
+        itself if it cannot be cut, nothing if it is missing or has changed.
+        """
+        cuts: Sequence[int] = ()
+        try:
+            with open_source(file, self.stream) as source:
+                if source.can_be_cut:
+                    cuts = source.reader.find_cuts(source, self.stream, self.most_bytes)
+                size = source.facts.size_bytes
+        except BadFileError as error:
+            # Any other fault is reported when the item is encoded.
+            return () if error.kind in {BadFileKind.CHANGED, BadFileKind.MISSING} else (file,)
+        if not cuts:
+            return (file,)
+        pairs = zip([0, *cuts], [*cuts, size], strict=True)
+        ranges = [FileRange(start, stop, size) for start, stop in pairs]
+        return [replace(file, location=file.location + one.fragment) for one in ranges]
 
 
 _BYTE_ORDER_MARKS = (
@@ -324,8 +356,8 @@ def _utf16_byte_order(start: bytes) -> str | None:
 class Utf8Transcoder:
     """Text of another charset, converted to UTF-8.
 
-    `read` returns the encoded bytes, fewer than wanted only at their end; `offset` is the position
-    of the first one in the file, for error messages.
+    `read` returns the encoded bytes, none only at their end; `offset` is the position of the first
+    one in the file, for error messages.
     """
 
     def __init__(self, read: Callable[[int], bytes], charset: str, *, offset: int) -> None:
@@ -337,23 +369,19 @@ class Utf8Transcoder:
         self._is_end = False
 
     def read(self, size_bytes: int) -> bytes:
-        """Read exactly `size_bytes` of UTF-8, fewer only at the end.
+        """Read at most `size_bytes` of UTF-8, none only at the end.
 
         Raises:
             DecodeError: some bytes are not text of the charset.
         """
-        blocks = [self._pending]
-        left = size_bytes - len(self._pending)
-        while left > 0 and not self._is_end:
-            blocks.append(self._next_block())
-            left -= len(blocks[-1])
-        text = b"".join(blocks)
-        self._pending = text[size_bytes:]
-        return text[:size_bytes]
+        while not self._pending and not self._is_end:
+            self._pending = self._next_block()
+        text, self._pending = self._pending[:size_bytes], self._pending[size_bytes:]
+        return text
 
     def _next_block(self) -> bytes:
         block = self._read(_TRANSCODE_BYTES)
-        self._is_end = len(block) < _TRANSCODE_BYTES
+        self._is_end = not block
         self._position += len(block)
         try:
             return self._decoder.decode(block, final=self._is_end).encode()

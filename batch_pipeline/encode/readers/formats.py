@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from batch_pipeline.encode.chunks import Chunk
     from batch_pipeline.encode.readers.csv import CsvSlice
     from batch_pipeline.encode.readers.decoded_file import DecodedFile
-    from batch_pipeline.encode.readers.item_cuts import CutLimits
-
-
-class RecordReader(Protocol):
-    """The records of one open file."""
-
-    def chunks(self) -> "Iterator[Chunk]":
-        """Yield the records in order, a few MiB at a time.
-
-        Raises:
-            BadFileError: the file cannot be read to its end.
-        """
-        ...
 
 
 class RecordKind(StrEnum):
@@ -62,21 +49,18 @@ class SourceReader(ABC):
     can_be_cut: ClassVar[bool] = False  # a range of bytes of a file may be an item
 
     @abstractmethod
-    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
-        """Return a reader of the records of an open file, or of the range that its item is.
+    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
+        """Yield the records of an open file, or of the range that its item is, in order.
 
         Raises:
-            BadFileError: the header of a csv file cannot be read, or a compressed parquet file
-                cannot be decompressed.
+            BadFileError: the file cannot be read to its end.
         """
 
     def split_method(self, _options: CsvOptions, /) -> SplitMethod:
         """Return how several tasks can read one large file, uncompressed and in UTF-8."""
         return SplitMethod.NONE
 
-    def find_cuts(
-        self, source: "DecodedFile", stream: Stream, limits: "CutLimits"
-    ) -> Sequence[int]:
+    def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
         """Return the bytes at which all items but the first one start; none if it cannot be cut.
 
         Raises:
@@ -91,23 +75,21 @@ class _Csv(SourceReader):
     extensions = (".csv", ".tsv", ".tab", ".psv")
     can_be_cut = True
 
-    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
-        from batch_pipeline.encode.readers.csv import CsvRangeReader, CsvReader
+    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
+        from batch_pipeline.encode.readers.csv import CsvReader, read_range
 
         if source.range is not None:
-            return CsvRangeReader(source, source.range, stream)
-        return CsvReader(source, stream.source.csv, stream.read_limits)
+            return read_range(source, source.range, stream)
+        return CsvReader(source, stream).chunks()
 
     def split_method(self, options: CsvOptions, /) -> SplitMethod:
         # Behind an escape a quote is no quote, so that counting quotes tells nothing.
         return SplitMethod.QUOTE_COUNTS if options.escape is None else SplitMethod.NONE
 
-    def find_cuts(
-        self, source: "DecodedFile", stream: Stream, limits: "CutLimits"
-    ) -> Sequence[int]:
-        from batch_pipeline.encode.readers.item_cuts import find_csv_cuts
+    def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
+        from batch_pipeline.encode.readers.csv import find_csv_cuts
 
-        return find_csv_cuts(source, stream, limits)
+        return find_csv_cuts(source, stream, max_bytes)
 
 
 class _Jsonl(SourceReader):
@@ -116,20 +98,18 @@ class _Jsonl(SourceReader):
     extensions = (".jsonl", ".ndjson")
     can_be_cut = True
 
-    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
         from batch_pipeline.encode.readers.jsonl import JsonlReader
 
-        return JsonlReader(source)
+        return JsonlReader(source).chunks()
 
     def split_method(self, _options: CsvOptions, /) -> SplitMethod:
         return SplitMethod.BYTE_RANGES
 
-    def find_cuts(
-        self, source: "DecodedFile", stream: Stream, limits: "CutLimits"
-    ) -> Sequence[int]:
-        from batch_pipeline.encode.readers.item_cuts import find_line_cuts
+    def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
+        from batch_pipeline.encode.readers.jsonl import find_line_cuts
 
-        return find_line_cuts(source.file, limits)
+        return find_line_cuts(source, max_bytes)
 
 
 class _Json(SourceReader):
@@ -137,10 +117,10 @@ class _Json(SourceReader):
     record_kind = RecordKind.JSON
     extensions = (".json",)
 
-    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
         from batch_pipeline.encode.readers.json import JsonReader
 
-        return JsonReader(source)
+        return JsonReader(source).chunks()
 
 
 class _Parquet(SourceReader):
@@ -149,11 +129,10 @@ class _Parquet(SourceReader):
     extensions = (".parquet", ".pq")
     magic = b"PAR1"
 
-    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
         from batch_pipeline.encode.readers.parquet import ParquetReader
 
-        limits, rule = stream.read_limits, stream.on_nonfinite
-        return ParquetReader(source.file, limits, rule, source.bad_file, source.part)
+        return ParquetReader(source, stream).chunks()
 
     def split_method(self, _options: CsvOptions, /) -> SplitMethod:
         return SplitMethod.BYTE_RANGES
@@ -165,10 +144,10 @@ class _Avro(SourceReader):
     extensions = (".avro",)
     magic = b"Obj\x01"
 
-    def open(self, source: "DecodedFile", stream: Stream) -> RecordReader:
+    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
         from batch_pipeline.encode.readers.avro import AvroReader
 
-        return AvroReader(source, stream.read_limits, stream.on_nonfinite, source.bad_file)
+        return AvroReader(source, stream).chunks()
 
 
 SOURCE_READERS: dict[SourceFormat, SourceReader] = {
@@ -184,20 +163,20 @@ def reader_for_extension(extension: str) -> SourceReader | None:
     return _BY_EXTENSION.get(extension)
 
 
-def open_reader(
+def read_chunks(
     source: "DecodedFile", stream: Stream, csv_slice: "CsvSlice | None" = None
-) -> RecordReader:
-    """Return the reader for an open file; with `csv_slice` for that slice of a csv file.
+) -> "Iterator[Chunk]":
+    """Yield the records of an open file; with `csv_slice` those of that slice of a csv file.
 
     Raises:
-        BadFileError: the file cannot be read that way.
+        BadFileError: the file cannot be read to its end.
+        TaskInputError: the csv file of a slice must be read in one piece.
     """
     if csv_slice is None:
-        return source.reader.open(source, stream)
-    from batch_pipeline.encode.readers.csv import CsvSliceReader
+        return source.reader.chunks(source, stream)
+    from batch_pipeline.encode.readers.csv import read_slice
 
-    options, limits = stream.source.csv, stream.read_limits
-    return CsvSliceReader(source.file, csv_slice, options, limits, source.bad_file)
+    return read_slice(source, csv_slice, stream)
 
 
 _UNSUPPORTED = {

@@ -8,7 +8,7 @@ whole file is rejected instead of guessing, because a missing quote or bracket m
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers
+from batch_pipeline.encode.readers.csv_parsers import find_escapes
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile
 from batch_pipeline.model.errors import BadFileError
 
@@ -75,15 +76,8 @@ def scan_brackets(text: bytes) -> BracketScan:
 def _mark_quotes(data: ByteArray) -> npt.NDArray[np.bool_]:
     """Mark the quotes that start or end a string, that is, all that are not escaped."""
     quotes: npt.NDArray[Any] = data == _QUOTE
-    at = np.flatnonzero(data == _BACKSLASH)
-    if len(at):
-        # Of consecutive backslashes, each second one is escaped by the one before it.
-        order = np.arange(len(at))
-        is_first = np.ones(len(at), np.bool_)
-        is_first[1:] = np.diff(at) > 1
-        firsts = np.maximum.accumulate(np.where(is_first, order, 0))
-        escaped = at[(order - firsts) % 2 == 0] + 1
-        quotes[escaped[escaped < len(data)]] = False
+    escaped = find_escapes(data, _BACKSLASH) + 1
+    quotes[escaped[escaped < len(data)]] = False
     return quotes
 
 
@@ -103,7 +97,6 @@ BLANKS = b" \t\r\n"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _UP_TO_COMMA = re.compile(rb'(?:[^",]++|' + _STRING + rb")*+", re.DOTALL)
-_BLANK = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n",]++|' + _STRING, re.DOTALL)
 # A string beside another value without a separator, which a missing quote leaves behind.
 _MISPLACED = re.compile(rb'[^[{,:\s]\s*""|""\s*[^,:}\]\s]')
@@ -120,35 +113,26 @@ class RecordBoundaryError(Exception):
         self.at = at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """The text between two outermost objects or arrays, `text[start:stop]`.
+def find_scalar_elements(
+    text: bytes, start: int, gap_end: int, *, has_left: bool, has_right: bool
+) -> Spans:
+    """Find the elements of an array that are neither objects nor arrays, between two of those.
 
     `has_left` and `has_right` state whether there is one on that side.
-    """
-
-    start: int
-    stop: int
-    has_left: bool
-    has_right: bool
-
-
-def find_scalar_elements(text: bytes, gap: Gap) -> Spans:
-    """Find the elements of an array in a gap that are neither objects nor arrays.
 
     Raises:
         RecordBoundaryError: There is an additional comma, or one is missing.
     """
     spans: Spans = []
-    start, is_first = gap.start, True
+    is_first = True
     while True:
-        match = _UP_TO_COMMA.match(text, start, gap.stop)
+        match = _UP_TO_COMMA.match(text, start, gap_end)
         stop = match.end() if match else start
-        is_last = stop == gap.stop
+        is_last = stop == gap_end
         if not is_last and text[stop : stop + 1] != b",":
             raise RecordBoundaryError("a quote is not closed", stop)
         first, last = _strip(text, start, stop)
-        values = (first < last) + (is_first and gap.has_left) + (is_last and gap.has_right)
+        values = (first < last) + (is_first and has_left) + (is_last and has_right)
         if values > 1:
             raise RecordBoundaryError("a comma is missing between two elements", first)
         if values == 0 and not (is_first and is_last):
@@ -163,20 +147,18 @@ def find_scalar_elements(text: bytes, gap: Gap) -> Spans:
         start, is_first = stop + 1, False
 
 
-def find_scalar_documents(text: bytes, gap: Gap) -> Spans:
-    """Find the documents in a gap that are neither objects nor arrays: words and strings.
+def find_scalar_documents(text: bytes, start: int, stop: int) -> Spans:
+    """Find the documents that are neither objects nor arrays: words and strings.
 
     Raises:
         RecordBoundaryError: There is a comma, or a quote is not closed.
     """
     spans: Spans = []
-    start = gap.start
     while True:
-        blank = _BLANK.match(text, start, gap.stop)
-        start = blank.end() if blank else start
-        if start == gap.stop:
+        start = stop - len(text[start:stop].lstrip(BLANKS))
+        if start == stop:
             return spans
-        match = _SCALAR.match(text, start, gap.stop)
+        match = _SCALAR.match(text, start, stop)
         if match is None:
             is_comma = text[start : start + 1] == b","
             reason = "a comma stands between documents" if is_comma else "a quote is not closed"
@@ -231,17 +213,8 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _decode_values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """The text allowed between two records, and how to find scalars in any other text there."""
-
-    between: re.Pattern[bytes]
-    find_scalars: Callable[[bytes, Gap], Spans]
-
-
 _NOTHING = re.compile(rb"[ \t\r\n]*")
-_ARRAY = _Layout(between=re.compile(rb"[ \t\r\n]*,[ \t\r\n]*"), find_scalars=find_scalar_elements)
-_DOCUMENTS = _Layout(between=_NOTHING, find_scalars=find_scalar_documents)
+_COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 
 
 class JsonReader:
@@ -253,7 +226,7 @@ class JsonReader:
     def __init__(self, source: DecodedFile, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._source = source
         self._block_bytes = block_bytes
-        self._layout = _DOCUMENTS
+        self._is_array = False
         self._has_left = False  # whether a record precedes the text to be read
         self._array_ended = False
         self._line = 1  # of the start of the text to be read
@@ -295,7 +268,7 @@ class JsonReader:
             text = block.lstrip(BLANKS)
             self._line += block.count(b"\n", 0, len(block) - len(text))
         if text.startswith(b"["):
-            self._layout = _ARRAY
+            self._is_array = True
             text = text[1:]
         return text, eof
 
@@ -327,13 +300,13 @@ class JsonReader:
         return stop, spans
 
     def _check_closing(self, text: bytes, at: int) -> None:
-        if self._layout is _DOCUMENTS or text[at : at + 1] != b"]":
+        if not self._is_array or text[at : at + 1] != b"]":
             raise RecordBoundaryError("a bracket closes what was not opened", at)
 
     def _check_end(self, text: bytes, scan: BracketScan) -> None:
         if scan.open_at is not None:
             raise RecordBoundaryError("the record that starts here has no end", scan.open_at)
-        if self._layout is _ARRAY:
+        if self._is_array:
             raise RecordBoundaryError("the array has no end", len(text))
 
     def _check_rest(self, text: bytes, start: int) -> None:
@@ -345,12 +318,12 @@ class JsonReader:
 
     def _add_scalars(self, text: bytes, spans: Spans, stop: int | None) -> Spans:
         """Check the text around the records up to `stop`, and add the spans of scalars in it."""
-        layout, has_left = self._layout, self._has_left
-        first = layout.between if has_left else _NOTHING
-        between = {text[end:start] for (_, end), (start, _) in pairwise(spans)}
+        between, has_left = _COMMA if self._is_array else _NOTHING, self._has_left
         # Separators repeat, so that a set of them is checked; most files have no scalars.
-        is_clean = all(map(layout.between.fullmatch, between))
+        separators = {text[end:start] for (_, end), (start, _) in pairwise(spans)}
+        is_clean = all(map(between.fullmatch, separators))
         if spans:
+            first = between if has_left else _NOTHING
             is_clean = is_clean and bool(first.fullmatch(text, 0, spans[0][0]))
         if stop is not None:
             last = spans[-1][1] if spans else 0
@@ -359,13 +332,17 @@ class JsonReader:
             return spans
         scalars: Spans = []
         start = 0
-        for span in spans:
-            gap = Gap(start=start, stop=span[0], has_left=has_left, has_right=True)
-            scalars += layout.find_scalars(text, gap)
-            start, has_left = span[1], True
-        if stop is not None:
-            gap = Gap(start=start, stop=stop, has_left=has_left, has_right=False)
-            scalars += layout.find_scalars(text, gap)
+        for index, (gap_end, next_start) in enumerate([*spans, (stop, 0)]):
+            if gap_end is None:
+                break
+            if self._is_array:
+                has_right = index < len(spans)
+                scalars += find_scalar_elements(
+                    text, start, gap_end, has_left=has_left, has_right=has_right
+                )
+            else:
+                scalars += find_scalar_documents(text, start, gap_end)
+            start, has_left = next_start, True
         return sorted([*spans, *scalars])
 
     def _extract(self, text: bytes, spans: Spans) -> list[bytes]:

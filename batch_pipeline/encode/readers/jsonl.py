@@ -7,6 +7,7 @@ stripping takes 4 times as long (300,000 lines, 31 MB: 105 ms instead of 24 ms).
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import BinaryIO
 
 from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers, TextLines
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
@@ -173,3 +174,43 @@ class _PrecedingCounts:
                     has_text = False
                 has_text = has_text or rest
         return lines, records
+
+
+_CUT_BLOCK_BYTES = 2**20
+
+
+def find_line_cuts(source: DecodedFile, max_bytes: int) -> list[int]:
+    """Return the line ends to cut behind: the last one within the limit, else the next one."""
+    file, size_bytes = source.file, source.facts.size_bytes
+    cuts: list[int] = []
+    start = 0
+    while start + max_bytes < size_bytes:
+        cut = _last_line_end(file, start, start + max_bytes)
+        if cut is None:
+            cut = _next_line_end(file, start + max_bytes)
+        if cut >= size_bytes:
+            break
+        cuts.append(cut)
+        start = cut
+    return cuts
+
+
+def _last_line_end(file: BinaryIO, start: int, stop: int) -> int | None:
+    while stop > start:
+        first = max(start, stop - _CUT_BLOCK_BYTES)
+        file.seek(first)
+        index = file.read(stop - first).rfind(b"\n")
+        if index >= 0:
+            return first + index + 1
+        stop = first
+    return None
+
+
+def _next_line_end(file: BinaryIO, position: int) -> int:
+    file.seek(position)
+    while block := file.read(_CUT_BLOCK_BYTES):
+        index = block.find(b"\n")
+        if index >= 0:
+            return position + index + 1
+        position += len(block)
+    return position

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
-from batch_pipeline.encode.chunks import ByteRange, Table
-from batch_pipeline.encode.errors import BadFileFactory, os_error_reason
+from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.errors import os_error_reason
 from batch_pipeline.encode.readers.arrow_values import (
     ConversionError,
     columns_from_schema,
@@ -24,8 +24,9 @@ from batch_pipeline.encode.readers.arrow_values import (
     decoded_bytes,
 )
 from batch_pipeline.encode.readers.compression import EXPANSION_CHECKED_FROM_BYTES
-from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
+from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.schema import Column
+from batch_pipeline.model.stream import Stream
 
 
 class _UnreadableFile(io.RawIOBase):
@@ -115,25 +116,18 @@ _MAX_METADATA_BYTES = 256 * 2**20
 
 
 class ParquetReader:
-    """The records of a parquet file, or of the row groups whose middle lies in `part`.
+    """The records of a parquet file, or of the row groups whose middle lies in the source's part.
 
-    `file` is seekable; nothing else may move its position.
+    Nothing else may move the position of the file.
     """
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        limits: ReadLimits,
-        on_nonfinite: OnNonfinite,
-        bad_file: BadFileFactory,
-        part: ByteRange | None = None,
-    ) -> None:
-        self._file = file
-        self._limits = limits
-        self._on_nonfinite = on_nonfinite
-        self._bad_file = bad_file
-        self._part = part
-        self._file_bytes = file.seek(0, io.SEEK_END)
+    def __init__(self, source: DecodedFile, stream: Stream) -> None:
+        self._file = source.file
+        self._limits = stream.read_limits
+        self._on_nonfinite = stream.on_nonfinite
+        self._bad_file = source.bad_file
+        self._part = source.part
+        self._file_bytes = self._file.seek(0, io.SEEK_END)
         self._value_bytes = 0
 
     def chunks(self) -> Iterator[Table]:

@@ -16,10 +16,12 @@ from batch_pipeline.inventory.connection import (
     LockClass,
     detach_connections_in_children,
     first_line,
+    is_inventory,
     location,
     missing_database,
     replace_dead_connections,
     transaction,
+    translate_errors,
 )
 from batch_pipeline.model.errors import (
     InvalidValueError,
@@ -125,6 +127,8 @@ _TOO_MANY = re.compile("number of parameters must be|too many SQL variables|tree
 def read_transaction(engine: sa.Engine, isolation: str | None = None) -> Iterator[sa.Connection]:
     """Run a block in a transaction; database errors are raised as errors of the model.
 
+    For a table of the inventory, they are those of `connection.transaction`.
+
     Raises:
         MetaUnreachableError: the connection failed, or a lock or a statement timed out.
         MetaTableError: the role may not read the table.
@@ -132,12 +136,18 @@ def read_transaction(engine: sa.Engine, isolation: str | None = None) -> Iterato
         SettingError: the server has no such database.
         InvalidValueError: a filter has more values than a statement accepts.
     """
+    translated = translate_errors if is_inventory(engine) else _translate_errors
+    with translated(engine), engine.connect() as connection:
+        if isolation is not None:
+            connection.execution_options(isolation_level=isolation)
+        with connection.begin():
+            yield connection
+
+
+@contextmanager
+def _translate_errors(engine: sa.Engine) -> Iterator[None]:
     try:
-        with engine.connect() as connection:
-            if isolation is not None:
-                connection.execution_options(isolation_level=isolation)
-            with connection.begin():
-                yield connection
+        yield
     except exc.DBAPIError as error:
         raise _domain_error(engine, error) from error
 
@@ -152,11 +162,14 @@ def read_one_statement(engine: sa.Engine) -> Iterator[sa.Connection]:
     isolation = "AUTOCOMMIT" if engine.dialect.name == "postgresql" else None
     with read_transaction(engine, isolation) as connection:
         driver: Any = connection.connection.driver_connection
-        if getattr(driver, "prepare_threshold", None) is not None:
+        threshold = getattr(driver, "prepare_threshold", None)
+        if threshold is not None:
             # A plan that psycopg prepares does not know the filter's values, so it uses no partial
             # index, nor that the table has grown since. It could read the whole table.
             driver.prepare_threshold = None
         yield connection
+        if threshold is not None:  # other statements of the inventory are prepared
+            driver.prepare_threshold = threshold
 
 
 def database_label(engine: sa.Engine) -> str:

@@ -19,6 +19,7 @@ from sqlalchemy.sql import visitors
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table, resolve_columns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
 from batch_pipeline.inventory.meta_tables.filters import filter_expression
+from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
@@ -444,6 +445,17 @@ class ReflectedMetaTable:
             query = self.queries.items.where(self.uid.in_(chunk))
             items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
         return items
+
+    def items_of_batch(self, planned_batch: Batch, planned: IdRuns | None) -> list[MetaItem]:
+        """Return the existing items of a batch that are among its planned ids (None: all).
+
+        Raises:
+            BadWeightError: a row has a rejected weight.
+        """
+        if planned_batch.item_ids is not None:
+            return self.items_of(planned_batch.item_ids)
+        items = self.items(planned_batch.id_range)
+        return [item for item in items if planned is None or item.id in planned]
 
     def facts(self, id_range: IdRange) -> RangeFacts:
         """Return the facts of a range, which the database computes, to detect changes later."""

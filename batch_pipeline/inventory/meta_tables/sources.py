@@ -1,13 +1,14 @@
-"""Users' meta tables: open them with their high watermarks, cut batches, and read items of streams.
+"""Meta tables with their high watermarks: open users' tables, and read the items of streams.
 
-The tables are only read. Their rows hold the location and the weight of each file; sizes and times
-come from the file itself. Ids that start again are detected.
+Users' tables are only read. Their rows hold the location and the weight of each file; sizes and
+times come from the file itself. Ids that start again are detected.
 """
 
 import json
 import logging
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,8 +18,13 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.batch_states import late_items
-from batch_pipeline.inventory.connection import fetch_column, fetch_rows, named_statement
+from batch_pipeline.inventory.batch_states import late_items, planned_ids
+from batch_pipeline.inventory.connection import (
+    fetch_column,
+    fetch_rows,
+    named_statement,
+    transaction,
+)
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table
 from batch_pipeline.inventory.meta_tables.connection import (
     database_identity,
@@ -33,7 +39,6 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     ReflectedMetaTable,
     cuts_before_bad_weight,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import read_items
 from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
     StoredCandidates,
@@ -392,24 +397,42 @@ def _first_call(_job: str, _table: str) -> Iterator[bool]:
 _MAX_MATCHES = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserMetaTable:
-    """The items of one stream in a user's table.
+@dataclass(frozen=True, kw_only=True)
+class StreamTable(ABC):
+    """The items of one stream: rows of the product's own table, or of a user's.
 
     Ids of streams are not negative, since partition keys have no sign.
     """
 
     inventory: sa.Engine
-    sources: MetaSources
     stream: str
-    table_source: TableSource
-    on_bad_file: OnBadFile = OnBadFile.FAIL
 
-    @classmethod
-    def of(cls, stream: Stream, table_source: TableSource, **parts: Any) -> "UserMetaTable":
-        """Return the table of a stream. `parts` are the `inventory` and the `sources`."""
-        rule = stream.on_bad_file.missing
-        return cls(stream=stream.name, table_source=table_source, on_bad_file=rule, **parts)
+    @property
+    @abstractmethod
+    def source(self) -> MetaSource:
+        """The open table with its high watermark.
+
+        Raises:
+            ConfigurationError: the table cannot be opened.
+            MetaUnreachableError: its database does not answer.
+        """
+
+    @property
+    @abstractmethod
+    def time_column(self) -> str | None:
+        """The column of insert times, None if the stream names none."""
+
+    @abstractmethod
+    def to_items(self, rows: Sequence[MetaItem], *, checks: bool) -> list[Item]:
+        """Return the items of rows. With `checks`, each must name a file that may be read.
+
+        Raises:
+            BatchDataError: a row names no such file.
+        """
+
+    def use(self, work: Callable[[MetaSource], _Result]) -> _Result:
+        """Call a function with the open table."""
+        return work(self.source)
 
     @property
     def name(self) -> str:
@@ -418,28 +441,13 @@ class UserMetaTable:
 
     @property
     def where(self) -> Filter | None:
-        """The filter that every read applies."""
-        return self.table_source.where
+        """The filter that the stream file sets."""
+        return self.source.table.where
 
     @property
     def identity(self) -> TableIdentity | None:
         """The database and the columns that the table is read with."""
         return self.source.table.identity
-
-    @property
-    def time_column(self) -> str | None:
-        """The column of insert times, None if the stream names none."""
-        return self.table_source.imported
-
-    @property
-    def source(self) -> MetaSource:
-        """The open table with its high watermark.
-
-        Raises:
-            ConfigurationError: the table cannot be opened.
-            MetaUnreachableError: its database does not answer.
-        """
-        return self._use(lambda source: source)
 
     def reflected(self) -> ReflectedMetaTable:
         """Return the table that the queries run against."""
@@ -447,7 +455,7 @@ class UserMetaTable:
 
     def read_high_watermark(self) -> WatermarkReading:
         """Read the high watermark from the database."""
-        return self._use(MetaSource.read_high_watermark)
+        return self.use(MetaSource.read_high_watermark)
 
     def high_watermark(self) -> int | None:
         """Return the highest id below which no row can still appear."""
@@ -467,14 +475,14 @@ class UserMetaTable:
             cuts = cuts_before_bad_weight(source.table, after_id, high_watermark, limits)
             return next(cuts, None), cuts
 
-        first, others = self._use(started)
+        first, others = self.use(started)
         if first is not None:
             yield first
             yield from others
 
     def oldest_age(self, after_id: int | None) -> timedelta | None:
         """Return the age of the oldest item above an id; None without a column of insert times."""
-        name = self.table_source.imported
+        name = self.time_column
         if name is None:
             return None
 
@@ -487,13 +495,12 @@ class UserMetaTable:
                 oldest = connection.execute(query).scalar_one()
                 return None if oldest is None else database_time(connection, column) - oldest
 
-        return self._use(query_source)
+        return self.use(query_source)
 
     def backlog(self, after_id: int | None) -> tuple[int, int]:
         """Return count and weight of the items above an id; a rejected weight counts as 0."""
-
         ids = IdRange(first_id=_next_id(after_id), last_id=MAX_ID)
-        facts = self._use(lambda source: source.table.facts(ids))
+        facts = self.use(lambda source: source.table.facts(ids))
         return facts.count, facts.weight
 
     def check_not_restarted(self, planned_up_to: int) -> None:
@@ -502,9 +509,9 @@ class UserMetaTable:
         Raises:
             MetaTableRestartedError: the ids start again.
         """
-        self._use(lambda source: source.check_not_restarted(self.stream, planned_up_to))
+        self.use(lambda source: source.check_not_restarted(self.stream, planned_up_to))
 
-    def items(self, batch: Batch) -> Sequence[Item]:
+    def items(self, batch: Batch) -> list[Item]:
         """Read the items of a batch in id order.
 
         A batch of late arrivals has a list of ids. A range has the items that it was planned with,
@@ -514,49 +521,99 @@ class UserMetaTable:
             BatchDataError: a row names no file, or has a rejected weight.
         """
         try:
-            rows = self._use(lambda source: read_items(self.inventory, source.table, batch))
+            rows = self.use(lambda source: read_items(self.inventory, source.table, batch))
         except BadWeightError as error:
             problem = f"the weight is {error.weight!r}; expected a number from 0 to 2^63 - 1"
             raise _item_error(error.table, error.item_id, problem) from error
         is_range = batch.item_ids is None
         late = set(fetch_column(self.inventory, late_items(batch)) if is_range else ())
-        return [self._item(row) for row in rows if row.id not in late]
+        return self.to_items([row for row in rows if row.id not in late], checks=True)
 
     def find(self, text: str) -> list[Item]:
         """Return at most 20 items whose id, location or last part of the location is `text`."""
 
-        def query_source(source: MetaSource) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+        def query_source(source: MetaSource) -> list[MetaItem]:
             table = source.table
             query = table.queries.items.where(_matches(table, text)).limit(_MAX_MATCHES)
             bounds = {"first_id": MIN_ID, "last_id": MAX_ID}
             with read_one_statement(table.engine) as connection:
-                return connection.execute(query, bounds).all()
+                rows = connection.execute(query, bounds).all()
+            return [MetaItem(id=row[0], item=row[1], weight=row[2] or 0) for row in rows]
 
-        return [
-            Item(
-                id=row[0],
-                file=LandedFile(location=_display_location(row[1])),
-                row_weight=row[2] or 0,
-            )
-            for row in self._use(query_source)
-        ]
+        return self.to_items(self.use(query_source), checks=False)
 
-    def _use(self, work: Callable[[MetaSource], _Result]) -> _Result:
+
+@dataclass(frozen=True, kw_only=True)
+class UserMetaTable(StreamTable):
+    """The items of one stream in a user's table."""
+
+    sources: MetaSources
+    table_source: TableSource
+    on_bad_file: OnBadFile = OnBadFile.FAIL
+
+    @classmethod
+    def of(cls, stream: Stream, table_source: TableSource, **parts: Any) -> "UserMetaTable":
+        """Return the table of a stream. `parts` are the `inventory` and the `sources`."""
+        rule = stream.on_bad_file.missing
+        return cls(stream=stream.name, table_source=table_source, on_bad_file=rule, **parts)
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of insert times, None if the stream names none."""
+        return self.table_source.imported
+
+    @property
+    def source(self) -> MetaSource:
+        """The open table with its high watermark.
+
+        Raises:
+            ConfigurationError: the table cannot be opened.
+            MetaUnreachableError: its database does not answer.
+        """
+        return self.use(lambda source: source)
+
+    def use(self, work: Callable[[MetaSource], _Result]) -> _Result:
+        """Call a function with the open table; reopen and repeat once if the table changed."""
         return self.sources.use(source_terms_of_stream(self.table_source), work)
 
-    def _item(self, row: MetaItem) -> Item:
+    def to_items(self, rows: Sequence[MetaItem], *, checks: bool) -> list[Item]:
+        """Return the items of rows. With `checks`, each must name a file that may be read.
+
+        Raises:
+            BatchDataError: a row names no such file.
+        """
+        locations = map(self._checked_location if checks else _display_location, rows)
+        return [
+            Item(id=row.id, file=LandedFile(location=location), row_weight=row.weight)
+            for row, location in zip(rows, locations, strict=True)
+        ]
+
+    def _checked_location(self, row: MetaItem) -> str:
+        fails = self.on_bad_file is OnBadFile.FAIL
         try:
             location = to_location(row.item)
         except InvalidValueError as error:
-            if self.on_bad_file is OnBadFile.FAIL:
+            if fails:
                 problem = f"the location is {_redact(row.item)}; expected {error.expected}"
                 raise _item_error(self.name, row.id, problem) from error
             location = _mark_invalid(row.item)  # fails when it is opened, which quarantines it
         roots = self.table_source.within
-        if self.on_bad_file is OnBadFile.FAIL and roots.refuse(location):
+        if fails and roots.refuse(location):
             problem = f"the location is {_redact(row.item)}, which {roots.advice}"
             raise _item_error(self.name, row.id, problem)
-        return Item(id=row.id, file=LandedFile(location=location), row_weight=row.weight)
+        return location
+
+
+def read_items(
+    inventory: sa.Engine, table: ReflectedMetaTable, planned_batch: Batch
+) -> list[MetaItem]:
+    """Read the items that a batch was planned with and that still exist, in id order.
+
+    Rows that arrived later are found by the next audit.
+    """
+    with transaction(inventory) as connection:
+        planned = planned_ids(connection, planned_batch)
+    return table.items_of_batch(planned_batch, planned)
 
 
 def source_terms_of_stream(table_source: TableSource) -> SourceTerms:
@@ -611,11 +668,11 @@ def _next_id(after_id: int | None) -> int:
     return MIN_ID if after_id is None else after_id + 1
 
 
-def _display_location(value: object) -> str:
+def _display_location(row: MetaItem) -> str:
     try:
-        return to_location(value)
+        return to_location(row.item)
     except InvalidValueError:
-        return _mark_invalid(value)
+        return _mark_invalid(row.item)
 
 
 def _mark_invalid(value: object) -> str:

@@ -1,31 +1,26 @@
 """Files of BATCH messages: locate, verify and read them.
 
-`locate` resolves the manifest's entries, `fetch_entry` makes an entry readable, `check` verifies a
-file and `records` reads it. Only files below the allowed roots are opened.
+`locate` resolves the manifest's entries, `fetch` makes a file readable, `check` verifies it and
+`records` reads it. Only files below the allowed roots are opened.
 """
 
 import base64
-import gzip
 import hashlib
 import io
 import math
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
-from importlib import import_module
-from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import InvalidValueError, RetryableError
@@ -43,23 +38,20 @@ from batch_pipeline.model.location import (
 )
 from batch_pipeline.singer import parser
 from batch_pipeline.singer.parser import BatchMessage, MessageError
-from batch_pipeline.storage.errors import reason_of
-from batch_pipeline.storage.filesystem import FileFacts, filesystem_of, is_about_file, local_file
+from batch_pipeline.storage.filesystem import (
+    FileFacts,
+    filesystem_of,
+    is_about_file,
+    local_file,
+    reason_of,
+)
 from batch_pipeline.storage.local import facts_of_status, open_within
+from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, decompressed
 
 _BLANKS = b" \t\r\n"  # JSON whitespace
 _CHUNK = 1 << 20
 _MIN_CHECKED_BYTES = 64 * 2**20  # small files may legitimately compress well
 _ANY_REAL_PATH = Roots(uris=(), key="batch_roots", closed=False)  # accepts any path without links
-_ISAL: Any = import_module("isal.igzip") if find_spec("isal") is not None else None
-_GZIP: Any = _ISAL or gzip
-_ZLIB: Any = import_module("isal.isal_zlib") if _ISAL else zlib
-DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
-    zlib.error,
-    _ZLIB.error,
-    zstandard.ZstdError,
-    EOFError,
-)
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _MAGIC = {
     b"\x1f\x8b": Compression.GZIP,
@@ -128,11 +120,11 @@ class BatchLimits:
 class BatchFile:
     """A file of a manifest; `path` is the local file with its content, without links.
 
-    For an object it is a copy of the version that `facts` describe.
+    An object has `facts`, and no path until `fetch` has copied the version that they describe.
     """
 
     location: str
-    path: Path
+    path: Path = Path()
     facts: FileFacts | None = None
 
     def __str__(self) -> str:
@@ -150,15 +142,6 @@ class BatchFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestEntry:
-    """The location of a manifest's file: on disk at `path`, or an object with `facts`."""
-
-    location: str
-    path: Path | None = None
-    facts: FileFacts | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
     """A verified file of a manifest in its current state."""
 
@@ -167,7 +150,7 @@ class CheckedFile:
     records: int
 
 
-def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[ManifestEntry]:
+def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[BatchFile]:
     """Return the files of a manifest in order; with a root, files of the same names below it.
 
     Local files have their real paths, which are below the root or one of `roots`; other paths are
@@ -180,18 +163,18 @@ def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[Manife
         MessageError: a file is neither local nor in S3, does not exist, or is listed twice.
         RetryableError: a store is currently unreachable.
     """
-    entries: list[ManifestEntry] = []
+    files: list[BatchFile] = []
     known: dict[str, str] = {}
     with _message_errors(message):
         within = roots if root is None else replace(roots, uris=(*roots.uris, _root_uri(root)))
         for uri in message.manifest:
-            entry = _locate_entry(message, uri, root, within)
-            before = known.setdefault(entry.location, uri)
-            if len(known) == len(entries):
+            file = _locate_file(message, uri, root, within)
+            before = known.setdefault(file.location, uri)
+            if len(known) == len(files):
                 problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
-                raise UnusableFileError(problem, entry.path or entry.location)
-            entries.append(entry)
-    return entries
+                raise UnusableFileError(problem, file)
+            files.append(file)
+    return files
 
 
 def _root_uri(root: str) -> str:
@@ -200,9 +183,7 @@ def _root_uri(root: str) -> str:
     return _s3_uri(root).rstrip("/")
 
 
-def _locate_entry(
-    message: BatchMessage, uri: str, root: str | None, within: Roots
-) -> ManifestEntry:
+def _locate_file(message: BatchMessage, uri: str, root: str | None, within: Roots) -> BatchFile:
     if "\0" in unquote(uri):
         raise UnusableFileError("has a NUL in its name", repr(uri))
     if scheme_of(uri if root is None else root) not in {"", "file"}:
@@ -220,13 +201,11 @@ def _locate_entry(
             if filesystem_of(uri).leads_outside(uri, within):
                 raise _outside_roots(path)
             there = Path(os.path.realpath(path))
-            return ManifestEntry(location=to_uri(there), path=there)
+            return BatchFile(location=to_uri(there), path=there)
     raise UnusableFileError("is not there, or is not a file", paths[0])
 
 
-def _locate_object(
-    message: BatchMessage, uri: str, root: str | None, within: Roots
-) -> ManifestEntry:
+def _locate_object(message: BatchMessage, uri: str, root: str | None, within: Roots) -> BatchFile:
     if root is None:
         locations = [_s3_uri(uri)]
     else:
@@ -239,7 +218,7 @@ def _locate_object(
             raise _outside_roots(location)
         with _store_errors(message, location), suppress(FileNotFoundError):
             facts = filesystem_of(location).head(location)
-            return ManifestEntry(location=location, facts=facts)
+            return BatchFile(location=location, facts=facts)
     raise UnusableFileError("is not there", locations[0])
 
 
@@ -272,21 +251,20 @@ def _s3_uri(uri: str) -> str:
 
 
 @contextmanager
-def fetch_entry(message: BatchMessage, entry: ManifestEntry) -> Iterator[BatchFile]:
-    """Yield a local file for an entry; an object is downloaded once, until the context ends.
+def fetch(message: BatchMessage, file: BatchFile) -> Iterator[BatchFile]:
+    """Yield a file with its local path; an object is downloaded once, until the context ends.
 
     Raises:
         MessageError: the object is gone, or another version has replaced it.
         RetryableError: the store is currently unreachable.
     """
-    if entry.path is not None:
-        yield BatchFile(location=entry.location, path=entry.path)
+    if file.facts is None:
+        yield file
         return
-    etag = None if entry.facts is None else entry.facts.etag
     with ExitStack() as copies:
-        with _message_errors(message), _store_errors(message, entry.location):
-            path = copies.enter_context(local_file(entry.location, etag))
-        yield BatchFile(location=entry.location, path=path, facts=entry.facts)
+        with _message_errors(message), _store_errors(message, file.location):
+            path = copies.enter_context(local_file(file.location, file.facts.etag))
+        yield replace(file, path=path)
 
 
 def check(
@@ -437,9 +415,10 @@ def _numbered_lines(
     """
     number = size_bytes = 0
     most = limits.max_line_bytes
-    with file.open() as raw, _decompressed(message, raw) as opened:
+    with file.open() as raw:
         packed_bytes = raw.seek(0, io.SEEK_END)
         raw.seek(0)
+        opened = _decompressed(message, raw)
         while line := opened.readline(most + 1):
             number += 1
             if len(line) > most and not line.endswith(b"\n"):
@@ -452,19 +431,14 @@ def _numbered_lines(
                 yield number, text
 
 
-@contextmanager
-def _decompressed(message: BatchMessage, raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Yield the decompressed content of an open file."""
-    match message.encoding.compression:
-        case Compression.GZIP:
-            with _GZIP.open(raw, "rb") as file:
-                yield cast("IO[bytes]", file)
-        case Compression.ZSTD:
-            # Other readers accept truncated data as complete.
-            with pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd") as reader:
-                yield cast("IO[bytes]", io.BufferedReader(reader, _CHUNK))
-        case _:
-            yield raw
+def _decompressed(message: BatchMessage, raw: BinaryIO) -> IO[bytes]:
+    """Return the decompressed content of an open file."""
+    compression = message.encoding.compression or Compression.NONE
+    if compression is Compression.ZSTD:
+        # Other readers accept truncated data as complete.
+        reader = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+        return cast("IO[bytes]", io.BufferedReader(reader, _CHUNK))
+    return decompressed(raw, compression)
 
 
 def _check_expansion(limits: BatchLimits, packed_bytes: int, size_bytes: int) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline.model.location import (
     S3_SCHEMES,
     Roots,
@@ -357,3 +357,11 @@ def stream_name(name: str) -> str:
         return name
     plain = _INVALID_CHARACTERS.sub("_", name).lstrip(".-")[:_MAX_NAME_LENGTH] or "stream"
     return f"{plain}-{zlib.crc32(name.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def unusable_landing(stream: str, problem: str) -> ConfigurationError:
+    """Build the error for a stream whose stream file has no landing for a tap's records."""
+    return ConfigurationError(
+        f"The stream {stream!r} {problem}. Nothing was landed. Change its stream "
+        f"file, or name another stream for it in `stream_names` of the target."
+    )

@@ -1,85 +1,51 @@
 """Files that the records of a stream are written to before they land.
 
-`RollingFile` writes records up to its bounds; `LandingFile` makes the finished file visible, as a
-whole or not at all.
+`JsonLinesFile` and `ParquetFile` are `RollingFile`s, which take records up to their bounds;
+`LandingFile` makes a finished file visible, as a whole or not at all.
 """
 
 import re
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
+from datetime import time as day_time
+from decimal import Decimal
+from functools import partial
+from typing import IO, Any, ClassVar
 
-from batch_pipeline.model.encoding import Encoding, Format
-from batch_pipeline.model.errors import PipelineError
+import pyarrow as pa
+import pyarrow.parquet as pq
+from singer_sdk.singerlib.json import serialize_json
+
+from batch_pipeline.encode.arrow_types import arrow_type_of
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    InvalidValueError,
+    PipelineError,
+    RetryableError,
+)
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import shown
+from batch_pipeline.model.schema import Column, ColumnType, schema_of
 from batch_pipeline.singer.target.config import Bounds
-from batch_pipeline.singer.target.errors import landing_failed, landing_unreachable
-from batch_pipeline.singer.target.writers import JsonLines, ParquetRows, RecordWriter
-from batch_pipeline.storage.errors import UnreachableError, reason_of
-from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.filesystem import UnreachableError, filesystem_of, reason_of
+from batch_pipeline.storage.part_formats.jsonl import new_compressor
 
 LANDING_FILE_NAME = re.compile(r".*-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9]{6,}\.[a-z.]+")
 _LEFTOVER = "{} may be there as a whole, and would come twice: delete it before the tap runs again"
+_KINDS = {
+    ColumnType.BOOLEAN: bool,
+    ColumnType.INTEGER: int,
+    ColumnType.STRING: str,
+    ColumnType.BINARY: str,
+}
 
 
-class RollingFile:
-    """A file of records with size and age bounds; `due_at` uses the monotonic clock."""
-
-    def __init__(
-        self, file: "LandingFile", encoding: Encoding, bounds: Bounds, schema: Mapping[str, Any]
-    ) -> None:
-        self._file, self._bounds = file, bounds
-        self._writer: RecordWriter
-        if encoding.format is Format.PARQUET:
-            self._writer = ParquetRows(file.file, encoding.compression, schema)
-        else:
-            self._writer = JsonLines(file.file, encoding.compression)
-        self.due_at = time.monotonic() + bounds.max_age_seconds
-
-    @property
-    def records(self) -> int:
-        """The number of records written."""
-        return self._writer.records
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next record belongs in another file."""
-        writer, bounds = self._writer, self._bounds
-        return writer.records >= bounds.max_records or writer.size_bytes >= bounds.max_bytes
-
-    def write(self, text: bytes, record: dict[str, Any]) -> None:
-        """Write a record.
-
-        Raises:
-            PipelineError: the disk cannot be written.
-            RowMismatchError: the record does not fit the columns of a parquet table.
-        """
-        try:
-            self._writer.write(text, record)
-        except OSError as error:
-            raise self._file.failed(error) from error
-
-    def land(self) -> LandedFile:
-        """Complete the file and make it visible under its final name.
-
-        Raises:
-            PipelineError: the file cannot be written or made visible.
-            RowMismatchError: a record does not fit the columns of a parquet table.
-        """
-        try:
-            self._writer.finish()
-        except OSError as error:
-            raise self._file.failed(error) from error
-        return self._file.land()
-
-    def abandon(self) -> None:
-        """Remove the file unless it has landed."""
-        with suppress(OSError):
-            self._writer.abandon()
-        self._file.abandon()
+class RowMismatchError(ValueError):
+    """A record that does not fit the columns of a table; the text names property and reason."""
 
 
 class LandingFile:
@@ -135,5 +101,232 @@ class LandingFile:
     def _error(self, error: OSError, left: str = "") -> PipelineError:
         reason = f"{reason_of(error)}{left}"
         if isinstance(error, UnreachableError):
-            return landing_unreachable(self._root, reason)
+            return RetryableError(
+                f"The landing {self._root} cannot be written now ({reason}). No half file is left, "
+                f"and no STATE was printed for what is lost. Run the tap again from the last STATE "
+                f"that was printed when the store works again."
+            )
         return landing_failed(shown(self._root), reason)
+
+
+def landing_failed(folder: str, reason: str) -> ConfigurationError:
+    """Build the error for a landing that cannot be written."""
+    return ConfigurationError(
+        f"The landing folder {folder} cannot be written ({reason}). No half file is "
+        f"left, and no STATE was printed for what is lost. Free space or correct the folder, "
+        f"then run the tap again from the last STATE that was printed."
+    )
+
+
+class RollingFile:
+    """A file of records with size and age bounds; `due_at` uses the monotonic clock.
+
+    Subclasses buffer records and write them in pieces of `_buffer_bytes` of JSON text.
+    """
+
+    _buffer_bytes: ClassVar[int]
+
+    def __init__(self, file: LandingFile, bounds: Bounds) -> None:
+        self.records = self.size_bytes = 0  # before compression
+        self.due_at = time.monotonic() + bounds.max_age_seconds
+        self._file, self._bounds = file, bounds
+        self._rows: list[Any] = []
+        self._flush_at = self._buffer_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next record belongs in another file."""
+        bounds = self._bounds
+        return self.records >= bounds.max_records or self.size_bytes >= bounds.max_bytes
+
+    def write(self, text: bytes, record: dict[str, Any]) -> None:
+        """Write a record; `text` is its JSON text, `record` its value.
+
+        Raises:
+            PipelineError: the disk cannot be written.
+            RowMismatchError: the record does not fit the columns of a parquet table.
+        """
+        self._append(text, record)
+        self.records += 1
+        if self.size_bytes >= self._flush_at:
+            with self._writing():
+                self._flush()
+            self._flush_at = self.size_bytes + self._buffer_bytes
+
+    def land(self) -> LandedFile:
+        """Complete the file and make it visible under its final name.
+
+        Raises:
+            PipelineError: the file cannot be written or made visible.
+            RowMismatchError: a record does not fit the columns of a parquet table.
+        """
+        with self._writing():
+            self._flush()
+            self._close()
+        return self._file.land()
+
+    def abandon(self) -> None:
+        """Remove the file unless it has landed."""
+        self._rows = []
+        self._file.abandon()
+
+    def _append(self, text: bytes, record: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._file.failed(error) from error
+
+
+def rolling_file(
+    file: LandingFile, encoding: Encoding, bounds: Bounds, schema: Mapping[str, Any]
+) -> RollingFile:
+    """Return a file of records with this encoding."""
+    if encoding.format is Format.PARQUET:
+        return ParquetFile(file, bounds, encoding.compression, schema)
+    return JsonLinesFile(file, bounds, encoding.compression)
+
+
+class JsonLinesFile(RollingFile):
+    """Records as written, one per line."""
+
+    _buffer_bytes = 512 * 1024
+
+    def __init__(self, file: LandingFile, bounds: Bounds, compression: Compression) -> None:
+        super().__init__(file, bounds)
+        self._compressor = new_compressor(compression, 1)
+
+    def _append(self, text: bytes, record: dict[str, Any]) -> None:
+        # A carriage return between its tokens, valid in JSON, ends no line.
+        self._rows.append(text)
+        self.size_bytes += len(text) + 1
+
+    def _flush(self) -> None:
+        if self._rows:
+            data = b"\n".join([*self._rows, b""])
+            self._rows = []
+            compressor = self._compressor
+            self._file.file.write(data if compressor is None else compressor.compress(data))
+
+    def _close(self) -> None:
+        if self._compressor is not None:
+            self._file.file.write(self._compressor.flush())
+
+
+class ParquetFile(RollingFile):
+    """A parquet table, written in row groups of at most 16 MiB of JSON text."""
+
+    _buffer_bytes = 16 * 2**20
+
+    def __init__(
+        self,
+        file: LandingFile,
+        bounds: Bounds,
+        compression: Compression,
+        schema: Mapping[str, Any],
+    ) -> None:
+        super().__init__(file, bounds)
+        self._columns = {column.name: column for column in _columns(schema)}
+        types = [(column.name, _arrow_type(column)) for column in self._columns.values()]
+        self._schema = pa.schema(types)
+        self._writer = pq.ParquetWriter(file.file, self._schema, compression=compression.value)
+
+    def abandon(self) -> None:
+        """Remove the file unless it has landed."""
+        with suppress(OSError):
+            self._writer.close()
+        super().abandon()
+
+    def _append(self, text: bytes, record: dict[str, Any]) -> None:
+        row = {}
+        for name, value in record.items():
+            column = self._columns.get(name)
+            if column is None:
+                raise RowMismatchError(f"property {name} is not in the SCHEMA, so it has no column")
+            row[name] = None if value is None else _cell(column, value)
+        self._rows.append(row)
+        self.size_bytes += len(text)
+
+    def _flush(self) -> None:
+        if self._rows:
+            try:
+                table = pa.Table.from_pylist(self._rows, self._schema)
+            except (pa.ArrowException, OverflowError) as error:
+                raise RowMismatchError(str(error)) from error
+            self._writer.write_table(table)
+        self._rows = []
+
+    def _close(self) -> None:
+        self._writer.close()
+
+
+def _columns(schema: Mapping[str, Any]) -> list[Column]:
+    """Return the columns of a SCHEMA; a property that is not a valid column has type ANY."""
+    columns = []
+    for name, shape in schema["properties"].items():
+        try:
+            (column,) = schema_of({"properties": {name: shape}}).columns
+        except InvalidValueError:
+            column = Column(name=name, type=ColumnType.ANY)
+        columns.append(column)
+    return columns
+
+
+def _arrow_type(column: Column) -> pa.DataType:
+    # Binary values stay base64 text, as the tap wrote them.
+    return pa.string() if column.type is ColumnType.BINARY else arrow_type_of(column)
+
+
+def _cell(column: Column, value: Any) -> Any:
+    convert, kind = _CONVERSIONS.get(column.type), _KINDS.get(column.type)
+    if convert is not None:
+        try:
+            return convert(value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            problem = f"property {column.name} is not of type {column.type} ({error})"
+            raise RowMismatchError(problem) from error
+    if kind is None:
+        return serialize_json(value)
+    if kind is int and isinstance(value, Decimal) and value == value.to_integral_value():
+        return int(value)
+    if type(value) is not kind:
+        problem = f"property {column.name} is {value!r:.80}, which is not of type {column.type}"
+        raise RowMismatchError(problem)
+    return value
+
+
+def _number(value: Any, kind: type[float | Decimal]) -> float | Decimal:
+    if isinstance(value, bool | str | list | dict):
+        raise TypeError(f"{value!r:.80}")
+    return kind(value)
+
+
+def _instant(value: str) -> datetime:
+    at = datetime.fromisoformat(value)
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
+
+
+def _day(value: str) -> date:
+    at = datetime.fromisoformat(value)
+    if at.time() != day_time.min:
+        raise ValueError(f"{value!r:.80} has a time of day")
+    return at.date()
+
+
+_CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
+    ColumnType.NUMBER: partial(_number, kind=float),
+    ColumnType.DECIMAL: partial(_number, kind=Decimal),
+    ColumnType.DATE: _day,
+    ColumnType.TIME: day_time.fromisoformat,
+    ColumnType.TIMESTAMP: _instant,
+    ColumnType.LOCAL_TIMESTAMP: datetime.fromisoformat,
+}

@@ -15,7 +15,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jsonschema_rs
-from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord
+from singer_sdk.exceptions import (
+    InvalidJSONSchema,
+    InvalidRecord,
+    MissingKeyPropertiesError,
+)
 from singer_sdk.helpers._batch import BaseBatchFileEncoding
 from singer_sdk.mapper import StreamMap
 from singer_sdk.singerlib.json import serialize_json
@@ -34,20 +38,20 @@ from batch_pipeline.singer.target.batches import (
     BatchLimits,
     CheckedFile,
     check,
-    fetch_entry,
+    fetch,
     locate,
     records,
 )
-from batch_pipeline.singer.target.config import AnnouncedStream, StreamLanding
-from batch_pipeline.singer.target.errors import (
-    RecordKeyMissingError,
-    RowMismatchError,
+from batch_pipeline.singer.target.config import (
+    AnnouncedStream,
+    StreamLanding,
     unusable_landing,
 )
 from batch_pipeline.singer.target.landing_files import (
     LANDING_FILE_NAME,
     LandingFile,
     RollingFile,
+    RowMismatchError,
 )
 from batch_pipeline.storage.filesystem import filesystem_of
 
@@ -56,6 +60,10 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARACTERS = 200
 _CORRECT_RECORD = "Correct the record or the SCHEMA, or set `validate_records: false`"
 _METADATA = b'"_sdc_'
+
+
+class RecordKeyMissingError(MessageError, MissingKeyPropertiesError):
+    """A record without one of its key properties."""
 
 
 class LandingSink(Sink):
@@ -170,7 +178,7 @@ class LandingSink(Sink):
         places = locate(message, settings.batch_root, settings.batch_roots)
         keys = self._keys if stream_map is None else ()  # a map may rename them
         with ExitStack() as copies:
-            batch = [copies.enter_context(fetch_entry(message, place)) for place in places]
+            batch = [copies.enter_context(fetch(message, place)) for place in places]
             checked = [
                 check(message, at, file, keys=keys, limits=limits) for at, file in enumerate(batch)
             ]

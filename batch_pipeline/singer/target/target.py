@@ -15,7 +15,7 @@ from types import FrameType
 from typing import IO, Any, ClassVar
 
 from singer_sdk import Target
-from singer_sdk.exceptions import InvalidJSONSchema
+from singer_sdk.exceptions import InvalidJSONSchema, RecordsWithoutSchemaException
 from singer_sdk.helpers._batch import BaseBatchFileEncoding
 from singer_sdk.helpers.capabilities import (
     CapabilitiesEnum,
@@ -47,8 +47,7 @@ from batch_pipeline.singer.target.config import (
     TargetConfig,
     read_config,
 )
-from batch_pipeline.singer.target.errors import RecordWithoutSchemaError
-from batch_pipeline.singer.target.landing_files import LandingFile, RollingFile
+from batch_pipeline.singer.target.landing_files import LandingFile, RollingFile, rolling_file
 from batch_pipeline.singer.target.sink import LandingSink
 
 _SIGNAL_POLL_SECONDS = 0.5  # how soon a signal is noticed while the tap is silent
@@ -60,6 +59,10 @@ _MESSAGE_TYPES: dict[type, str] = {
     ActivateVersionMessage: "ACTIVATE_VERSION",
 }
 Route = tuple[LandingSink, StreamMap | None]
+
+
+class RecordWithoutSchemaError(MessageError, RecordsWithoutSchemaException):
+    """Records or files that precede the SCHEMA of their stream; a class the SDK's tests expect."""
 
 
 class StopRequested(Exception):  # noqa: N818 - a request, not an error
@@ -271,7 +274,7 @@ class LandingTarget(Target):
         """
         encoding = self._encoding(sink.landing)
         file = self.new_landing_file(sink.landing, f".{encoding.suffix}")
-        rolling = RollingFile(file, encoding, self.settings.bounds, sink.schema)
+        rolling = rolling_file(file, encoding, self.settings.bounds, sink.schema)
         self._next_due = min(self._next_due, rolling.due_at)
         return rolling
 

@@ -1,34 +1,27 @@
-"""Reading csv: the fast parser, the strict parser, and that they agree."""
+"""Reading csv: the fast parser, the strict one, that they agree; escapes, dialects, limits."""
 
 import csv
 import io
-from typing import Any, cast
+from typing import Literal
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import MalformedRecord
-from batch_pipeline.encode.readers.csv import CsvReader
-from batch_pipeline.encode.readers.csv_parsers import CsvRecord, CsvScanner, find_end_of_records
-from batch_pipeline.encode.readers.decoded_file import DecodedFile
-from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.errors import BadFileError
-from batch_pipeline.model.item import LandedFile
-from batch_pipeline.model.planning import Limits
-from batch_pipeline.model.record_rules import ReadLimits
-from batch_pipeline.model.stream import CsvOptions, Source, Storage, Stream
-from batch_pipeline_tests.encode.landed_files import InMemoryFile
-
-STREAM = Stream(
-    name="orders",
-    source=Source(uri="file:///landing"),
-    limits=Limits(max_weight=1, max_count=1),
-    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
-    storage=Storage(root="file:///batches"),
+from batch_pipeline.encode.readers.csv_parsers import (
+    CsvRecord,
+    CsvScanner,
+    detect_dialect,
+    find_end_of_records,
+    guess_charset,
+    mask_escaped,
 )
-COMMA = CsvOptions()
-Rows = list[tuple[str | None, ...]]
+from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.stream import CsvOptions
+from batch_pipeline_tests.encode.landed_files import COMMA, Rows, csv_text, fault_of, read_csv
+
+BACKSLASH = CsvOptions(escape="\\")
 
 cells = st.none() | st.text(
     alphabet=st.one_of(
@@ -39,40 +32,16 @@ cells = st.none() | st.text(
 line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 
-def read(data: bytes, options: CsvOptions = COMMA) -> tuple[Rows, list[MalformedRecord]]:
-    """Read a whole file: its good records and its bad ones."""
-    file = LandedFile(location="file:///orders.csv")
-    source = DecodedFile(cast("Any", InMemoryFile(data)), STREAM, file)
-    rows: Rows = []
-    bad: list[MalformedRecord] = []
-    for chunk in CsvReader(source, options, ReadLimits()).chunks():
-        rows += [tuple(row.values()) for row in chunk.batch.to_pylist()]
-        bad += chunk.bad
-    return rows, bad
-
-
-def scan(data: bytes, options: CsvOptions = COMMA) -> Rows:
-    """Read records, without a header, with the strict parser alone; a bad one fails the test."""
-    rows: Rows = []
+def scan(data: bytes, options: CsvOptions = COMMA, *, width: int) -> tuple[Rows, list[int]]:
+    """Read records of so many columns with the strict parser: good ones, and lines of bad ones."""
+    good: Rows = []
+    bad: list[int] = []
     for found in CsvScanner(data, options, first_line=1, eof=True):
-        assert isinstance(found, CsvRecord), found
-        rows.append(tuple(None if cell is None else cell.decode() for cell in found.cells))
-    return rows
-
-
-def written(rows: Rows, end: str, options: CsvOptions = COMMA) -> bytes:
-    """Write rows so that None is an empty cell and an empty text a quoted one."""
-    quote, delimiter = options.quote, options.delimiter
-
-    def cell(value: str | None) -> str:
-        if value is None:
-            return ""
-        special = {quote, delimiter, "\r", "\n"}
-        if value == "" or special & set(value):
-            return quote + value.replace(quote, quote * 2) + quote
-        return value
-
-    return "".join(delimiter.join(map(cell, row)) + end for row in rows).encode()
+        if isinstance(found, CsvRecord) and len(found.cells) == width:
+            good.append(tuple(None if cell is None else cell.decode() for cell in found.cells))
+        else:
+            bad.append(found.line)
+    return good, bad
 
 
 @settings(deadline=None)
@@ -87,76 +56,185 @@ def test_both_parsers_with_good_records_read_what_was_written(
     rows: Rows, end: str, options: CsvOptions, mark: bytes
 ) -> None:
     """The file as a whole and the strict parser alone give back the very rows that were written."""
-    body = written(rows, end, options)
-    header = written([("a", "b", "c")], end, options)
+    body = csv_text(rows, end, options)
+    header = csv_text([("a", "b", "c")], end, options)
 
-    assert read(mark + header + body, options) == (rows, [])
-    assert scan(body, options) == rows
-
-
-@settings(deadline=None)
-@given(
-    text=st.text(alphabet='ab,"\n\r', max_size=40),
-)
-@example(text='"a"b,c\n')
-@example(text='5" pipe,"x\ny"\n')
-@example(text='a,"b\nc,d\n')
-def test_end_of_records_with_any_quotes_sends_only_what_the_strict_parser_reads(text: str) -> None:
-    """Whatever is sent to Arrow is read by the strict parser without an error, to the same end."""
-    data = text.encode()
-
-    end = find_end_of_records(data, COMMA, eof=False)
-
-    if end:
-        scanner = CsvScanner(data[:end], COMMA, first_line=1, eof=True)
-        assert not [found for found in scanner if isinstance(found, MalformedRecord)]
+    assert read_csv(mark + header + body, options) == (rows, [])
+    assert scan(body, options, width=3) == (rows, [])
 
 
-@settings(deadline=None)
-@given(text=st.text(alphabet='ab,"\n\r\ufeff', max_size=60))
+@pytest.mark.parametrize("options", [COMMA, BACKSLASH], ids=["quotes", "escapes"])
+@settings(deadline=None, max_examples=400)
+@given(text=st.text(alphabet='ab,"\n\r\\\ufeff', max_size=50))
 @example(text='"a"b,c\n')
 @example(text='5" pipe,"x\ny"\n')
 @example(text='a,"b\nc,d\n')
 @example(text='"","{""a"":1,""b"":""}"\ra,b')
-@example(text="\ufeffa,b\n")  # as where files that begin with marks were put together
-def test_csv_reader_with_any_text_reads_what_the_strict_parser_reads(text: str) -> None:
-    """Which parser reads a record makes no difference, neither for good nor for bad ones."""
-    data = text.encode()
-    good: Rows = []
-    bad: list[int] = []
-    for found in CsvScanner(data, COMMA, first_line=2, eof=True):
-        if isinstance(found, CsvRecord) and len(found.cells) == 2:
-            good.append(tuple(None if cell is None else cell.decode() for cell in found.cells))
-        else:
-            bad.append(found.line)
+@example(text="a,b\n\ufeffa,b\n")  # as where files that begin with marks were put together
+@example(text="a,b\\")
+@example(text='a,"b\\')
+@example(text="a\\\r\nb,c\n")
+@example(text='"x\\"y",\\N\n')
+@example(text='"\\\\","\\""""\n')
+@example(text='a\\,"b",c\n')
+def test_csv_reader_with_any_text_reads_what_the_strict_parser_reads(
+    options: CsvOptions, text: str
+) -> None:
+    """Which parser reads a record makes no difference; what Arrow gets has no bad record."""
+    data = b"x,y\n" + text.encode()
+    names = CsvOptions(escape=options.escape, names=("a", "b"))
 
-    rows, found_bad = read(b"h,i\n" + data)
+    rows, bad = read_csv(data, names)
 
-    assert rows == good
-    assert [record.line for record in found_bad] == bad
+    assert (rows, [record.line for record in bad]) == scan(data, options, width=2)
+    end = find_end_of_records(mask_escaped(data, options), options, eof=False)
+    if end:
+        scanner = CsvScanner(data[:end], options, first_line=1, eof=True)
+        assert not [found for found in scanner if isinstance(found, MalformedRecord)]
+        assert options is COMMA or scanner.consumed == end
 
 
 @settings(deadline=None)
 @given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=5))
 def test_strict_parser_agrees_with_the_standard_library(rows: Rows) -> None:
     """Apart from empty cells, which it does not tell apart, Python's csv reads the same."""
-    data = written(rows, "\r\n")
+    data = csv_text(rows, "\r\n")
 
     expected = [tuple(row) for row in csv.reader(io.StringIO(data.decode(), newline="")) if row]
 
-    assert [tuple(cell or "" for cell in row) for row in scan(data)] == expected
+    good, bad = scan(data, width=2)
+    assert ([tuple(cell or "" for cell in row) for row in good], bad) == (expected, [])
+
+
+QUOTINGS: tuple[Literal[1, 3], ...] = (csv.QUOTE_ALL, csv.QUOTE_NONE)
+cell_texts = st.text(alphabet="ab,;\"'\\\n é", min_size=1, max_size=6)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.tuples(cell_texts, cell_texts), min_size=1, max_size=6),
+    quoting=st.sampled_from(QUOTINGS),
+)
+def test_csv_reader_with_escapes_reads_what_the_standard_library_writes(
+    rows: list[tuple[str, str]], quoting: Literal[1, 3]
+) -> None:
+    """Python's writer escapes quotes, delimiters, line breaks and escapes, in quotes or without."""
+    text = io.StringIO()
+    writer = csv.writer(
+        text, quoting=quoting, doublequote=False, escapechar="\\", lineterminator="\n"
+    )
+    writer.writerows(rows)
+
+    assert read_csv(text.getvalue().encode(), CsvOptions(escape="\\", names=("a", "b"))) == (
+        rows,
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "cells"),
+    [
+        (rb'"say \"hi\"",1', ('say "hi"', "1")),
+        (rb"a\,b,1", ("a,b", "1")),
+        (rb"5\" pipe,1", ('5" pipe', "1")),
+        (rb"C:\temp,\N", (r"C:\temp", r"\N")),
+        (rb'"C:\temp",1', (r"C:\temp", "1")),
+        (rb'"\\","a""b"', ("\\", 'a"b')),
+        (b"two\\\nlines,1", ("two\nlines", "1")),
+    ],
+)
+def test_csv_reader_with_an_escape_keeps_what_it_does_not_escape(
+    line: bytes, cells: tuple[str, str]
+) -> None:
+    """An escape takes the meaning from what has one; before other letters it is a letter itself."""
+    assert read_csv(b"a,b\n" + line + b"\n", BACKSLASH) == ([cells], [])
+
+
+def test_csv_reader_with_escaped_line_breaks_counts_lines() -> None:
+    """A bad record behind a line break in a cell is reported with the line of the file."""
+    rows, bad = read_csv(b'a,b\n1\\\n1,2\n"x\\\ny",3\n4\n', BACKSLASH)
+
+    assert rows == [("1\n1", "2"), ("x\ny", "3")]
+    assert [(text.line, text.raw) for text in bad] == [(6, b"4")]
+
+
+def test_csv_reader_with_names_takes_the_first_record_for_data() -> None:
+    """Files without a header get the names of the stream file."""
+    assert read_csv(b"1,2\n3,4\n", CsvOptions(names=("a", "b"))) == ([("1", "2"), ("3", "4")], [])
+    rows, bad = read_csv(b"1,2,3\n", CsvOptions(names=("a", "b")))
+    assert (rows, [text.reason for text in bad]) == ([], ["expected fields: 2, found: 3"])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("lines", "rows"),
+    [
+        (["first,last", 'John,"120 any st., Anytown, WW"'], ["John|120 any st., Anytown, WW"]),
+        (["a,b,c", "1,2,3", "", "", "4,5,6", ""], ["1|2|3", "4|5|6"]),
+        (["a,b", '1,"ha ""ha"" ha"', '3,""'], ['1|ha "ha" ha', "3|"]),
+        (
+            ["key,value", '1,"{""type"": ""Point"", ""at"": [102.0, 0.5]}"'],
+            ['1|{"type": "Point", "at": [102.0, 0.5]}'],
+        ),
+        (["a,b", '"once upon\na time",2', '"3\r\n4",5'], ["once upon\na time|2", "3\r\n4|5"]),
+        (['"a","b"', '" x "," "'], [" x | "]),
+        (["ä,名", "é,😀"], ["é|😀"]),
+        (["a", "1", '""', "2"], ["1", "", "2"]),
+    ],
+)
+def test_csv_reader_with_odd_but_right_files_reads_them(
+    lines: list[str], rows: list[str], end: str
+) -> None:
+    """Commas and breaks in quotes, doubled quotes, blank lines, other scripts, each line end."""
+    good, bad = read_csv(end.join(lines).encode())
+
+    assert ["|".join(cell or "" for cell in row) for row in good] == rows
+    assert bad == []
+
+
+def test_csv_reader_with_too_many_columns_refuses_the_file() -> None:
+    """A header wider than the limit is no header; the message names the limit to change."""
+    reason = "header: has 3 columns, more than `read_limits.max_columns` allows (2)"
+    with pytest.raises(BadFileError) as raised:
+        read_csv(b"a,b,c\n", max_columns=2)
+
+    assert fault_of(raised) == (1, reason)
+
+
+@pytest.mark.parametrize("body", [b"1,2\n3,4567890\n5,6\n", b'1,2\n3,"5\n6\n7890"\n5,6\n', b'1,"'])
+@pytest.mark.parametrize("filling", [0, 3_000_000])
+def test_csv_reader_with_a_record_over_the_limit_refuses_the_file(
+    body: bytes, filling: int
+) -> None:
+    """Where it stands in the file makes no difference; no other record is too long."""
+    filled = b"0,0\n" * (filling // 4)
+    data = b"a,b\n" + filled + (body if body != b'1,"' else b'1,"' + b"x" * 20)
+
+    with pytest.raises(BadFileError) as raised:
+        read_csv(data, max_record_bytes=8)
+
+    assert raised.value.reason == "a record is longer than 8 bytes (an open quote?)"
+
+
+def test_csv_reader_with_a_record_at_the_limit_reads_it() -> None:
+    """The limit itself is allowed; line ends do not count."""
+    found = read_csv(b"a,b\r\n1,234567\r\n", max_record_bytes=8)
+    assert found == ([("1", "234567")], [])
 
 
 def test_csv_reader_with_empty_cells_tells_null_from_empty_text() -> None:
     """An empty cell is null, an empty cell in quotes is empty text."""
-    assert read(b'a,b\n,""\n') == ([(None, "")], [])
+    assert read_csv(b'a,b\n,""\n') == ([(None, "")], [])
 
 
 def test_csv_reader_with_quoted_line_breaks_and_mark_in_header_reads_the_names() -> None:
     """The header may hold quotes and line breaks; lines are counted on behind it."""
     data = b'\xef\xbb\xbf"first\nname","b"\n1,2\n3\n'
 
-    assert read(data) == ([("1", "2")], [MalformedRecord(line=4, reason=FOUND_1_OF_2, raw=b"3")])
+    assert read_csv(data) == (
+        [("1", "2")],
+        [MalformedRecord(line=4, reason=FOUND_1_OF_2, raw=b"3")],
+    )
 
 
 FOUND_1_OF_2 = "expected fields: 2, found: 1"
@@ -186,7 +264,7 @@ def test_csv_reader_with_bad_records_keeps_the_good_ones(
     body: bytes, rows: list[str], bad: list[tuple[int, str, bytes]] | None
 ) -> None:
     """Every bad record is reported with its line, its reason and its text; the others are read."""
-    good, found = read(b"a,b\n" + body)
+    good, found = read_csv(b"a,b\n" + body)
 
     assert ["".join(cell or "" for cell in row) for row in good] == rows
     if bad is not None:
@@ -198,7 +276,7 @@ def test_csv_reader_with_many_blocks_counts_lines_through() -> None:
     record = b'%d,"' + b"x" * 2000 + b'\n"\n'
     body = b"".join(record % number for number in range(4000))  # 8 MB
 
-    rows, bad = read(b"a,b\n" + body + b"last\n")
+    rows, bad = read_csv(b"a,b\n" + body + b"last\n")
 
     assert [row[0] for row in rows] == [str(number) for number in range(4000)]
     assert {row[1] for row in rows} == {"x" * 2000 + "\n"}
@@ -210,7 +288,7 @@ def test_csv_reader_with_a_bad_block_in_the_middle_reads_on_behind_it() -> None:
     lines = [b"%d,%s" % (number, b"y" * 1000) for number in range(6000)]
     lines[3000] = b'3000,"a"b'
 
-    rows, bad = read(b"\n".join([b"a,b", *lines]))
+    rows, bad = read_csv(b"\n".join([b"a,b", *lines]))
 
     assert [row[0] for row in rows] == [str(number) for number in range(6000) if number != 3000]
     assert [text.line for text in bad] == [3002]
@@ -219,7 +297,7 @@ def test_csv_reader_with_a_bad_block_in_the_middle_reads_on_behind_it() -> None:
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf", b"a,b", b"a,b\n", b'\n"a",b\n\n'])
 def test_csv_reader_without_records_gives_none(data: bytes) -> None:
     """An empty file and a header alone are fine."""
-    assert read(data) == ([], [])
+    assert read_csv(data) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -235,9 +313,9 @@ def test_csv_reader_without_records_gives_none(data: bytes) -> None:
 def test_csv_reader_with_a_bad_header_refuses_the_file(data: bytes, line: int, reason: str) -> None:
     """Without one name for each column no record can be understood."""
     with pytest.raises(BadFileError) as raised:
-        read(data)
+        read_csv(data)
 
-    assert (raised.value.line, raised.value.reason) == (line, reason)
+    assert fault_of(raised) == (line, reason)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +332,7 @@ def test_csv_reader_with_another_delimiter_refuses_the_file_and_names_it(
     data: bytes, written: str, count: int
 ) -> None:
     with pytest.raises(BadFileError) as caught:
-        read(data)
+        read_csv(data)
 
     name = data.split(b"\n")[0].decode()
     assert caught.value.line == 1
@@ -279,10 +357,48 @@ def test_csv_reader_with_another_delimiter_refuses_the_file_and_names_it(
 )
 def test_csv_reader_with_no_clear_other_delimiter_reads_commas(data: bytes) -> None:
     lines = data.decode().splitlines()[1:]
-    rows, bad = read(data)
+    rows, bad = read_csv(data)
     assert ([",".join(cell or "" for cell in row) for row in rows], bad) == (lines, [])
 
 
 def test_csv_reader_with_commas_asked_for_reads_one_column() -> None:
     options = CsvOptions(delimiter=",", is_delimiter_given=True)
-    assert read(b"id;s\n1;x\n", options) == ([("1;x",)], [])
+    assert read_csv(b"id;s\n1;x\n", options) == ([("1;x",)], [])
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_dialect_is_detected_by_what_parts_all_lines_alike(delimiter: str) -> None:
+    """Expect the delimiter, though another one stands in some cells."""
+    lines = ["id_name_note", "1_Ada_a, b", '2_"Zoë; | x"_"c, d"', "3_Bo_"]
+    text = "\n".join(lines).replace("_", delimiter)
+    if delimiter == ",":
+        text = text.replace("a, b", '"a, b"')
+    assert detect_dialect(text.encode(), is_whole=True) == CsvOptions(delimiter=delimiter)
+
+
+def test_dialect_without_a_header_names_the_columns() -> None:
+    """Expect names of our own where the first record begins with a number, a header else."""
+    found = detect_dialect(b"1,Ada\n2,Bo\n", is_whole=True)
+    assert found is not None
+    assert found.names == ("column_1", "column_2")
+    assert detect_dialect(b"country,2025\nIE,1\n", is_whole=True) == CsvOptions()
+
+
+def test_dialect_of_prose_is_none() -> None:
+    """Expect no table where lines are parted in no way alike."""
+    text = b"Dear all,\nplease find, as ever,\nthe figures; of May, June\nYours\n"
+    assert detect_dialect(text, is_whole=True) is None
+    assert detect_dialect(b"", is_whole=True) is None
+
+
+def test_dialect_of_a_start_leaves_its_last_line_alone() -> None:
+    """Expect a record that was cut off not to count."""
+    found = detect_dialect(b'id,name,city\n1,Ada,Cork\n2,"Bo', is_whole=False)
+    assert found == CsvOptions()
+
+
+def test_charset_is_utf_8_wherever_it_can_be() -> None:
+    """Expect other charsets for bytes that are no UTF-8 only; a cut character is one."""
+    assert guess_charset("Zoë".encode()[:-1]) == "utf-8"
+    assert guess_charset("Zoë".encode("cp1252") + b",1") == "cp1252"
+    assert guess_charset(b"Zo\xeb\x81,1") == "iso-8859-1"

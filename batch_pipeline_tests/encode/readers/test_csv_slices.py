@@ -1,49 +1,32 @@
 """Reading a csv file in parts gives what reading it in one piece gives."""
 
-import io
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batch_pipeline.encode.chunks import ByteRange
+from batch_pipeline.encode.chunks import ByteRange, Table
 from batch_pipeline.encode.errors import TaskInputError
 from batch_pipeline.encode.readers.csv import (
-    CsvReader,
-    CsvSliceReader,
     count_quotes_and_lines,
     make_slices,
 )
-from batch_pipeline.encode.readers.formats import SOURCE_READERS, SplitMethod
-from batch_pipeline.model.record_rules import ReadLimits
+from batch_pipeline.encode.readers.formats import SOURCE_READERS, SplitMethod, read_chunks
 from batch_pipeline.model.stream import CsvOptions, SourceFormat
-from batch_pipeline_tests.encode.readers.text_input import BytesInput
+from batch_pipeline_tests.encode.landed_files import COMMA, csv_text, in_memory, stream_of
 
-COMMA = CsvOptions()
 Found = list[tuple[int, tuple[str | None, ...]]]
 
 cells = st.none() | st.text(alphabet='ab,"\n\ré', max_size=5)
 
 
-def written(rows: list[tuple[str | None, ...]], end: str) -> bytes:
-    """Write rows, the cells with special characters in quotes."""
-
-    def cell(value: str | None) -> str:
-        if value is None:
-            return ""
-        if value == "" or set(',"\r\n') & set(value):
-            return '"' + value.replace('"', '""') + '"'
-        return value
-
-    return "".join(",".join(map(cell, row)) + end for row in rows).encode()
-
-
 def in_one_piece(data: bytes, options: CsvOptions = COMMA) -> Found:
     """Read all records with the lines where they start."""
-    data = data.removeprefix(b"\xef\xbb\xbf")
+    stream = stream_of(SourceFormat.CSV, csv=options)
     found: Found = []
-    for chunk in CsvReader(BytesInput(data), options, ReadLimits()).chunks():
+    for chunk in read_chunks(in_memory(data, stream), stream):
+        assert isinstance(chunk, Table)
         assert not chunk.bad
         rows = [tuple(row.values()) for row in chunk.batch.to_pylist()]
         found += zip(chunk.line_numbers, rows, strict=True)
@@ -52,14 +35,15 @@ def in_one_piece(data: bytes, options: CsvOptions = COMMA) -> Found:
 
 def in_parts(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> Found:
     """Read the file cut at these bytes, part by part."""
-    file = io.BytesIO(data)
+    stream = stream_of(SourceFormat.CSV, csv=options)
+    source = in_memory(data, stream)
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     parts = [ByteRange(start, stop) for start, stop in pairwise(bounds)]
-    counts = [count_quotes_and_lines(file, part, options.quote) for part in parts]
+    counts = [count_quotes_and_lines(source.file, part, options.quote) for part in parts]
     found: Found = []
     for part in make_slices(parts, counts):
-        reader = CsvSliceReader(file, part, options, ReadLimits(), BytesInput().bad_file)
-        for chunk in reader.chunks():
+        for chunk in read_chunks(source, stream, part):
+            assert isinstance(chunk, Table)
             rows = [tuple(row.values()) for row in chunk.batch.to_pylist()]
             found += zip(chunk.line_numbers, rows, strict=True)
     return found
@@ -84,7 +68,7 @@ def test_csv_slices_with_any_cuts_read_what_one_piece_reads(
     is_ended: bool,
 ) -> None:
     """Each record is read once, in order, at its line, wherever the file is cut."""
-    data = start + written([("a", "b"), *rows], end)
+    data = start + csv_text([("a", "b"), *rows], end)
     if not is_ended and rows and rows[-1] != (None, None):
         data = data.removesuffix(end.encode())
     options = CsvOptions(names=names)
@@ -107,7 +91,7 @@ def test_csv_slices_with_a_cut_at_every_byte_read_what_one_piece_reads() -> None
 def test_csv_slices_with_records_longer_than_a_block_find_their_ends() -> None:
     """A record may cover whole slices, which then have none."""
     long = "x\n" * 200_000
-    data = written([("a", "b"), ("1", long), ("2", long), ("3", "y")], "\n")
+    data = csv_text([("a", "b"), ("1", long), ("2", long), ("3", "y")], "\n")
 
     expected = [(2, ("1", long)), (200_003, ("2", long)), (400_004, ("3", "y"))]
 

@@ -12,13 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Chunk, JsonRecords
-from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import open_reader
-from batch_pipeline.encode.readers.item_cuts import ItemCutter
+from batch_pipeline.encode.readers.decoded_file import ItemCutter, open_source
+from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Stream
-from batch_pipeline_tests.encode.landed_files import STREAM, landed
+from batch_pipeline_tests.encode.landed_files import STREAM, csv_text, landed
 
 MARK = b"\xef\xbb\xbf"
 Found = list[tuple[int, str]]
@@ -52,7 +51,7 @@ def records(file: LandedFile, stream: Stream) -> Found:
     """Read an item: each record, or what is wrong with it, with its line."""
     found: Found = []
     with open_source(file, stream) as source:
-        for chunk in open_reader(source, stream).chunks():
+        for chunk in read_chunks(source, stream):
             found += sorted([*zip(chunk.line_numbers, rows(chunk), strict=True), *bad(chunk)])
     return found
 
@@ -95,19 +94,6 @@ def check(data: bytes, most: int, stream: Stream) -> list[LandedFile]:
         return pieces
 
 
-def written(rows: list[tuple[str | None, ...]], end: str) -> bytes:
-    """Write rows, the cells with special characters in quotes."""
-
-    def cell(value: str | None) -> str:
-        if value is None:
-            return ""
-        if value == "" or set(',"\r\n') & set(value):
-            return '"' + value.replace('"', '""') + '"'
-        return value
-
-    return "".join(",".join(map(cell, row)) + end for row in rows).encode()
-
-
 @settings(deadline=None, max_examples=300)
 @given(
     rows=st.lists(st.tuples(cells, cells), max_size=9),
@@ -127,11 +113,11 @@ def test_csv_cut_into_items_gives_the_records_of_the_file(
     is_ended: bool,
 ) -> None:
     """Expect all records in their order, with the lines that they have in the file."""
-    data = start + written([("id", "note"), *rows], end)
+    data = start + csv_text([("id", "note"), *rows], end)
     data = data if is_ended else data.removesuffix(end.encode())
     stream = stream_of(SourceFormat.CSV, csv=CsvOptions(names=names))
     pieces = check(data, most, stream)
-    longest = max(len(written([row], end)) for row in [("id", "note"), *rows])
+    longest = max(len(csv_text([row], end)) for row in [("id", "note"), *rows])
     if len(data) > most > longest + len(start):
         assert len(pieces) > 1
 
@@ -170,6 +156,7 @@ def test_items_of_a_file_are_as_large_as_may_be(tmp_path: Path) -> None:
     """Expect each piece to end with the last record within reach."""
     lines = b"id,note\n" + b"".join(b"%d,abc\n" % number for number in range(1, 7))
     assert spans(cut(landed(tmp_path, lines), 20)) == [(0, 19), (20, 37), (38, 43)]
+    assert spans(cut(landed(tmp_path, b"id\n1\n2\n3\n"), 4)) == [(0, 2), (3, 6), (7, 8)]
     assert spans(cut(landed(tmp_path, b"{}\n{}\n{}\n{}"), 6, JSONL)) == [(0, 5), (6, 10)]
 
 
@@ -259,7 +246,7 @@ def test_records_of_a_range_are_counted_from_its_start(
     part = cut(landed(tmp_path, data), 6, stream)[1]
     with open_source(part, stream) as source:
         assert source.range is not None
-        [chunk] = open_reader(source, stream).chunks()
+        [chunk] = read_chunks(source, stream)
         assert [*chunk.record_numbers] == [1, 2, 3][: chunk.good]
         assert chunk.good > 1
         assert [*chunk.line_numbers] == [line for line, _ in records(part, stream)]

@@ -12,7 +12,7 @@ import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import open_reader
+from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import landed, stream_of
 
@@ -48,7 +48,7 @@ def test_file_in_any_layout_compression_and_charset_has_the_same_records(
 
     with open_source(file, stream) as source:
         assert (source.format is SourceFormat.CSV) == (layout == "csv")
-        for chunk in open_reader(source, stream).chunks():
+        for chunk in read_chunks(source, stream):
             assert not chunk.bad
             if isinstance(chunk, Table):
                 found += [row | {"id": int(row["id"])} for row in chunk.batch.to_pylist()]

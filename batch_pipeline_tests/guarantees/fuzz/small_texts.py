@@ -34,7 +34,7 @@ from batch_pipeline.model.manifest import ManifestUnfitError, parse_manifest_fil
 from batch_pipeline.model.schema import RecordSchema, schema_of
 from batch_pipeline.singer.bookmarks import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
-from batch_pipeline.storage.manifest_files import check_manifest_file, manifest_file_text
+from batch_pipeline.storage.part_storage import check_manifest_file, manifest_file_text
 from batch_pipeline_tests.config import test_stream_file, test_stream_file_mistakes
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, Batch, damaged_json, damaged_text

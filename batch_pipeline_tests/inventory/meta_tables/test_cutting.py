@@ -1,10 +1,13 @@
-"""Planning everything at once gives the reference plan, wherever the pass runs."""
+"""Cutting batches: the reference plan, wherever the pass runs, at the cost of a batch's rows."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -18,11 +21,12 @@ from batch_pipeline.model.errors import (
     MetaTableChangedError,
     MetaTableError,
 )
-from batch_pipeline.model.filter import parse_filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
+from batch_pipeline.model.filter import Filter, parse_filter
+from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.planning import Cut, Limits, cut
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    CREATE_FILES,
     FILES,
     MARIADB,
     delete,
@@ -30,6 +34,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute,
     insert,
     recorded,
+    rows_touched,
 )
 from batch_pipeline_tests.proofs import Figures
 
@@ -125,6 +130,8 @@ def test_all_cuts_are_the_reference_plan(
     bounds = Limits(max_weight=max_weight, max_count=max_count)
     expected = list(cut(kept, after_id=base, high_watermark=ceiling, limits=bounds))
     assert list(all_cuts(table, after, ceiling, bounds, page_rows=page_rows)) == expected
+    assert drained(table, ceiling, bounds, after_id=after) == expected
+    assert list(table.weights(base, ceiling)) == kept
 
 
 def test_all_cuts_of_many_pages_are_those_of_next_cut(
@@ -146,15 +153,6 @@ def test_all_cuts_of_nothing_are_none(either: ReflectedMetaTable) -> None:
     assert list(all_cuts(either, 9, 9, limits())) == []
 
 
-def test_all_cuts_start_at_the_lowest_id_whatever_the_filter(either: ReflectedMetaTable) -> None:
-    """Expect ranges to tile the ids of the table, and not only those of the rows that fit."""
-    insert(either, {-3: 1, 5: 1, 9: 1})
-    where = parse_filter([{"column": "id", "operator": "=", "value": 5}])
-    table = ReflectedMetaTable.open(either.engine, either.canonical_name, FILES, where)
-    (one,) = all_cuts(table, None, 9, limits())
-    assert (str(one.id_range), one.count) == ("-3..9", 1)
-
-
 @pytest.mark.parametrize("page_rows", [1, 2, 100])
 def test_all_cuts_at_the_ends_of_64_bits(either: ReflectedMetaTable, page_rows: int) -> None:
     """Expect the smallest and the largest id, and weights whose sums are no bigint."""
@@ -171,8 +169,11 @@ def test_all_cuts_at_the_ends_of_64_bits(either: ReflectedMetaTable, page_rows: 
 
 def test_weight_limit_beyond_64_bits_is_refused(either: ReflectedMetaTable) -> None:
     """Expect no batch whose weight could not be stored."""
+    bounds = limits(max_weight=2**63)
     with pytest.raises(InvalidValueError, match="max_weight"):
-        list(all_cuts(either, None, 10, limits(max_weight=2**63)))
+        list(all_cuts(either, None, 10, bounds))
+    with pytest.raises(InvalidValueError, match="max_weight"):
+        either.next_cut(None, 10, bounds)
 
 
 def test_table_without_weights_is_cut_by_count(either: ReflectedMetaTable) -> None:
@@ -180,42 +181,30 @@ def test_table_without_weights_is_cut_by_count(either: ReflectedMetaTable) -> No
     insert(either, dict.fromkeys(range(1, 26), 500))
     columns = MetaColumns(uid="id", item="file_location", weight=None)
     table = ReflectedMetaTable.open(either.engine, either.canonical_name, columns)
-    assert [one.count for one in all_cuts(table, 0, 25, limits())] == [10, 10, 5]
+    cuts = list(all_cuts(table, 0, 25, limits()))
+    assert [(one.count, one.weight) for one in cuts] == [(10, 0), (10, 0), (5, 0)]
+    assert drained(table, 25, limits(), after_id=0) == cuts
+    assert table.facts(IdRange(first_id=1, last_id=25)).weight == 0
 
 
 # Rows that cannot be planned
 
 
 @pytest.mark.parametrize("bad", [None, -1])
-@pytest.mark.parametrize("bad_id", [1, 12, 20, 21, 25])
+@pytest.mark.parametrize(("bad_id", "planned"), [(1, 0), (12, 1), (20, 1), (21, 1), (25, 2)])
 def test_refused_weight_stops_after_the_batches_before_it(
-    either: ReflectedMetaTable, bad: int | None, bad_id: int
+    either: ReflectedMetaTable, bad: int | None, bad_id: int, planned: int
 ) -> None:
     """Expect the row to be named as the stream of weights names it, wherever in a batch it is."""
     insert(either, dict.fromkeys(range(1, 26), 1) | {bad_id: bad})
+    cuts: list[Cut] = []
     with pytest.raises(BadWeightError) as raised:
-        list(all_cuts(either, 0, 25, limits()))
+        cuts.extend(all_cuts(either, 0, 25, limits()))
+    assert [str(one.id_range) for one in cuts] == ["1..10", "11..20"][:planned]
     with pytest.raises(BadWeightError) as streamed:
         list(either.weights(0, 25))
     assert (raised.value.item_id, raised.value.weight) == (bad_id, bad)
     assert str(raised.value) == str(streamed.value)
-
-
-def test_batches_before_a_refused_weight_are_given(either: ReflectedMetaTable) -> None:
-    """Expect what can be planned to be planned."""
-    insert(either, dict.fromkeys(range(1, 26), 1) | {25: None})
-    cuts = all_cuts(either, 0, 25, limits())
-    assert [str(next(cuts).id_range) for _ in range(2)] == ["1..10", "11..20"]
-    with pytest.raises(BadWeightError):
-        next(cuts)
-
-
-def test_refused_weights_that_count_are_cut(either: ReflectedMetaTable) -> None:
-    """Expect such rows to be items with the weight that was stated."""
-    insert(either, {1: None, 2: 10, 3: -4})
-    name = either.canonical_name
-    table = ReflectedMetaTable.open(either.engine, name, FILES, on_bad_weight=95)
-    assert [one.weight for one in all_cuts(table, 0, 3, limits())] == [95, 10, 95]
 
 
 @pytest.mark.parametrize("max_count", [1, 2, 10])
@@ -225,14 +214,14 @@ def test_view_that_gives_an_id_twice_is_reported(
     """Expect a doubled id to stop planning, within a batch as well as between two."""
     schema = either.table.schema
     files = f"{schema}.files"
-    both = f"SELECT * FROM {files} UNION ALL SELECT * FROM {files}"  # noqa: S608 - names of ours
+    both = f"SELECT * FROM {files} UNION ALL SELECT * FROM {files} WHERE id = 3"  # noqa: S608 - names of ours
     execute(either.engine, f"CREATE VIEW {schema}.twice AS {both}")
-    insert(either, {1: 5})
+    insert(either, {1: 5, 2: 5, 3: 5, 4: 5})
     view = ReflectedMetaTable.open(either.engine, f"{schema}.twice", FILES)
-    with pytest.raises(MetaTableError, match="id 1 is a duplicate"):
-        list(all_cuts(view, None, 1, limits(max_count=max_count)))
-    with pytest.raises(MetaTableError, match="id 1 is a duplicate"):
-        view.next_cut(None, 1, limits(max_count=max_count))
+    with pytest.raises(MetaTableError, match="id 3 is a duplicate"):
+        list(all_cuts(view, None, 4, limits(max_count=max_count)))
+    with pytest.raises(MetaTableError, match="id 3 is a duplicate"):
+        drained(view, 4, limits(max_count=max_count))
 
 
 def test_table_dropped_after_opening_is_reported(either: ReflectedMetaTable) -> None:
@@ -240,6 +229,8 @@ def test_table_dropped_after_opening_is_reported(either: ReflectedMetaTable) -> 
     execute(either.engine, f"DROP TABLE {either.table.schema}.files")
     with pytest.raises(MetaTableChangedError):
         list(all_cuts(either, 0, 10, limits()))
+    with pytest.raises(MetaTableChangedError):
+        either.next_cut(0, 10, limits())
 
 
 # Where the pass runs
@@ -397,3 +388,167 @@ def reader_without_temp(postgres: sa.Engine) -> Iterator[sa.Engine]:
             f"DROP OWNED BY {role}",
             f"DROP ROLE {role}",
         )
+
+
+ROWS = 100_000  # of FILL
+BOUNDS = limits(max_weight=50_000, max_count=60)
+BATCH_AND_ONE_ROW = range(61, 66)  # the planner itself reads the ends of an index
+LATE = parse_filter([{"column": "kind", "operator": "=", "value": "late"}])
+UNWEIGHED = MetaColumns(uid="id", item="file_location", weight=None)
+FILL = (
+    "INSERT INTO ops.files (file_location, size_in_bytes, kind) "
+    "SELECT 'file-' || n, n % 1000, CASE n % 100 WHEN 0 THEN 'late' ELSE 'normal' END "
+    "FROM generate_series(1, 100000) n"
+)
+
+
+@pytest.fixture
+def large(postgres: sa.Engine) -> sa.Engine:
+    """A database with 100,000 files, each hundredth of the kind `late`, and an index of those."""
+    execute(
+        postgres,
+        CREATE_FILES,
+        "ALTER TABLE ops.files ADD kind varchar(10)",
+        FILL,
+        "CREATE INDEX ON ops.files (id) INCLUDE (size_in_bytes) WHERE kind = 'late'",
+        "ANALYZE ops.files",
+    )
+    return postgres
+
+
+@pytest.fixture
+def single(postgres: sa.Engine) -> Iterator[sa.Engine]:
+    """The same database through one connection: every call meets what the calls before left."""
+    engine = sa.create_engine(
+        postgres.url,
+        pool_size=1,
+        max_overflow=0,
+        isolation_level="AUTOCOMMIT",  # the driver forgets its prepared statements on ROLLBACK
+    )
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("columns", [FILES, UNWEIGHED])
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("after_id", [0, 9 * ROWS // 10])
+def test_next_cut_touches_the_batch_and_one_row_in_one_statement(
+    large: sa.Engine, columns: MetaColumns, *, filtered: bool, after_id: int
+) -> None:
+    """Expect the cost of a batch to be that of its rows, at the start and near the end.
+
+    Where the filter leaves gaps, a second statement reads the batch again for its ids.
+    """
+    table = ReflectedMetaTable.open(large, "ops.files", columns, LATE if filtered else None)
+    with recorded(large) as statements:
+        found = table.next_cut(after_id, ROWS, BOUNDS)
+    assert found is not None
+    assert (found.count, found.closed) == (60, True)
+    assert len(statements) == (2 if filtered else 1)
+    assert rows_touched(large, statements) == (121 if filtered else 61)
+
+
+@pytest.mark.parametrize(
+    ("where", "after_id", "bounds", "expected", "touched"),
+    [
+        # The row that no longer fits is read, and none after it.
+        (None, 0, limits(max_weight=5_050, max_count=1_000), (1, 100, 5_050, 100), [101]),
+        # The lowest id is read by the same statement; a filter leaves gaps, so ids are read again.
+        (LATE, None, BOUNDS, (1, 6_099, 27_000, 60), [62, 60]),
+        # No row stops the batch, so the rest is read once.
+        (None, ROWS - 40, BOUNDS, (ROWS - 39, ROWS, 38_220, 40), [40]),
+    ],
+)
+def test_next_cut_at_an_edge_touches_no_row_more(
+    large: sa.Engine,
+    where: Filter | None,
+    after_id: int | None,
+    bounds: Limits,
+    expected: tuple[int, int, int, int],
+    touched: list[int],
+) -> None:
+    table = ReflectedMetaTable.open(large, "ops.files", FILES, where)
+    with recorded(large) as statements:
+        found = table.next_cut(after_id, ROWS, bounds)
+    assert found is not None
+    ids = found.id_range
+    assert (ids.first_id, ids.last_id, found.weight, found.count) == expected
+    assert found.closed == (ids.last_id < ROWS)
+    assert [rows_touched(large, [one]) for one in statements] == touched
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("filtered", [False, True])
+def test_items_touch_their_batch_only_in_one_statement(large: sa.Engine, *, filtered: bool) -> None:
+    """Expect no row outside of the range, and none that the filter drops, to be read."""
+    table = ReflectedMetaTable.open(large, "ops.files", FILES, LATE if filtered else None)
+    with recorded(large) as statements:
+        items = table.items(IdRange(first_id=90_001, last_id=92_000))
+    assert len(items) == (20 if filtered else 2_000)
+    assert len(statements) == 1
+    assert rows_touched(large, statements) == len(items)
+
+
+def test_next_cut_keeps_to_a_partial_index_however_often_it_is_called(
+    large: sa.Engine, single: sa.Engine
+) -> None:
+    """Expect no plan for any value of the filter, which fits no partial index, to be kept."""
+    table = ReflectedMetaTable.open(single, "ops.files", FILES, LATE)
+    for _ in range(12):
+        table.next_cut(0, ROWS, BOUNDS)
+    assert _read_by(single, table) - 60 in BATCH_AND_ONE_ROW  # the batch is read again for its ids
+
+
+@pytest.mark.guarantee("G14")
+def test_next_cut_stays_cheap_when_the_table_grows(postgres: sa.Engine, single: sa.Engine) -> None:
+    """Expect no plan from the days when sorting the whole table was cheapest to be kept."""
+    execute(
+        postgres,
+        CREATE_FILES,
+        "ALTER TABLE ops.files SET (autovacuum_enabled = off)",
+        "ALTER TABLE ops.files ADD kind text",
+    )
+    table = ReflectedMetaTable.open(single, "ops.files", FILES)
+    insert(table, {1: 0})
+    for _ in range(12):
+        table.next_cut(0, ROWS, BOUNDS)
+    execute(postgres, "TRUNCATE ops.files RESTART IDENTITY", FILL)
+    assert _read_by(single, table) in BATCH_AND_ONE_ROW
+
+
+def _read_by(engine: sa.Engine, table: ReflectedMetaTable) -> int:
+    """Cut a batch and let the server tell how many rows of the table were read for it."""
+    # Only the backend that cut it can hand in its own counters, so the engine has one connection.
+    flush = sa.text("SELECT pg_stat_force_next_flush()")
+    read = sa.text(
+        "SELECT seq_tup_read + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes i "
+        "WHERE i.relid = t.relid) FROM pg_stat_user_tables t WHERE relid = 'ops.files'::regclass"
+    )
+    counted = []
+    for cutting in (False, True):
+        if cutting:
+            assert table.next_cut(0, ROWS, BOUNDS) is not None
+        with engine.connect() as connection:
+            connection.execute(flush)
+        with engine.connect() as connection:
+            counted.append(int(connection.execute(read).scalar_one()))
+    return counted[1] - counted[0]
+
+
+if sys.platform == "linux":  # libpq traces nowhere else
+
+    def test_next_cut_and_items_are_one_round_trip_each(large: sa.Engine, tmp_path: Path) -> None:
+        """Expect the server to be ready for the next query once a call, with no BEGIN or COMMIT."""
+        table = ReflectedMetaTable.open(large, "ops.files", FILES)
+        with large.connect() as connection:
+            driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        with (tmp_path / "trace").open("w+b") as trace:
+            driver.pgconn.trace(trace.fileno())
+            table.next_cut(0, ROWS, BOUNDS)
+            table.next_cut(None, ROWS, BOUNDS)
+            table.items(IdRange(first_id=1, last_id=5_000))
+            driver.pgconn.untrace()
+            assert trace.seek(0) == 0
+            assert trace.read().count(b"ReadyForQuery") == 3

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_transaction
-from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.reflected_table import (
+    MetaItem,
+    ReflectedMetaTable,
+    all_cuts,
+)
 from batch_pipeline.model.errors import (
     BadWeightError,
     ConfigurationError,
     InvalidValueError,
-    MetaTableChangedError,
     MetaTableError,
     MetaUnreachableError,
     SettingError,
@@ -24,7 +25,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.filter import Condition, Operator, parse_filter
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
-from batch_pipeline.model.planning import Cut, Limits, cut
+from batch_pipeline.model.planning import Cut
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
@@ -36,8 +37,6 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     insert,
     item_ids,
     meta_engine,
-    recorded,
-    rows_touched,
 )
 
 EVERYTHING = IdRange(first_id=MIN_ID, last_id=MAX_ID)
@@ -292,13 +291,6 @@ def test_database_that_does_not_answer_is_named_without_credentials(url: str) ->
     assert ("127.0.0.1:1/meta" in str(raised.value)) or ("meta.db" in str(raised.value))
 
 
-def test_table_dropped_after_opening_is_reported(either: ReflectedMetaTable) -> None:
-    """Expect a domain error on the next read, and none of the driver's."""
-    execute(either.engine, f"DROP TABLE {either.table.schema}.files")
-    with pytest.raises(MetaTableChangedError):
-        either.next_cut(0, 10, limits())
-
-
 # Cutting
 
 
@@ -347,94 +339,6 @@ def test_ids_and_weights_at_the_ends_of_64_bits_are_handled(either: ReflectedMet
     assert either.next_cut(MAX_ID, MAX_ID, whole) is None
 
 
-def test_weight_limit_beyond_64_bits_is_refused(either: ReflectedMetaTable) -> None:
-    """Expect no batch whose weight could not be stored."""
-    with pytest.raises(InvalidValueError, match="max_weight"):
-        either.next_cut(None, 10, limits(max_weight=2**63))
-
-
-def test_batch_of_files_beyond_two_gigabytes_is_cut(either: ReflectedMetaTable) -> None:
-    """Expect weights and sums beyond 2^31 to be ordinary."""
-    insert(either, dict.fromkeys(range(1, 6), 3 * 2**30))
-    gigabytes = limits(max_weight=10 * 2**30)
-    assert either.next_cut(0, 5, gigabytes) == one_cut(1, 3, 9 * 2**30, 3, closed=True)
-
-
-def test_table_without_weights_is_cut_by_count(either: ReflectedMetaTable) -> None:
-    """Expect every item to weigh nothing."""
-    insert(either, {1: 500, 2: 500, 3: 500})
-    columns = MetaColumns(uid="id", item="file_location", weight=None)
-    name = either.canonical_name
-    table = ReflectedMetaTable.open(either.engine, name, columns)
-    assert table.next_cut(0, 3, limits(max_count=2)) == one_cut(1, 2, 0, 2, closed=True)
-    assert table.facts(EVERYTHING).weight == 0
-
-
-rows = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(0, 12), st.sampled_from("ab")), max_size=30
-)
-
-
-@pytest.mark.parametrize("filtered", [False, True])
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(
-    gaps=rows,
-    max_weight=st.integers(1, 25),
-    max_count=st.integers(1, 6),
-    start=st.integers(-20, 5),
-    ceiling=st.integers(-10, 90),
-)
-def test_next_cut_repeated_is_the_reference_plan(
-    either: ReflectedMetaTable,
-    *,
-    filtered: bool,
-    gaps: list[tuple[int, int, str]],
-    max_weight: int,
-    max_count: int,
-    start: int,
-    ceiling: int,
-) -> None:
-    """Expect the same batches as the planner of the domain makes from all rows at once."""
-    delete(either)
-    where, table, uid, kept = None, either, start, []
-    if filtered:
-        where = parse_filter([{"column": "file_location", "operator": "=", "value": "a"}])
-        table = ReflectedMetaTable.open(either.engine, either.canonical_name, FILES, where)
-    with either.engine.begin() as connection:
-        for gap, weight, kind in gaps:
-            uid += gap
-            values = {"id": uid, "file_location": kind, "size_in_bytes": weight}
-            connection.execute(sa.insert(either.table).values(values))
-            if uid <= ceiling and (kind == "a" or not filtered):
-                kept.append((uid, weight))
-    bounds = Limits(max_weight=max_weight, max_count=max_count)
-    expected = list(cut(kept, after_id=start, high_watermark=ceiling, limits=bounds))
-    assert drained(table, ceiling, bounds, after_id=start) == expected
-    assert list(table.weights(start, ceiling)) == kept
-
-
-@pytest.mark.parametrize("after_id", [0, 90_000])
-def test_next_cut_touches_the_batch_and_one_row(
-    files: ReflectedMetaTable, postgres: sa.Engine, after_id: int
-) -> None:
-    """Expect the cost of a batch to be that of its rows, at the start and near the end."""
-    execute(
-        postgres,
-        "INSERT INTO ops.files (file_location, size_in_bytes) "
-        "SELECT 'file-' || n, n % 1000 FROM generate_series(1, 100000) n",
-        "ANALYZE ops.files",
-    )
-    with recorded(postgres) as statements:
-        found = files.next_cut(after_id, 100_000, limits(max_weight=50_000, max_count=1_000))
-    assert found is not None
-    assert found.count > 50
-    assert rows_touched(postgres, statements) == found.count + 1
-
-
 # Weights that cannot be counted
 
 
@@ -473,6 +377,8 @@ def test_bad_weight_counts_what_is_configured(
     table = ReflectedMetaTable.open(either.engine, name, FILES, on_bad_weight=counted)
     assert table.next_cut(None, 3, limits()) == one_cut(1, 3, weight, 3, closed=False)
     assert list(table.weights(None, 3)) == [(1, counted), (2, 10), (3, counted)]
+    cuts = all_cuts(table, 0, 3, limits(max_count=1))
+    assert [one.weight for one in cuts] == [counted, 10, counted]
     assert [item.weight for item in table.items(EVERYTHING)] == [counted, 10, counted]
     assert table.facts(EVERYTHING).weight == weight
 
@@ -637,6 +543,7 @@ def test_lowest_and_highest_id_ignore_the_filter(either: ReflectedMetaTable) -> 
     assert table.next_cut(None, 9, limits(max_wait=timedelta(0))) == one_cut(
         1, 9, 1, 1, closed=False
     )
+    assert list(all_cuts(table, None, 9, limits())) == [one_cut(1, 9, 1, 1, closed=False)]
 
 
 # Long lists and missing databases

@@ -1,6 +1,6 @@
 """Ceilings on Postgres and SQLite: which one is chosen and why, and what each of them waits for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -61,17 +61,36 @@ def locks(files: ReflectedMetaTable) -> HighWatermark:
 # Locks
 
 
-def test_locks_of_an_empty_table_give_no_ceiling(locks: HighWatermark) -> None:
-    """Expect nothing to be settled where there is nothing."""
-    assert locks.read().value is None
-
-
 def test_locks_of_an_idle_table_give_its_highest_id(
     locks: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """Expect one look to do when nobody writes."""
+    assert locks.read().value is None
     execute(files.engine, INSERT, INSERT)
     assert locks.read().value == 2
+
+
+@pytest.mark.parametrize("is_read_between", [True, False])
+@pytest.mark.parametrize(
+    "restart", [("TRUNCATE ops.files RESTART IDENTITY",), ("DROP TABLE ops.files", CREATE_FILES)]
+)
+def test_locks_of_a_table_that_starts_again_forget_the_old_ceiling(
+    locks: HighWatermark,
+    files: ReflectedMetaTable,
+    restart: Sequence[str],
+    *,
+    is_read_between: bool,
+) -> None:
+    """Also if it was emptied and filled again between two reads."""
+    execute(files.engine, *[INSERT] * 9)
+    assert locks.read().value == 9
+    execute(files.engine, *restart)
+    if is_read_between:
+        assert locks.read().value is None
+    with open_transaction(files.engine, INSERT) as late:
+        execute(files.engine, *[INSERT] * 12)
+        assert locks.read().value is None
+        late.commit()
+    assert locks.read().value == 13
 
 
 def test_locks_wait_for_an_open_insert_and_name_it(
@@ -218,44 +237,6 @@ def test_locks_make_no_writer_wait(locks: HighWatermark, files: ReflectedMetaTab
         assert locks.read().value is None
         execute(files.engine, "SET lock_timeout = '1ms'", INSERT)
     assert locks.read().value == 2
-
-
-def test_locks_after_truncate_and_restart_forget_the_old_ceiling(
-    locks: HighWatermark, files: ReflectedMetaTable
-) -> None:
-    """Expect ids that begin again not to lie below a ceiling of the past."""
-    execute(files.engine, *[INSERT] * 9)
-    assert locks.read().value == 9
-    execute(files.engine, "TRUNCATE ops.files RESTART IDENTITY")
-    assert locks.read().value is None
-    execute(files.engine, *[INSERT] * 9)
-    assert locks.read().value == 9
-
-
-def test_locks_after_truncate_that_nobody_saw_forget_the_old_ceiling(
-    locks: HighWatermark, files: ReflectedMetaTable
-) -> None:
-    """Expect a table that was emptied and filled again between two looks to be noticed."""
-    execute(files.engine, *[INSERT] * 9)
-    assert locks.read().value == 9
-    execute(files.engine, "TRUNCATE ops.files RESTART IDENTITY")
-    with open_transaction(files.engine, INSERT) as late:
-        execute(files.engine, *[INSERT] * 12)
-        assert locks.read().value is None
-        late.commit()
-    assert locks.read().value == 13
-
-
-def test_locks_of_a_table_made_anew_forget_the_old_ceiling(
-    files: ReflectedMetaTable, locks: HighWatermark
-) -> None:
-    """Expect a table of the same name to be another table."""
-    execute(files.engine, *[INSERT] * 3)
-    assert locks.read().value == 3
-    execute(files.engine, "DROP TABLE ops.files", CREATE_FILES, *[INSERT] * 5)
-    with open_transaction(files.engine, INSERT):
-        assert locks.read().value is None
-    assert locks.read().value == 5
 
 
 def test_locks_can_be_read_by_a_role_with_select_only(files: ReflectedMetaTable) -> None:

@@ -67,7 +67,22 @@ def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
         ({"home": ""}, "home"),
         ({"stream_names": []}, "stream_names"),
         ({"stream_names": {"a": 1}}, "stream_names.a"),
-        ({"batch_config": {"size": 1}}, "batch_config.size"),
+        ({"batch_config": 7}, "batch_config"),
+        ({"batch_config": {"storge": {}}}, "batch_config.storge"),
+        ({"batch_config": {"encoding": {"format": "csv"}}}, "batch_config.encoding.format"),
+        (
+            {"batch_config": {"encoding": {"format": "jsonl", "level": 3}}},
+            "batch_config.encoding.level",
+        ),
+        ({"batch_config": {"encoding": {}}}, "batch_config.encoding.format"),
+        ({"batch_config": {"storage": {"prefix": "a"}}}, "batch_config.storage.root"),
+        ({"batch_config": {"storage": {"root": "/a", "prefix": 1}}}, "batch_config.storage.prefix"),
+        (
+            {"batch_config": {"storage": {"root": "/a", "params": []}}},
+            "batch_config.storage.params",
+        ),
+        ({"batch_config": {"batch_size": 0}}, "batch_config.batch_size"),
+        ({"batch_config": {"batch_size": True}}, "batch_config.batch_size"),
         ({"max_expansion": 0}, "max_expansion"),
         ({"batch_roots": "/theirs"}, "batch_roots"),
         ({"batch_roots": [7]}, "batch_roots"),
@@ -80,6 +95,11 @@ def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str
     with pytest.raises(InvalidValueError) as caught:
         _read(**given)
     assert caught.value.name == key
+
+
+def test_unknown_key_of_batch_config_is_refused_with_the_near_one() -> None:
+    with pytest.raises(InvalidValueError, match="did you mean storage"):
+        _read(batch_config={"storge": {}})
 
 
 @pytest.mark.parametrize("path", [f"{NOBODY}/x", "a\0b", "a\ud800"])
@@ -104,6 +124,15 @@ def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
     assert caught.value.name == key
     if path.startswith("~"):
         assert "whose ~ names a user of this machine" in str(caught.value)
+
+
+def test_batch_config_of_the_documentation_is_taken_as_it_is() -> None:
+    written = {
+        "encoding": {"format": "jsonl", "compression": "gzip"},
+        "storage": {"root": "s3://b/x", "prefix": "p-", "params": {"endpoint_url": "http://h"}},
+        "batch_size": 20,
+    }
+    assert _read(batch_config=written).batch_root == "s3://b/x"
 
 
 def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None:

@@ -15,7 +15,7 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source
 from batch_pipeline.singer.parser import MessageError
 from batch_pipeline.singer.target import landing_files
-from batch_pipeline.singer.target.errors import RecordKeyMissingError
+from batch_pipeline.singer.target.sink import RecordKeyMissingError
 from batch_pipeline_tests.singer.target.target_fixture import (
     TargetHome,
     read,

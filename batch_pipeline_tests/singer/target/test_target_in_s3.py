@@ -13,7 +13,7 @@ from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, R
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.location import Roots
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
-from batch_pipeline.singer.target.batches import fetch_entry, locate
+from batch_pipeline.singer.target.batches import fetch, locate
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.singer.target.target_fixture import (
     TargetHome,
@@ -144,7 +144,7 @@ def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: st
     )
     [place] = locate(said, None, Roots(uris=(bucket,), key="batch_roots"))
     batch_object(uri, 2)
-    with pytest.raises(MessageError, match="another version"), fetch_entry(said, place):
+    with pytest.raises(MessageError, match="another version"), fetch(said, place):
         pass
 
 
