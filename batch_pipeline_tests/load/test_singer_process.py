@@ -1,4 +1,4 @@
-"""Secrets that programs print: each form has the name of its variable in its place."""
+"""STATEs and secrets that a target prints."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from batch_pipeline.load.singer_process import TargetConfig
+from batch_pipeline.load.singer_process import MisbehavedError, TargetConfig, read_state
 
 SECRET = 'hunter2 "ü\\ /&'  # noqa: S105 - a word to look for, it opens nothing
 URL = "postgresql://ann:s%2Fcr%C3%A9t@warehouse.example.org/x"
@@ -67,3 +67,12 @@ def test_configuration_shows_no_secret() -> None:
     one = TargetConfig.resolve({"password": "$PASSWORD"}, {"PASSWORD": "hunter2"}, "here")
     assert one.values == {"password": "hunter2"}
     assert "hunter2" not in repr(one)
+
+
+def test_printed_state_acknowledges_the_sent_one_with_its_value() -> None:
+    sent = [{"bookmarks": {"orders": {"publish_number": number}}} for number in (1, 2)]
+    assert read_state(json.dumps(sent[0]).encode(), sent) == (0, sent[0])
+    message = {"type": "STATE", "value": {"bookmarks": {**sent[1]["bookmarks"], "other": 7}}}
+    assert read_state(json.dumps(message).encode(), sent) == (1, message["value"])
+    with pytest.raises(MisbehavedError, match="holds no STATE that was sent"):
+        read_state(b'{"bookmarks": {"orders": {"publish_number": 3}}}', sent)
