@@ -266,7 +266,7 @@ def test_file_with_other_bytes_is_refused(warehouse: Warehouse) -> None:
     loading = warehouse.loading([{"id": 1}], schema=schema_of(ID))
     [part] = loading.manifest.part_files
     Path(part.uri.removeprefix("file://")).write_bytes(packed(b'{"id":2}\n', LINES))
-    with pytest.raises(PartFileChangedError, match="SHA-256 differs"):
+    with pytest.raises(PartFileChangedError, match="has the SHA-256"):
         warehouse.load(loading)
     assert warehouse.rows("id") == []
 
@@ -283,7 +283,5 @@ def test_file_with_another_number_of_records_is_refused(warehouse: Warehouse) ->
 def test_file_that_is_gone_is_named(warehouse: Warehouse) -> None:
     part = factories.part_file()
     loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
-    with pytest.raises(
-        PartFileChangedError, match=r"orders-0.jsonl.gz cannot be read \(no such file"
-    ):
+    with pytest.raises(PartFileChangedError, match=r"orders-0\.jsonl\.gz is missing"):
         warehouse.load(loading)
