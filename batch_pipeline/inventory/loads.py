@@ -421,7 +421,7 @@ def _close_running(running_load: Load) -> sa.Update:
 def _without_loaded(
     connection: sa.Connection, target: str, loadings: Sequence[Loading]
 ) -> tuple[Loading, ...]:
-    """Return the generations of which neither they nor newer ones were loaded in the meantime.
+    """Return the generations that were not loaded and have no newer one that was loaded.
 
     A newer generation with a voided load still excludes older ones, because it is due itself.
     """

@@ -1,6 +1,6 @@
 """Jobs: one bookmark over a meta table, its terms, identity and status.
 
-`JobTerms` is the configuration, of which `config()` never changes; `Job`, `JobReport` and
+`JobTerms` is the configuration; its `config()` never changes; `Job`, `JobReport` and
 `JobStatus` are read from the inventory. `TableIdentity` is stored with a job because its ids are
 only meaningful for one table: it records the database and the columns, which names do not identify.
 """

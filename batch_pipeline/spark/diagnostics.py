@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 EXECUTOR_TIMEOUT_SECONDS = 600
 EXECUTOR_LOSS_SECONDS = 60.0
 _POLL_SECONDS = 5.0
-_TASK_MODULE = "batch_pipeline.spark.transform"
+_TASK_MODULE = "batch_pipeline.spark.transform_tasks"
 _CONNECT_PROBE_TASKS = 16
 _CONNECT_TARGET = "the Connect server"
 

@@ -20,8 +20,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from platformdirs import user_cache_path
-
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -224,6 +222,8 @@ def spark_home() -> Path:
 
 def archive_path(java: Path) -> Path:
     """Return where the archive for this Java and the installed Spark is, in the user's cache."""
+    from platformdirs import user_cache_path  # executors import this module, and do not have it
+
     release, jars = (java / "release").resolve(), spark_home() / "jars"
     # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
     identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *JVM_OPTIONS]

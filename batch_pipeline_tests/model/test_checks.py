@@ -50,7 +50,7 @@ def waits(age: timedelta | None) -> StreamStatus:
     )
 
 
-def test_sentence_says_question_answer_offender_and_next_step() -> None:
+def test_sentence_has_description_summary_offender_and_next_step() -> None:
     verdict = CheckResult(
         check=Check.BACKLOG,
         passed=False,

@@ -331,7 +331,7 @@ def build_table(
     raw: Callable[[int, RowError], bytes],
     known: RowErrors,
 ) -> Table:
-    """Return a table of converted columns, without the rows of which a value did not fit.
+    """Return a table of converted columns, without the rows that have a value that did not fit.
 
     `raw` returns the text that the quarantine keeps of a row; `known` are further errors.
     """

@@ -363,7 +363,7 @@ class _SchemaReader:
         return replace(known, decoded=known.decoded["name"])
 
     def _define(self, definition: dict[str, Any], converted: AvroType) -> AvroType:
-        """Give a named type a name without a namespace, by which later types refer to it."""
+        """Register a named type without its namespace; later types refer to it by that name."""
         self._count += 1
         name = f"t{self._count}"
         named = replace(converted, decoded=converted.decoded | {"name": name})

@@ -30,7 +30,7 @@ from batch_pipeline.model.stream import Stream
 
 
 class _UnreadableFile(io.RawIOBase):
-    """A file of which nothing can be read; `was_read` states that a read was attempted."""
+    """A file that cannot be read at all; `was_read` states that a read was attempted."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ _ENDLESS = PartLimits(max_records=2**62, max_bytes=2**62)
 
 
 class Output:
-    """The destination of a task's records: part files, of which this one has none.
+    """The destination of a task's records; this base class writes no part files.
 
     Every call but `abort` can raise `StorageUnavailableError`.
     """

@@ -233,6 +233,14 @@ def test_parquet_reader_with_parts_reads_every_row_group_once(pieces: int) -> No
     assert values == list(range(1000))
 
 
+def test_parquet_reader_with_two_parts_reads_a_row_group_in_one_of_them() -> None:
+    """Wherever the file is cut, also at the very middle of the row group."""
+    data = parquet(pa.table({"a": [1, 2]}))
+    for cut in range(len(data)):
+        parts = (ByteRange(0, cut), ByteRange(cut, len(data)))
+        assert sum(table.good for part in parts for table in tables(data, part=part)) == 2, cut
+
+
 GOOD = parquet(
     pa.table({"a": list(range(3000)), "b": [[{"x": "y"}]] * 3000, "c": ["text"] * 3000}),
     write_page_checksum=True,
