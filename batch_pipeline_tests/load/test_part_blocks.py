@@ -17,9 +17,11 @@ from batch_pipeline.load.part_blocks import LineReader, read_blocks
 from batch_pipeline.load.types import IncompatibleValueError
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import manifest, part_file, record_schema
 
+PARQUET = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
 SCHEMA = RecordSchema(
     tuple(
         Column.from_text(name, kind)
@@ -161,18 +163,26 @@ def test_value_that_does_not_fit_is_located(line: str, column: str) -> None:
     assert (raised.value.row, raised.value.column) == (1, column)
 
 
+def written(path: Path, table: pa.Table) -> PartFile:
+    """Write a parquet file and return it as a part file."""
+    pq.write_table(table, path)
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    return part_file(uri=to_uri(path), records=table.num_rows, size_bytes=len(data), sha256=digest)
+
+
+def test_blocks_of_a_columnar_file_are_numbered_by_record(tmp_path: Path) -> None:
+    part = written(tmp_path / "part.parquet", pa.table({"order_id": range(5_000)}))
+    one = manifest(encoding=PARQUET, schema=record_schema("order_id"), part_files=(part,))
+    blocks = [(block.first, block.read()["order_id"][0].as_py()) for block in read_blocks(one)]
+    assert blocks == [(1, 0), (4_097, 4_096)]
+
+
 def test_column_that_a_columnar_file_lacks_or_has_without_values_is_null(tmp_path: Path) -> None:
-    path = tmp_path / "part.parquet"
-    pq.write_table(pa.table({"order_id": [1, 2], "empty": pa.nulls(2, pa.string())}), path)
-    part = part_file(
-        uri=to_uri(path),
-        records=2,
-        size_bytes=path.stat().st_size,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-    )
-    encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
+    table = pa.table({"order_id": [1, 2], "empty": pa.nulls(2, pa.string())})
+    part = written(tmp_path / "part.parquet", table)
     schema = record_schema("order_id", "empty", "absent")
-    (block,) = read_blocks(manifest(encoding=encoding, schema=schema, part_files=(part,)))
+    (block,) = read_blocks(manifest(encoding=PARQUET, schema=schema, part_files=(part,)))
     assert block.read().to_pydict() == {
         "order_id": [1, 2],
         "empty": [None, None],
