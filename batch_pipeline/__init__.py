@@ -3,7 +3,7 @@
 The lifecycle of a file, and the module of each step:
 
 1. land      a listing of the landing returns the file     storage/landing.py
-2. register  the file becomes an item of the meta table    inventory/meta_tables/registered_table.py
+2. register  the file becomes an item of the meta table    inventory/meta_tables/own_table.py
 3. plan      items become batches of bounded weight        model/planning.py
 4. partition a batch is a partition of a Dagster asset     model/batch.py, defs/
 5. claim     an attempt starts, with a token and a lease   inventory/attempts.py
@@ -37,9 +37,9 @@ Where to change what:
 - what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
 - restored backups                      pipeline/restore_check.py
 - acquiring batches without Dagster     client/, inventory/acquire.py
-- reading published batches             defs/reader.py, pipeline/read.py, load/batch_tables.py
+- reading published batches             pipeline/published_batches.py, defs/batch_reader.py
 - commands                              cli/, COMMANDS in cli/__init__.py
-- `init`                                config/stream_proposal.py, defs/project.py
+- `init`                                config/stream_proposal.py, defs/scaffold.py
 - messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
 - the tap                               singer/tap/stream.py, cli/tap.py
 - the target                            singer/target/target.py, singer/target/sink.py
@@ -70,10 +70,10 @@ if TYPE_CHECKING:
         retry_job,
     )
     from batch_pipeline.config.stream_file import describe_stream
+    from batch_pipeline.defs.batch_reader import BatchReader
     from batch_pipeline.defs.build import build_definitions
     from batch_pipeline.defs.component import BatchStream
     from batch_pipeline.defs.names import batches_of, partitions_of
-    from batch_pipeline.defs.reader import BatchReader
     from batch_pipeline.defs.resources import PipelineResource, SparkResource
     from batch_pipeline.model.errors import (
         AmbiguousJobError,
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
         UnknownMetaTableError,
         UnknownStreamError,
     )
-    from batch_pipeline.pipeline.read import PublishedBatches
+    from batch_pipeline.pipeline.published_batches import PublishedBatches
     from batch_pipeline.singer.parser import MessageError
 
 __all__ = [
@@ -160,10 +160,10 @@ __all__ = [
 _ERRORS = "batch_pipeline.model.errors"
 _ELSEWHERE = {
     **{name: _ERRORS for name in __all__ if name.endswith("Error")},
-    "BatchReader": "batch_pipeline.defs.reader",
+    "BatchReader": "batch_pipeline.defs.batch_reader",
     "BatchStream": "batch_pipeline.defs.component",
     "PipelineResource": "batch_pipeline.defs.resources",
-    "PublishedBatches": "batch_pipeline.pipeline.read",
+    "PublishedBatches": "batch_pipeline.pipeline.published_batches",
     "SparkResource": "batch_pipeline.defs.resources",
     "batches_of": "batch_pipeline.defs.names",
     "partitions_of": "batch_pipeline.defs.names",

@@ -17,13 +17,13 @@ from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.home import Home
 from batch_pipeline.config.stream_file import invalid_files_error, load_streams, load_valid_streams
 from batch_pipeline.inventory.database import Database, database_url, open_database
-from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
-from batch_pipeline.inventory.meta_tables.published_table import (
+from batch_pipeline.inventory.meta_tables.chained_table import (
     PublishedSources,
     is_published,
     terms_of_job,
 )
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
+from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.errors import (

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
-from batch_pipeline.model.encode import Encoded, EncodeResult
+from batch_pipeline.model.encode_request import Encoded, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.item import Item, LandedFile

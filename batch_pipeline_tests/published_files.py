@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batch_pipeline.encode.arrow_types import arrow_schema_of
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile

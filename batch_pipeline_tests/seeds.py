@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.sources import StreamTable
 from batch_pipeline.model.batch import Attempt, Batch
-from batch_pipeline.model.encode import Encoded
+from batch_pipeline.model.encode_request import Encoded
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import Column, ColumnType

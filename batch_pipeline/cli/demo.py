@@ -73,7 +73,7 @@ def demo(reset: bool) -> None:
 
 def _forget(pipeline: "Pipeline") -> None:
     from batch_pipeline.config.stream_file import load_streams
-    from batch_pipeline.defs.instance.home import forget_stream
+    from batch_pipeline.defs.instance.dagster_home import forget_stream
 
     folder = pipeline.home.path / "demo"
     with pipeline.home.lock("batch-pipeline demo --reset"):

@@ -61,7 +61,7 @@ def dev(port: int) -> None:
 
 def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]":
     """Start database, Spark and Dagster, in this order."""
-    from batch_pipeline.defs.instance.home import close_abandoned_runs, open_instance
+    from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, open_instance
     from batch_pipeline.defs.instance.servers import DagsterServers
 
     with err.status("starting the database"):
@@ -101,14 +101,14 @@ def embedded_database(pipeline: "Pipeline") -> "list[Service]":
 def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]":
     """Return the address of the Spark that runs share: configured, or started by this command."""
     from batch_pipeline.defs.instance.servers import Service
-    from batch_pipeline.spark.class_data import build_meanwhile
-    from batch_pipeline.spark.connect import SparkConnectServer
+    from batch_pipeline.spark.class_data_archive import build_meanwhile
     from batch_pipeline.spark.session import (
         SparkSettings,
         close_session,
         open_session,
         warm_up,
     )
+    from batch_pipeline.spark.spark_connect import SparkConnectServer
 
     if pipeline.settings.spark_remote is not None:
         return pipeline.settings.spark_remote.get_secret_value(), []

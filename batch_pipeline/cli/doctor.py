@@ -47,7 +47,7 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
     given = [name for name, value in table.items() if value is not None]
     if meta_table is None and given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} needs --meta-table.")
-    from batch_pipeline.cli.findings import diagnose
+    from batch_pipeline.cli.doctor_checks import diagnose
 
     job = table.pop("job") or "doctor"
     terms = None if meta_table is None else _terms(meta_table, job, table)
@@ -65,7 +65,7 @@ def doctor(meta_table: str | None, as_json: bool, **table: str | None) -> None:
 
 def _terms(meta_table: str, job: str, table: dict[str, Any]) -> "SourceTerms":
     from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-    from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED_COLUMNS, is_published
+    from batch_pipeline.inventory.meta_tables.chained_table import PUBLISHED_COLUMNS, is_published
     from batch_pipeline.inventory.meta_tables.sources import SourceTerms
     from batch_pipeline.inventory.meta_tables.watermarks import SettleBy
     from batch_pipeline.model.filter import parse_filter

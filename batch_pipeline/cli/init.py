@@ -53,7 +53,7 @@ def init(
         text_of,
         this_machine,
     )
-    from batch_pipeline.defs.project import write_project
+    from batch_pipeline.defs.scaffold import write_project
 
     there = Path(os.path.normpath(folder.expanduser().absolute()))
     with err.status("inspecting the files"):

@@ -28,7 +28,7 @@ def files(stream: str, as_json: bool) -> None:
     Example:
       batch-pipeline files orders
     """
-    from batch_pipeline.pipeline.read import InventoryBatches
+    from batch_pipeline.pipeline.published_batches import InventoryBatches
 
     with opened() as pipeline:
         name = pipeline.stream(stream).name
@@ -161,7 +161,7 @@ def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
     Example:
       batch-pipeline pack executors.tar.gz --with my_transforms
     """
-    from batch_pipeline.spark.packed_archive import build_archive
+    from batch_pipeline.spark.executor_archive import build_archive
 
     file = file.absolute()
     note = build_archive(file, added)

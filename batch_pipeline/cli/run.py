@@ -35,11 +35,11 @@ from batch_pipeline.model.errors import JobPausedError, LandingTroubleError, Pip
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Source, Stream
-from batch_pipeline.pipeline.idle import RunResult, Work, find_work
+from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
-    from batch_pipeline.defs.in_process import ReprocessResult, ReprocessSelection
+    from batch_pipeline.defs.in_process_runs import ReprocessResult, ReprocessSelection
 
 
 @click.command()
@@ -89,7 +89,7 @@ def run_streams(
         from batch_pipeline.spark.session import start_session
 
         start_session(pipeline.spark)  # its JVM starts during the imports
-    from batch_pipeline.defs.in_process import open_exclusively, run_until_idle
+    from batch_pipeline.defs.in_process_runs import open_exclusively, run_until_idle
 
     with open_exclusively(pipeline, command) as instance:
         return list(run_until_idle(pipeline, streams, instance))
@@ -261,8 +261,8 @@ def reprocess(
     Example:
       batch-pipeline reprocess orders --all --dry-run
     """
-    from batch_pipeline.defs.in_process import open_exclusively, open_shared, select_batches
-    from batch_pipeline.defs.in_process import reprocess as do_it
+    from batch_pipeline.defs.in_process_runs import open_exclusively, open_shared, select_batches
+    from batch_pipeline.defs.in_process_runs import reprocess as do_it
 
     if (batch and everything) or not (batch or everything or any(published.values())):
         raise click.UsageError("Choose: --batch BATCHES, --all, --since TIME or --until TIME.")

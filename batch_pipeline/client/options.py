@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
-from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED_COLUMNS, is_published
+from batch_pipeline.inventory.meta_tables.chained_table import PUBLISHED_COLUMNS, is_published
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, SourceTerms
 from batch_pipeline.inventory.meta_tables.watermarks import SettleBy
 from batch_pipeline.model.errors import InvalidValueError

@@ -16,7 +16,7 @@ from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, batches_of
 from batch_pipeline.defs.runs import reporting_runs
 from batch_pipeline.inventory.change_feed import Cursor
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 from batch_pipeline.model.batch import Batch, BatchStatus
 from batch_pipeline.model.errors import PipelineError

@@ -27,7 +27,7 @@ from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.encode.writers.outputs import QUARANTINE_FOLDER, Output, Quarantine, open_output
 from batch_pipeline.encode.writers.part_writer import PartNames
-from batch_pipeline.model.encode import BadRecord
+from batch_pipeline.model.encode_request import BadRecord
 from batch_pipeline.model.errors import (
     BadFileError,
     SourceRefusedError,

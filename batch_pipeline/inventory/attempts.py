@@ -38,7 +38,7 @@ from batch_pipeline.inventory.tables import (
     part_file,
 )
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.model.encode import Encoded, EncodeResult
+from batch_pipeline.model.encode_request import Encoded, EncodeResult
 from batch_pipeline.model.errors import ConflictError, FencedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import ItemIdSet

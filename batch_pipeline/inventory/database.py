@@ -15,10 +15,10 @@ from batch_pipeline.inventory.job_control import JobControl, RestoreCheck, RunEn
 from batch_pipeline.inventory.late_arrivals import LateArrivals
 from batch_pipeline.inventory.loads import TargetLoads
 from batch_pipeline.inventory.manifests import AttemptHistory, Manifests, PublishedBatches
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.migrate import check_revision, migrate
 from batch_pipeline.inventory.planning import PlannedBatches
-from batch_pipeline.inventory.schemas import SchemaVersions
+from batch_pipeline.inventory.schema_versions import SchemaVersions
 from batch_pipeline.inventory.status import StreamStatuses, WorkCounts
 from batch_pipeline.inventory.tables import (
     attempt,

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.connection import LOADER_IS_THERE, fetch_rows, transaction
 from batch_pipeline.inventory.manifests import ARE_REMOVED, IS_REPLACED
-from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED
+from batch_pipeline.inventory.meta_tables.chained_table import PUBLISHED
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
 from batch_pipeline.inventory.tables import (
     HAS_LOAD,

@@ -13,7 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.model.encode import EncodeCallbacks, Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import (
+    EncodeCallbacks,
+    Encoded,
+    EncodeRequest,
+    EncodeResult,
+)
 from batch_pipeline.model.errors import (
     BadFileError,
     BatchDataError,
@@ -42,7 +47,7 @@ from batch_pipeline.model.stream import Stream
 if TYPE_CHECKING:
     from batch_pipeline.inventory.attempts import FencedAttempts
     from batch_pipeline.inventory.meta_tables.sources import StreamTable
-    from batch_pipeline.inventory.schemas import SchemaVersions
+    from batch_pipeline.inventory.schema_versions import SchemaVersions
     from batch_pipeline.storage.part_storage import PartFileStorage
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from batch_pipeline.storage.verification import manifest_file_problem, size_prob
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database
-    from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+    from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
     from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 
 BatchCheck = Callable[[PublishedBatch], Iterable[str]]  # returns the problems of a batch

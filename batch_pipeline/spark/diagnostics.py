@@ -28,7 +28,7 @@ from batch_pipeline.model.errors import (
     TasksLostError,
 )
 from batch_pipeline.spark.driver import runs_in_driver
-from batch_pipeline.spark.packed_archive import (
+from batch_pipeline.spark.executor_archive import (
     ARCHIVE_FOLDER,
     TASK_DISTRIBUTIONS,
     package_digest,
@@ -424,7 +424,7 @@ def make_probe(extra_modules: Sequence[str] = ()) -> Callable[[int], str]:
         if not missing:
             try:
                 importlib.import_module(task_module)
-                packed_archive = importlib.import_module("batch_pipeline.spark.packed_archive")
+                packed_archive = importlib.import_module("batch_pipeline.spark.executor_archive")
                 digest = packed_archive.package_digest()
             except ImportError as error:
                 import_error = str(error)

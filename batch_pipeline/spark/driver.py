@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from batch_pipeline.model.errors import SparkUnavailableError
+from batch_pipeline.spark.executor_archive import ARCHIVE_FOLDER, check_archive
 from batch_pipeline.spark.java import (
     JVM_OPTIONS,
     archive_options,
@@ -27,7 +28,6 @@ from batch_pipeline.spark.java import (
     spark_home,
     write_file,
 )
-from batch_pipeline.spark.packed_archive import ARCHIVE_FOLDER, check_archive
 
 APP_NAME = "batch-pipeline"
 LOOPBACK = "127.0.0.1"

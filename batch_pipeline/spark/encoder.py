@@ -19,7 +19,7 @@ from batch_pipeline.encode.task import (
     without_part_files,
 )
 from batch_pipeline.encode.writers.part_writer import remove
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import InvariantError, StorageUnavailableError
 from batch_pipeline.model.record_rules import OnBadFile
 from batch_pipeline.model.schema import Misfit, RecordSchema, joined, needed

@@ -19,7 +19,7 @@ from batch_pipeline.encode.readers.arrow_values import columns_from_schema
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.spark.packed_archive import with_archive
+from batch_pipeline.spark.executor_archive import with_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,7 +2,7 @@
 
 Such an archive holds classes that a JVM maps from a file. It serves one Java runtime and one Spark;
 the JVM checks that itself and ignores an archive that does not fit. A session also starts without
-one; `class_data` builds it. This module neither imports nor starts Spark.
+one; `class_data_archive` builds it. This module neither imports nor starts Spark.
 """
 
 import hashlib

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConflictError, PipelineError, SparkUnavailableError
 from batch_pipeline.spark import driver
-from batch_pipeline.spark.connect import ConnectSession, without_session_id
 from batch_pipeline.spark.diagnostics import (
     check_executors,
     diagnose_engine_error,
@@ -33,7 +32,8 @@ from batch_pipeline.spark.diagnostics import (
     has_executors,
     is_stopped,
 )
-from batch_pipeline.spark.packed_archive import with_archive
+from batch_pipeline.spark.executor_archive import with_archive
+from batch_pipeline.spark.spark_connect import ConnectSession, without_session_id
 
 if TYPE_CHECKING:
     import pyarrow as pa

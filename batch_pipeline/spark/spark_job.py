@@ -14,7 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from batch_pipeline.encode.cancellation import CancellationFlag
-from batch_pipeline.model.encode import EncodeCallbacks
+from batch_pipeline.model.encode_request import EncodeCallbacks
 from batch_pipeline.model.errors import ConflictError
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.spark.diagnostics import (
@@ -25,7 +25,7 @@ from batch_pipeline.spark.diagnostics import (
     is_connect,
     stop_context,
 )
-from batch_pipeline.spark.packed_archive import TaskFunction, with_archive
+from batch_pipeline.spark.executor_archive import TaskFunction, with_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError
 from batch_pipeline.encode.task import TaskReport, TaskSpec, without_part_files
 from batch_pipeline.encode.writers.part_writer import remove
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, PipelineError, TransformError
 from batch_pipeline.model.record_rules import Evolution
@@ -38,8 +38,8 @@ from batch_pipeline.spark.encoder import (
     raise_task_errors,
     task_failed_error,
 )
+from batch_pipeline.spark.executor_archive import with_archive
 from batch_pipeline.spark.frames import frame_columns, frame_schema
-from batch_pipeline.spark.packed_archive import with_archive
 from batch_pipeline.spark.spark_job import SparkJobRunner, task_frame
 from batch_pipeline.spark.task_planning import TaskInput
 from batch_pipeline.spark.transform_tasks import (

@@ -45,7 +45,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.packed_archive import TaskFunction
+from batch_pipeline.spark.executor_archive import TaskFunction
 
 # Spark passes on only the text of a task's error. The driver recognizes these beginnings in it.
 FILE_CHANGED = "batch-pipeline: file changed while it was read"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.spark.connect import SparkConnectServer
+from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox

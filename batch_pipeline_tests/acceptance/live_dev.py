@@ -115,7 +115,7 @@ class LiveDev:
         for process in self.sandbox.processes():
             with suppress(psutil.Error):
                 line = " ".join(process.cmdline())
-                if all(word in line for word in words) and "guardian.py" not in line:
+                if all(word in line for word in words) and "run_while_parent_lives.py" not in line:
                     found.append(process)
         return found
 

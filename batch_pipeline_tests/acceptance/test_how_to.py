@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import batch_pipeline
-from batch_pipeline.spark.connect import SparkConnectServer
+from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
@@ -130,7 +130,7 @@ RUN_BY_OTHERS = {
     "handle_failures": "docs/test_code_blocks.py",
     "monitor": "docs/test_operating_pages.py",
     "move_from_pybatchintory": "test_from_pybatchintory.py",
-    "read_batches": "pipeline/test_read.py and defs/test_reader.py",
+    "read_batches": "pipeline/test_published_batches.py and defs/test_batch_reader.py",
     "transform_with_pyspark": "spark/test_transform.py",
 }
 

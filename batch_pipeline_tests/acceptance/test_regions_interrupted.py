@@ -12,7 +12,7 @@ import pytest
 
 from batch_pipeline.config.home import Home
 from batch_pipeline.config.stream_file import read_stream_file
-from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.defs.names import batches_key
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline_tests.acceptance.regions import (

@@ -13,8 +13,8 @@ CALLS = {"eval", "exec", "compile", "__import__", "mktemp", "PyExtensionType", "
 ALLOWED = {
     # The bytes are a function of this package: the driver pickles it, Spark carries it to the
     # executors of the same session, as it carries all code. Nobody else's bytes come this way.
-    ("spark/packed_archive.py", "cloudpickle"),
-    ("spark/packed_archive.py", "pickle"),
+    ("spark/executor_archive.py", "cloudpickle"),
+    ("spark/executor_archive.py", "pickle"),
     # The stream maps of a stream file, which its owner writes: their syntax tree is checked node by
     # node, and the text is put together from known parts; names of columns are values in it.
 }

@@ -19,7 +19,7 @@ import yaml
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.backfill import Backfill, Selection

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from batch_pipeline.defs.instance.home import prepare_dagster_home
+from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
 from batch_pipeline_tests.acceptance.graphql import answers, ask
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import wait_until

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_uri

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_pipeline.model.encode import EncodeResult
+from batch_pipeline.model.encode_request import EncodeResult
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import RecordSchema

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
-from batch_pipeline.spark.packed_archive import NOTE_NAME, ArchiveNote, check_archive
+from batch_pipeline.spark.executor_archive import NOTE_NAME, ArchiveNote, check_archive
 
 IMPORTS = """
 import importlib, sys

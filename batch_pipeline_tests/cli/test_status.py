@@ -26,7 +26,7 @@ from dagster._core.scheduler.instigation import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from batch_pipeline.cli import cli, console
-from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsScene

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from batch_pipeline.model.batch import Batch
-from batch_pipeline.model.encode import Encoded
+from batch_pipeline.model.encode_request import Encoded
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.storage.part_storage import PartFileStorage

@@ -18,7 +18,7 @@ from batch_pipeline.cli import cli
 from batch_pipeline.cli.run import report_failures
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.in_process import run_until_idle
+from batch_pipeline.defs.in_process_runs import run_until_idle
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.resources import PipelineResource
@@ -225,7 +225,8 @@ def test_resource_tells_where_and_who_but_no_secret(
 
 
 def test_definitions_of_local_streams_do_not_import_dagster_aws() -> None:
-    code = "import sys; import batch_pipeline.defs.in_process; print('dagster_aws' in sys.modules)"
+    module = "batch_pipeline.defs.in_process_runs"
+    code = f"import sys; import {module}; print('dagster_aws' in sys.modules)"
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -8,7 +8,7 @@ import pytest
 from dagster_pyspark import PySparkResource
 
 from batch_pipeline import PipelineResource, SparkResource, build_definitions, describe_stream
-from batch_pipeline.defs.reader import BatchReader
+from batch_pipeline.defs.batch_reader import BatchReader
 from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError

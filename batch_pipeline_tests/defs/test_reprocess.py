@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_pipeline.defs.in_process import select_batches
+from batch_pipeline.defs.in_process_runs import select_batches
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import everything, publish

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags
+from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, command_run_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, register_job
 from batch_pipeline.model.batch import AttemptStatus, BatchStatus, late_key
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges

@@ -17,7 +17,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.home import open_instance, prepare_dagster_home
+from batch_pipeline.defs.instance.dagster_home import open_instance, prepare_dagster_home
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
 from batch_pipeline.defs.names import (
     MAX_RETRIES_TAG,

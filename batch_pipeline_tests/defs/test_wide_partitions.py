@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.in_process import select_batches
+from batch_pipeline.defs.in_process_runs import select_batches
 from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, loaded_key
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database

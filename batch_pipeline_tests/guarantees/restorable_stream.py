@@ -19,7 +19,7 @@ from psycopg import sql
 from batch_pipeline.app import Pipeline
 from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode

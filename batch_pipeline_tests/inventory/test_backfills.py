@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.backfill import Backfill, Selection

@@ -10,7 +10,7 @@ import pytest
 from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.model.encode import Encoded, EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import Encoded, EncodeRequest, EncodeResult
 from batch_pipeline.model.errors import DatabaseUnreachableError, RetryableError
 from batch_pipeline.model.item import Item, Registered
 from batch_pipeline.model.location import to_uri

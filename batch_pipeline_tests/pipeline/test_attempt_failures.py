@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.model.batch import Attempt, BatchState
-from batch_pipeline.model.encode import BadRecord
+from batch_pipeline.model.encode_request import BadRecord
 from batch_pipeline.model.errors import (
     BadFileError,
     BatchDataError,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
-from batch_pipeline.model.encode import BadRecord
+from batch_pipeline.model.encode_request import BadRecord
 from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline.model.record_rules import RESCUED, BadRecordRules, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.spark.connect import SparkConnectServer
+from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.regression.home_0_1_0 import Home, restore
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.encode.task import TaskSpec, encode_items
-from batch_pipeline.model.encode import EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.encoder import combine_reports, raise_task_errors

@@ -30,7 +30,7 @@ from click.testing import CliRunner, Result
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline_tests.regression.snapshots import DATA
 
 _MADE = DATA / "home_0_1_0"

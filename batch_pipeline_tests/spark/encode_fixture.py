@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from batch_pipeline.model.encode import EncodeCallbacks, EncodeRequest, EncodeResult
+from batch_pipeline.model.encode_request import EncodeCallbacks, EncodeRequest, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_path, to_uri
@@ -21,9 +21,9 @@ from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
-from batch_pipeline.spark.connect import SparkConnectServer
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.session import SparkSettings, close_session, open_session
+from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.factories import CONTEXT
 from batch_pipeline_tests.storage_roots import content
 

@@ -19,7 +19,7 @@ from batch_pipeline.spark.diagnostics import (
     missing_modules,
     process_loss_error,
 )
-from batch_pipeline.spark.packed_archive import package_digest
+from batch_pipeline.spark.executor_archive import package_digest
 
 LOST = (
     "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed "

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.model.encode import EncodeCallbacks
+from batch_pipeline.model.encode_request import EncodeCallbacks
 from batch_pipeline.model.errors import ConflictError
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.spark import spark_job, task_planning

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.encode.readers.decoded_file import ItemCutter
-from batch_pipeline.model.encode import EncodeCallbacks, EncodeResult
+from batch_pipeline.model.encode_request import EncodeCallbacks, EncodeResult
 from batch_pipeline.model.errors import ConflictError, SourceUnavailableError
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile

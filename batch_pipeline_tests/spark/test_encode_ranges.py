@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.encode.readers.decoded_file import ItemCutter
-from batch_pipeline.model.encode import EncodeResult
+from batch_pipeline.model.encode_request import EncodeResult
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile

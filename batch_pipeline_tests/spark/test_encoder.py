@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from batch_pipeline.model.encode import EncodeCallbacks
+from batch_pipeline.model.encode_request import EncodeCallbacks
 from batch_pipeline.model.errors import (
     SparkUnavailableError,
     StorageUnavailableError,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.spark.connect import SparkConnectServer
+from batch_pipeline.spark.spark_connect import SparkConnectServer
 
 pytestmark = pytest.mark.long
 
@@ -16,7 +16,7 @@ TASKS = 40
 PROGRAM = """
 import json, os, sys, threading, time
 from pathlib import Path
-from batch_pipeline.spark.connect import ConnectSession
+from batch_pipeline.spark.spark_connect import ConnectSession
 
 remote, folder, tasks = sys.argv[1], sys.argv[2], int(sys.argv[3])
 large, small = ConnectSession(remote, {}).session, ConnectSession(remote, {}).session

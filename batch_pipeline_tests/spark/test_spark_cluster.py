@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.encode import EncodeResult
+from batch_pipeline.model.encode_request import EncodeResult
 from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest
@@ -26,8 +26,8 @@ from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.spark import diagnostics, task_planning
 from batch_pipeline.spark.diagnostics import check_executors, is_stopped
 from batch_pipeline.spark.encoder import SparkEncoder
+from batch_pipeline.spark.executor_archive import build_archive
 from batch_pipeline.spark.java import JVM_OPTIONS, spark_home
-from batch_pipeline.spark.packed_archive import build_archive
 from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.acceptance.sandbox import wait_until

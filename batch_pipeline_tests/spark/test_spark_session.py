@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from batch_pipeline.model.errors import SparkUnavailableError
-from batch_pipeline.spark.connect import SparkConnectServer, without_session_id
 from batch_pipeline.spark.driver import DAEMON_MODULE
 from batch_pipeline.spark.java import archive_path, find_java_home
+from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
 
 # Not a skip mark: where there is no system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
@@ -152,7 +152,7 @@ sys.stdin.read()
 """
 
 SERVER_HELD_OPEN = """
-from batch_pipeline.spark.connect import SparkConnectServer
+from batch_pipeline.spark.spark_connect import SparkConnectServer
 SparkConnectServer(settings.home).start()
 print(json.dumps([process.pid for process in family()]), flush=True)
 sys.stdin.read()

@@ -22,9 +22,9 @@ from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._grpc.client import DagsterGrpcClient
 
 from batch_pipeline.config.home import Home
-from batch_pipeline.defs.instance.home import prepare_dagster_home
+from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
 from batch_pipeline.model.errors import RetryableError, port_in_use
-from batch_pipeline.spark.connect import GUARDIAN
+from batch_pipeline.spark.spark_connect import GUARDIAN_SCRIPT
 from batch_pipeline.storage.local import PrivateFolder
 
 _PAUSE_SECONDS = 1.0
@@ -85,7 +85,7 @@ class GuardedServer:
             # A session of its own: Ctrl-C in the terminal reaches this process only, which then
             # stops the parts in order.
             self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARDIAN), *self.command],
+                [sys.executable, "-I", "-S", str(GUARDIAN_SCRIPT), *self.command],
                 env={**self.environment, _MARK: self.mark},
                 stdin=subprocess.PIPE,
                 stdout=log,

@@ -36,7 +36,7 @@ from batch_pipeline.singer.parser import (
 )
 
 if TYPE_CHECKING:
-    from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+    from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 
 # Errors of reading a config file, which the SDK parses with `simplejson`.
 CONFIG_READ_ERRORS: tuple[type[Exception], ...] = (

@@ -27,7 +27,7 @@ from batch_pipeline.cli.target import main as target_command
 from batch_pipeline.config.home import Home
 from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.home import open_instance
+from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.defs.names import run_tags
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.pipeline import attempt, load

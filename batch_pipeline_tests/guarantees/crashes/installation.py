@@ -22,7 +22,7 @@ import yaml
 
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.spark.connect import SparkConnectServer, without_session_id
+from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Sandbox,

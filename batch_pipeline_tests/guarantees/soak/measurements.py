@@ -18,7 +18,7 @@ _MIN_SERIES = 8
 _MEBIBYTE = 2**20
 # The first whose words are all in the command line; a guardian repeats the words of its ward.
 _PARTS = (
-    ("guardians", ("guardian.py",)),
+    ("guardians", ("run_while_parent_lives.py",)),
     ("daemon", ("dagster._daemon",)),
     ("webserver", ("dagster_webserver",)),
     ("code server", ("code-server", "start")),
@@ -30,7 +30,7 @@ _PARTS = (
     ("dev", ("batch_pipeline", "dev", "--port")),
     ("runs", ("watch_orphans.py",)),  # with `tail`, how Dagster keeps what a run prints
     ("runs", ("tail", "compute_logs")),
-    ("class data archive", ("batch_pipeline.spark.class_data",)),
+    ("class data archive", ("batch_pipeline.spark.class_data_archive",)),
     ("class data archive", ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell")),
 )
 _LIVE = """

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from batch_pipeline import Batch, acquire_batch, client, inventory
 from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.inventory.meta_tables.published_table import PUBLISHED_COLUMNS, PublishedSources
+from batch_pipeline.inventory.meta_tables.chained_table import PUBLISHED_COLUMNS, PublishedSources
 from batch_pipeline.inventory.meta_tables.sources import SourceTerms
 from batch_pipeline.model.errors import (
     ConfigurationError,

@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from batch_pipeline.inventory.meta_tables.registered_table import OwnMetaTable
+from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.pipeline.restore_check import ensure_inventory_current

@@ -19,7 +19,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline.pipeline.read import InventoryBatches, StoredBatches
+from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches
 from batch_pipeline_tests.defs.defs_fixture import write_stream
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.object_store import ObjectStore

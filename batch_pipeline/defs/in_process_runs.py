@@ -16,7 +16,11 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.instance.home import close_abandoned_runs, command_run_tags, open_instance
+from batch_pipeline.defs.instance.dagster_home import (
+    close_abandoned_runs,
+    command_run_tags,
+    open_instance,
+)
 from batch_pipeline.defs.metadata import LANDING_ERROR
 from batch_pipeline.defs.names import register_job, run_tags
 from batch_pipeline.defs.partition_sync import PartitionSync
@@ -37,8 +41,8 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.pipeline.idle import RunResult
-from batch_pipeline.spark.class_data import build_later
+from batch_pipeline.pipeline.pending_work import RunResult
+from batch_pipeline.spark.class_data_archive import build_later
 from batch_pipeline.spark.session import end_session, open_in_background
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

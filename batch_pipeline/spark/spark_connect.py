@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from batch_pipeline.model.errors import InvalidValueError, SparkUnavailableError
 from batch_pipeline.spark import driver
+from batch_pipeline.spark.executor_archive import attach_archive, check_archive
 from batch_pipeline.spark.java import write_file
-from batch_pipeline.spark.packed_archive import attach_archive, check_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 5
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
-GUARDIAN = Path(__file__).with_name("guardian.py")
+GUARDIAN_SCRIPT = Path(__file__).with_name("run_while_parent_lives.py")
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SESSION_PARAMETER = "session_id"
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
@@ -264,7 +264,7 @@ class SparkConnectServer:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARDIAN), *command],
+                [sys.executable, "-I", "-S", str(GUARDIAN_SCRIPT), *command],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=log,

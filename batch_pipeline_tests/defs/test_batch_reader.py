@@ -7,7 +7,7 @@ from batch_pipeline import BatchReader, batches_of, partitions_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.docs.pages import blocks
-from batch_pipeline_tests.pipeline.test_read import Published, ids
+from batch_pipeline_tests.pipeline.test_published_batches import Published, ids
 
 READ: list[tuple[tuple[str, ...], list[int]]] = []
 

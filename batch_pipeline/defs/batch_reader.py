@@ -17,7 +17,7 @@ from batch_pipeline.defs.names import batches_of, partitions_of
 from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.pipeline.read import (
+from batch_pipeline.pipeline.published_batches import (
     BatchSource,
     InventoryBatches,
     PublishedBatches,

@@ -9,7 +9,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
-from batch_pipeline.pipeline.idle import RunResult, Work, find_work
+from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 from batch_pipeline_tests.seeds import claimed, execute, register

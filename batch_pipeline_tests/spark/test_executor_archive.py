@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.spark.packed_archive import (
+from batch_pipeline.spark.executor_archive import (
     NOTE_NAME,
     ArchiveNote,
     build_archive,

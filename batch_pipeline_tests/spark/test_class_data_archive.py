@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batch_pipeline.spark import class_data
+from batch_pipeline.spark import class_data_archive
 from batch_pipeline.spark.java import archive_options, archive_path, find_java_home
 
 
@@ -61,7 +61,7 @@ def builders() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and class_data.__name__ in child.cmdline()
+        if child.status() != psutil.STATUS_ZOMBIE and class_data_archive.__name__ in child.cmdline()
     ]
 
 
@@ -70,12 +70,12 @@ def test_build_later_starts_nothing_with_an_archive_or_while_one_is_built(
     tmp_path: Path, suffix: str
 ) -> None:
     write_archive(archive_path(find_java_home(tmp_path, os.environ)).with_suffix(suffix))
-    class_data.build_later(tmp_path)
+    class_data_archive.build_later(tmp_path)
     assert builders() == []
 
 
 def test_build_meanwhile_leaves_no_process(tmp_path: Path) -> None:
-    with class_data.build_meanwhile(tmp_path):
+    with class_data_archive.build_meanwhile(tmp_path):
         assert len(builders()) == 1
     assert builders() == []
 
@@ -83,8 +83,8 @@ def test_build_meanwhile_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_build_later_builds_once_in_a_process_that_ends(tmp_path: Path) -> None:
     archive = archive_path(find_java_home(tmp_path, os.environ))
-    class_data.build_later(tmp_path)
-    class_data.build_later(tmp_path)
+    class_data_archive.build_later(tmp_path)
+    class_data_archive.build_later(tmp_path)
     (builder,) = builders()
     assert builder.wait(300) == 0
     assert archive.stat().st_size > 50 * 2**20
