@@ -1,4 +1,4 @@
-"""Run one command for as long as the parent process lives; started as a script.
+"""Run one command for as long as the parent process lives: `start` runs this module as a script.
 
 A server that a killed process leaves behind would keep its port and its memory, and no handler runs
 on SIGKILL. So the parent holds the other end of the guardian's standard input: when that closes, by
@@ -14,7 +14,31 @@ import sys
 import threading
 import time
 
+TYPE_CHECKING = False  # typing is not imported either
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
 GRACE_SECONDS = 10
+
+
+def start(
+    command: "Sequence[str]", environment: "Mapping[str, str]", log: "Path"
+) -> "subprocess.Popen[bytes]":
+    """Start a command and its guardian, and return the guardian's process.
+
+    Closing its standard input ends the command. The log gets the output of the command and is
+    truncated first.
+    """
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__, *command],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C in the terminal reaches the parent only, which decides
+        )
 
 
 def main(command: list[str]) -> int:

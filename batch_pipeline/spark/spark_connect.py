@@ -10,7 +10,6 @@ import random
 import secrets
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from batch_pipeline.model.errors import InvalidValueError, SparkUnavailableError
-from batch_pipeline.spark import driver
+from batch_pipeline.spark import driver, run_while_parent_lives
 from batch_pipeline.spark.executor_archive import attach_archive, check_archive
 from batch_pipeline.spark.java import write_file
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 5
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
-GUARDIAN_SCRIPT = Path(__file__).with_name("run_while_parent_lives.py")
 _SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SESSION_PARAMETER = "session_id"
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
@@ -262,15 +260,7 @@ class SparkConnectServer:
         conf |= _listen_conf(port)
         command = driver.driver_command(scratch, conf, "--class", _SERVER_CLASS)
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARDIAN_SCRIPT), *command],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # without this terminal's Ctrl-C: the owner decides
-            )
+        return run_while_parent_lives.start(command, environment, self.log)
 
     def _wait_until_ready(self, guardian: "subprocess.Popen[bytes]") -> None:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS

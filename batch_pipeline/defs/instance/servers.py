@@ -24,7 +24,7 @@ from dagster._grpc.client import DagsterGrpcClient
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
 from batch_pipeline.model.errors import RetryableError, port_in_use
-from batch_pipeline.spark.spark_connect import GUARDIAN_SCRIPT
+from batch_pipeline.spark import run_while_parent_lives
 from batch_pipeline.storage.local import PrivateFolder
 
 _PAUSE_SECONDS = 1.0
@@ -81,17 +81,8 @@ class GuardedServer:
 
     def start(self) -> None:
         """Start it, once."""
-        with self.log.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal reaches this process only, which then
-            # stops the parts in order.
-            self._guardian = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARDIAN_SCRIPT), *self.command],
-                env={**self.environment, _MARK: self.mark},
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        environment = {**self.environment, _MARK: self.mark}
+        self._guardian = run_while_parent_lives.start(self.command, environment, self.log)
 
     @property
     def exit_code(self) -> int | None:
