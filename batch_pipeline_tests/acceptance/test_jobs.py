@@ -218,8 +218,8 @@ def test_jobs_of_the_library_show_weights_as_plain_numbers(
         for job in (1, 2):
             execute(database, statement, job=job)
     shown = table_sandbox.output_of("jobs")
-    assert "waiting  batches: 1, items: 4, weight 3,000\n" in shown
-    assert "waiting  batches: 1, items: 4, 2.9 KiB\n" in shown
+    assert "waiting     batches: 1, items: 4, weight 3,000\n" in shown
+    assert "waiting     batches: 1, items: 4, 2.9 KiB\n" in shown
 
 
 def _tick(sensor: dg.SensorDefinition) -> object:

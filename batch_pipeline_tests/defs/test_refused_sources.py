@@ -25,7 +25,7 @@ from batch_pipeline.pipeline.attempt import EncodeContext
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import Step, TinyEncoder
-from batch_pipeline_tests.seeds import execute
+from batch_pipeline_tests.seeds import execute, query
 
 KEYS = [
     "00000001-00000003",
@@ -114,6 +114,15 @@ WITH added AS (
 INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state)
 SELECT id, job_id, 'planned' FROM added
 """
+_SPLIT = """
+WITH split AS (
+    UPDATE batch_pipeline.batch SET superseded_at = now() WHERE item_ids IS NOT NULL RETURNING *
+)
+INSERT INTO batch_pipeline.batch
+    (job_id, first_id, last_id, weight, item_count, config, item_ids, parent_id)
+SELECT job_id, first_id, last_id, weight, item_count, config, item_ids, id FROM split
+RETURNING id
+"""
 
 
 def test_late_batch_that_is_refused_stops_no_other(scene: DefsScene) -> None:
@@ -135,12 +144,11 @@ def test_late_batches_are_launched_in_a_run_of_their_own(scene: DefsScene) -> No
 
 
 def test_split_late_batch_names_its_parts(scene: DefsScene) -> None:
-    [key, *_] = _late(scene, 1)
-    statement = "UPDATE batch_pipeline.batch SET superseded_at = now() WHERE item_ids IS NOT NULL"
-    execute(scene.database, statement)
+    [key] = _late(scene, 1)
+    [(part,)] = query(scene.database, _SPLIT)
     with pytest.raises(UnknownBatchError):
         scene.batches.find(scene.database, "late-99999999")
-    with pytest.raises(BatchSupersededError, match=key):
+    with pytest.raises(BatchSupersededError, match=late_key(part)):
         scene.batches.find(scene.database, key)
 
 

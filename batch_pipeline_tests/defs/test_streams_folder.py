@@ -97,10 +97,9 @@ def test_broken_file_leaves_the_other_streams_and_is_told_in_dagster(
     assert streams_of(definitions) == {"orders"}
     told = f"{broken}:5: unknown key `max_wieght` in `batch`; did you mean `max_weight`?"
     assert caplog.messages[0].startswith(told)
-    with pytest.raises(ConfigurationError, match="Stream files that cannot be used") as failing:
+    with pytest.raises(ConfigurationError, match="max_wieght") as failing:
         tick(definitions)
-    assert str(failing.value).startswith("Invalid stream files: 1.")
-    assert told in str(failing.value)
+    assert str(failing.value).startswith(told)
 
 
 def test_changed_files_are_told_and_taken_by_a_reload(tmp_path: Path) -> None:

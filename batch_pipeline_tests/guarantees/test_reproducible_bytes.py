@@ -74,7 +74,7 @@ def test_same_files_give_the_same_bytes_in_any_order_and_on_any_number_of_cores(
     tmp_path: Path, figures: Figures, *, long_form: bool
 ) -> None:
     """Tasks run in order, reversed and in parallel; the long form adds Spark on 1 to 4 cores."""
-    files = 2_000 if long_form else 210
+    files = 2_000 if long_form else 260  # more than one task
     task = TaskFixture(tmp_path)
     for number in range(files):
         task.land(content(number))
