@@ -97,6 +97,7 @@ BLANKS = b" \t\r\n"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _UP_TO_COMMA = re.compile(rb'(?:[^",]++|' + _STRING + rb")*+", re.DOTALL)
+_BLANK = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n",]++|' + _STRING, re.DOTALL)
 # A string beside another value without a separator, which a missing quote leaves behind.
 _MISPLACED = re.compile(rb'[^[{,:\s]\s*""|""\s*[^,:}\]\s]')
@@ -155,7 +156,9 @@ def find_scalar_documents(text: bytes, start: int, stop: int) -> Spans:
     """
     spans: Spans = []
     while True:
-        start = stop - len(text[start:stop].lstrip(BLANKS))
+        # A pattern, since a slice of the rest would be copied for each scalar.
+        blank = _BLANK.match(text, start, stop)
+        start = blank.end() if blank else start
         if start == stop:
             return spans
         match = _SCALAR.match(text, start, stop)
