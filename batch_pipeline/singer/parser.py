@@ -244,7 +244,10 @@ def _convert(values: dict[str, Any], kind: type[T], number: int) -> T:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         expected, _, path = str(error).partition(" - at `$")
-        key, expected = re.sub(r"\[.*", "", path.strip(".`")), expected.partition(", got ")[0]
+        key, element, _ = path.strip(".`").partition("[")
+        expected = expected.partition(", got ")[0]
+        if element:
+            expected = f"Expected an array, each element {expected.removeprefix('Expected ')}"
         if missing := _MISSING.fullmatch(expected):
             key = f"{key}.{missing[1]}".lstrip(".")
             problem = "is missing; the message cannot be understood without it"
@@ -284,13 +287,16 @@ def _batch_message(values: dict[str, Any], number: int) -> BatchMessage:
 
 def _check_encoding(values: dict[str, Any], encoding: dict[str, Any], number: int) -> None:
     """Check the names that a BATCH message has for the encoding of its files."""
-    name = encoding.get("format")
+    if "format" not in encoding:
+        return  # the conversion reports it
+    name = encoding["format"]
     compressions = (
         *(PART_FORMATS[Format(name)].compressions if name in SINGER_FORMATS else ()),
         None,
     )
     known: dict[str, Sequence[str | None]] = {"format": SINGER_FORMATS, "compression": compressions}
-    for key, value in encoding.items():
+    for key in ("format", *encoding):  # the compressions depend on the format
+        value = encoding[key]
         if key not in known or value not in known[key]:
             expected = ", ".join(filter(None, known.get(key, known)))
             problem = f"is {abbreviate(value)}; expected {expected}"

@@ -241,11 +241,14 @@ class ObjectReader(io.RawIOBase):
         return len(data)
 
     def readall(self) -> bytes:
-        """Read the rest; the inherited method takes 8 KB at a time, which doubles the time."""
+        """Read the rest; the inherited method takes 8 KB at a time, which doubles the time.
+
+        Not in one piece: a connection that is reset loses the piece that is being read.
+        """
         rest = bytearray(max(self.facts.size_bytes - self._position, 0))
         view, done = memoryview(rest), 0
         while done < len(rest):
-            done += self.readinto(view[done:])
+            done += self.readinto(view[done : done + BUFFER_BYTES])
         return bytes(rest)
 
     def close(self) -> None:

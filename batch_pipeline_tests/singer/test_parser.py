@@ -159,7 +159,13 @@ def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
         (_batch(manifest=[]), "is empty", "manifest"),
         (_batch(manifest=["a", "a"]), "has 'a' twice", "manifest"),
         (_batch(manifest="a"), "; expected ", "manifest"),
-        (_batch(manifest=[""]), "; expected ", "manifest"),
+        (_batch(manifest=[""]), "; expected an array, each element `str`", "manifest"),
+        (_batch(encoding={"compression": "gzip"}), "is missing", "encoding.format"),
+        (
+            _batch(encoding={"compression": "gzip", "format": "csv"}),
+            "is 'csv'; expected jsonl",
+            "encoding.format",
+        ),
         (_batch(encoding={"format": "avro"}), "Set `batch_config.encoding`", "encoding.format"),
         (
             _batch(encoding={"format": "jsonl", "compression": "bz2"}),
