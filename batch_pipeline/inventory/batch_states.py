@@ -236,7 +236,7 @@ def find_partition(
     live = [batch_from_row(row) for row in rows if row.superseded_at is None]
     if live:  # lists of ids may have the same first and last id
         return live[-1]
-    parts = _live_parts(connection, rows[0]) if rows else ()
+    parts = [part for row in rows for part in _live_parts(connection, row)]
     if not parts:
         raise UnknownBatchError.of_partition(stream, key)
     raise BatchSupersededError(stream, key, tuple(map(label_from_row, parts)))

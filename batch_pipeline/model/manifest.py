@@ -31,6 +31,7 @@ from batch_pipeline.model.schema import RecordSchema
 _T = TypeVar("_T")
 VERSION = 1  # of the form of an origin
 MAX_BYTES = 64 * 2**20  # of a manifest file that is read
+_MAX_TEXT = 4_096  # characters of a text in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +224,7 @@ def stream_of(text: bytes, name: str) -> str:
     """
     with _refuse_other_forms(name):
         written = json.loads(text, parse_constant=_reject_constant)
-        return _typed(str, written["inventory"]["job"]["stream"])
+        return _text(written["inventory"]["job"]["stream"])
 
 
 def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Manifest]:
@@ -265,14 +266,14 @@ def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Mani
             records_quarantined=_number(records["quarantined"]),
         )
         job = origin["job"]
-        return _typed(str, job["stream"]), JobKind(job["kind"]), manifest
+        return _text(job["stream"]), JobKind(job["kind"]), manifest
 
 
 def _read_batch(written: Mapping[str, Any]) -> Batch:
-    key, planned = _typed(str, written["batch_id"]), written["inventory"]["batch"]
+    key, planned = _text(written["batch_id"]), written["inventory"]["batch"]
     return Batch(
         id=0,
-        job=_typed(str, written["stream"]),
+        job=_text(written["stream"]),
         id_range=parse_partition_key(key),
         weight=_number(planned["weight"]),
         count=_number(planned["count"]),
@@ -284,10 +285,10 @@ def _read_batch(written: Mapping[str, Any]) -> Batch:
 def _read_part_files(entries: Any, root: str) -> tuple[PartFile, ...]:
     return tuple(
         PartFile(
-            uri=join_uri(root, _typed(str, entry["uri"]).rsplit("/", 1)[-1]),
+            uri=join_uri(root, _text(entry["uri"]).rsplit("/", 1)[-1]),
             records=_number(entry["records"]),
             size_bytes=_number(entry["size_bytes"]),
-            sha256=_typed(str, entry["sha256"]),
+            sha256=_text(entry["sha256"]),
         )
         for entry in _typed(list, entries)
     )
@@ -301,13 +302,23 @@ def _refuse_other_forms(name: str) -> Iterator[None]:
     except KeyError as error:
         raise ManifestUnfitError(name, f"it has no {str(error)[:100]}") from error
     except (AttributeError, InvalidValueError, RecursionError, TypeError, ValueError) as error:
-        raise ManifestUnfitError(name, str(error)[:200]) from error
+        raise ManifestUnfitError(
+            name, f"it is not in the form of a manifest: {str(error)[:200]}"
+        ) from error
 
 
 def _typed(kind: type[_T], value: Any) -> _T:
     if type(value) is not kind:
         raise TypeError(f"{str(value)[:100]!r} is not of type {kind.__name__}")
     return value
+
+
+def _text(value: Any) -> str:
+    text = _typed(str, value)
+    text.encode()  # raises ValueError for half of a surrogate pair
+    if len(text) > _MAX_TEXT or "\0" in text:
+        raise ValueError(f"{text[:100]!r} is longer than {_MAX_TEXT:,} characters, or contains NUL")
+    return text
 
 
 def _number(value: Any, *, least: int = 0) -> int:

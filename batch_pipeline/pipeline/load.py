@@ -146,16 +146,17 @@ def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -
 
     `held_up` has the jobs whose batches wait for one that failed.
     """
+    problems = [_problem(context, one) for one in group]  # once, not for each attempt
     settled: set[UUID] = set()
-    if len(group) > 1 and not any(_problem(context, one) for one in group):
+    if len(group) > 1 and not any(problems):
         settled = yield from _try_together(context, group)
-    for one in group:
+    for one, problem in zip(group, problems, strict=True):
         if one.manifest.token in settled:
             continue
         if one.manifest.batch.job in held_up:
             yield Outcome(loading=one)
             continue
-        outcome = _load_one(context, one)
+        outcome = _load_one(context, one, problem)
         if outcome.error is not None and context.in_order:
             held_up.add(one.manifest.batch.job)
         yield outcome
@@ -177,11 +178,11 @@ def _try_together(
     return settled
 
 
-def _load_one(context: LoadContext, one: Loading) -> Outcome:
+def _load_one(context: LoadContext, one: Loading, problem: str | None) -> Outcome:
     error: PipelineError | None = None
     for _ in range(context.attempts):
         try:
-            (outcome,) = _attempt(context, [one])
+            (outcome,) = _attempt(context, [one], problem)
         except (ConfigurationError, ConflictError, RetryableError):
             raise
         except PipelineError as raised:
@@ -193,8 +194,13 @@ def _load_one(context: LoadContext, one: Loading) -> Outcome:
     return Outcome(loading=one, error=error)
 
 
-def _attempt(context: LoadContext, group: Sequence[Loading]) -> Iterator[Outcome]:
-    """Claim generations and load them together; record each when it is acknowledged."""
+def _attempt(
+    context: LoadContext, group: Sequence[Loading], problem: str | None = None
+) -> Iterator[Outcome]:
+    """Claim generations and load them together; record each when it is acknowledged.
+
+    `problem` describes what is wrong with the files of a single generation.
+    """
     stream, target = context.stream.name, context.target
     with context.loads.claim(stream, target, group, run_id=context.run_id, lease=LEASE) as claim:
         wanted = () if claim is None else claim.loadings
@@ -206,7 +212,7 @@ def _attempt(context: LoadContext, group: Sequence[Loading]) -> Iterator[Outcome
             return
         running = claim.load
         try:
-            with closing(_acknowledged(context, wanted)) as acknowledged:
+            with closing(_acknowledged(context, wanted, problem)) as acknowledged:
                 for number, loaded in enumerate(acknowledged):
                     failpoint("load.acknowledged")
                     following = wanted[number + 1] if number + 1 < len(wanted) else None
@@ -220,9 +226,10 @@ def _attempt(context: LoadContext, group: Sequence[Loading]) -> Iterator[Outcome
             raise
 
 
-def _acknowledged(context: LoadContext, wanted: Sequence[Loading]) -> Generator[Loaded, None, None]:
-    """Load generations; several together were verified before."""
-    if len(wanted) == 1 and (problem := _problem(context, wanted[0])) is not None:
+def _acknowledged(
+    context: LoadContext, wanted: Sequence[Loading], problem: str | None
+) -> Generator[Loaded, None, None]:
+    if problem is not None:
         unloaded = Unloaded(
             target=context.target, stream=context.stream.name, batch=wanted[0].label
         )

@@ -37,7 +37,7 @@ def verdict(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:
 
 
 def test_checks_of_a_stream_without_published_batches_pass_and_say_so(scene: DefsScene) -> None:
-    """Expect every check to pass, those of batches because there is nothing to judge."""
+    """Expect every check to pass, those of batches because nothing is published."""
     found = answers(scene)
     assert failed(found) == []
     assert sorted(found) == [

@@ -208,6 +208,10 @@ def test_file_in_another_form_is_refused(text: bytes, problem: str) -> None:
 
 def test_stream_of_a_manifest_file_is_read_or_refused() -> None:
     assert stream_of(manifest_file_text(written()).encode(), NAME) == "orders"
-    for text in (b'{"inventory": {"job": {"stream": 7}}}', b"no JSON"):
-        with pytest.raises(ManifestUnfitError):
+    for stream in (7, "a" * 4_097, "a\0b", "\ud800"):
+        text = json.dumps({"inventory": {"job": {"stream": stream}}}).encode()
+        with pytest.raises(ManifestUnfitError) as refused:
             stream_of(text, NAME)
+        assert len(str(refused.value)) < 400
+    with pytest.raises(ManifestUnfitError):
+        stream_of(b"no JSON", NAME)

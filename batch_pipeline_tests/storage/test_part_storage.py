@@ -17,6 +17,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline.model.manifest import ManifestUnfitError
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import together
@@ -200,3 +201,11 @@ def test_point_to_where_files_have_one_name_only_gives_the_pointer(
     uri = _storage(tmp_path).point_to(manifest())
     assert json.loads(content(uri)) == manifest().to_json()
     assert _files(tmp_path) == [POINTER]
+
+
+def test_manifest_file_above_the_limit_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests/orders.json").write_bytes(b"x" * 11)
+    assert _storage(tmp_path).read_manifest("orders.json", 11) == b"x" * 11
+    with pytest.raises(ManifestUnfitError, match="more than 10 bytes"):
+        _storage(tmp_path).read_manifest("orders.json", 10)
