@@ -88,7 +88,7 @@ def plan(
     from batch_pipeline.config.backfill_form import BackfillForm
     from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
-    given = [name for name, value in of_backfill.items() if value]
+    given = [name for name, value in of_backfill.items() if value not in (None, False, ())]
     if backfill is None and given:
         option = given[0].removesuffix("s").replace("_", "-")
         raise click.UsageError(f"--{option} needs --backfill NAME.")

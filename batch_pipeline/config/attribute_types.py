@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -218,19 +219,21 @@ def _config(value: Any) -> Any:
     if not isinstance(value, dict):
         raise refusal("is not a mapping; expected the keys of the target's configuration")
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value)
     except (TypeError, ValueError) as error:
-        problem = f"cannot be written as JSON ({error})"
-        raise refusal(f"{problem}; put dates in quotes, and omit NaN and infinity") from error
+        raise refusal(f"cannot be written as JSON ({error}); put dates in quotes") from error
     return _without_secrets(value, ())
 
 
 def _without_secrets(value: Any, path: tuple[str, ...]) -> Any:
-    """Return a configuration with its variables written as `$NAME`; refuse secrets."""
+    """Return a configuration with its variables written as `$NAME`; refuse secrets and NaN."""
     if isinstance(value, dict):
         return {str(key): _without_secrets(one, (*path, str(key))) for key, one in value.items()}
     if isinstance(value, list):
         return [_without_secrets(one, path) for one in value]
+    if isinstance(value, float) and not isfinite(value):
+        problem = f"has a number that is not finite at {'.'.join(path)}"
+        raise refusal(f"{problem}; write a finite one, or omit the key")
     if not isinstance(value, str) or not value:
         return value
     variable = variable_in(value)

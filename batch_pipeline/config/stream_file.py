@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -61,16 +61,29 @@ class Document:
     value: Any
     root: yaml.Node | None = None
     duplicates: tuple[Problem, ...] = ()
+    _entries: dict[int, dict[str, tuple[yaml.Node, yaml.Node]]] = field(default_factory=dict)
 
     def line(self, path: Sequence[Hashable], *, of_key: bool = False) -> int:
         """Return the line of a value (or its key), or of its nearest ancestor in the text."""
         node, key_line = self.root, 1
         for key in path:
-            key_node, node = _child(node, key)
+            key_node, node = self._child(node, key)
             if key_node is None:
                 return key_line
             key_line = _line(key_node)
         return key_line if of_key or node is None else _line(node)
+
+    def _child(
+        self, node: yaml.Node | None, key: Hashable
+    ) -> tuple[yaml.Node | None, yaml.Node | None]:
+        """Return the key and the value of an entry; of a list, the entry itself twice."""
+        if isinstance(node, yaml.MappingNode):
+            if id(node) not in self._entries:  # once, since a file may have very many problems
+                self._entries[id(node)] = {str(pair[0].value): pair for pair in node.value}
+            return self._entries[id(node)].get(str(key), (None, None))
+        if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            return node.value[key], node.value[key]
+        return None, None
 
 
 def read_stream_file(path: Path) -> Stream:
@@ -443,6 +456,8 @@ def _duplicates(node: yaml.Node) -> Iterator[Problem]:
     """Yield the keys that are given twice. The later one counts, as it does in the value."""
     first_lines: dict[str, int] = {}
     for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.tag == "tag:yaml.org,2002:merge":
+            continue  # PyYAML takes several `<<`
         name, line = str(key.value), _line(key)
         if name in first_lines:
             yield Problem(line, f"`{name}` is given twice (first on line {first_lines[name]})")
@@ -453,16 +468,6 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
         return [one for pair in node.value for one in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
-
-
-def _child(node: yaml.Node | None, key: Hashable) -> tuple[yaml.Node | None, yaml.Node | None]:
-    """Return the key and the value of an entry; of a list, the entry itself twice."""
-    if isinstance(node, yaml.MappingNode):
-        pairs = (pair for pair in reversed(node.value) if pair[0].value == str(key))
-        return next(pairs, (None, None))
-    if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
-        return node.value[key], node.value[key]
-    return None, None
 
 
 def _line(node: yaml.Node) -> int:
@@ -489,7 +494,7 @@ _NEW_KEYS: dict[str, Any] = {
     "batch": {"max_weight": 64 * 2**20, "max_count": 1_000},
     "key_properties": [],
     "encoding": {"format": "jsonl", "compression": "gzip"},
-    "storage": {},
+    "storage": None,
     "on_bad_record": None,
 }
 _COMMENTS = {

@@ -279,8 +279,8 @@ def _rank(family: Sequence[Group]) -> tuple[bool, bool, int, int]:
     return is_empty, is_unknown, -files, -size
 
 
-def _reading(family: Sequence[Group], site: _Site) -> ReadAs | str:
-    """Return how files of an extension are read, by the first ones, or why they cannot be read.
+def _reading(family: Sequence[Group], site: _Site, most: int = _STARTS) -> ReadAs | str:
+    """Return how files of an extension are read, by the first `most`, or why they cannot be read.
 
     Raises:
         BadFileError: the first file is damaged.
@@ -290,7 +290,7 @@ def _reading(family: Sequence[Group], site: _Site) -> ReadAs | str:
         return "empty"
     promised = reader_for_extension(group.kind.ending)
     readings: list[ReadAs | None] = []
-    for file in group.samples[:_STARTS]:
+    for file in group.samples[:most]:
         try:
             start = read_start(file, site.unnamed(_AUTO))
         except BadFileError as error:
@@ -341,8 +341,9 @@ def _chosen(
         else:
             left_out.append(_left_out([group], reason))
     for number, other in enumerate(others):
+        is_read = number < _MOST_ENDINGS or not any(one.samples for one in other)
         try:
-            reading = _reading(other, site) if number < _MOST_ENDINGS else _AUTO
+            reading = _reading(other, site, 1) if is_read else _AUTO
         except BadFileError as error:
             reading = error.reason
         left_out.append(_left_out(other, reading if isinstance(reading, str) else _OTHER_KIND))

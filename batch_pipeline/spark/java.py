@@ -228,7 +228,7 @@ def archive_path(java: Path) -> Path:
     # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
     identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *JVM_OPTIONS]
     with suppress(OSError):
-        identity.append(release.read_text())
+        identity.append(release.read_text(encoding="utf-8", errors="replace"))
     digest = hashlib.sha256(os.fsencode("\n".join(identity))).hexdigest()[:12]
     cache = user_cache_path("batch-pipeline", appauthor=False)
     return cache / "java" / f"classes-{digest}.archive"

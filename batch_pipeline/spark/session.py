@@ -203,6 +203,8 @@ class LocalSession:
                 continue
             content = self._connection_file.read_bytes()
             self._connection_file.unlink()
+            # Spark has read its settings, which may hold secrets.
+            (self._scratch / "spark.properties").unlink(missing_ok=True)
             (port,) = struct.unpack_from(">i", content)  # then the secret's length, and the secret
             return port, content[8:].decode()
         lines = driver.last_lines(self._log, start=self._log_start)

@@ -131,6 +131,7 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
         (["load", "a", "--reload", "b"], "The option --reload was removed. Use --batch."),
         (["reconcile", "--days", "30"], "--days was removed. Use --since TIME, or --no-audit"),
         (["plan", "a", "--since", "2026-01-01"], "--since needs --backfill NAME"),
+        (["plan", "a", "--since", ""], "--since needs --backfill NAME"),
         (["plan", "a", "--item", "5"], "--item needs --backfill NAME"),
         (["plan", "a", "--accept-changed", "--dry-run"], "cannot be used with --dry-run"),
         (["plan", "a", "--accept-changed", "--backfill", "b"], "cannot be used with --backfill"),

@@ -219,6 +219,13 @@ def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
     assert stream.name == stream.storage.prefix == "orders"
 
 
+def test_stream_file_with_several_merge_keys_is_read(tmp_path: Path) -> None:
+    both = "  batch: {<<: {max_count: 5}, <<: {max_weight: 1MiB}}\n"
+    text = MINIMAL + both
+    limits = read_stream_file(stream_file(tmp_path, text)).limits
+    assert (limits.max_count, limits.max_weight) == (5, 2**20)
+
+
 def test_stream_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StreamFileError, match=r"cannot be read \(No such file or directory\)"):
         read_stream_file(tmp_path / "defs.yaml")

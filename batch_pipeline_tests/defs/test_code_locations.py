@@ -112,6 +112,7 @@ def test_first_location_goes_on_beside_a_second_that_was_refused(scene: DefsScen
         {"cursor": LaunchCursor(stream="clicks").cursor()},
         {"cursor": "no JSON of ours"},
         {"sensor": "other_sensor"},
+        {"sensor": "orders_to_crm"},  # of a user, with a cursor like ours
     ],
 )
 def test_location_goes_on_if_no_other_launches_the_stream(

@@ -17,6 +17,7 @@ from batch_pipeline.inventory.connection import (
     transaction,
 )
 from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.tables import item
 from batch_pipeline.model.errors import (
     ConfigurationError,
@@ -247,6 +248,17 @@ def test_reads_of_the_own_table_leave_other_statements_prepared(database: Databa
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         assert driver.prepare_threshold == 5
+
+
+def test_reads_of_a_users_table_are_never_prepared(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
+    """A generic plan would not use a partial index of the filter, and could read the whole table."""
+    files.highest_id()
+    with postgres.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        assert driver.prepare_threshold is None
 
 
 def test_other_database_errors_leave_as_they_are(database: Database) -> None:

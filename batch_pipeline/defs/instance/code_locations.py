@@ -15,6 +15,7 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Stream
 
 _ACTIVE = timedelta(minutes=2)  # a busy daemon evaluates a sensor later than its interval
+_LAUNCHING = ("new_files", "planned", "backfill")  # ends of the names of sensors that launch
 
 
 def ensure_only_location(
@@ -24,22 +25,23 @@ def ensure_only_location(
 
     A sensor stores the name of its stream in its cursor at the end of its first tick. So the
     location that was there first goes on, and the sensors of the second never get that far. If two
-    start at the same time, the first by name goes on. A location that was renamed waits until the
-    old one has not been active for two minutes. `location` is None for runs of our commands, which
-    hold the lock of the home instead.
+    start at the same time, or the second one has launched the stream before, the first by name goes
+    on. Sensors of a renamed location wait until the old one has not been active for two minutes.
+    `location` is None for runs of our commands, which hold the lock of the home instead.
 
     Raises:
         ConfigurationError: another location does.
     """
     if location is None:
         return
-    prefix, mark = f"{identifier(stream)}_", f'"stream": {json.dumps(stream.name)}'
+    names = {f"{identifier(stream)}_{end}" for end in _LAUNCHING}
+    mark = f'"stream": {json.dumps(stream.name)}'
     active: dict[str, tuple[str, float]] = {}
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
         data, sensor = state.instigator_data, state.instigator_name
         if state.is_running and isinstance(data, SensorInstigatorData):
             ticked_at = data.last_tick_start_timestamp or data.last_tick_timestamp or 0
-            is_ours = sensor.startswith(prefix) and mark in (data.cursor or "")
+            is_ours = sensor in names and mark in (data.cursor or "")
             if is_ours and ticked_at >= now - _ACTIVE.total_seconds():
                 active[state.origin.location_name] = sensor, ticked_at
     owner = min(active, default=location)

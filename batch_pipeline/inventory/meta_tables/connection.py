@@ -167,9 +167,12 @@ def read_one_statement(engine: sa.Engine) -> Iterator[sa.Connection]:
             # A plan that psycopg prepares does not know the filter's values, so it uses no partial
             # index, nor that the table has grown since. It could read the whole table.
             driver.prepare_threshold = None
-        yield connection
-        if threshold is not None:  # other statements of the inventory are prepared
-            driver.prepare_threshold = threshold
+        try:
+            yield connection
+        finally:
+            # Other statements of the inventory are prepared, those on users' databases never.
+            if threshold is not None and is_inventory(engine):
+                driver.prepare_threshold = threshold
 
 
 def database_label(engine: sa.Engine) -> str:
