@@ -309,7 +309,7 @@ class TaskRun:
     def _join(self, joined: _JoinedItems, item: Item) -> bool:
         """Add an item whose file can be read together with those before; return whether it can."""
         file = item.file
-        is_small = 0 < (file.size_bytes or 0) <= MAX_JOINED_FILE_BYTES
+        is_small = file.range is None and 0 < (file.size_bytes or 0) <= MAX_JOINED_FILE_BYTES
         can_join = is_small and self._joins and self._writing and item.id not in self._bad_files
         if not can_join or len(joined.items) == _MAX_JOINED_FILES:
             return False
@@ -318,6 +318,7 @@ class TaskRun:
             with open_source(file, self._stream, prefetched=self._prefetched) as source:
                 is_joined = source.format is SourceFormat.CSV and joined.csv.add(source)
         except BadFileError:
+            joined.csv.keep(len(joined.items))  # it may have changed while it was read
             return False  # read by itself, it is reported
         if not is_joined:
             # The first file: others are probably like it, so do not read them twice.

@@ -22,9 +22,11 @@ from batch_pipeline.encode import task as task_module
 from batch_pipeline.encode.readers import csv as csv_module
 from batch_pipeline.encode.readers.csv_parsers import parse_with_arrow
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, open_source
+from batch_pipeline.encode.source_file import SourceFile
 from batch_pipeline.encode.task import TaskReport, TaskSpec, merge_item_reports, run_tasks
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.item import Item
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import ItemReport
 from batch_pipeline.model.planning import Limits
@@ -45,6 +47,7 @@ from batch_pipeline.model.stream import (
 from batch_pipeline_tests.encode.task_fixture import (
     TaskFixture,
     counts,
+    lines_of,
     misfits,
     quarantining_task,
     records,
@@ -505,6 +508,39 @@ def test_task_with_small_csv_files_together_does_what_it_does_with_each_alone(
             alone = task.encode(id=id_type, name="string"), _take_files(task)
 
     assert together == alone
+
+
+def test_task_with_ranges_of_a_small_csv_file_reads_each_record_once(tmp_path: Path) -> None:
+    task = quarantining_task(tmp_path, SourceFormat.CSV, Format.JSONL)
+    file = task.land(b"a\n1\n2\n3\n").file
+    task.items = [
+        Item(id=number, file=replace(file, location=f"{file.location}#bytes={ids}"))
+        for number, ids in enumerate(("0-3", "4-7"), start=1)
+    ]
+    report = task.encode(a="integer")
+    assert counts(report) == [(1, 1, 0), (2, 2, 0)]
+    assert lines_of(report) == ['{"a":1}', '{"a":2}', '{"a":3}']
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_task_with_a_small_csv_file_that_changes_while_it_is_read_reports_it(
+    changed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = quarantining_task(tmp_path, SourceFormat.CSV, Format.JSONL)
+    items = [task.land(b"a\n%d\n" % number) for number in range(3)]
+    check = SourceFile.check
+
+    def check_after_change(source: SourceFile) -> None:
+        if source._file is items[changed].file:
+            with Path(to_path(source._file.location)).open("ab") as file:
+                file.write(b"9\n")
+        check(source)
+
+    monkeypatch.setattr(SourceFile, "check", check_after_change)
+    report = task.encode(a="integer")
+    assert [bool(one.bad_file) for one in report.items] == [n == changed for n in range(3)]
+    assert "changed" in str(report.items[changed].bad_file)
+    assert lines_of(report) == [f'{{"a":{number}}}' for number in range(3) if number != changed]
 
 
 def _take_files(task: TaskFixture) -> dict[str, bytes]:

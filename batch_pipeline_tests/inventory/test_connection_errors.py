@@ -253,7 +253,7 @@ def test_reads_of_the_own_table_leave_other_statements_prepared(database: Databa
 def test_reads_of_a_users_table_are_never_prepared(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
-    """A generic plan would not use a partial index of the filter, and could read the whole table."""
+    """A generic plan would not use a partial index, and could read the whole table."""
     files.highest_id()
     with postgres.connect() as connection:
         driver = connection.connection.driver_connection

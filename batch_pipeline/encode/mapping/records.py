@@ -392,7 +392,12 @@ class _TableMapping:
             for row, (record, values) in enumerate(self._records(columns))
         ]
         names = dict.fromkeys(name for one in rows for name in one)
-        return {name: self._column(name, [one.get(name) for one in rows]) for name in names}
+        result: Columns = {}
+        for name in names:
+            source = name if rules is None else rules.source(name)
+            cells = None if source is None else columns.get(source)
+            result[name] = self._column(name, [one.get(name) for one in rows], cells)
+        return result
 
     def _records(self, columns: Columns) -> Iterator[tuple[Record, Record]]:
         """Yield each row, and the same with the values that expressions read."""
@@ -446,9 +451,12 @@ class _TableMapping:
                 raise UnmappableRecordError(f"flattening gives {name!r}: {fault}")
         return flat
 
-    def _column(self, name: str, values: list[Any]) -> ColumnCells:
-        """Return the column of the values of all rows, None in removed ones."""
-        column = next((value for value in values if isinstance(value, ColumnCells)), None)
+    def _column(self, name: str, values: list[Any], source: ColumnCells | None) -> ColumnCells:
+        """Return the column of the values of all rows, None in removed ones.
+
+        If all are null, it is that of the `source`, so that its type is not lost.
+        """
+        column = next((value for value in values if isinstance(value, ColumnCells)), source)
         if column is not None:
             others = [row for row, value in enumerate(values) if value is not column]
             others = [row for row in others if row not in self._removed]

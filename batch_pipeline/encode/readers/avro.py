@@ -15,7 +15,7 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
@@ -309,13 +309,33 @@ class AvroType:
 
     `decoded` is the schema by which values are decoded, with our readers for logical types.
     `min_bytes` is the least number of bytes of a value: a block that claims more records than fit
-    is damaged. A union of null and one type is that type, with another schema.
+    is damaged. A union of null and one type is that type, with another schema. `types` and `levels`
+    count the types in it and their levels, itself included.
     """
 
     kind: str
     decoded: Any
     min_bytes: int
     arrow: pa.DataType | None = None
+    types: int = 1
+    levels: int = 1
+
+
+_MAX_TYPES = 100_000
+_MAX_LEVELS = 200
+
+
+def _extent(children: Collection[AvroType]) -> tuple[int, int]:
+    """Return how many types one that holds these has, itself included, and on how many levels.
+
+    A named type counts wherever it is used: with references alone, a schema of 2 KB could describe
+    2^40 values of no bytes, or values so deep that decoding them overflows the stack of C.
+    """
+    types = 1 + sum(child.types for child in children)
+    levels = 1 + max((child.levels for child in children), default=0)
+    if types > _MAX_TYPES or levels > _MAX_LEVELS:
+        raise InvalidAvroError("has a schema of too many types")
+    return types, levels
 
 
 class _SchemaReader:
@@ -339,12 +359,13 @@ class _SchemaReader:
         fields = {_text(field["name"]): self._type_of(field["type"]) for field in record["fields"]}
         if len(fields) < len(record["fields"]):
             raise InvalidAvroError(f"has a schema with a field of {name} that is there twice")
+        _extent(fields.values())
         return fields
 
     def _type_of(self, schema: Any) -> AvroType:
         if isinstance(schema, list):
             return self._union(schema)
-        if isinstance(schema, str) and schema in self._named:
+        if isinstance(schema, str) and schema not in _PRIMITIVES and schema in self._named:
             return self._reference(schema)
         definition = schema if isinstance(schema, dict) else {"type": schema}
         kind = definition["type"]
@@ -373,8 +394,10 @@ class _SchemaReader:
     def _record(self, fields: dict[str, AvroType]) -> AvroType:
         listed = [{"name": name, "type": field.decoded} for name, field in fields.items()]
         min_bytes = sum(field.min_bytes for field in fields.values())
+        types, levels = _extent(fields.values())
+        decoded = {"type": "record", "fields": listed}
         return AvroType(
-            kind="record", decoded={"type": "record", "fields": listed}, min_bytes=min_bytes
+            kind="record", decoded=decoded, min_bytes=min_bytes, types=types, levels=levels
         )
 
     def _items(self, kind: str, definition: dict[str, Any]) -> AvroType:
@@ -382,7 +405,8 @@ class _SchemaReader:
         if kind == "array" and not items.min_bytes:
             raise InvalidAvroError("has a schema of arrays of nothing, which is not supported")
         decoded = {"type": kind, _ITEMS[kind]: items.decoded}
-        return AvroType(kind=kind, decoded=decoded, min_bytes=1)
+        types, levels = _extent([items])
+        return AvroType(kind=kind, decoded=decoded, min_bytes=1, types=types, levels=levels)
 
     def _union(self, schema: list[Any]) -> AvroType:
         if any(isinstance(branch, list) for branch in schema):
@@ -390,9 +414,11 @@ class _SchemaReader:
         branches = [self._type_of(branch) for branch in schema]
         decoded = [branch.decoded for branch in branches]
         others = [branch for branch in branches if branch.kind != "null"]
+        types, levels = _extent(branches)
+        union = AvroType(kind="union", decoded=decoded, min_bytes=1, types=types, levels=levels - 1)
         if len(others) == 1:
-            return replace(others[0], decoded=decoded, min_bytes=1)
-        return AvroType(kind="union", decoded=decoded, min_bytes=1)
+            return replace(union, kind=others[0].kind, arrow=others[0].arrow)
+        return union
 
 
 def _text(name: Any) -> str:

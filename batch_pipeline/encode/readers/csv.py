@@ -280,6 +280,10 @@ class JoinedCsvFiles:
         self._bodies.append(body if body.endswith(NEWLINE) or not body else body + NEWLINE)
         return True
 
+    def keep(self, count: int) -> None:
+        """Remove all files but the first `count`."""
+        del self._bodies[count:]
+
     def parse(self) -> Table | None:
         """Return the records of all files, None if some text is irregular."""
         text = b"".join(self._bodies)

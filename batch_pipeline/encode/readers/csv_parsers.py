@@ -248,9 +248,11 @@ class CsvScanner:
         self._escaped_or_doubled = re.compile(b"%b|%b%b" % (escaped, quote, quote))
 
     def __iter__(self) -> Iterator[CsvRecord | MalformedRecord]:
-        no_quotes = np.empty(0, np.int64)
-        stop = len(self._masked) if self._eof else _last_line_end(self._masked, no_quotes)
-        lines = iter(self._masked[:stop].splitlines(keepends=True))
+        all_lines = self._masked.splitlines(keepends=True)
+        if all_lines and not self._eof and not all_lines[-1].endswith(NEWLINE):
+            # It may go on behind the block. Others may end with a return behind the last newline.
+            all_lines.pop()
+        lines = iter(all_lines)
         for text in lines:
             body = text.rstrip(b"\r\n")
             records: list[CsvRecord | MalformedRecord] = []

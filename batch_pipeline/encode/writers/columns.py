@@ -169,6 +169,7 @@ class RowGroupWriter(PartWriter[TableRows]):
         # An aborted file ignores what the writer writes at its end.
         if self._writer is not None:
             self._writer.close()
+        self._writer, self._held = None, []
 
     def _write_group(self) -> None:
         if not self._held:

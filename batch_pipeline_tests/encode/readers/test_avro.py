@@ -30,6 +30,15 @@ def schema(**fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": "r", "fields": listed}
 
 
+def references(count: int, *names: str) -> dict[str, Any]:
+    """Make a schema of types without bytes, each of which refers to the one before."""
+    fields: dict[str, Any] = {"t0": schema(z="null") | {"name": "T0"}}
+    for number in range(1, count):
+        inner = schema(**dict.fromkeys(names, f"T{number - 1}"))
+        fields[f"t{number}"] = inner | {"name": f"T{number}"}
+    return schema(id="int", **fields)
+
+
 def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
     """Write an avro file in memory."""
     file = io.BytesIO()
@@ -387,6 +396,8 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
             schema(a={"type": "array", "items": "null"}),
             "has a schema of arrays of nothing, which is not supported",
         ),
+        (references(40, "a", "b"), "has a schema of too many types"),
+        (references(300, "a"), "has a schema of too many types"),
     ],
 )
 def test_avro_reader_with_a_schema_it_cannot_read_refuses_the_file(kind: Any, reason: str) -> None:

@@ -402,3 +402,11 @@ def test_charset_is_utf_8_wherever_it_can_be() -> None:
     assert guess_charset("Zoë".encode()[:-1]) == "utf-8"
     assert guess_charset("Zoë".encode("cp1252") + b",1") == "cp1252"
     assert guess_charset(b"Zo\xeb\x81,1") == "iso-8859-1"
+
+
+def test_strict_parser_reads_returns_behind_a_line_feed_in_quotes() -> None:
+    """Only the last line of a block may go on behind it."""
+    data = b'a,b\r1,"x\ny"\r2,b\r3,5" pipe\r4,'
+    scanner = CsvScanner(data, CsvOptions(), first_line=1, eof=False)
+    assert len(list(scanner)) == 4
+    assert scanner.consumed == len(data) - 2

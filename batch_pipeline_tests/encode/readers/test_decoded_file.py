@@ -1,7 +1,9 @@
 """Opening the file of an item: the right file, all of it, as text or as a file to seek in."""
 
+import bz2
 import gzip
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -130,3 +132,15 @@ def test_source_with_a_part_keeps_it_for_its_reader(tmp_path: Path) -> None:
         assert source.read(100) == b'{"a":2}\n'
         with source.reopened() as again:
             assert again.read(3) == b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize(
+    "packed", [gzip.compress, bz2.compress, lambda text: text.decode().encode("utf-16")]
+)
+def test_source_reads_exactly_what_is_wanted(packed: Callable[[bytes], bytes]) -> None:
+    """Readers take fewer bytes for the end of the file."""
+    text = b"".join(b'{"id":%d}\n' % number for number in range(300_000))
+    source = in_memory(packed(text), stream_of(SourceFormat.JSONL))
+    start = source.read(3 * 2**20)
+    assert len(start) == 3 * 2**20
+    assert start + source.read(2**24) == text
