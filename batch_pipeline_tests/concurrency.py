@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import TypeVar
 
+import psutil
 import psycopg
 
 from batch_pipeline.model.failpoint import VARIABLE
@@ -45,6 +46,14 @@ def eventually(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Return whether a process has not ended; a zombie has, and init may take long to reap it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def run_python(script: str, *arguments: str, failpoints: str = "") -> int:

@@ -16,6 +16,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
 from batch_pipeline.defs.instance.servers import GuardedServer, stop
+from batch_pipeline_tests.concurrency import is_running
 
 SLEEP = "import time; time.sleep(600)"
 PARENT = f"""
@@ -113,8 +114,8 @@ def test_stopped_server_leaves_nothing_behind_that_has_lost_its_parent(tmp_path:
     [front] = [one for one in server.family() if one.pid != orphan.pid]
     front.kill()
     while server.exit_code is None:
-        assert orphan.is_running()
+        assert is_running(orphan)
     assert server.exit_code == 137
-    assert orphan.is_running()
+    assert is_running(orphan)
     stop([server])
-    assert not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE
+    assert not is_running(orphan)

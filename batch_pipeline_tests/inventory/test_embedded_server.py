@@ -21,7 +21,7 @@ from batch_pipeline.cli.dev import embedded_database
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.embedded_server import private_socket_folder, subprocess_options
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline_tests.concurrency import python, said
+from batch_pipeline_tests.concurrency import is_running, python, said
 
 USE = """
 import sys
@@ -60,11 +60,6 @@ def _postmaster(data: Path) -> psutil.Process:
     return psutil.Process(int((data / "postmaster.pid").read_text().splitlines()[0]))
 
 
-def _is_over(postmaster: psutil.Process) -> bool:
-    """Tell whether a process has ended, be it reaped or not."""
-    return not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE
-
-
 def _end(child: subprocess.Popen[str]) -> None:
     """Let a user of the server end by itself."""
     assert child.stdin is not None
@@ -83,9 +78,9 @@ def test_two_processes_share_a_server_that_the_last_one_stops(data: Path) -> Non
         assert said(first) == said(second) == str(data)
         postmaster = _postmaster(data)
         _end(first)
-        assert not _is_over(postmaster)
+        assert is_running(postmaster)
         _end(second)
-    assert _is_over(postmaster)
+    assert not is_running(postmaster)
     assert not (data / "postmaster.pid").exists()
 
 
@@ -96,12 +91,12 @@ def test_killed_user_does_not_keep_the_server_alive(data: Path) -> None:
         postmaster = _postmaster(data)
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-    assert not _is_over(postmaster)
+    assert is_running(postmaster)
     with python(USE, str(data)) as following:
         said(following)
         assert _postmaster(data) == postmaster
         _end(following)
-    assert _is_over(postmaster)
+    assert not is_running(postmaster)
 
 
 def test_server_survives_its_own_kill(data: Path) -> None:
@@ -134,7 +129,7 @@ def test_ensure_running_twice_in_a_process_counts_once(data: Path) -> None:
     assert embedded_server.ensure_running(data) == url
     postmaster = _postmaster(data)
     embedded_server.release(data)
-    assert _is_over(postmaster)
+    assert not is_running(postmaster)
     embedded_server.release(data)
 
 

@@ -23,6 +23,7 @@ from batch_pipeline.model.errors import (
     TargetFailedError,
 )
 from batch_pipeline.model.load import Loaded, Loading, MessageMode
+from batch_pipeline_tests.concurrency import is_running
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import loader, loading, read
@@ -287,4 +288,4 @@ def test_interrupt_takes_the_target_down(tmp_path: Path) -> None:
         os.kill(ours.pid, signal.SIGINT)
         assert ours.wait() != 0
     assert len(targets) == 1
-    assert not targets[0].is_running()
+    assert not is_running(targets[0])

@@ -23,7 +23,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.pipeline.load import load
 from batch_pipeline.storage.verification import content_problem
-from batch_pipeline_tests.concurrency import eventually, run_python, together
+from batch_pipeline_tests.concurrency import eventually, is_running, run_python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import loader, read
@@ -292,7 +292,7 @@ def test_interrupted_load_is_called_so(
         children = psutil.Process(ours.pid).children()
         ours.send_signal(2)
         assert ours.wait() != 0
-    assert [child for child in children if child.is_running()] == []
+    assert [child for child in children if is_running(child)] == []
     assert [row[:3] for row in rows(database)] == [(1, 1, "interrupted")]
     assert query(database, "SELECT error FROM batch_pipeline.load") == [("interrupted",)]
     assert loaded(dock(database, tmp_path, scripts.GOOD)) == [(FIRST, "loaded")]

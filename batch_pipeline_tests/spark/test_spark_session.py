@@ -23,6 +23,7 @@ from batch_pipeline.model.errors import SparkUnavailableError
 from batch_pipeline.spark.driver import DAEMON_MODULE
 from batch_pipeline.spark.java import archive_path, find_java_home
 from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
+from batch_pipeline_tests.concurrency import is_running
 
 # Not a skip mark: where there is no system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
@@ -403,7 +404,7 @@ def test_connect_server_stopped_leaves_no_process(
         assert run(SMALL_JOB, tmp_path, REMOTE=started.remote) == {"rows": EXPECTED_ROWS}
         family = set(psutil.Process().children(recursive=True)) - before
         assert len(family) >= 3  # guardian, JVM, worker daemon
-    assert [process for process in family if process.is_running()] == []
+    assert [process for process in family if is_running(process)] == []
 
 
 @pytest.mark.long
