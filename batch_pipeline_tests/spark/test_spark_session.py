@@ -58,6 +58,12 @@ def small_job(session):
 def family():
     return psutil.Process().children(recursive=True)
 
+def is_running(process):  # a zombie is not, even if init takes long to reap it
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
 def listens_on(processes):
     addresses = set()
     for process in processes:
@@ -95,7 +101,7 @@ except PipelineError as error:
 everyone = family()
 report["listens_on"] = sorted(listens_on([psutil.Process(), *everyone]))
 close_session()
-report["alive_after_close"] = [process.pid for process in everyone if process.is_running()]
+report["alive_after_close"] = [process.pid for process in everyone if is_running(process)]
 replacement = open_session(other)
 report["replacement"] = replacement.conf.get("spark.sql.shuffle.partitions")
 jvm = next(process for process in family() if process.name() == "java")
@@ -115,8 +121,7 @@ open_in_background()
 report["rows"] = small_job(open_session(settings))
 everyone = family()
 report["ended"] = end_session()
-running = [process for process in everyone if process.is_running()]
-report["left"] = [p.pid for p in running if p.status() != psutil.STATUS_ZOMBIE]
+report["left"] = [process.pid for process in everyone if is_running(process)]
 report["temporary"] = os.listdir(tempfile.tempdir)
 report["rows_after_end"] = small_job(open_session(settings))
 close_session()
@@ -198,6 +203,13 @@ def killed(program: str, home: Path, java: str) -> list[int]:
     return [process.pid for process in alive]
 
 
+def _exists(pid: int) -> bool:
+    try:
+        return is_running(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return False
+
+
 def connections_of(process: psutil.Process) -> list[Any]:
     """Return the sockets of a process, which may have ended."""
     with suppress(psutil.Error):
@@ -231,7 +243,7 @@ def test_local_session_is_opened_replaced_lost_and_closed(tmp_path: Path) -> Non
     report = run(WHOLE_LIFE, home, BATCH_PIPELINE_JAVA="bundled")
     assert set(report.pop("listens_on")) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
     # A process that ends without closing leaves no process and no temporary folder.
-    assert [pid for pid in report.pop("left_open") if psutil.pid_exists(pid)] == []
+    assert [pid for pid in report.pop("left_open") if _exists(pid)] == []
     assert list((home / "spark" / "scratch").iterdir()) == []
     assert report == {
         "rows": EXPECTED_ROWS,  # over Arrow batches, by the Python that started it
