@@ -468,13 +468,13 @@ class Flattening:
         if depth is not None and depth < 0:
             raise InvalidValueError("flattening_max_depth", depth, "0 levels or more")
         self.max_depth = sys.maxsize if depth is None else depth
-        self._separator = mapping.flattening_separator
+        self.separator = mapping.flattening_separator
         self.objects = mapping.flat_objects
         self._hides_values = hides_values
         self._options = {
             "flattening_enabled": True,
             "flattening_max_depth": self.max_depth,
-            "flattening_separator": self._separator,
+            "flattening_separator": self.separator,
         }
         self._sdk: Callable[[frozenset[str]], Any] = lru_cache(_CACHED_MAPS)(
             lambda texts: (
@@ -539,7 +539,7 @@ class Flattening:
                     value = decode(value)  # noqa: PLW2901
             if isinstance(value, dict) and is_open:
                 inner = (*path, name)
-                objects.append((self._separator.join(inner), len(value)))
+                objects.append((self.separator.join(inner), len(value)))
                 value = self._decode_nested(value, inner, texts, objects)  # noqa: PLW2901
             result[name] = value
         return result

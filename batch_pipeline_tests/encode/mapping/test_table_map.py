@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from batch_pipeline.encode.chunks import Table
 from batch_pipeline.model.record_rules import OnNonfinite, RecordMapping
 from batch_pipeline_tests.encode.mapping.mapping_factories import (
     mapped_table,
@@ -25,6 +26,14 @@ def test_flattened_row_with_a_name_twice_is_set_aside() -> None:
     assert [bad.line for bad in result.bad] == [11]
 
 
+def test_flattened_row_with_an_object_that_has_the_name_of_another_value_is_set_aside() -> None:
+    columns = {"a": pa.array(['{"b":1}', '{"c":2}']), "a__b": pa.array(["{}", '{"d":3}'])}
+    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(how, table(columns, json=frozenset(columns)))
+    assert result.batch.to_pydict() == {"a__c": [2], "a__b__d": [3]}
+    assert [bad.line for bad in result.bad] == [11]
+
+
 def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"x\\u0000y":2}', '{"b":3}'])}
     how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
@@ -32,6 +41,39 @@ def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
     assert result.batch.to_pydict() == {"a__b": [1, 3]}
     reason = "flattening gives 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
     assert [(bad.line, bad.reason) for bad in result.bad] == [(12, reason)]
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"a": None, "n": "number", "object": "self"},  # `object` stays whole in rows with text
+        {"n": "object", "__else__": None},
+        {"number": "object", "object": "number"},
+        {"object__x": "number"},  # a name that flattening gives, too
+        {"n": "missing"},
+    ],
+)
+def test_tables_are_flattened_by_column_as_they_are_row_by_row(rules: dict[str, Any]) -> None:
+    columns = {
+        "number": pa.array([1, None, 3, 4]),
+        "object": pa.array(['{"x":1,"y":{"z":2}}', None, '"text"', '{"x":null}']),
+        "nested": pa.array([{"x": [1], "y": "t"}, None, {"x": [], "y": None}, {"x": None}]),
+        "a": pa.array(["A", "B", None, ""]),
+    }
+    original = table(columns, json=frozenset({"object"}))
+
+    def flattened(**options: str) -> Table:
+        maps = {"orders": rules | options}
+        how = RecordMapping(stream_maps=maps, flattening_enabled=True, flattening_max_depth=1)
+        return mapped_table(how, original)
+
+    by_column, by_row = flattened(), flattened(__filter__="1 == 1")  # a filter reads each row
+    assert by_column.batch.to_pylist() == by_row.batch.to_pylist()
+    assert by_column.filtered == by_row.filtered
+    assert [(bad.line, bad.reason) for bad in by_column.bad] == [
+        (bad.line, bad.reason) for bad in by_row.bad
+    ]
 
 
 def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
