@@ -34,6 +34,16 @@ def test_readme_commands_work_as_written(sandbox: Sandbox) -> None:
     assert "orders" in outputs["uv run batch-pipeline init shop --from exports"]
 
 
+def test_readme_definitions_load_in_dagster(sandbox: Sandbox) -> None:
+    [code] = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    (sandbox.folder / "definitions.py").write_text(code)
+    command = [sys.executable, "-m", "dagster", "definitions", "validate", "-f", "definitions.py"]
+    result = subprocess.run(
+        command, cwd=sandbox.folder, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_readme_is_short() -> None:
     assert len(README.split()) <= 600
 
