@@ -1,4 +1,4 @@
-"""Encoding wide records on Spark beside the Singer SDK, DuckDB and Polars: same files, same cores.
+"""Encoding wide records beside the Singer SDK, DuckDB, Polars and PySpark: same files, same cores.
 
 Every way converts the same generated files on the same two cores, in turn, round after round; what
 it wrote is read back and checked each time. Peers run in processes of their own, are told the
@@ -106,7 +106,9 @@ class Bench:
             spent = meter.spent()
         else:
             spent = self.peers.run(way, conversion, paths, self.folder)
-        outputs = (path for path in self.folder.rglob("*") if path.is_file())
+        outputs = (
+            path for path in self.folder.rglob("[!._]*") if path.is_file()
+        )  # not Spark's own
         case.size_bytes[way] = check(outputs, case.files.facts)
         case.spent[way].append(spent)
         sys.stderr.write(f"{conversion.name} {way} {spent.seconds:.2f} s\n")  # progress

@@ -1,19 +1,22 @@
 """One conversion by a peer, in a process of its own: `python encode_peers.py '<the job as JSON>'`.
 
 Runs in an environment that holds the peers and not this project, so nothing of the project may be
-imported here. Prints the seconds of the conversion alone: imports and process start do not count.
+imported here. Prints the seconds of the conversion alone: imports and starts, also that of a Spark
+session, do not count.
 """
 
 import gzip
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_DUCKDB_TYPES = {"integer": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
+_SQL_TYPES = {"integer": "BIGINT", "float": "DOUBLE", "text": "VARCHAR"}
 _SDK_BATCH_RECORDS = 10_000
 THREADS = 2
 
@@ -43,7 +46,7 @@ def convert_by_duckdb(job: dict[str, Any]) -> None:
     """Copy with DuckDB, which is told the types."""
     connection: Any = import_module("duckdb").connect()
     connection.execute(f"SET threads = {THREADS}")
-    types = {name: _DUCKDB_TYPES[kind] for name, kind in job["columns"].items()}
+    types = {name: _SQL_TYPES[kind] for name, kind in job["columns"].items()}
     source = {
         "jsonl": f"read_json(?, format = 'newline_delimited', columns = {types})",
         "csv": f"read_csv(?, header = true, auto_detect = false, columns = {types})",
@@ -68,31 +71,76 @@ def convert_by_polars(job: dict[str, Any]) -> None:
         frame.sink_parquet(folder / "out.parquet", compression="zstd", compression_level=1)
 
 
-PEERS = {
-    "sdk": (convert_by_sdk, "singer_sdk.contrib.batch_encoder_jsonl"),
-    "duckdb": (convert_by_duckdb, "duckdb"),
-    "polars": (convert_by_polars, "polars"),
+def convert_by_pyspark(job: dict[str, Any]) -> None:
+    """Read and write a DataFrame with Spark, which is given the types."""
+    reader = _spark().read.schema(
+        ", ".join(
+            f"`{name}` {_SQL_TYPES[kind].replace('VARCHAR', 'STRING')}"
+            for name, kind in job["columns"].items()
+        )
+    )
+    if job["source"] == "jsonl":
+        frame = reader.json(job["paths"])
+    else:
+        frame = reader.csv(job["paths"], header=True)
+    target = str(Path(job["folder"]) / "out")
+    if job["to_json"]:
+        frame.write.json(target, compression="gzip")
+    else:
+        frame.write.parquet(target, compression="zstd")
+
+
+def _spark() -> Any:
+    sql: Any = import_module("pyspark.sql")
+    return sql.SparkSession.builder.master(f"local[{THREADS}]").getOrCreate()
+
+
+def _warm_spark() -> None:
+    _spark().range(THREADS).collect()
+
+
+# Per peer the conversion, and what comes before and is not timed.
+PEERS: dict[str, tuple[Callable[[dict[str, Any]], None], Callable[[], object]]] = {
+    "sdk": (convert_by_sdk, partial(import_module, "singer_sdk.contrib.batch_encoder_jsonl")),
+    "duckdb": (convert_by_duckdb, partial(import_module, "duckdb")),
+    "polars": (convert_by_polars, partial(import_module, "polars")),
+    "pyspark": (convert_by_pyspark, _warm_spark),
 }
+
+
+def _processes() -> list[Path]:
+    """Return the folders below `/proc` of this process and of the JVM that it may have started."""
+    found = [Path("/proc/self")]
+    for process in found:  # grows meanwhile
+        for children in process.glob("task/*/children"):
+            found += [Path("/proc", pid) for pid in children.read_text().split()]
+    return found
 
 
 def _peak_bytes() -> int:
     # Not what getrusage reports, which includes the peak of the process that started this one.
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    status = [(process / "status").read_text() for process in _processes()]
+    return 1024 * sum(int(text.split("VmHWM:")[1].split()[0]) for text in status)
+
+
+def _processor_seconds() -> float:
+    stat = [(process / "stat").read_text().rpartition(")")[2].split() for process in _processes()]
+    ticks = sum(int(fields[11]) + int(fields[12]) for fields in stat)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     """Do one job and print seconds of wall and processor, and the peak of memory."""
     job = json.load(sys.stdin)
-    convert, module = PEERS[job["peer"]]
-    import_module(module)
-    before = time.process_time()
+    convert, prepare = PEERS[job["peer"]]
+    prepare()
+    before = _processor_seconds()
     started = time.perf_counter()
     convert(job)
     seconds = time.perf_counter() - started
     spent = {
         "seconds": seconds,
-        "processor_seconds": time.process_time() - before,
+        "processor_seconds": _processor_seconds() - before,
         "peak_bytes": _peak_bytes(),
     }
     sys.stdout.write(json.dumps(spent))

@@ -3,11 +3,14 @@
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from batch_pipeline.model.encoding import Format
+from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.benchmarks import encode_peers
 from batch_pipeline_tests.benchmarks.measures import Spent
@@ -48,17 +51,22 @@ class Peers:
             "folder": str(folder),
             "columns": column_kinds(),
         }
-        output = self._output(["-W", "ignore", encode_peers.__file__], json.dumps(job))
+        arguments = ["-W", "ignore", encode_peers.__file__]
+        is_spark = peer == "pyspark"  # of the project's own environment, by its own Java
+        output = self._output(arguments, json.dumps(job), is_spark=is_spark)
         return Spent(**json.loads(output))
 
-    def _output(self, arguments: Sequence[str], text: str) -> str:
+    def _output(self, arguments: Sequence[str], text: str, *, is_spark: bool = False) -> str:
+        environment = foreign_environment() | {"POLARS_MAX_THREADS": str(encode_peers.THREADS)}
+        if is_spark:
+            environment["JAVA_HOME"] = str(find_java_home(Path(tempfile.gettempdir()), os.environ))
         ended = subprocess.run(
-            [str(self.python), *arguments],
+            [sys.executable if is_spark else str(self.python), *arguments],
             input=text,
             check=False,
             capture_output=True,
             text=True,
-            env=foreign_environment() | {"POLARS_MAX_THREADS": str(encode_peers.THREADS)},
+            env=environment,
         )
         assert ended.returncode == 0, ended.stderr[-2_000:]
         return ended.stdout

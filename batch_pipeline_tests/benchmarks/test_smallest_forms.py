@@ -46,7 +46,7 @@ SMALLEST = {
     ),
     "encode": Form(
         options=_FEW_RECORDS,
-        tables={"conversion way median s from to CPU s MB/s out MB peak MB ours is": 10},
+        tables={"conversion way median s from to CPU s MB/s out MB peak MB ours is": 13},
         has_cache=True,
     ),
     "end_to_end": Form(
