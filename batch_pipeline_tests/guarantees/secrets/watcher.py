@@ -1,6 +1,6 @@
-"""Command lines, listening sockets and files with secrets, observed while commands run.
+"""Observes command lines, listening sockets and files with secrets while commands run.
 
-They are polled, so what lives for less than half a second may be missed.
+It polls, so anything that exists for less than half a second may be missed.
 """
 
 import socket
@@ -24,7 +24,7 @@ _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 @dataclass(slots=True)
 class Observations:
-    """All observations so far."""
+    """The observations so far."""
 
     command_lines: set[str] = field(default_factory=set)
     tcp: set[tuple[str, str, int]] = field(default_factory=set)  # process, address, port
@@ -90,7 +90,7 @@ def watching(search: Search, *folders: Path) -> Iterator[Observations]:
 
 
 def _who_connects(path: Path) -> str:
-    """Return who can connect: the mode of the socket decides, or a folder closed to others."""
+    """Return who can connect, by the mode of the socket and of its folders."""
     is_closed = any(not folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
     return OWNER if is_closed else _mode_of_others(path.stat().st_mode & 0o022)
 
