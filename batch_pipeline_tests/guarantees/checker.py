@@ -89,7 +89,6 @@ class CheckResult:
     faults: tuple[Fault, ...]
 
     def count(self, kind: Kind) -> int:
-        """Count the faults of a kind."""
         return sum(fault.count for fault in self.faults if fault.kind is kind)
 
     def __str__(self) -> str:

@@ -50,7 +50,6 @@ class LocalEncoder:
         """Do nothing."""
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Encode the items."""
         spec = TaskSpec(
             number=0,
             stem=request.stem,
@@ -81,7 +80,6 @@ class RestorableStream:
         self.environment = Sandbox(folder=self.folder, variables=variables).environment
 
     def write_stream(self, name: str) -> None:
-        """Write a stream file."""
         sandbox = Sandbox(folder=self.folder)
         sandbox.landing(name).mkdir(parents=True, exist_ok=True)
         sandbox.write_stream(
@@ -101,17 +99,14 @@ class RestorableStream:
 
     @property
     def database(self) -> Database:
-        """The open inventory."""
         return self.pipeline.database
 
     @property
     def stream(self) -> Stream:
-        """The stream `orders`."""
         return self.pipeline.stream("orders")
 
     @property
     def storage(self) -> Root:
-        """The storage root."""
         return Root(self.stream.storage.root)
 
     def land(self, first: int, last: int) -> None:
@@ -126,7 +121,7 @@ class RestorableStream:
         ensure_inventory_current(self.pipeline.database, self.stream)
         self.plan()
         statuses = self.database.batches.statuses("orders")
-        return [self.encode(one.batch) for one in statuses if one.state in _UNPUBLISHED]
+        return [self.encode(status.batch) for status in statuses if status.state in _UNPUBLISHED]
 
     def plan(self) -> None:
         """Register and plan, without checking that the inventory is current."""
@@ -135,7 +130,6 @@ class RestorableStream:
         self.database.batches.plan(table, self.stream.limits, drain=True)
 
     def encode(self, batch: Any) -> Manifest:
-        """Encode and publish a batch."""
         context = self.pipeline.encode_context(self.stream, _no_session)
         context = replace(context, encoder=LocalEncoder())
         return encode(context, batch, run_id="run-1").manifest
@@ -162,7 +156,6 @@ class RestorableStream:
             self._pipeline = None
 
     def drop_backups(self) -> None:
-        """Delete the copies."""
         self.close()
         for name in self._backups:
             self._on_server(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
@@ -218,7 +211,6 @@ class Consumer:
     received: list[int] = field(default_factory=list)
 
     def read(self, stream: RestorableStream) -> None:
-        """Read the new manifests."""
         published = stream.database.manifests.published_after(
             "orders", self.bookmark.numbers, last=self.bookmark.last
         )

@@ -59,7 +59,7 @@ def test_bombs_are_refused_with_little_memory(
     command = [sys.executable, "-m", "batch_pipeline_tests.guarantees.inputs.bombs", *paths]
     outcomes = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     reasons = {name: outcomes[name][0] for name in names}
-    assert {name: one for name, one in reasons.items() if REASONS[name] not in one} == {}
+    assert {name: text for name, text in reasons.items() if REASONS[name] not in text} == {}
     _, open_quote = outcomes.pop("cell", (None, 0))  # it is last, because a peak never shrinks
     peak = max(mib for _, mib in outcomes.values())
     assert peak < MAX_MIB, outcomes

@@ -91,17 +91,15 @@ def cases(number: int) -> Iterator[Case]:
 
 
 def as_plan(cuts: Sequence[Cut]) -> Plan:
-    """Return cuts as tuples of numbers."""
     return [(c.id_range.first_id, c.id_range.last_id, c.weight, c.count) for c in cuts]
 
 
 def planned_ids(cuts: Sequence[Cut]) -> list[list[int]]:
-    """Return the ids that each batch was planned with."""
     return [
-        list(range(one.id_range.first_id, one.id_range.last_id + 1))
-        if one.runs is None
-        else list(one.runs)
-        for one in cuts
+        list(range(cut.id_range.first_id, cut.id_range.last_id + 1))
+        if cut.runs is None
+        else list(cut.runs)
+        for cut in cuts
     ]
 
 
@@ -118,9 +116,9 @@ def one_by_one(table: ReflectedMetaTable, case: Case) -> list[Cut]:
     """Cut one batch at a time, as acquisitions do."""
     cuts: list[Cut] = []
     after = case.after
-    while (one := table.next_cut(after, case.high_watermark, case.limits)) is not None:
-        cuts.append(one)
-        after = one.id_range.last_id
+    while (cut := table.next_cut(after, case.high_watermark, case.limits)) is not None:
+        cuts.append(cut)
+        after = cut.id_range.last_id
     return cuts
 
 
@@ -150,7 +148,7 @@ def test_batches_of_random_tables_match_reference(
         fill(files, case, backwards=number % 2 == 1)
         cuts = list(case.cuts(with_default_weight, page_rows=1 + number % 40))
         assert planned_ids(cuts) == [
-            [uid for uid, _ in case.rows if uid in one.id_range] for one in cuts
+            [uid for uid, _ in case.rows if uid in cut.id_range] for cut in cuts
         ]
         assert as_plan(cuts) == expected
         if number % 5 == 0:
@@ -241,7 +239,7 @@ def test_rows_inserted_into_gaps_are_not_added_to_split_batches(
     insert(feed.table, dict.fromkeys((11, 21, 31), 1))
     feed.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     halves = feed.database.jobs.split("job", attempt.batch.id, feed.table)
-    assert [(str(one.id_range), one.count) for one in halves] == [("3..29", 2), ("30..49", 2)]
+    assert [(str(half.id_range), half.count) for half in halves] == [("3..29", 2), ("30..49", 2)]
     assert feed.drain() == [[10, 20], [30, 40], [50]]
     assert feed.audit().late.first == (11, 21, 31)
     assert feed.drain() == [[11, 21, 31]]

@@ -114,7 +114,7 @@ def rows_read_per_acquisition(database: Database, url: str, *, short: bool) -> f
 
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("short", [True, False], ids=["one round trip", "several"])
-def test_acquisition_reads_rows_of_its_batch_only(
+def test_rows_read_by_acquisition_do_not_depend_on_table_size(
     database: Database, database_url: str, figures: Figures, *, short: bool, long_form: bool
 ) -> None:
     rows_per_call = []

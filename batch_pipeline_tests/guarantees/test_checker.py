@@ -25,7 +25,7 @@ _ITEM = "INSERT INTO batch_pipeline.item VALUES ('orders', %s, %s, 0, now())"
 
 @dataclass(slots=True, kw_only=True)
 class NaivePipeline:
-    """The naive pipeline: an inventory without constraints, its files and its processes."""
+    """The naive protocol: an inventory without constraints, its files and its processes."""
 
     url: str
     folder: Path
@@ -33,7 +33,6 @@ class NaivePipeline:
     landed: int = 0
 
     def execute(self, *statements: str) -> None:
-        """Execute SQL statements."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
@@ -64,7 +63,6 @@ class NaivePipeline:
 
     @property
     def storage(self) -> Path:
-        """The storage root."""
         return self.folder / "batches"
 
     def check(self, *targets: TargetTable) -> CheckResult:
@@ -85,10 +83,10 @@ def pipeline(database_url: str, tmp_path: Path) -> Iterator[NaivePipeline]:
 def test_checker_detects_lost_and_duplicate_records_of_naive_protocol(
     pipeline: NaivePipeline, figures: Figures, long_form: bool
 ) -> None:
-    chance, kills = random.Random(8), 0  # noqa: S311 - the same kills each time
+    rng, kills = random.Random(8), 0  # noqa: S311 - the same kills each time
     while kills < (500 if long_form else 20):
         pipeline.land(2)
-        plan, encode = (chance.choice(naive.POINTS) for _ in range(2))
+        plan, encode = (rng.choice(naive.POINTS) for _ in range(2))
         kills += pipeline.run(f"{plan}=kill", encoder_failpoints=f"{encode}=kill")
     pipeline.land(2)
     pipeline.run(*["naive.marked=sleep:0.05"] * 2)

@@ -114,7 +114,9 @@ def test_harness_reports_and_stores_misbehaving_inputs(tmp_path: Path) -> None:
     """The harness survives a crash, an endless loop, an exception and a large allocation."""
     result = watch([misbehaving_task(tmp_path, *misbehaving.WORDS)], hang_seconds=2.0)
 
-    assert {one.kind: one.target for one in result.findings} == {kind: kind for kind in KINDS}
+    assert {finding.kind: finding.target for finding in result.findings} == {
+        kind: kind for kind in KINDS
+    }
     assert [result.inputs(word) for word in misbehaving.WORDS] == [1] * len(misbehaving.WORDS)
     assert (result.read.total(), result.refused.total()) == (3, 1)
     for finding in result.findings:
@@ -130,7 +132,7 @@ def test_harness_continues_after_each_crash_with_same_inputs(tmp_path: Path) -> 
     inputs = list(islice(misbehaving.TARGETS["sometimes"].inputs("1"), 30))
     crashes = {number: data for number, data in enumerate(inputs) if data == b"crash"}
     assert 1 < len(crashes) < 30
-    assert {one.number: Path(one.path).read_bytes() for one in result.findings} == crashes
+    assert {each.number: Path(each.path).read_bytes() for each in result.findings} == crashes
     assert result.inputs("sometimes") == 30
 
 

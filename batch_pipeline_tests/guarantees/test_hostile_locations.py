@@ -84,7 +84,6 @@ def table_stream(exports: Exports) -> Stream:
 
 
 def read(file: LandedFile | str, orders: Stream) -> str:
-    """Read a file or a location, as a task does."""
     file = LandedFile(location=file) if isinstance(file, str) else file
     with open_source(file, orders) as source:
         return source.read(2**20).decode()

@@ -85,7 +85,7 @@ def test_filter_patterns_and_lists_are_bound(files: ReflectedMetaTable, figures:
         f"INSERT INTO {files.table.schema}.files (id, file_location, size_in_bytes) "  # noqa: S608 - a constant
         "VALUES (1, 'a', 1)",
     )
-    operators = [one for one in Operator if one not in {Operator.IS_NULL, Operator.IS_NOT_NULL}]
+    operators = [each for each in Operator if each not in {Operator.IS_NULL, Operator.IS_NOT_NULL}]
     for text in VALUES:
         for operator in operators:
             value = [text, "a"] if operator in {Operator.IN, Operator.NOT_IN} else text
@@ -119,7 +119,7 @@ def test_tables_and_columns_with_hostile_names_are_read(
     files: ReflectedMetaTable, figures: Figures, *, long_form: bool
 ) -> None:
     schema = files.table.schema
-    names = [one for one in NAMES if one.casefold() not in {"files", "sentinel"}]
+    names = [name for name in NAMES if name.casefold() not in {"files", "sentinel"}]
     names = names if long_form else names[::SHORT_FORM_STEP]
     names = [name for name in names if name not in SYSTEM_COLUMNS]
     for name in names:
@@ -167,7 +167,6 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Iterator[Warehouse]:
 
 
 def columns_of(*names: str) -> RecordSchema:
-    """Return a schema of text columns."""
     return RecordSchema(tuple(Column.from_text(name, "string") for name in names))
 
 

@@ -77,7 +77,7 @@ def test_hostile_partition_keys_are_refused(
     figures(hostile_texts=len(TEXTS))
 
 
-def test_states_without_publish_number_are_refused(figures: Figures) -> None:
+def test_hostile_states_are_refused(figures: Figures) -> None:
     for text in TEXTS:
         for state in (text, {"publish_number": text}, {"publish_number": 1, "other_jobs": text}):
             with pytest.raises(ConfigurationError, match=r"state\.json: "):

@@ -22,7 +22,6 @@ LOWEST_ID = -500
 
 
 def insert(feed: Feed, ids: list[int]) -> None:
-    """Insert rows in one transaction."""
     with feed.table.engine.begin() as connection:
         connection.execute(INSERT, {"ids": ids})
 

@@ -121,6 +121,6 @@ def test_more_threads_than_connections_acquire_each_id_once(
         results = together(*[drain] * THREADS)
     finally:
         client.close()
-    assert [one for one in results if isinstance(one, Exception)] == []
+    assert [result for result in results if isinstance(result, Exception)] == []
     assert delivered_ids(database) == list(range(1, ids + 1))
     figures(batches=ids // 2, overlaps=0, holes=0, threads_of_library=float(THREADS))

@@ -106,7 +106,6 @@ def land_files(folder: Path, rng: random.Random) -> Landed:
 
 
 def written_ids(report: TaskReport) -> Iterator[int]:
-    """Yield the ids of all records in the part files in order."""
     for part in report.part_files:
         path = to_path(part.uri)
         if path.endswith(".parquet"):

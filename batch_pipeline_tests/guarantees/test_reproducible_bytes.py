@@ -27,7 +27,6 @@ Runner = Callable[[Sequence[Callable[[], TaskReport]]], Iterable[TaskReport]]
 
 
 def run_concurrently(tasks: Sequence[Callable[[], TaskReport]]) -> list[TaskReport]:
-    """Run all tasks at the same time."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         return list(pool.map(lambda task: task(), tasks))
 

@@ -96,7 +96,6 @@ def publish_backfill(stream: RestorableStream) -> Manifest:
 
 
 def states(stream: RestorableStream) -> list[str]:
-    """Return the states of the batches in id order."""
     return [status.state.value for status in stream.database.batches.statuses("orders")]
 
 

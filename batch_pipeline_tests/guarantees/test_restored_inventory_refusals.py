@@ -58,7 +58,6 @@ def run(restored: RestorableStream) -> Run:
 
 
 def count_batches_and_attempts(scene: DefsScene) -> int:
-    """Count batches and attempts."""
     statement = (
         "SELECT (SELECT count(*) FROM batch_pipeline.batch) "
         "+ (SELECT count(*) FROM batch_pipeline.attempt)"

@@ -84,7 +84,7 @@ def test_records_are_published_once_under_load(result: SoakResult) -> None:
 
 def test_records_are_loaded_once_under_load(result: SoakResult, warehouse: str) -> None:
     with psycopg.connect(warehouse) as connection:
-        ids = [one for (one,) in connection.execute(ROWS)]
+        ids = [uid for (uid,) in connection.execute(ROWS)]
     assert sorted(ids) == [*result.landed[LOADED].good_ids]
 
 

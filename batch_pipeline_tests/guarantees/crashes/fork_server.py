@@ -72,7 +72,6 @@ class ForkServer:
             )
 
     def fork(self, action: str, *, failpoints: str = "", **arguments: Any) -> Child:
-        """Start an action in a new child."""
         self._count += 1
         files = {
             f"{name}_file": self._folder / f"{self._count}.{name}" for name in ("result", "output")
@@ -96,7 +95,6 @@ class ForkServer:
         return child.result
 
     def close(self) -> None:
-        """Kill the server."""
         self._process.kill()
         self._process.communicate()
 

@@ -102,12 +102,10 @@ class CrashInstallation:
 
     @property
     def data(self) -> Path:
-        """The folder of the database."""
         return self.sandbox.home / "postgres"
 
     @property
     def storages(self) -> list[Path]:
-        """The storage roots."""
         return [self.sandbox.storage(name) for name in STREAMS]
 
     def land(self, stream: str, *, new_column: bool = False) -> None:

@@ -53,8 +53,8 @@ def _run(task: dict[str, Any]) -> None:
     targets: dict[str, Target] = import_module(task["targets"]).TARGETS
     with (folder / NOTES).open("a") as notes, (folder / POSITION).open("r+b", 0) as position_file:
 
-        def note(one: Finding | Counts) -> None:
-            notes.write(json.dumps(asdict(one)) + "\n")
+        def note(entry: Finding | Counts) -> None:
+            notes.write(json.dumps(asdict(entry)) + "\n")
             notes.flush()
 
         def move(position: Position) -> None:

@@ -76,8 +76,8 @@ def variants(
     drawn = draw(st.lists(damages, min_size=_DAMAGES, max_size=_DAMAGES))
     written = draw(st.lists(writers, min_size=_DAMAGES, max_size=_DAMAGES))
     lengths = draw(st.sampled_from(_LENGTHS))
-    cases = [(one, length) for length in lengths for one in inputs]
-    return _variants(cases, drawn, written, copy or (lambda one: one))
+    cases = [(valid_input, length) for length in lengths for valid_input in inputs]
+    return _variants(cases, drawn, written, copy or (lambda valid_input: valid_input))
 
 
 def _variants(
@@ -87,14 +87,14 @@ def _variants(
     copy: Callable[[Input], Input],
 ) -> Batch:
     """Yield valid inputs unchanged, then each with each run of damages."""
-    inputs = [one for one, length in cases if length == 1]
-    for one in inputs:
-        yield writers[0](one)
+    inputs = [valid_input for valid_input, length in cases if length == 1]
+    for valid_input in inputs:
+        yield writers[0](valid_input)
     for turn in range(len(cases)):
         for at, write in enumerate(writers):
-            one, length = cases[(turn + at) % len(cases)]
+            valid_input, length = cases[(turn + at) % len(cases)]
             run = damages[at : at + length]
-            yield write(reduce(lambda value, damage: damage(value, inputs), run, copy(one)))
+            yield write(reduce(lambda value, damage: damage(value, inputs), run, copy(valid_input)))
 
 
 def few(valid: st.SearchStrategy[Any]) -> st.SearchStrategy[Sequence[Any]]:
@@ -153,7 +153,7 @@ def _repeat(data: bytes, _others: Sequence[bytes], *, at: int, size: int, times:
 
 
 def _swap(data: bytes, _others: Sequence[bytes], *, at: tuple[int, int, int]) -> bytes:
-    first, second, third = sorted(_position(data, one) for one in at)
+    first, second, third = sorted(_position(data, place) for place in at)
     return data[:first] + data[second:third] + data[first:second] + data[third:]
 
 
@@ -212,7 +212,7 @@ BYTES: st.SearchStrategy[Damage[bytes]] = st.one_of(
     choices(_insert, at=_ENDS, piece=st.sampled_from(_CHARACTERS)),
     choices(_insert, at=_ENDS, piece=st.sampled_from(_SYNTAX)),
     choices(_change_number, at=_PLACES, number=st.sampled_from(_NUMBERS)),
-    choices(_change_number, at=_PLACES, number=st.integers().map(lambda one: b"%d" % one)),
+    choices(_change_number, at=_PLACES, number=st.integers().map(lambda number: b"%d" % number)),
     choices(
         _nest,
         at=_PLACES,
@@ -284,7 +284,6 @@ def _constant(_others: Sequence[Any], *, value: Any) -> Any:
 
 
 def _part(others: Sequence[Any], *, start: tuple[int, int]) -> Any:
-    """Return a part of another tree."""
     value = others[_index(others, start[0])]
     holder, key = _at(value, start[1])
     return _copy(holder[key] if holder else value)

@@ -154,8 +154,8 @@ def _encode_with_widening(task: TaskFixture, *, is_csv: bool) -> tuple[TaskRepor
         report = task.encode(execution=f"{encode_attempt:08x}", **types)
         if not report.misfits:
             return report, schema
-        records = merge_misfits([report], schema, text_source=is_csv)
-        schema = schema.widened([one.column for one in records], text_source=is_csv)
+        misfits = merge_misfits([report], schema, text_source=is_csv)
+        schema = schema.widened([misfit.column for misfit in misfits], text_source=is_csv)
     raise AssertionError(f"the schema does not fit yet: {schema.to_json()}")
 
 

@@ -121,7 +121,7 @@ def _with_tail(data: bytes, *, tail: bytes) -> bytes:
 _TAILS = st.sampled_from((b"\0" * 9, b"x", *(compress(b"{}") for compress in _COMPRESSIONS)))
 COMPRESSED = variants(
     st.lists(TEXT, min_size=2, max_size=2).map(
-        lambda texts: [compress(one) for one in texts for compress in _COMPRESSIONS]
+        lambda texts: [compress(text) for text in texts for compress in _COMPRESSIONS]
     ),
     FAULTS,
     choices(_with_tail, tail=rarely(10, _TAILS).map(lambda tail: tail or b"")),
@@ -218,7 +218,7 @@ def _in_schema(parts: _Avro, _others: Sequence[_Avro], *, fault: Damage[bytes]) 
 
 
 def _in_records(parts: _Avro, others: Sequence[_Avro], *, damage: Damage[bytes]) -> _Avro:
-    return replace(parts, records=damage(parts.records, [one.records for one in others]))
+    return replace(parts, records=damage(parts.records, [other.records for other in others]))
 
 
 def _other_count(parts: _Avro, _others: Sequence[_Avro], *, count: int | None) -> _Avro:

@@ -202,11 +202,10 @@ class Result:
     def inputs(self, target: str) -> int:
         """Return the number of inputs of a target that have an outcome or are findings."""
         # An input that took too much memory has an outcome as well.
-        others = [one for one in self.findings if one.target == target and one.kind != "memory"]
+        others = [each for each in self.findings if each.target == target and each.kind != "memory"]
         return self.read[target] + self.refused[target] + len(others)
 
     def count(self, kind: str) -> int:
-        """Return the number of findings of a kind."""
         return sum(finding.kind == kind for finding in self.findings)
 
     def report(self) -> str:
@@ -266,7 +265,10 @@ def _run(task: Task, *, hang_seconds: float) -> list[Finding | Counts]:
             )
         )
         notes.append(Counts(target=target, read=position.read, refused=position.refused))
-        if sum(isinstance(one, Finding) and one.target == target for one in notes) < MAX_FINDINGS:
+        if (
+            sum(isinstance(note, Finding) and note.target == target for note in notes)
+            < MAX_FINDINGS
+        ):
             rest = [replace(current, first=position.number + 1), *rest]
         task = replace(task, shares=tuple(rest))
 

@@ -193,16 +193,14 @@ def physical_lines(text: bytes) -> list[bytes]:
 
 
 def avro_records(data: bytes) -> list[Any] | None:
-    """Return the records of an avro file."""
     try:
         found: list[Any] = list(fastavro.reader(io.BytesIO(data)))
-        return [{str(name): value for name, value in one.items()} for one in found]
+        return [{str(name): value for name, value in record.items()} for record in found]
     except Exception:  # noqa: BLE001 - any error means that it cannot read the file
         return None
 
 
 def parquet_rows(data: bytes) -> list[dict[str, Any]] | None:
-    """Return the rows of a parquet file."""
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
         rows: list[dict[str, Any]] = table.to_pylist()

@@ -49,7 +49,7 @@ from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 _MESSAGES = CORPUS["messages"]
 MESSAGES: st.SearchStrategy[Batch] = st.one_of(
     damaged_json(*_MESSAGES),
-    damaged_text(*(json.dumps(one, ensure_ascii=False) for one in _MESSAGES)),
+    damaged_text(*(json.dumps(message, ensure_ascii=False) for message in _MESSAGES)),
 )
 SCHEMAS = damaged_json(*CORPUS["schemas"])
 
@@ -191,8 +191,10 @@ def _part_file(draw: st.DrawFn) -> bytes:
     cells = [*CORPUS["load cells"], _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
     row = st.tuples(*(st.sampled_from(some) for _, some in zip(names, cells, strict=False)))
     rows = draw(st.lists(row, min_size=1, max_size=4))
-    fields = [[f'"{name}":{cell}' for name, cell in zip(names, one, strict=True)] for one in rows]
-    return "".join(f"{{{','.join(one)}}}\n" for one in fields).encode()
+    fields = [
+        [f'"{name}":{cell}' for name, cell in zip(names, cells, strict=True)] for cells in rows
+    ]
+    return "".join(f"{{{','.join(field)}}}\n" for field in fields).encode()
 
 
 def _records(data: bytes) -> bytes:

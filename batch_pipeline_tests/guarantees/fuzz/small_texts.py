@@ -115,10 +115,10 @@ def open_names(_folder: Path) -> Check:
     def check(data: bytes) -> Outcome:
         name = text(data)
         found = [parse_name(folder, name) for folder in Folder]
-        known = [one for one in found if one is not None]
-        for one in known:
-            is_right = isinstance(one, Probe) or one.head in name
-            expect(is_right and name.isascii(), name, "is", one)
+        known = [file for file in found if file is not None]
+        for file in known:
+            is_right = isinstance(file, Probe) or file.head in name
+            expect(is_right and name.isascii(), name, "is", file)
         return Outcome.READ if known else Outcome.REFUSED
 
     return check
@@ -136,10 +136,10 @@ def open_sizes(_folder: Path) -> Check:
     def time(written: str) -> None:
         expect(parse_time(written).astimezone(UTC).tzinfo is UTC, written)
 
-    checks = [refusing(_of_text(one), InvalidValueError) for one in (size, duration, time)]
+    checks = [refusing(_of_text(parse), InvalidValueError) for parse in (size, duration, time)]
 
     def check(data: bytes) -> Outcome:
-        outcomes = {one(data) for one in checks}
+        outcomes = {check_type(data) for check_type in checks}
         return Outcome.READ if Outcome.READ in outcomes else Outcome.REFUSED
 
     return check
@@ -247,7 +247,9 @@ def open_manifests(_folder: Path) -> Check:
                 stream_of(data, NAME)
             return Outcome.REFUSED
         values = json.loads(data)
-        expect(found.records == sum(one["records"] for one in values["part_files"]), found.records)
+        expect(
+            found.records == sum(part["records"] for part in values["part_files"]), found.records
+        )
         origin = values.get("inventory")
         expect(found.number == (origin and origin["publish_number"]), found.number)
         return Outcome.READ
@@ -276,7 +278,7 @@ _PLAIN = [
 # As text or as values, because JSON is YAML.
 STREAM_FILES: st.SearchStrategy[Batch] = st.one_of(
     damaged_text(*_PLAIN, *CORPUS["odd stream files"]),
-    damaged_json(*(yaml.safe_load(one) for one in _PLAIN)),
+    damaged_json(*(yaml.safe_load(text) for text in _PLAIN)),
 )
 
 

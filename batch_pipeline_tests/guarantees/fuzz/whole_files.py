@@ -54,7 +54,7 @@ class Encoded:
 def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
     """Return the check of files that are declared to have one of some formats."""
     task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
-    sources = [replace(task.stream.source, format=one) for one in declared]
+    sources = [replace(task.stream.source, format=format_) for format_ in declared]
 
     def check(data: bytes) -> Outcome:
         with _encoded(task, data, sources) as encoded:

@@ -40,7 +40,6 @@ class Exports:
 
     @property
     def folder(self) -> Path:
-        """The folder that may be read."""
         return self.parent / "exports"
 
     def build(self) -> None:

@@ -79,7 +79,6 @@ class Installation:
 
     @property
     def temporary(self) -> Path:
-        """The folder of temporary files."""
         return self.sandbox.folder / "temporary"
 
     def run(self, *words: str, exits: int | None = 0, **variables: str) -> None:

@@ -62,7 +62,7 @@ class Search:
         return {
             name
             for name, word in self.canaries.items()
-            if any(form in one for form in _forms(word.encode()) for one in contents)
+            if any(form in text for form in _forms(word.encode()) for text in contents)
         }
 
     def text(self, where: str, content: str | bytes) -> None:

@@ -140,7 +140,7 @@ def test_files_with_secrets_are_accessible_to_owner_only(
     """The umask is 0, so that only the product restricts access."""
     modes = installation.sandbox.folder / "targets" / "talking" / "read.modes"
     assert modes.read_text() == "600 700 "
-    assert [one for one in installation.observations.secret_files.values() if one != OWNER] == []
+    assert {*installation.observations.secret_files.values()} <= {OWNER}
     for path in (installation.sandbox.home, installation.sandbox.home / "dagster" / "dagster.yaml"):
         assert path.stat().st_mode & 0o077 == 0, path
     assert list(Path(installation.temporary).glob("*target*")) == []

@@ -34,7 +34,7 @@ class Observations:
     @property
     def beyond_loopback(self) -> list[tuple[str, str, int]]:
         """The sockets that another machine could reach."""
-        return sorted(one for one in self.tcp if not one[1].startswith(_LOOPBACK))
+        return sorted(entry for entry in self.tcp if not entry[1].startswith(_LOOPBACK))
 
     @property
     def open_to_others(self) -> list[str]:
@@ -60,13 +60,17 @@ class Observations:
         """Observe the sockets on which processes listen."""
         for process in processes:
             with suppress(psutil.Error, OSError):
-                for one in process.net_connections("all"):
-                    address: Any = one.laddr
-                    receives = one.type == socket.SOCK_DGRAM and one.laddr and not one.raddr
-                    if one.family == socket.AF_UNIX:
+                for connection in process.net_connections("all"):
+                    address: Any = connection.laddr
+                    receives = (
+                        connection.type == socket.SOCK_DGRAM
+                        and connection.laddr
+                        and not connection.raddr
+                    )
+                    if connection.family == socket.AF_UNIX:
                         if address.startswith("/"):
                             self.unix[address] = _who_connects(Path(address))
-                    elif one.status == psutil.CONN_LISTEN or receives:
+                    elif connection.status == psutil.CONN_LISTEN or receives:
                         self.tcp.add((process.name(), str(address.ip), int(address.port)))
 
 

@@ -110,7 +110,6 @@ class Landed:
 
     @property
     def good_ids(self) -> range:
-        """The ids of all good records."""
         return range(1, self.first_free_id)
 
 
@@ -133,7 +132,6 @@ class Arrivals:
 
     @property
     def files(self) -> int:
-        """The number of files that have landed."""
         return sum(landed.files for landed in self.landed.values())
 
     def catch_up(self, seconds: float) -> None:

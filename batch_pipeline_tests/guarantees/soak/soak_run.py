@@ -132,7 +132,6 @@ class SoakResult:
 
     @property
     def files(self) -> int:
-        """The number of files that have landed."""
         return sum(landed.files for landed in self.landed.values())
 
     def figures(self) -> dict[str, float]:
@@ -235,7 +234,7 @@ class _Soak:
             at_rest=self.sample(time.monotonic() - self.began),
             unfinished=_unfinished(dev, landed),
             drift=_drift(dev),
-            repeated_events=sum(count > 1 for one in events for count in one.values()),
+            repeated_events=sum(count > 1 for counts in events for count in counts.values()),
             latencies=[seconds for (seconds,) in dev.query(_LATENCIES)],
             counts={name: _count(dev, rows) for name, rows in _COUNTS.items()},
             quarantined={name: int(dev.query(_QUARANTINED, name)[0][0]) for name in _STREAMS},

@@ -17,7 +17,6 @@ from batch_pipeline_tests.guarantees.soak.measurements import (
 
 
 def sample(seconds: float, *, landed: int = 0, published: int = 0, memory: float = 1) -> Sample:
-    """Return a sample with one Spark process."""
     return Sample(
         seconds=seconds,
         landed=landed,
