@@ -1,1 +1,1 @@
-"""Tests by package, and `acceptance`, `guarantees`, `regression`, `benchmarks` and others."""
+"""Tests of each package, and `acceptance`, `guarantees`, `regression`, `benchmarks` and others."""

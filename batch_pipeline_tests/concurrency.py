@@ -1,4 +1,4 @@
-"""Threads that start together and processes that can be killed: what tests of races stand on."""
+"""Threads that start at the same time, and processes that can be killed, for tests of races."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ import psycopg
 from batch_pipeline.model.failpoint import VARIABLE
 
 _Result = TypeVar("_Result")
-_PATIENCE_SECONDS = 300.0  # longer than any machine needs
-_PROJECT = Path(__file__).parents[1]  # where scripts find the tests' own modules
+_TIMEOUT_SECONDS = 300.0  # longer than any machine needs
+_PROJECT = Path(__file__).parents[1]  # where scripts find the modules of the tests
 _SESSIONS = """
 SELECT pid FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
@@ -26,14 +26,14 @@ SELECT pid FROM pg_stat_activity
 
 
 def together(*calls: Callable[[], _Result]) -> list[_Result | Exception]:
-    """Run each call in a thread of its own, all let go at once; give results or errors in order."""
+    """Run each call in its own thread, all at the same time; return results or errors in order."""
     barrier = Barrier(len(calls))
 
     def run(call: Callable[[], _Result]) -> _Result | Exception:
-        barrier.wait(_PATIENCE_SECONDS)
+        barrier.wait(_TIMEOUT_SECONDS)
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - the test judges it
+        except Exception as error:  # noqa: BLE001 - the caller checks it
             return error
 
     with ThreadPoolExecutor(len(calls)) as pool:
@@ -41,10 +41,10 @@ def together(*calls: Callable[[], _Result]) -> list[_Result | Exception]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Ask until a condition of another process or of the server holds; fail when it never does."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    """Wait until a condition of another process or of the server is true; fail after a timeout."""
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
@@ -57,30 +57,30 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def run_python(script: str, *arguments: str, failpoints: str = "") -> int:
-    """Run a script in a process of its own and give its exit code, negative for a signal.
+    """Run a script in a separate process and return its exit code, negative for a signal.
 
-    Then its sessions on the databases whose URLs it got have ended, too: a server that has much to
-    do takes a while to see that a killed process is gone.
+    Also wait until its sessions on databases given as `arguments` have ended, because a busy server
+    needs time to detect that a process was killed.
     """
     command = [sys.executable, "-c", script, *arguments]
     environment = os.environ | {VARIABLE: failpoints}
-    before = {url: _sessions(url) for url in arguments if url.startswith("postgresql://")}
-    code = subprocess.run(
-        command, cwd=_PROJECT, env=environment, timeout=_PATIENCE_SECONDS, check=False
+    sessions_before = {url: _sessions(url) for url in arguments if url.startswith("postgresql://")}
+    exit_code = subprocess.run(
+        command, cwd=_PROJECT, env=environment, timeout=_TIMEOUT_SECONDS, check=False
     ).returncode
-    eventually(lambda: all(_sessions(url) <= others for url, others in before.items()))
-    return code
+    eventually(lambda: all(_sessions(url) <= existing for url, existing in sessions_before.items()))
+    return exit_code
 
 
 def _sessions(url: str) -> set[int]:
-    """Give the numbers of all sessions on a database but the one that asks."""
+    """Return the pids of all other sessions on a database."""
     with psycopg.connect(url) as connection:
         return {pid for (pid,) in connection.execute(_SESSIONS)}
 
 
 @contextmanager
 def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a script that talks by lines; whatever is left of it dies with the block."""
+    """Start a script that communicates by lines, and kill it at the end of the block."""
     command = [sys.executable, "-u", "-c", script, *arguments]
     with subprocess.Popen(
         command, cwd=_PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -92,6 +92,6 @@ def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def said(child: subprocess.Popen[str]) -> str:
-    """Wait for the next line that a child prints."""
+    """Return the next line that a child prints."""
     assert child.stdout is not None
     return child.stdout.readline().strip()

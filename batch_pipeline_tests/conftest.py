@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the whole session, and a database of its own for every test that asks."""
+"""A real PostgreSQL server for the whole session, and a separate database for each test."""
 
 import shutil
 import tempfile
@@ -52,35 +52,35 @@ collect_ignore = (
     else ["client/test_mariadb.py", "inventory/meta_tables/test_watermarks_mariadb.py"]
 )
 
-# How long an example takes says something about the machine, nothing about us.
-_PATIENT = settings(deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("long", _PATIENT)  # loaded by `--long`, see `session.py`
-# For `pytest --hypothesis-profile=nightly`: much more of the same.
+# The duration of an example depends on the machine.
+_BASE = settings(deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", _BASE)  # loaded by `--long`, see `session.py`
+# For `pytest --hypothesis-profile=nightly`: many more examples.
 settings.register_profile(
     "nightly",
-    _PATIENT,
+    _BASE,
     max_examples=800,
     stateful_step_count=60,
     suppress_health_check=list(HealthCheck),
 )
-# The same code gets the same examples.
-settings.register_profile("usual", _PATIENT, derandomize=True, database=None)
+# The examples are the same in each session.
+settings.register_profile("usual", _BASE, derandomize=True, database=None)
 settings.load_profile("usual")
 
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """URL of an embedded server that ends with the session."""
-    # Not below pytest's own folder: socket paths are short, and pytest tightens modes there.
+    # Not below pytest's own folder: socket paths must be short, and pytest restricts modes there.
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
     url = embedded_server.ensure_running(data)
-    # Tests kill processes, never the machine: nothing here has to survive a power cut.
+    # Tests kill processes, but never the machine, so nothing has to survive a power failure.
     _execute(url, sql.SQL("ALTER SYSTEM SET fsync = off"))
     _execute(url, sql.SQL("ALTER SYSTEM SET full_page_writes = off"))
-    # It takes locks and changes plans when it likes to.
+    # Autovacuum takes locks and changes plans at any time.
     _execute(url, sql.SQL("ALTER SYSTEM SET autovacuum = off"))
-    # The log of what was written may lie in memory.
+    # The write-ahead log may be in memory.
     _execute(url, sql.SQL("ALTER SYSTEM SET max_wal_size = '256MB'"))
     _execute(url, sql.SQL("SELECT pg_reload_conf()"))
     yield url
@@ -126,7 +126,7 @@ def database(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def rival(database_url: str) -> Iterator[Database]:
-    """The same inventory, opened by somebody else."""
+    """The same inventory, opened by another client."""
     opened = open_database(database_url, migrated=False)
     yield opened
     opened.close()
@@ -141,7 +141,7 @@ def object_store() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """URI of a new bucket, which this process and those that it starts can use."""
+    """URI of a new bucket that this process and its children can use."""
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
     s3_client.forget()
@@ -153,7 +153,7 @@ def bucket(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def faults(
     bucket: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Faults]:
-    """The store of the bucket behind a proxy, which can be told to fail."""
+    """The store of the bucket behind a proxy that can inject faults."""
     with proxy(object_store.endpoint) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
         s3_client.forget()
@@ -168,13 +168,13 @@ def one(database: Database) -> Batch:
 
 @pytest.fixture
 def scene(database: Database, tmp_path: Path) -> Scene:
-    """A planned batch of two items, and all that encoding it needs."""
+    """A planned batch of two items, and everything needed to encode it."""
     return open_scene(database, tmp_path / "batches")
 
 
 @pytest.fixture
 def postgres(server_url: str) -> Iterator[sa.Engine]:
-    """A Postgres database of a user, without an inventory, with an empty schema `ops`."""
+    """A user's Postgres database without an inventory, with an empty schema `ops`."""
     with meta_engine(server_url) as engine:
         execute(engine, "CREATE SCHEMA ops")
         yield engine
@@ -183,7 +183,7 @@ def postgres(server_url: str) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[sa.Engine]:
-    """A SQLite database of a user with an empty table `files`."""
+    """A user's SQLite database with an empty table `files`."""
     with meta_engine(f"sqlite:///{tmp_path}/meta.db") as engine:
         execute(
             engine,
@@ -202,7 +202,7 @@ def mariadb_url() -> Iterator[str]:
 
 @pytest.fixture
 def mariadb(mariadb_url: str) -> Iterator[sa.Engine]:
-    """A MariaDB database `meta` of a user with an empty table `files`."""
+    """A user's MariaDB database `meta` with an empty table `files`."""
     with meta_engine(mariadb_url) as server:
         execute(server, "CREATE DATABASE meta")
         with meta_engine(mariadb_url.replace("/mysql?", "/meta?")) as engine:
@@ -237,7 +237,7 @@ def mariadb_files(mariadb: sa.Engine) -> ReflectedMetaTable:
 
 @pytest.fixture(scope="session")
 def granted_template(server_url: str, template: str) -> Iterator[str]:
-    """Name of a migrated database in which the group roles have their rights."""
+    """Name of a migrated database with privileges for the group roles."""
     with copied(server_url, template) as url:
         make_logins(url)
         yield name_of(url)
@@ -245,21 +245,21 @@ def granted_template(server_url: str, template: str) -> Iterator[str]:
 
 @pytest.fixture
 def granted_url(server_url: str, granted_template: str) -> Iterator[str]:
-    """URL of a fresh inventory in which the group roles have their rights."""
+    """URL of a fresh inventory with privileges for the group roles."""
     with copied(server_url, granted_template) as url:
         yield url
 
 
 @pytest.fixture
 def logins(granted_url: str) -> Iterator[Logins]:
-    """Everybody who may log in to a fresh inventory."""
+    """The logins of a fresh inventory."""
     with logins_to(granted_url) as opened:
         yield opened
 
 
 @pytest.fixture
 def configured(database_url: str, tmp_path: Path) -> Iterator[None]:
-    """The library on a fresh inventory whose database has the meta tables too."""
+    """Configure the library for a fresh inventory whose database also has the meta tables."""
     client.configure(settings={"inventory_conn": database_url, "home": tmp_path / "home"})
     yield
     client.close()

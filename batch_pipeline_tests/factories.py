@@ -1,4 +1,4 @@
-"""Values for tests: sensible defaults that one can read, and overrides for what a test is about."""
+"""Values for tests: readable defaults, and overrides for what a test needs."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,29 +20,29 @@ CONTEXT = LineageContext(batch_key="00000001-00000002", attempt=1, started_at=NO
 
 
 def found_file(number: int = 1, **overrides: Any) -> LandedFile:
-    """A landed file of 10 bytes; its number is in its name and in its modification time."""
-    facts: dict[str, Any] = {
+    """Return a landed file of 10 bytes, with its number in its name and modification time."""
+    fields: dict[str, Any] = {
         "location": f"file:///landing/orders-{number:04d}.csv",
         "size_bytes": 10,
         "modified_at": NOON + timedelta(seconds=number),
     }
-    return LandedFile(**(facts | overrides))
+    return LandedFile(**(fields | overrides))
 
 
 def item(number: int = 1, **overrides: Any) -> Item:
-    """The item of `found_file`."""
+    """Return the item of `found_file`."""
     return Item(id=number, file=found_file(number, **overrides))
 
 
 def limits(**overrides: Any) -> Limits:
-    """100 bytes or 10 items a batch."""
-    facts: dict[str, Any] = {"max_weight": 100, "max_count": 10}
-    return Limits(**(facts | overrides))
+    """Return limits of 100 bytes or 10 items per batch."""
+    fields: dict[str, Any] = {"max_weight": 100, "max_count": 10}
+    return Limits(**(fields | overrides))
 
 
 def stream(**overrides: Any) -> Stream:
-    """A stream `orders` of csv files, encoded as jsonl with gzip."""
-    facts: dict[str, Any] = {
+    """Return a stream `orders` of csv files, encoded as jsonl with gzip."""
+    fields: dict[str, Any] = {
         "name": "orders",
         "source": Source(uri="file:///landing"),
         "limits": limits(),
@@ -50,58 +50,58 @@ def stream(**overrides: Any) -> Stream:
         "storage": Storage(root="file:///batches"),
         "key_properties": ("order_id",),
     }
-    return Stream(**(facts | overrides))
+    return Stream(**(fields | overrides))
 
 
 def batch(first_id: int = 1, last_id: int = 3, **overrides: Any) -> Batch:
-    """A planned batch of three items of 10 bytes."""
-    facts: dict[str, Any] = {
+    """Return a planned batch of three items of 10 bytes."""
+    fields: dict[str, Any] = {
         "id": first_id,
         "job": "orders",
         "id_range": IdRange(first_id=first_id, last_id=last_id),
         "weight": 30,
         "count": 3,
     }
-    return Batch(**(facts | overrides))
+    return Batch(**(fields | overrides))
 
 
 def batch_status(first_id: int, state: BatchState, attempts: int = 0) -> BatchStatus:
-    """The status of a batch of ten ids."""
+    """Return the status of a batch of ten ids."""
     return BatchStatus(batch=batch(first_id, first_id + 9), state=state, attempts=attempts)
 
 
 def record_schema(*names: str) -> RecordSchema:
-    """Integer columns; `order_id` alone when none is named."""
+    """Return a schema of integer columns, by default of `order_id`."""
     columns = (Column(name=name, type=ColumnType.INTEGER) for name in names or ("order_id",))
     return RecordSchema(tuple(columns))
 
 
 def part_file(name: str = "orders-0.jsonl.gz", **overrides: Any) -> PartFile:
-    """A part file of five records in 100 bytes."""
-    facts: dict[str, Any] = {
+    """Return a part file of five records in 100 bytes."""
+    fields: dict[str, Any] = {
         "uri": f"file:///batches/{name}",
         "records": 5,
         "size_bytes": 100,
         "sha256": "ab" * 32,
     }
-    return PartFile(**(facts | overrides))
+    return PartFile(**(fields | overrides))
 
 
 def item_report(number: int = 1, **overrides: Any) -> ItemReport:
-    """An item whose five records were all written."""
-    facts: dict[str, Any] = {
+    """Return the report of an item whose five records were all written."""
+    fields: dict[str, Any] = {
         "item_id": number,
         "location": f"file:///landing/orders-{number:04d}.csv",
         "read": 5,
         "written": 5,
         "quarantined": 0,
     }
-    return ItemReport(**(facts | overrides))
+    return ItemReport(**(fields | overrides))
 
 
 def encode_result(name: str = "orders", **overrides: Any) -> EncodeResult:
-    """One item of five records in one part file whose name starts with `name`."""
-    facts: dict[str, Any] = {
+    """Return the result of one item of five records in one part file, named after `name`."""
+    fields: dict[str, Any] = {
         "part_files": (part_file(f"{name}-0.jsonl.gz"),),
         "quarantine_files": (),
         "items": (item_report(),),
@@ -109,18 +109,18 @@ def encode_result(name: str = "orders", **overrides: Any) -> EncodeResult:
         "bad_records": (),
         "text_source": True,
     }
-    return EncodeResult(**(facts | overrides))
+    return EncodeResult(**(fields | overrides))
 
 
 def encoded(name: str = "orders", **overrides: Any) -> Encoded:
-    """A finished encode of one item, written with schema version 1."""
+    """Return the finished encode of one item with schema version 1."""
     result = encode_result(name, **overrides)
     return Encoded(result=result, schema=record_schema(), schema_version=1)
 
 
 def manifest(**overrides: Any) -> Manifest:
-    """The first generation of batch 1..3: one part file of five records."""
-    facts: dict[str, Any] = {
+    """Return the first generation of batch 1..3: one part file of five records."""
+    fields: dict[str, Any] = {
         "job": "orders",
         "batch": batch(),
         "attempt": 1,
@@ -137,4 +137,4 @@ def manifest(**overrides: Any) -> Manifest:
         "records_filtered": 0,
         "records_quarantined": 0,
     }
-    return Manifest(**(facts | overrides))
+    return Manifest(**(fields | overrides))

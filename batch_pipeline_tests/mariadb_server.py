@@ -1,4 +1,4 @@
-"""A MariaDB server for tests: in a folder of its own, on a socket, stopped by its process."""
+"""A MariaDB server for tests, with a temporary folder, on a Unix socket."""
 
 import os
 import pwd
@@ -14,7 +14,7 @@ from batch_pipeline_tests.concurrency import eventually
 
 @contextmanager
 def mariadb_server() -> Iterator[str]:
-    """Start a server and give the URL of its own database, for a user with all rights."""
+    """Start a server, and yield the URL of its system database for a user with all privileges."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))  # socket paths are short
     user = _unprivileged_user()
     if user is not None:
@@ -41,7 +41,7 @@ def mariadb_server() -> Iterator[str]:
 
 
 def _unprivileged_user() -> str | None:
-    """Name somebody else when we are root, whom the server refuses to run as."""
+    """Return another user if this one is root, because the server refuses to run as root."""
     if os.geteuid() != 0:
         return None
     return next(name for name in ("mysql", "nobody") if _exists(name))

@@ -1,7 +1,7 @@
-"""moto's server, in which one write is decided before the next begins, as it is in S3.
+"""moto's server with serialized writes, so that conditional writes are atomic as in S3.
 
-moto looks for an object and then stores it, and answers each request in a thread of its own: two
-writers who both want to be the first would both be told that they are.
+moto checks whether an object exists and then stores it, each request in its own thread. Without the
+lock, two concurrent conditional writes would both succeed.
 """
 
 from threading import Lock
@@ -10,15 +10,15 @@ from typing import Any
 from moto.s3.responses import S3Response
 from moto.server import main
 
-_turn = Lock()
+_lock = Lock()
 _put_object = S3Response.put_object
 
 
-def _put_object_in_turn(response: S3Response) -> Any:
-    with _turn:  # the bytes have been received by now
+def _put_object_with_lock(response: S3Response) -> Any:
+    with _lock:  # the body has been received already
         return _put_object(response)
 
 
 if __name__ == "__main__":
-    S3Response.put_object = _put_object_in_turn  # type: ignore[assignment, method-assign]
+    S3Response.put_object = _put_object_with_lock  # type: ignore[assignment, method-assign]
     main()

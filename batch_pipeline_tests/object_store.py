@@ -1,8 +1,7 @@
-"""The S3 that tests talk to: moto's server on loopback, or a real one that a variable names.
+"""The S3 server of the tests: moto on loopback, or a real one.
 
-With `BATCH_PIPELINE_TEST_S3_ENDPOINT` it is that endpoint, with the keys of AWS's own variables;
-queues are moto's all the same.
-Nothing of the product is replaced: it speaks HTTP to a server in another process.
+`BATCH_PIPELINE_TEST_S3_ENDPOINT` sets the endpoint of a real one, with the keys in AWS's variables.
+Queues are always those of moto. The product is unchanged: it sends HTTP to another process.
 """
 
 import os
@@ -29,7 +28,7 @@ _START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A server and the variables by which programs find it."""
+    """A server, and the environment variables that make programs use it."""
 
     endpoint: str
     access_key: str
@@ -38,7 +37,7 @@ class ObjectStore:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables, as AWS names them; nothing of the caller's own files is read."""
+        """The environment variables of AWS. They also disable the user's configuration files."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_SQS": self.queues,
@@ -52,12 +51,12 @@ class ObjectStore:
         }
 
     def client(self, service: str = "s3") -> Any:
-        """Give a client of the tests' own."""
+        """Return a client for use in tests."""
         endpoint = self.queues if service == "sqs" else self.endpoint
         return _client(service, endpoint, self.access_key, self.secret_key)
 
     def new_bucket(self) -> str:
-        """Make a bucket that nobody else uses, and give its name."""
+        """Create a unique bucket, and return its name."""
         name = f"bp-{uuid4().hex[:16]}"
         self.client().create_bucket(Bucket=name)
         return name
@@ -80,7 +79,7 @@ def _client(service: str, endpoint: str, access_key: str, secret_key: str) -> An
 
 @contextmanager
 def open_store() -> Iterator[ObjectStore]:
-    """Start moto's server, or use the one that is named."""
+    """Start moto's server, or use the configured one."""
     named = os.environ.get(ENDPOINT)
     with moto() as endpoint:
         if named:
@@ -92,7 +91,7 @@ def open_store() -> Iterator[ObjectStore]:
 
 @contextmanager
 def moto(**environment: str) -> Iterator[str]:
-    """Start moto's server on a free port and give its URL; it ends with the block."""
+    """Start moto's server on a free port, yield its URL, and stop it at the end of the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-P", str(_MOTO), "-H", "127.0.0.1", "-p", str(port)]
@@ -114,7 +113,7 @@ def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
         except OSError:
             assert server.poll() is None, "the S3 server has ended"
-            assert time.monotonic() < deadline, "the S3 server does not answer"
+            assert time.monotonic() < deadline, "the S3 server does not respond"
             time.sleep(0.05)
         else:
             return

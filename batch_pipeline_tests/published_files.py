@@ -31,7 +31,7 @@ def schema_of(**columns: str) -> RecordSchema:
 
 
 def write_part(path: Path, records: Sequence[Record], schema: RecordSchema) -> PartFile:
-    """Write records to a part file, as parquet or as JSON lines with gzip by its suffix."""
+    """Write records to a part file, as parquet or gzipped JSON lines by its suffix."""
     if path.suffix == ".parquet":
         rows = [{name: record.get(name) for name in schema.names} for record in records]
         pq.write_table(pa.Table.from_pylist(rows, arrow_schema_of(schema.columns)), path)
@@ -49,7 +49,7 @@ def write_part(path: Path, records: Sequence[Record], schema: RecordSchema) -> P
 
 @dataclass
 class RecordEncoder:
-    """Encoder whose part files hold the records of `batches`, one entry for each encode."""
+    """Encoder whose part files contain the records of `batches`, one entry per encode."""
 
     root: Path
     schema: RecordSchema
@@ -59,7 +59,7 @@ class RecordEncoder:
         """Do nothing."""
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Write the next records; the counts of the items add up to theirs."""
+        """Write the next records. The counts of the item reports add up to their number."""
         records = self.batches.pop(0)
         suffix = request.stream.encoding.suffix
         part = write_part(self.root / f"{request.stem}-0.{suffix}", records, self.schema)

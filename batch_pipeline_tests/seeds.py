@@ -1,4 +1,4 @@
-"""Filled inventories: what a test needs to have happened before it starts."""
+"""Functions that bring an inventory into the state that a test needs."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -42,13 +42,13 @@ ORDER_ID = Column(name="order_id", type=ColumnType.INTEGER)
 
 
 def register(database: Database, count: int, *, first: int = 1, name: str = "orders") -> None:
-    """Register that many files of 10 bytes."""
+    """Register some files of 10 bytes."""
     files = [found_file(number) for number in range(first, first + count)]
     database.meta_table(name).register(files, accept_changed=False)
 
 
 def planned(database: Database, batches: int = 1, *, name: str = "orders") -> Sequence[Batch]:
-    """Register three files a batch and plan them; schema version 1 has an order id."""
+    """Register and plan three files per batch, with a schema version 1 of `order_id`."""
     register(database, 3 * batches, name=name)
     found = plan(database, limits(max_count=3), name=name)
     database.schemas.widen(name, [ORDER_ID], text_source=True)
@@ -58,7 +58,7 @@ def planned(database: Database, batches: int = 1, *, name: str = "orders") -> Se
 def plan(
     database: Database, bounds: Limits, *, drain: bool = True, name: str = "orders"
 ) -> list[Batch]:
-    """Plan what is registered and give the new batches."""
+    """Plan the registered files and return the new batches."""
     done = database.batches.plan(database.meta_table(name), bounds, drain=drain)
     return [] if done.ids is None else [s.batch for s in database.batches.statuses(name, done.ids)]
 
@@ -77,7 +77,7 @@ def claimed(
 
 
 def expire(database: Database, attempt: Attempt) -> None:
-    """Let the lease of an attempt run out."""
+    """Expire the lease of an attempt."""
     execute(
         database,
         "UPDATE batch_pipeline.attempt SET lease_until = clock_timestamp() - interval '1 second' "
@@ -87,7 +87,7 @@ def expire(database: Database, attempt: Attempt) -> None:
 
 
 def insert_batches(database: Database, job: str, count: int) -> None:
-    """Insert that many published batches of one id each into a job that has none."""
+    """Insert published batches of one id each into a job that has no batches."""
     execute(
         database,
         "WITH inserted AS ("
@@ -102,21 +102,21 @@ def insert_batches(database: Database, job: str, count: int) -> None:
 
 
 def execute(database: Database, statement: str, **values: object) -> None:
-    """Run a statement of the test's own, whose tables are in `public`, and commit it."""
+    """Execute and commit a statement. Tables without a schema are in `public`."""
     with database.engine.begin() as connection:
         in_public(connection)
         connection.execute(sa.text(statement), values)
 
 
 def query(database: Database, statement: str, **values: object) -> list[tuple[Any, ...]]:
-    """Read rows as plain tuples; what has no schema is in `public`."""
+    """Read rows as tuples. Tables without a schema are in `public`."""
     with database.engine.begin() as connection:
         in_public(connection)
         return [tuple(row) for row in connection.execute(sa.text(statement), values)]
 
 
 def somebody_waits(database: Database) -> bool:
-    """Tell whether a session of this database waits for a lock."""
+    """Return whether a session of this database waits for a lock."""
     waiting = query(
         database,
         "SELECT FROM pg_stat_activity "
@@ -132,7 +132,7 @@ def statuses(database: Database) -> list[str]:
 
 
 def everything(database: Database) -> list[list[tuple[object, ...]]]:
-    """Read all that a publish may change."""
+    """Read all rows that a publish may change."""
     tables = ("job", "attempt", "part_file", "attempt_item")
     return [query(database, f"SELECT * FROM batch_pipeline.{table} ORDER BY 1") for table in tables]  # noqa: S608 - names from the line above
 

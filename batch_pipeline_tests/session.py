@@ -1,4 +1,4 @@
-"""How a session of tests is run: in how many processes, where its files lie, when it has failed."""
+"""Pytest hooks of a test session: processes, temporary files, selection and exit status."""
 
 import os
 import shutil
@@ -12,22 +12,22 @@ from hypothesis import settings
 from batch_pipeline_tests.proofs import MARK
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - every name made there is a random one
-_ENOUGH_BYTES = 6 * 2**30
-_S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests have it
+_REQUIRED_BYTES = 6 * 2**30
+_S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests get it
 _LONG, _MARIADB = "long", "mariadb"
-_MOST_PROCESSES = 4  # each has a Spark and a database server of its own
+_MAX_PROCESSES = 4  # each has its own Spark and database server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep temporary files in memory, where there is enough of it and nobody chose another place.
+    """Put temporary files in memory, if there is enough and TMPDIR is not set.
 
-    Every test has databases of its own. On a disk, waiting for these takes longer than all tests.
+    Every test has its own databases. On a disk, creating them takes longer than all tests.
     """
-    config.addinivalue_line("markers", f"{_S3}: speaks to the S3 server of the tests")
+    config.addinivalue_line("markers", f"{_S3}: uses the S3 server of the tests")
     config.addinivalue_line("markers", f"{MARK}(number, …): proves a promise")
-    config.addinivalue_line("markers", f"{_LONG}: run with --long, or if its file is named")
+    config.addinivalue_line("markers", f"{_LONG}: runs with --long, or if its file is given")
     if config.getoption("--long", default=False) and not config.getoption("--hypothesis-profile"):
-        settings.load_profile("long")  # before test modules, whose settings build on it
+        settings.load_profile("long")  # before the import of test modules, whose settings extend it
     if "TMPDIR" not in os.environ and _is_roomy(_MEMORY):
         os.environ["TMPDIR"] = str(_MEMORY)  # also for the processes that tests start
         tempfile.tempdir = None
@@ -50,13 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Give a process to each core and one more, for tests wait: a third of the time is won.
+    """Return one process more than cores: tests wait often, so this saves a third of the time.
 
-    A single module gets only one, this very one.
+    If only modules are given, all tests run in this process.
     """
     if _names_files(config):
         return 0
-    return min((os.cpu_count() or 1) + 1, _MOST_PROCESSES)
+    return min((os.cpu_count() or 1) + 1, _MAX_PROCESSES)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -72,8 +72,8 @@ def _names_files(config: pytest.Config) -> bool:
 
 
 def _is_roomy(folder: Path) -> bool:
-    """Tell whether a folder in memory takes all that the tests write, programs among it."""
+    """Return whether a folder in memory has room for all files, and allows executables."""
     if not folder.is_dir() or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return False
-    room = min(shutil.disk_usage(folder).free, psutil.virtual_memory().available)
-    return os.access(folder, os.W_OK) and room > _ENOUGH_BYTES
+    free_bytes = min(shutil.disk_usage(folder).free, psutil.virtual_memory().available)
+    return os.access(folder, os.W_OK) and free_bytes > _REQUIRED_BYTES

@@ -1,4 +1,4 @@
-"""A folder of a disk or a prefix of keys in a store, with what a test does there by hand."""
+"""A folder on a disk or a key prefix in S3, with file operations for tests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A folder, or a prefix of keys; a folder need not exist."""
+    """A folder, which need not exist, or a key prefix."""
 
     uri: str
 
@@ -25,7 +25,7 @@ class Root:
         return uri
 
     def land(self, name: str, content: bytes) -> LandedFile:
-        """Write a file and return what a listing says of it."""
+        """Write a file and return its entry in a listing."""
         uri = self.put(name, content)
         facts = self._files.head(uri)
         return LandedFile(
@@ -42,10 +42,10 @@ class Root:
     def names(self) -> list[str]:
         """List all files below it, hidden ones included."""
         if is_object(self.uri):
-            return sorted(one.name for one in self._files.list(f"{self.uri}/"))
+            return sorted(file.name for file in self._files.list(f"{self.uri}/"))
         folder = Path(to_path(self.uri))
-        found = (path for path in folder.rglob("*") if path.is_file())
-        return sorted(str(path.relative_to(folder)) for path in found)
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(folder)) for path in paths)
 
     @property
     def _files(self) -> FileSystem:
@@ -53,18 +53,18 @@ class Root:
 
 
 def new_folder(path: Path) -> Root:
-    """Make a folder."""
+    """Create a folder."""
     path.mkdir()
     return Root(to_uri(path))
 
 
 def new_prefix(uri: str) -> Root:
-    """Return a prefix of a bucket, or of a prefix, that nobody else uses."""
+    """Return a unique prefix below a bucket or another prefix."""
     return Root(join_uri(uri, uuid4().hex[:8]))
 
 
 def storage_at(uri: str, prefix: str = "") -> PartFileStorage:
-    """Return the storage with a root."""
+    """Return the part file storage with a root."""
     return PartFileStorage(Storage(root=uri, prefix=prefix))
 
 

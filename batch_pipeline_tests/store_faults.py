@@ -1,6 +1,6 @@
-"""A store that can be told to fail: a proxy on loopback in front of the one that tests talk to.
+"""A proxy on loopback that injects faults into requests to the S3 server of the tests.
 
-What no fault is set for passes unchanged, signature included. What it passed on is remembered.
+Requests without a fault are forwarded unchanged, including their signature. All are recorded.
 """
 
 import http.client
@@ -13,39 +13,39 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-_OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
-_PATIENCE_SECONDS = 60
+_HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
+_TIMEOUT_SECONDS = 60
 
 
 class Deed(StrEnum):
-    """What is done to a request."""
+    """The kinds of faults."""
 
-    ANSWER = "answer"  # with an error, and not passed on
-    SAY = "say"  # its body, as a page of HTML, and not passed on
-    CUT = "cut"  # passed on; the connection ends after some bytes of the answer's body
-    LOSE = "lose"  # passed on; the connection ends instead of an answer
-    DROP = "drop"  # the connection ends after some bytes of the request's body
-    HANG = "hang"  # nothing happens
+    ANSWER = "answer"  # respond with an error, and do not forward the request
+    SAY = "say"  # respond with the body of the fault and status 200, and do not forward
+    CUT = "cut"  # forward, and close the connection after some bytes of the response body
+    LOSE = "lose"  # forward, and close the connection without a response
+    DROP = "drop"  # close the connection after some bytes of the request body
+    HANG = "hang"  # do not respond
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What is done to the next requests of a kind, so many `times`."""
+    """A fault of the next `times` requests that match."""
 
     deed: Deed
-    method: str = ""  # of any, where empty
-    target: str = ""  # part of the path or of what follows it
+    method: str = ""  # any if empty
+    target: str = ""  # part of the path or of the query
     times: int = 1
-    skip: int = 0  # so many pass before
+    skip: int = 0  # number of matching requests to forward first
     status: int = 503
     code: str = "SlowDown"
-    body: str = ""  # further elements of the error
-    root: str = ""  # the element around the error, where it is not the answer itself
+    body: str = ""  # more elements of the error
+    root: str = ""  # the element around the error, if any
     headers: Mapping[str, str] = field(default_factory=dict)
     after_bytes: int = 0
 
-    def fits(self, method: str, target: str) -> bool:
-        """Tell whether a request is of the kind, and count it."""
+    def matches(self, method: str, target: str) -> bool:
+        """Return whether a request gets the fault, and count it."""
         if self.times == 0 or self.method not in {"", method} or self.target not in target:
             return False
         if self.skip:
@@ -56,45 +56,45 @@ class Fault:
 
 
 class Faults:
-    """What a proxy does; `requests` are those that reached it, as `GET /bucket/key?…`."""
+    """The faults of a proxy, and the `requests` that it received, as `GET /bucket/key?…`."""
 
     def __init__(self, store: str) -> None:
         self.store = store
         self.requests: list[str] = []
-        self.sums: list[str] = []  # SHA-256 that bytes were sent with
+        self.sums: list[str] = []  # SHA-256 checksums of the requests
         self.ended = threading.Event()
-        self._set: list[Fault] = []
+        self._faults: list[Fault] = []
         self._mutex = threading.Lock()
         self.endpoint = ""
 
     def add(self, *faults: Fault) -> None:
-        """Let the next requests fail; the first fault that fits counts."""
+        """Add faults. A request gets the first one that matches."""
         with self._mutex:
-            self._set.extend(faults)
+            self._faults.extend(faults)
 
     def slow_down(self, times: int, **kind: Any) -> None:
-        """Be busy."""
+        """Respond with `SlowDown`."""
         self.add(Fault(deed=Deed.ANSWER, times=times, **kind))
 
     def refuse(self, status: int, code: str, **kind: Any) -> None:
-        """Answer everything of a kind with an error, from now on."""
+        """Respond with an error to all matching requests from now on."""
         kind.setdefault("times", 1_000)
         self.add(Fault(deed=Deed.ANSWER, status=status, code=code, **kind))
 
     def count(self, start: str) -> int:
-        """Count the requests that begin so."""
+        """Count the requests that start with a text."""
         return sum(request.startswith(start) for request in self.requests)
 
-    def _met(self, method: str, target: str, checksum: str | None) -> Fault | None:
+    def _next_fault(self, method: str, target: str, checksum: str | None) -> Fault | None:
         with self._mutex:
             self.requests.append(f"{method} {target}")
             self.sums.extend([] if checksum is None else [checksum])
-            return next((fault for fault in self._set if fault.fits(method, target)), None)
+            return next((fault for fault in self._faults if fault.matches(method, target)), None)
 
 
 @contextmanager
 def proxy(store: str) -> Iterator[Faults]:
-    """Start a proxy in front of a store on a free port; it ends with the block."""
+    """Start a proxy for a store on a free port, and stop it at the end of the block."""
     faults = Faults(store)
     handler = type("Handler", (_Handler,), {"faults": faults})
     with _Server(("127.0.0.1", 0), handler) as server:
@@ -110,13 +110,13 @@ def proxy(store: str) -> Iterator[Faults]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves each connection on a thread of its own, and waits for none at the end."""
+    """Serves each connection in its own thread, and does not wait for them at the end."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of connections that clients end."""
+        """Ignore connections that clients close."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -127,66 +127,67 @@ class _Handler(BaseHTTPRequestHandler):
     faults: Faults
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
-        """Say nothing."""
+        """Log nothing."""
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        """Give what serves a method, `do_GET` and the like: the same for all."""
+        """Return the same function for all methods: `do_GET` and others."""
         if name.startswith("do_"):
             return self._serve
         raise AttributeError(name)
 
     def _serve(self) -> None:
-        fault = self.faults._met(self.command, self.path, self.headers.get("x-amz-checksum-sha256"))
+        checksum = self.headers.get("x-amz-checksum-sha256")
+        fault = self.faults._next_fault(self.command, self.path, checksum)
         length = int(self.headers.get("Content-Length", 0))
         if fault is not None and fault.deed in {Deed.DROP, Deed.HANG}:
             self.rfile.read(min(length, fault.after_bytes))
             if fault.deed is Deed.HANG:
-                self.faults.ended.wait(_PATIENCE_SECONDS)
+                self.faults.ended.wait(_TIMEOUT_SECONDS)
             self.close_connection = True
             return
         body = self.rfile.read(length)
         if fault is not None and fault.deed in {Deed.ANSWER, Deed.SAY}:
-            self._answer(fault)
+            self._send_error(fault)
             return
-        status, headers, answer = self._passed_on(body)
+        status, headers, response = self._forward(body)
         if fault is not None and fault.deed is Deed.LOSE:
             self.close_connection = True
             return
         self.send_response_only(status)
         for name, value in headers:
-            if name.lower() not in _OF_THE_CONNECTION:
+            if name.lower() not in _HOP_HEADERS:
                 self.send_header(name, value)
-        told = {name.lower(): value for name, value in headers}
-        is_head = self.command == "HEAD"
-        self.send_header(
-            "Content-Length", told.get("content-length", "0") if is_head else str(len(answer))
-        )
+        content_length = str(len(response))
+        if self.command == "HEAD":
+            names = {name.lower(): value for name, value in headers}
+            content_length = names.get("content-length", "0")
+        self.send_header("Content-Length", content_length)
         self.end_headers()
         if fault is not None:
-            answer = answer[: fault.after_bytes]
+            response = response[: fault.after_bytes]
             self.close_connection = True
-        with suppress(ConnectionError):  # a reader may go when it has enough
-            self.wfile.write(answer)
+        with suppress(ConnectionError):  # a client may close the connection early
+            self.wfile.write(response)
 
-    def _passed_on(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         store = http.client.HTTPConnection(
-            urlsplit(self.faults.store).netloc, timeout=_PATIENCE_SECONDS
+            urlsplit(self.faults.store).netloc, timeout=_TIMEOUT_SECONDS
         )
         store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
-            if name.lower() not in _OF_THE_CONNECTION:
+            if name.lower() not in _HOP_HEADERS:
                 store.putheader(name, value)
         store.putheader("Content-Length", str(len(body)))
         store.endheaders(body)
         try:
-            answer = store.getresponse()
-            return answer.status, answer.getheaders(), answer.read()
+            response = store.getresponse()
+            return response.status, response.getheaders(), response.read()
         finally:
             store.close()
 
-    def _answer(self, fault: Fault) -> None:
-        said = f"<Code>{fault.code}</Code><Message>said by a test.</Message>{fault.body}"
-        error = f"<Error>{said}</Error>"
+    def _send_error(self, fault: Fault) -> None:
+        elements = f"<Code>{fault.code}</Code><Message>said by a test.</Message>{fault.body}"
+        error = f"<Error>{elements}</Error>"
         text = (f"<{fault.root}>{error}</{fault.root}>" if fault.root else error).encode()
         if fault.deed is Deed.SAY:
             text = fault.body.encode()

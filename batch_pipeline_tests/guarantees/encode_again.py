@@ -1,4 +1,4 @@
-"""The same small files, encoded on so many cores in a process of its own; prints what came out.
+"""Encodes the same small files on Spark with some number of cores, and prints the part files.
 
 `python -m batch_pipeline_tests.guarantees.encode_again FOLDER CORES FILES`
 """
@@ -24,7 +24,7 @@ ENCODINGS = (
 
 
 def content(number: int) -> bytes:
-    """Return the bytes of a file: csv or JSON lines, one to five records."""
+    """Return the content of a file: csv or JSON lines with one to five records."""
     uids = range(number * 10, number * 10 + 1 + number % 5)
     if number % 3:
         return b"".join(b'{"text":"x%d","price":%d.5,"id":%d}\n' % (u, u % 7, u) for u in uids)
@@ -32,12 +32,12 @@ def content(number: int) -> bytes:
 
 
 def facts_of(parts: Sequence[PartFile]) -> list[tuple[int, int, str]]:
-    """Return what makes a part file the same as another one: all but its name."""
+    """Return what equal part files have in common: everything except the name."""
     return [(part.records, part.size_bytes, part.sha256) for part in parts]
 
 
 def main() -> None:
-    """Encode in each encoding, twice, and print the part files of each time."""
+    """Encode twice in each encoding, and print the part files."""
     from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 
     folder, cores, files = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -45,12 +45,12 @@ def main() -> None:
     run = EncodeRun(folder, session)
     for number in range(files):
         run.land(content(number))
-    found = []
+    results = []
     for encoding in ENCODINGS:
         run.stream = replace(run.stream, encoding=encoding)
-        found.append([facts_of(run.encode(**TYPES).part_files) for _ in range(2)])
+        results.append([facts_of(run.encode(**TYPES).part_files) for _ in range(2)])
     close_session()
-    print(json.dumps(found))  # noqa: T201 - what the test reads
+    print(json.dumps(results))  # noqa: T201 - what the test reads
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Many workers on one job: processes of several threads that acquire batches at the same time."""
+"""Many workers on one job: several processes with several threads each acquire batches."""
 
 import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import open_engine
@@ -23,13 +24,13 @@ FILL = (
     "INSERT INTO public.meta (item, weight) SELECT 'file-' || n, 10 "
     "FROM generate_series(1, CAST(:rows AS int)) n"
 )
-ITEMS = 10  # of a batch
+ITEMS = 10  # per batch
 _BATCH = Limits(max_weight=10 * ITEMS, max_count=1_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one process does: how many calls in all of its threads, in which job."""
+    """The work of one process: the number of calls of all of its threads, and the job."""
 
     url: str
     calls: int
@@ -46,7 +47,7 @@ def acquire_batches(work: Work) -> Result:
     meta_engine = open_engine(work.url)
     table = ReflectedMetaTable.open(meta_engine, "public.meta", MetaColumns(uid="id"))
     ranges: list[tuple[int, int]] = []
-    seconds: list[tuple[float, float]] = []
+    times: list[tuple[float, float]] = []
 
     def acquire(_thread: int) -> None:
         source = MetaSource(table=table, choice=choose_watermark(table))
@@ -55,7 +56,7 @@ def acquire_batches(work: Work) -> Result:
         for _ in range(work.calls // work.threads):
             began = time.monotonic()
             attempt = database.acquisitions.acquire(request, source)
-            seconds.append((began, time.monotonic()))
+            times.append((began, time.monotonic()))
             assert attempt is not None
             id_range = attempt.batch.id_range
             ranges.append((id_range.first_id, id_range.last_id))
@@ -64,19 +65,18 @@ def acquire_batches(work: Work) -> Result:
         list(threads.map(acquire, range(work.threads)))
     database.close()
     meta_engine.dispose()
-    return ranges, seconds
+    return ranges, times
 
 
 def measured(work: Work, processes: int) -> tuple[list[tuple[int, int]], list[float], float]:
-    """Acquire in several processes; return ranges, the seconds of each call and calls a second."""
+    """Acquire in several processes; return ranges, seconds of each call, and calls per second."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.map(_import, range(processes), chunksize=1)
         results = pool.map(acquire_batches, [work] * processes, chunksize=1)
-    ranges = [one for found, _ in results for one in found]
-    ends = [end for _, found in results for _, end in found]
-    starts = [start for _, found in results for start, _ in found]
-    seconds = [end - start for _, found in results for start, end in found]
-    return ranges, seconds, len(seconds) / (max(ends) - min(starts))
+    ranges = list(chain.from_iterable(ranges for ranges, _ in results))
+    times = list(chain.from_iterable(times for _, times in results))
+    seconds = max(end for _, end in times) - min(start for start, _ in times)
+    return ranges, [end - start for start, end in times], len(times) / seconds
 
 
 def _import(_number: int) -> None:

@@ -1,6 +1,6 @@
-"""A stream that is encoded without Spark, whose database can be restored from a backup.
+"""A stream that is encoded without Spark, and whose database can be restored from a backup.
 
-A backup is a copy of the database, as a server makes one from a template.
+A backup is a copy of the database, which the server creates from a template.
 """
 
 import gzip
@@ -44,13 +44,12 @@ _TABLES = (
 
 
 class LocalEncoder:
-    """An encoder that runs one task in this process."""
+    """An encoder that runs a single task in this process."""
 
     def prepare(self) -> None:
         """Do nothing."""
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Encode the items."""
         spec = TaskSpec(
             number=0,
             stem=request.stem,
@@ -64,7 +63,7 @@ class LocalEncoder:
 
 @dataclass(kw_only=True)
 class RestorableStream:
-    """The stream `orders`: files of a folder, two in a batch, and a storage root."""
+    """The stream `orders`: a landing folder, two files per batch, and a storage root."""
 
     folder: Path
     server_url: str
@@ -81,7 +80,6 @@ class RestorableStream:
         self.environment = Sandbox(folder=self.folder, variables=variables).environment
 
     def write_stream(self, name: str) -> None:
-        """Write a stream file."""
         sandbox = Sandbox(folder=self.folder)
         sandbox.landing(name).mkdir(parents=True, exist_ok=True)
         sandbox.write_stream(
@@ -94,28 +92,25 @@ class RestorableStream:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The open pipeline, as of a process that has just started."""
+        """The open pipeline, as in a process that has just started."""
         if self._pipeline is None:
             self._pipeline = Pipeline.from_environment(self.environment)
         return self._pipeline
 
     @property
     def database(self) -> Database:
-        """The open inventory."""
         return self.pipeline.database
 
     @property
     def stream(self) -> Stream:
-        """The stream `orders`."""
         return self.pipeline.stream("orders")
 
     @property
     def storage(self) -> Root:
-        """The storage root."""
         return Root(self.stream.storage.root)
 
     def land(self, first: int, last: int) -> None:
-        """Land files that hold one line each, their number."""
+        """Land files whose only record is their number."""
         for number in range(first, last + 1):
             path = self.folder / "landing" / "orders" / f"{number:04d}.csv"
             path.write_text(f"order_id\n{number}\n")
@@ -126,16 +121,15 @@ class RestorableStream:
         ensure_inventory_current(self.pipeline.database, self.stream)
         self.plan()
         statuses = self.database.batches.statuses("orders")
-        return [self.encode(one.batch) for one in statuses if one.state in _UNPUBLISHED]
+        return [self.encode(status.batch) for status in statuses if status.state in _UNPUBLISHED]
 
     def plan(self) -> None:
-        """Register and plan, without the check whether the inventory is current."""
+        """Register and plan, without checking that the inventory is current."""
         table = self.database.meta_table("orders")
         table.register(self.pipeline.landing(self.stream, wait=False).found_files())
         self.database.batches.plan(table, self.stream.limits, drain=True)
 
     def encode(self, batch: Any) -> Manifest:
-        """Make an attempt on a batch."""
         context = self.pipeline.encode_context(self.stream, _no_session)
         context = replace(context, encoder=LocalEncoder())
         return encode(context, batch, run_id="run-1").manifest
@@ -144,31 +138,30 @@ class RestorableStream:
         """Copy the database and return the name of the copy."""
         name = f"backup_{uuid4().hex}"
         self._backups.append(name)
-        self._copy(self._name, name)
+        self._copy(self._database_name, name)
         return name
 
     def restore(self, backup: str) -> None:
-        """Restore the database, with every process ended."""
-        self._copy(backup, self._name)
+        """End the process and restore the database."""
+        self._copy(backup, self._database_name)
 
     def discard(self, *, dry_run: bool = False) -> Discarded:
-        """Discard the manifests that the inventory does not know."""
+        """Discard the manifests that are unknown to the inventory."""
         return discard_unknown_manifests(self.database, self.stream, now=NOON, dry_run=dry_run)
 
     def close(self) -> None:
-        """End the process; the next use is another one."""
+        """End the process. The next use starts another one."""
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
 
     def drop_backups(self) -> None:
-        """Delete the copies."""
         self.close()
         for name in self._backups:
             self._on_server(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
     def rows(self) -> dict[str, list[tuple[Any, ...]]]:
-        """Read all rows of the inventory; whether the job is paused is left out."""
+        """Read all rows of the inventory, without the pauses of jobs."""
         statement = (
             "SELECT to_jsonb(t) - '{{paused_at,paused_reason}}'::text[] FROM {} t ORDER BY 1"
         )
@@ -178,13 +171,13 @@ class RestorableStream:
         }
 
     def publish_numbers(self) -> list[int]:
-        """Return the publish numbers of the stream in order."""
+        """Return the publish numbers of the stream, sorted."""
         statement = "SELECT publish_number FROM batch_pipeline.attempt WHERE status = 'succeeded'"
         return sorted(number for (number,) in query(self.database, statement))
 
     @property
-    def _name(self) -> str:
-        return psycopg.conninfo.conninfo_to_dict(self.database_url)["dbname"]  # type: ignore[return-value] # a name it has
+    def _database_name(self) -> str:
+        return psycopg.conninfo.conninfo_to_dict(self.database_url)["dbname"]  # type: ignore[return-value] # is in the URL
 
     def _copy(self, source: str, target: str) -> None:
         self.close()
@@ -202,7 +195,7 @@ class RestorableStream:
 def open_stream(
     folder: Path, server_url: str, database_url: str, root: str, **facts: Any
 ) -> Iterator[RestorableStream]:
-    """Return a stream; the copies of its database are deleted at the end."""
+    """Return a stream, and delete the backups of its database at the end."""
     stream = RestorableStream(
         folder=folder, server_url=server_url, database_url=database_url, root=root, **facts
     )
@@ -212,26 +205,25 @@ def open_stream(
 
 @dataclass
 class Consumer:
-    """A reader of what is published, which continues after its bookmark."""
+    """A consumer of published manifests, which continues after its bookmark."""
 
     bookmark: Bookmark = field(default_factory=Bookmark)
     received: list[int] = field(default_factory=list)
 
     def read(self, stream: RestorableStream) -> None:
-        """Read what is new."""
         published = stream.database.manifests.published_after(
             "orders", self.bookmark.numbers, last=self.bookmark.last
         )
         for number, manifest in published:
-            texts = [gzip.decompress(content(part.uri)) for part in manifest.part_files]
-            lines = [line for text in texts for line in text.splitlines()]
-            self.received += [json.loads(line)["order_id"] for line in lines]
+            for part in manifest.part_files:
+                lines = gzip.decompress(content(part.uri)).splitlines()
+                self.received += [json.loads(line)["order_id"] for line in lines]
             self.bookmark = self.bookmark.after(manifest, number)
 
     def lost(self, last: int) -> int:
-        """Count the lines from 1 to a last one that were not received."""
+        """Count the records from 1 to `last` that were not received."""
         return len({*range(1, last + 1)} - {*self.received})
 
 
 def _no_session() -> Any:
-    raise AssertionError("no Spark is needed")
+    raise AssertionError("Spark must not be used")

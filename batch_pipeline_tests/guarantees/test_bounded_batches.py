@@ -1,4 +1,4 @@
-"""Batches of random tables, cut in databases, beside a reference of ten lines (G6, G7)."""
+"""Batches of random tables are compared with those of a ten-line reference (G6, G7)."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,8 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 from batch_pipeline_tests.inventory.test_acquire import CREATE, LongWay
 from batch_pipeline_tests.proofs import Figures
 
-BAD = (None, -1, -(2**62))
-COUNTS_AS = 7  # what a row without a usable weight counts, where that is stated
+BAD_WEIGHTS = (None, -1, -(2**62))
+DEFAULT_WEIGHT = 7  # of rows without a usable weight, where it is configured
 INSERT = sa.text(
     "INSERT INTO ops.files (id, size_in_bytes) "
     "SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:weights AS bigint[]))"
@@ -40,73 +40,71 @@ Row = tuple[int, int | None]
 Plan = list[tuple[int, int, int, int]]  # first id, last id, weight, items
 
 
-def reference(rows: Sequence[tuple[int, int]], after: int, ceiling: int, limits: Limits) -> Plan:
-    """Cut as one would by hand: an item that no longer fits begins the next batch."""
-    batches: list[list[tuple[int, int]]] = []
-    for row in rows:
-        weight = sum(w for _, w in batches[-1]) + row[1] if batches else MAX_ID
-        if weight <= limits.max_weight and len(batches[-1]) < limits.max_count:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    ends = [*(batch[0][0] - 1 for batch in batches[1:]), ceiling]
-    starts = [after + 1, *(end + 1 for end in ends)]
-    spans = zip(starts, ends, batches, strict=False)
-    return [(start, end, sum(w for _, w in batch), len(batch)) for start, end, batch in spans]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A random table: its rows in id order, where planning starts, and the limits of a batch."""
 
     rows: list[Row]
     after: int
-    ceiling: int
+    high_watermark: int
     limits: Limits
 
-    def counted(self) -> list[tuple[int, int]]:
-        """Return the rows with what each counts."""
-        return [(uid, COUNTS_AS if w is None or w < 0 else w) for uid, w in self.rows]
+    def reference(self) -> Plan:
+        """Cut naively: an item that does not fit starts the next batch."""
+        batches: list[list[tuple[int, int]]] = []
+        for uid, stored in self.rows:
+            row = (uid, DEFAULT_WEIGHT if stored is None or stored < 0 else stored)
+            weight = sum(w for _, w in batches[-1]) + row[1] if batches else MAX_ID
+            if weight <= self.limits.max_weight and len(batches[-1]) < self.limits.max_count:
+                batches[-1].append(row)
+            else:
+                batches.append([row])
+        ends = [*(batch[0][0] - 1 for batch in batches[1:]), self.high_watermark]
+        starts = [self.after + 1, *(end + 1 for end in ends)]
+        spans = zip(starts, ends, batches, strict=False)
+        return [(start, end, sum(w for _, w in batch), len(batch)) for start, end, batch in spans]
 
     def first_bad(self) -> int | None:
         """Return the first id without a usable weight."""
         return next((uid for uid, w in self.rows if w is None or w < 0), None)
 
+    def cuts(self, table: ReflectedMetaTable, **options: int) -> Iterator[Cut]:
+        """Cut the table in one pass."""
+        return all_cuts(table, self.after, self.high_watermark, self.limits, **options)
+
 
 def cases(number: int) -> Iterator[Case]:
-    """Return random tables: light items and far too heavy ones, none, weights of zero, bad ones."""
-    chance = random.Random(6)  # noqa: S311 - the same tables each time
+    """Yield random tables: empty or with light, too heavy, zero and unusable weights."""
+    rng = random.Random(6)  # noqa: S311 - the same tables each time
     for _ in range(number):
-        most = chance.choice([1, 10, 1_000, 2**40])
-        limits = Limits(max_weight=chance.randint(1, 3 * most), max_count=chance.randint(1, 12))
-        uid = after = chance.choice([0, -100, 2**40])
+        heaviest = rng.choice([1, 10, 1_000, 2**40])
+        limits = Limits(max_weight=rng.randint(1, 3 * heaviest), max_count=rng.randint(1, 12))
+        uid = after = rng.choice([0, -100, 2**40])
         rows: list[Row] = []
-        for _ in range(chance.choice([0, 1, 5, 30, 60])):
-            uid += chance.choice([1, 1, 1, 2, 50])
-            weight: int | None = chance.choice([0, chance.randint(0, most), 5 * most])
-            if chance.random() < 0.01:
-                weight = chance.choice(BAD)
+        for _ in range(rng.choice([0, 1, 5, 30, 60])):
+            uid += rng.choice([1, 1, 1, 2, 50])
+            weight: int | None = rng.choice([0, rng.randint(0, heaviest), 5 * heaviest])
+            if rng.random() < 0.01:
+                weight = rng.choice(BAD_WEIGHTS)
             rows.append((uid, weight))
-        yield Case(rows=rows, after=after, ceiling=uid + chance.randint(1, 3), limits=limits)
+        yield Case(rows=rows, after=after, high_watermark=uid + rng.randint(1, 3), limits=limits)
 
 
-def plain(cuts: Sequence[Cut]) -> Plan:
-    """Return cuts as plain numbers."""
+def as_plan(cuts: Sequence[Cut]) -> Plan:
     return [(c.id_range.first_id, c.id_range.last_id, c.weight, c.count) for c in cuts]
 
 
-def planned(cuts: Sequence[Cut]) -> list[list[int]]:
-    """Return the ids that each batch was planned with."""
+def planned_ids(cuts: Sequence[Cut]) -> list[list[int]]:
     return [
-        list(range(one.id_range.first_id, one.id_range.last_id + 1))
-        if one.runs is None
-        else list(one.runs)
-        for one in cuts
+        list(range(cut.id_range.first_id, cut.id_range.last_id + 1))
+        if cut.runs is None
+        else list(cut.runs)
+        for cut in cuts
     ]
 
 
 def fill(table: ReflectedMetaTable, case: Case, *, backwards: bool) -> None:
-    """Make the rows of a case the only ones, in id order or the other way round."""
+    """Replace the rows of the table by those of a case, inserted in id or reverse order."""
     rows = case.rows[::-1] if backwards else case.rows
     values = {"ids": [uid for uid, _ in rows], "weights": [weight for _, weight in rows]}
     with table.engine.begin() as connection:
@@ -115,58 +113,58 @@ def fill(table: ReflectedMetaTable, case: Case, *, backwards: bool) -> None:
 
 
 def one_by_one(table: ReflectedMetaTable, case: Case) -> list[Cut]:
-    """Cut as workers do that acquire batch after batch."""
+    """Cut one batch at a time, as acquisitions do."""
     cuts: list[Cut] = []
     after = case.after
-    while (one := table.next_cut(after, case.ceiling, case.limits)) is not None:
-        cuts.append(one)
-        after = one.id_range.last_id
+    while (cut := table.next_cut(after, case.high_watermark, case.limits)) is not None:
+        cuts.append(cut)
+        after = cut.id_range.last_id
     return cuts
 
 
-def refused_at(table: ReflectedMetaTable, case: Case, expected: Plan) -> int | None:
-    """Plan where bad weights are refused: batches as expected, up to the one that is named."""
+def item_with_bad_weight(table: ReflectedMetaTable, case: Case, expected: Plan) -> int | None:
+    """Plan with bad weights refused; check the batches and return the reported item, if any."""
     cuts: list[Cut] = []
     try:
-        cuts.extend(all_cuts(table, case.after, case.ceiling, case.limits))
+        cuts.extend(case.cuts(table))
     except BadWeightError as error:
-        assert plain(cuts) == expected[: len(cuts)]
+        assert as_plan(cuts) == expected[: len(cuts)]
         return error.item_id
-    assert plain(cuts) == expected
+    assert as_plan(cuts) == expected
     return None
 
 
 @pytest.mark.guarantee("G6", "G7")
-def test_batches_of_random_tables_are_those_of_the_reference(
+def test_batches_of_random_tables_match_reference(
     files: ReflectedMetaTable, figures: Figures, *, long_form: bool
 ) -> None:
-    """All tables are cut in one pass, each fifth also batch by batch."""
-    counting = ReflectedMetaTable.open(
-        files.engine, files.canonical_name, FILES, on_bad_weight=COUNTS_AS
+    """Every table is cut in one pass, every fifth also one batch at a time."""
+    with_default_weight = ReflectedMetaTable.open(
+        files.engine, files.canonical_name, FILES, on_bad_weight=DEFAULT_WEIGHT
     )
-    tables, batches, alone, refused = 3_000 if long_form else 100, 0, 0, 0
+    tables, batches, too_heavy_items, refused = 3_000 if long_form else 100, 0, 0, 0
     for number, case in enumerate(cases(tables)):
-        expected = reference(case.counted(), case.after, case.ceiling, case.limits)
+        expected = case.reference()
         fill(files, case, backwards=number % 2 == 1)
-        pages = 1 + number % 40
-        in_server = all_cuts(counting, case.after, case.ceiling, case.limits, page_rows=pages)
-        assert planned(cuts := list(in_server)) == [
-            [uid for uid, _ in case.rows if uid in one.id_range] for one in cuts
+        cuts = list(case.cuts(with_default_weight, page_rows=1 + number % 40))
+        assert planned_ids(cuts) == [
+            [uid for uid, _ in case.rows if uid in cut.id_range] for cut in cuts
         ]
-        assert plain(cuts) == expected
+        assert as_plan(cuts) == expected
         if number % 5 == 0:
-            assert plain(found := one_by_one(counting, case)) == expected
-            assert planned(found) == planned(cuts)
+            single_cuts = one_by_one(with_default_weight, case)
+            assert as_plan(single_cuts) == expected
+            assert planned_ids(single_cuts) == planned_ids(cuts)
         if number % 5 == 1 or case.first_bad() is not None:
-            assert refused_at(files, case, expected) == case.first_bad()
+            assert item_with_bad_weight(files, case, expected) == case.first_bad()
         too_heavy = [count for _, _, weight, count in expected if weight > case.limits.max_weight]
         assert too_heavy == [1] * len(too_heavy)
         assert all(count <= case.limits.max_count for *_, count in expected)
         batches += len(expected)
-        alone += len(too_heavy)
+        too_heavy_items += len(too_heavy)
         refused += case.first_bad() is not None
-    assert min(alone, refused) > 0
-    figures(tables=tables, batches=batches, too_heavy_items_alone=alone, differences=0)
+    assert min(too_heavy_items, refused) > 0
+    figures(tables=tables, batches=batches, too_heavy_items_alone=too_heavy_items, differences=0)
 
 
 @pytest.fixture(params=[MetaSource, LongWay])
@@ -180,17 +178,17 @@ def feed(request: pytest.FixtureRequest, database: Database, database_url: str) 
         )
 
 
-def _feed(database: Database, table: ReflectedMetaTable, way: type[MetaSource]) -> Feed:
-    made = Feed(database, table)
-    made.source = way(table=table, choice=choose_watermark(table, Strategy.REGISTRAR))
+def _feed(database: Database, table: ReflectedMetaTable, source_class: type[MetaSource]) -> Feed:
+    feed = Feed(database, table)
+    feed.source = source_class(table=table, choice=choose_watermark(table, Strategy.REGISTRAR))
     insert(table, {1: 1, 2: 1})
-    made.bounds = limits(max_weight=1)
-    assert made.drain() == [[1], [2]]  # only the first acquisition of a job takes more round trips
-    return made
+    feed.bounds = limits(max_weight=1)
+    assert feed.drain() == [[1], [2]]  # only the first acquisition needs more round trips
+    return feed
 
 
 @pytest.mark.guarantee("G6", "G8")
-def test_batch_with_rows_inserted_into_its_gap_hands_out_what_was_planned(feed: Feed) -> None:
+def test_rows_inserted_into_gap_are_not_added_to_acquired_batch(feed: Feed) -> None:
     feed.bounds = limits(max_weight=2, max_count=1)
     insert(feed.table, {5: 1, 1_000: 1})
     attempt = feed.acquire()
@@ -208,7 +206,7 @@ def test_batch_with_rows_inserted_into_its_gap_hands_out_what_was_planned(feed: 
 
 
 @pytest.mark.guarantee("G6", "G8")
-def test_batch_of_a_filter_with_rows_updated_to_match_hands_out_what_was_planned(
+def test_rows_updated_to_match_filter_are_not_added_to_acquired_batch(
     feed: Feed,
 ) -> None:
     light = Condition("weight", Operator.LESS, 10)
@@ -231,7 +229,7 @@ def test_batch_of_a_filter_with_rows_updated_to_match_hands_out_what_was_planned
 
 
 @pytest.mark.guarantee("G6", "G8")
-def test_batch_split_after_rows_were_inserted_into_its_gaps_holds_what_was_planned(
+def test_rows_inserted_into_gaps_are_not_added_to_split_batches(
     feed: Feed,
 ) -> None:
     feed.bounds = limits(max_count=4)
@@ -241,7 +239,7 @@ def test_batch_split_after_rows_were_inserted_into_its_gaps_holds_what_was_plann
     insert(feed.table, dict.fromkeys((11, 21, 31), 1))
     feed.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     halves = feed.database.jobs.split("job", attempt.batch.id, feed.table)
-    assert [(str(one.id_range), one.count) for one in halves] == [("3..29", 2), ("30..49", 2)]
+    assert [(str(half.id_range), half.count) for half in halves] == [("3..29", 2), ("30..49", 2)]
     assert feed.drain() == [[10, 20], [30, 40], [50]]
     assert feed.audit().late.first == (11, 21, 31)
     assert feed.drain() == [[11, 21, 31]]

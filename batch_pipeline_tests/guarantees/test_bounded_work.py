@@ -1,7 +1,7 @@
-"""What acquiring reads, however large the table and however long the history of its job (G14).
+"""An acquisition reads as many rows for a large table and a long history as for small ones (G14).
 
-Counted by the server's own statistics over all tables of the database, the inventory's too. The
-history is one batch that went through the product, multiplied.
+The server's statistics count the rows read from all tables of the database, including those of the
+inventory. The history is made of copies of one batch that the product processed.
 """
 
 from contextlib import closing
@@ -18,17 +18,17 @@ from batch_pipeline_tests.inventory.test_acquire import CREATE, Scene, limited
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import execute, query
 
-ITEMS = 100  # of a batch
+ITEMS = 100  # per batch
 CALLS = 20
-OLD_ITEMS = 5  # of a batch of the history
-MULTIPLIED = {
+OLD_ITEMS = 5  # per batch of the history
+COPIED_COLUMNS = {
     "batch": "'id', n + 1, 'first_id', n * :items + 1, 'last_id', (n + 1) * :items",
     "batch_state": "'batch_id', n + 1",
     "attempt": "'id', n + 1, 'batch_id', n + 1, 'token', gen_random_uuid(), "
     "'publish_number', n + 1, 'seen', jsonb_set(one.row -> 'seen', '{runs}', "
     "jsonb_build_array(jsonb_build_array(n * :items + 1, (n + 1) * :items)))",
 }
-MULTIPLY = """
+COPY = """
 WITH one AS (SELECT to_jsonb(t) AS row FROM batch_pipeline.{table} t)
 INSERT INTO batch_pipeline.{table} {overriding}
 SELECT made.* FROM one, generate_series(1, CAST(:batches AS bigint) - 1) n,
@@ -48,19 +48,19 @@ FILL = (
     "INSERT INTO public.files (id, item, weight) "
     "SELECT n, 'file-' || n, 1 FROM generate_series(1, CAST(:rows AS int)) n"
 )
-READ = """
+ROWS_READ = """
 SELECT coalesce(sum(seq_tup_read), 0)
        + (SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes)
   FROM pg_stat_user_tables
 """
-OTHERS = """
+OTHER_SESSIONS = """
 SELECT FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
 
 
 def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> None:
-    """Acquire and end so many batches in sessions that hand in their counters and go."""
+    """Acquire and complete some batches, and close the sessions, which then report statistics."""
     database = open_database(url, migrated=None)
     with closing(database), meta_engine(url) as engine:
         scene = Scene(database, engine, short=short)
@@ -74,21 +74,21 @@ def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> 
 
 
 def fill(database: Database, url: str, rows: int) -> None:
-    """Fill a table, of whose rows three fifths are taken already in small batches."""
+    """Fill a table, three fifths of whose rows are in small batches already."""
     batches = rows * 3 // 5 // OLD_ITEMS
     execute(database, "TRUNCATE public.files")
     execute(database, "TRUNCATE batch_pipeline.job RESTART IDENTITY CASCADE")
     execute(database, FILL, rows=rows)
     acquire(url, 1, items=OLD_ITEMS)
-    for table, columns in MULTIPLIED.items():
+    for table, columns in COPIED_COLUMNS.items():
         overriding = "" if table == "batch_state" else "OVERRIDING SYSTEM VALUE"
-        statement = MULTIPLY.format(table=table, columns=columns, overriding=overriding)
-        given = {"items": OLD_ITEMS} if ":items" in columns else {}
+        statement = COPY.format(table=table, columns=columns, overriding=overriding)
+        values = {"items": OLD_ITEMS} if ":items" in columns else {}
         execute(
             database,
             statement.replace(":items", "CAST(:items AS bigint)"),
             batches=batches,
-            **given,
+            **values,
         )
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for statement in ADVANCE:
@@ -96,14 +96,14 @@ def fill(database: Database, url: str, rows: int) -> None:
 
 
 def rows_read(database: Database) -> int:
-    """Wait until all other sessions have gone, and give what has been read so far."""
+    """Wait until all other sessions have ended, and return how many rows were read so far."""
     database.engine.dispose()
-    eventually(lambda: not query(database, OTHERS))
-    return int(query(database, READ)[0][0])
+    eventually(lambda: not query(database, OTHER_SESSIONS))
+    return int(query(database, ROWS_READ)[0][0])
 
 
-def read_by_acquiring(database: Database, url: str, *, short: bool) -> float:
-    """Return the rows that one acquisition and its end read: those of many less those of few."""
+def rows_read_per_acquisition(database: Database, url: str, *, short: bool) -> float:
+    """Return the rows read by one acquisition: the difference of many and one, per call."""
     counts = []
     for calls in (1, CALLS + 1):
         before = rows_read(database)
@@ -114,17 +114,17 @@ def read_by_acquiring(database: Database, url: str, *, short: bool) -> float:
 
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("short", [True, False], ids=["one round trip", "several"])
-def test_acquiring_reads_the_batch_whatever_lies_around_it(
+def test_rows_read_by_acquisition_do_not_depend_on_table_size(
     database: Database, database_url: str, figures: Figures, *, short: bool, long_form: bool
 ) -> None:
-    read = []
+    rows_per_call = []
     execute(database, CREATE)
     for rows in (10_000, 1_000_000 if long_form else 30_000):
         fill(database, database_url, rows)
-        read.append(read_by_acquiring(database, database_url, short=short))
+        rows_per_call.append(rows_read_per_acquisition(database, database_url, short=short))
         if rows < 100_000:
             check_invariants(database)
-    few, many = read
+    few, many = rows_per_call
     figures(
         rows_of_the_large_table=float(rows),
         batches_before=float(rows * 3 // 5 // OLD_ITEMS),

@@ -1,6 +1,6 @@
 """Files that change between listing and reading, or while they are read (G9).
 
-Every change of a file must be reported, and no byte of another version may be in a part file.
+Every change must be reported, and no byte of the other version may reach a part file.
 """
 
 import gzip
@@ -28,17 +28,17 @@ ROWS = 50_000
 
 
 def rows(first: int) -> bytes:
-    """Write csv with as many bytes whatever the first id is."""
+    """Return csv of the same size for each first id."""
     return b"id\n" + b"".join(b"1%06d\n" % uid for uid in range(first, first + ROWS))
 
 
 def lines(first: int) -> bytes:
-    """Write JSON lines with as many bytes whatever the first id is."""
+    """Return JSON lines of the same size for each first id."""
     return b"".join(b'{"id":1%06d}\n' % uid for uid in range(first, first + ROWS))
 
 
 def parquet(first: int) -> bytes:
-    """Write parquet with as many bytes whatever the first id is."""
+    """Return parquet of the same size for each first id."""
     sink = pa.BufferOutputStream()
     table = pa.table({"id": pa.array(range(first, first + ROWS), pa.int64())})
     pq.write_table(table, sink, compression="none", use_dictionary=False)
@@ -53,107 +53,107 @@ FORMATS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-def _grown(path: Path, other: bytes) -> None:
+def _append(path: Path, other: bytes) -> None:
     with path.open("ab") as file:
         file.write(b"\n")
 
 
-def _shrunk(path: Path, other: bytes) -> None:
+def _truncate(path: Path, other: bytes) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def _rewritten(path: Path, other: bytes) -> None:
+def _overwrite(path: Path, other: bytes) -> None:
     path.write_bytes(other)
 
 
-def _replaced(path: Path, other: bytes) -> None:
+def _rename_over(path: Path, other: bytes) -> None:
     path.with_suffix(".new").write_bytes(other)
     path.with_suffix(".new").rename(path)
 
 
-def _touched(path: Path, other: bytes) -> None:
+def _touch(path: Path, other: bytes) -> None:
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000))
 
 
-def _gone(path: Path, other: bytes) -> None:
+def _delete(path: Path, other: bytes) -> None:
     path.unlink()
 
 
 CHANGES = {
-    "grown": _grown,
-    "shrunk": _shrunk,
-    "rewritten": _rewritten,
-    "replaced": _replaced,
-    "touched": _touched,
-    "gone": _gone,
+    "appended": _append,
+    "truncated": _truncate,
+    "overwritten": _overwrite,
+    "replaced": _rename_over,
+    "touched": _touch,
+    "deleted": _delete,
 }
 
 
-def later(path: Path) -> None:
-    """Make a file newer, however coarse the clock of the disk is."""
+def make_newer(path: Path) -> None:
+    """Move the modification time, because the clock of the disk may be coarse."""
     if path.exists():
         status = path.stat()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 2_000))
 
 
 @pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("name", FORMATS)
-def test_file_that_changed_before_it_was_read_is_told_and_nothing_of_it_written(
-    tmp_path: Path, name: str, figures: Figures
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_file_changed_before_reading_is_reported_and_not_published(
+    tmp_path: Path, format_name: str, figures: Figures
 ) -> None:
-    made = FORMATS[name]
+    content_from = FORMATS[format_name]
     for change, change_file in CHANGES.items():
         landing, storage = new_folder(tmp_path / change), new_folder(tmp_path / f"{change}-out")
-        files = [landing.land(f"{number}.dat", made(number * ROWS)) for number in (0, 1, 2)]
+        files = [landing.land(f"{number}.dat", content_from(number * ROWS)) for number in (0, 1, 2)]
         path = Path(to_path(files[1].location))
-        change_file(path, made(9 * ROWS))
-        later(path)
+        change_file(path, content_from(9 * ROWS))
+        make_newer(path)
         stream = replace(
             between(STREAM, landing, storage), on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
         )
         report = task(stream, files, id="integer")
-        kind = BadFileKind.MISSING if change == "gone" else BadFileKind.CHANGED
+        kind = BadFileKind.MISSING if change == "deleted" else BadFileKind.CHANGED
         assert [item.bad_kind for item in report.items] == [None, kind, None]
         assert [item.written for item in report.items] == [ROWS, 0, ROWS]
         [part] = report.part_files
         assert len(gzip.decompress(content(part.uri)).splitlines()) == 2 * ROWS
-        figures(changes=1, told=1, read_silently=0)
+        figures(changes=1, reported=1, read_silently=0)
 
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("change", sorted(CHANGES.keys() - {"touched"}))
-@pytest.mark.parametrize("name", FORMATS)
-def test_file_that_changes_while_it_is_read_is_told(
-    tmp_path: Path, name: str, change: str, figures: Figures
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_file_changed_while_being_read_is_reported(
+    tmp_path: Path, format_name: str, change: str, figures: Figures
 ) -> None:
-    """For each second file no facts were noted before."""
-    made, times = FORMATS[name], 5
+    """Every second file was registered without size and time."""
+    content_from, times = FORMATS[format_name], 5
     for number in range(times):
         landing = new_folder(tmp_path / str(number))
-        file = landing.land("orders", made(0))
-        already = number * (file.size_bytes or 0) // times
+        file = landing.land("orders", content_from(0))
+        bytes_before = number * (file.size_bytes or 0) // times
         file = LandedFile(location=file.location) if number % 2 else file
         with pytest.raises(BadFileError) as caught:
-            _read(file, already, lambda path: CHANGES[change](path, made(9 * ROWS)))
+            _read(file, bytes_before, lambda path: CHANGES[change](path, content_from(9 * ROWS)))
         assert caught.value.kind in {BadFileKind.CHANGED, BadFileKind.MISSING}
-    figures(changes=times, told=times, read_silently=0)
+    figures(changes=times, reported=times, read_silently=0)
 
 
-def _read(file: LandedFile, already: int, change: Callable[[Path], None]) -> None:
-    """Read so many bytes, change the file, and read on to the end."""
+def _read(file: LandedFile, bytes_before: int, change: Callable[[Path], None]) -> None:
+    """Read some bytes, change the file, and read the rest."""
     path = Path(to_path(file.location))
     with open_source(file, STREAM) as source:
-        source.read(already)
+        source.read(bytes_before)
         change(path)
-        later(path)
+        make_newer(path)
         while source.read(2**20):
             pass
 
 
 @pytest.mark.guarantee("G9")
-def test_file_whose_facts_were_not_noted_is_compared_with_nothing(tmp_path: Path) -> None:
-    """The limit of the promise: a user's table need not have sizes or times."""
+def test_file_registered_without_size_and_time_is_not_compared(tmp_path: Path) -> None:
+    """A limitation: the tables of users need not have sizes or times."""
     file = new_folder(tmp_path / "in").land("orders", rows(0))
     assert file.modified_at is not None
     other_time = replace(file, modified_at=file.modified_at - timedelta(seconds=1))

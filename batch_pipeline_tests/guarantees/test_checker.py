@@ -1,4 +1,4 @@
-"""The checker finds faults: those of a naive protocol, and each kind of damage."""
+"""Tests of the checker: it detects the faults of a naive pipeline and each kind of damage."""
 
 import random
 from collections.abc import Iterator
@@ -9,22 +9,23 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from batch_pipeline_tests.guarantees.checker import Kind, Verdict, Warehouse, check
+from batch_pipeline_tests.guarantees.checker import CheckResult, Kind, TargetTable, check
 from batch_pipeline_tests.guarantees.crashes import naive
 from batch_pipeline_tests.guarantees.crashes.fork_server import ForkServer
 from batch_pipeline_tests.proofs import Figures
 
-TABLE = Warehouse(stream="orders", table=("public", "orders"))
+TARGET = TargetTable(stream="orders", table=("public", "orders"))
 REOPEN = """
 UPDATE batch_pipeline.attempt
    SET status = 'running', finished_at = NULL, generation = NULL, publish_number = NULL WHERE id = 1
 """
+NO_MANIFEST_FILE = "UPDATE batch_pipeline.attempt SET pointer_uri = NULL WHERE id = 1"
 _ITEM = "INSERT INTO batch_pipeline.item VALUES ('orders', %s, %s, 0, now())"
 
 
 @dataclass(slots=True, kw_only=True)
 class NaivePipeline:
-    """An inventory without constraints, its files, and a server that forks processes."""
+    """The naive protocol: an inventory without constraints, its files and its processes."""
 
     url: str
     folder: Path
@@ -32,79 +33,79 @@ class NaivePipeline:
     landed: int = 0
 
     def execute(self, *statements: str) -> None:
-        """Change the inventory."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
     def land(self, count: int) -> None:
-        """Land and register files of three records."""
+        """Land and register some files of three records."""
         (self.folder / "landing").mkdir(exist_ok=True)
         with psycopg.connect(self.url, autocommit=True) as connection:
             for number in range(self.landed + 1, self.landed + count + 1):
                 path = self.folder / "landing" / f"{number}.csv"
-                ids = (str(number * 3 + one) for one in range(3))
+                ids = (str(number * 3 + offset) for offset in range(3))
                 path.write_text("\n".join(["id", *ids]))
                 connection.execute(_ITEM, [number, str(path)])
         self.landed += count
 
-    def work(self, *plans: str, encodes: str = "") -> int:
-        """Run processes that plan and one that encodes; return how many were killed."""
-        planners = [self.processes.fork("plan", failpoints=one, url=self.url) for one in plans]
-        killed = sum(self.processes.exit_code(one) == -9 for one in planners)
-        where = {"url": self.url, "folder": str(self.storage)}
-        encoder = self.processes.fork("encode", failpoints=encodes, **where)
+    def run(self, *planner_failpoints: str, encoder_failpoints: str = "") -> int:
+        """Run planners, then one encoder, and return the number of killed processes."""
+        planners = [
+            self.processes.fork("plan", failpoints=failpoints, url=self.url)
+            for failpoints in planner_failpoints
+        ]
+        killed = sum(self.processes.exit_code(planner) == -9 for planner in planners)
+        arguments = {"url": self.url, "folder": str(self.storage)}
+        encoder = self.processes.fork("encode", failpoints=encoder_failpoints, **arguments)
         killed += self.processes.exit_code(encoder) == -9
         self.processes.run("end", url=self.url)
         return killed
 
     @property
     def storage(self) -> Path:
-        """The storage root."""
         return self.folder / "batches"
 
-    def check(self, *warehouses: Warehouse) -> Verdict:
-        """Check what there is."""
-        return check(self.url, [self.storage], warehouses=warehouses)
+    def check(self, *targets: TargetTable) -> CheckResult:
+        """Check the inventory, the storage and the targets."""
+        return check(self.url, [self.storage], targets=targets)
 
 
 @pytest.fixture
-def protocol(database_url: str, tmp_path: Path) -> Iterator[NaivePipeline]:
-    """The naive protocol at work."""
+def pipeline(database_url: str, tmp_path: Path) -> Iterator[NaivePipeline]:
+    """The naive protocol on a fresh inventory."""
     with closing(ForkServer(naive.__name__, tmp_path / "actions", {})) as processes:
-        opened = NaivePipeline(url=database_url, folder=tmp_path, processes=processes)
-        opened.execute(*naive.UNFENCED)
-        yield opened
+        pipeline = NaivePipeline(url=database_url, folder=tmp_path, processes=processes)
+        pipeline.execute(*naive.UNFENCED)
+        yield pipeline
 
 
 @pytest.mark.guarantee("G3")
-def test_naive_protocol_is_found_to_lose_and_to_repeat(
-    protocol: NaivePipeline, figures: Figures, long_form: bool
+def test_checker_detects_lost_and_duplicate_records_of_naive_protocol(
+    pipeline: NaivePipeline, figures: Figures, long_form: bool
 ) -> None:
-    """The checker must detect the faults of a protocol without fencing."""
-    chance, kills = random.Random(8), 0  # noqa: S311 - the same kills each time
+    rng, kills = random.Random(8), 0  # noqa: S311 - the same kills each time
     while kills < (500 if long_form else 20):
-        protocol.land(2)
-        plan, encode = (chance.choice(naive.POINTS) for _ in range(2))
-        kills += protocol.work(f"{plan}=kill", encodes=f"{encode}=kill")
-    protocol.land(2)
-    protocol.work(*["naive.marked=sleep:0.05"] * 2)
-    verdict = protocol.check()
-    found = {kind: verdict.count(kind) for kind in (Kind.LOST, Kind.TWICE, Kind.UNREADABLE)}
+        pipeline.land(2)
+        plan, encode = (rng.choice(naive.POINTS) for _ in range(2))
+        kills += pipeline.run(f"{plan}=kill", encoder_failpoints=f"{encode}=kill")
+    pipeline.land(2)
+    pipeline.run(*["naive.marked=sleep:0.05"] * 2)
+    result = pipeline.check()
+    found = {kind: result.count(kind) for kind in (Kind.LOST, Kind.TWICE, Kind.UNREADABLE)}
     figures(naive_kills=kills, **{f"naive_{kind}": count for kind, count in found.items()})
-    assert all(found.values()), str(verdict)
+    assert all(found.values()), str(result)
 
 
 @pytest.fixture
-def clean(protocol: NaivePipeline) -> NaivePipeline:
-    """Three files in three batches, and a table with their records, without kills."""
-    protocol.land(3)
-    protocol.work("")
-    protocol.execute("CREATE TABLE public.orders AS SELECT generate_series(3, 11) AS id")
-    verdict = protocol.check(TABLE)
-    assert (verdict.items, verdict.records, verdict.files) == (3, 9, 6)
-    assert (verdict.garbage, verdict.faults) == (0, ())
-    return protocol
+def clean(pipeline: NaivePipeline) -> NaivePipeline:
+    """Three published batches of one file each, and a target table with their records."""
+    pipeline.land(3)
+    pipeline.run("")
+    pipeline.execute("CREATE TABLE public.orders AS SELECT generate_series(3, 11) AS id")
+    result = pipeline.check(TARGET)
+    assert (result.items, result.records, result.files) == (3, 9, 6)
+    assert (result.garbage, result.faults) == (0, ())
+    return pipeline
 
 
 @pytest.mark.parametrize(
@@ -117,27 +118,28 @@ def clean(protocol: NaivePipeline) -> NaivePipeline:
         ("UPDATE batch_pipeline.part_file SET sha256 = ''", Kind.UNREADABLE, 3),
         ("UPDATE batch_pipeline.part_file SET size_bytes = 1", Kind.UNREADABLE, 3),
         ("UPDATE batch_pipeline.part_file SET records = 2", Kind.UNREADABLE, 3),
-        ("UPDATE batch_pipeline.attempt SET token = gen_random_uuid()", Kind.POINTER, 3),
-        ("UPDATE batch_pipeline.attempt SET pointer_uri = NULL WHERE id = 1", Kind.POINTER, 2),
+        ("UPDATE batch_pipeline.attempt SET token = gen_random_uuid()", Kind.MANIFEST_FILE, 3),
+        (NO_MANIFEST_FILE, Kind.MANIFEST_FILE, 2),
         (REOPEN, Kind.OPEN, 1),
     ],
     ids=lambda value: value if isinstance(value, Kind) else None,
 )
-def test_row_that_is_wrong_is_found(
+def test_checker_detects_wrong_row(
     clean: NaivePipeline, statement: str, kind: Kind, count: int
 ) -> None:
     clean.execute(statement)
-    verdict = clean.check(TABLE)
-    assert verdict.count(kind) == count, str(verdict)
+    result = clean.check(TARGET)
+    assert result.count(kind) == count, str(result)
 
 
-def test_file_that_is_wrong_is_found(clean: NaivePipeline) -> None:
-    """A truncated file and unknown files are faults; a leftover temporary file is garbage."""
+def test_checker_detects_wrong_file(clean: NaivePipeline) -> None:
+    """Truncated and unreferenced files are faults. A leftover temporary file is garbage."""
     part = next(clean.storage.glob("1-1/*.gz"))
     part.write_bytes(part.read_bytes()[:-1])
     for name in ("stray.jsonl.gz", "manifests/stray.json", "manifests/.stray.json-1.tmp"):
         (clean.storage / name).write_text("")
-    verdict = clean.check(TABLE)
-    assert [verdict.count(one) for one in (Kind.UNREADABLE, Kind.ORPHAN, Kind.POINTER)] == [1, 1, 1]
-    assert verdict.garbage == 1
-    assert f"nothing names {clean.storage}/stray.jsonl.gz" in str(verdict)
+    result = clean.check(TARGET)
+    kinds = (Kind.UNREADABLE, Kind.ORPHAN, Kind.MANIFEST_FILE)
+    assert [result.count(kind) for kind in kinds] == [1, 1, 1]
+    assert result.garbage == 1
+    assert f"unreferenced file {clean.storage}/stray.jsonl.gz" in str(result)

@@ -1,4 +1,4 @@
-"""The whole system while its processes are killed, checked without its own code (G3, G4)."""
+"""Processes of the whole system are killed. An independent checker inspects results (G3, G4)."""
 
 import random
 from collections.abc import Iterator
@@ -38,53 +38,53 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def installation() -> Iterator[CrashInstallation]:
-    """The installation at work."""
-    with open_installation() as opened:
-        yield opened
+    """A running installation."""
+    with open_installation() as installation:
+        yield installation
 
 
-def test_crash_injector_reaches_every_point_that_is_not_covered_elsewhere() -> None:
-    """A failpoint with a new name has to be added to KINDS or to COVERED_ELSEWHERE."""
+def test_crash_injector_covers_every_failpoint_not_covered_elsewhere() -> None:
+    """Add a new failpoint to KINDS or to COVERED_ELSEWHERE."""
     assert {point.partition(".")[0] for point in POINTS} == KINDS.keys()
     assert {*SHORT} < {*POINTS}
 
 
 @pytest.mark.guarantee("G3")
-def test_system_that_is_killed_everywhere_loses_nothing_and_repeats_nothing(
+def test_kills_at_every_failpoint_lose_and_duplicate_nothing(
     installation: CrashInstallation, figures: Figures, long_form: bool
 ) -> None:
-    """Every file is intact and explained, nothing is left open, and gc removes all garbage."""
-    chance = random.Random(8)  # noqa: S311 - the same kills each time
-    injector = CrashInjector(installation=installation, chance=chance, points=POINTS)
+    """The checker finds no fault, and `gc` deletes all garbage."""
+    rng = random.Random(8)  # noqa: S311 - the same kills each time
+    injector = CrashInjector(installation=installation, rng=rng, points=POINTS)
     kills, points = (1_000, POINTS) if long_form else (20, [*SHORT])
     injector.run(kills, points, server_every=20 if long_form else 9)
     injector.drain()
-    verdict = installation.check()
+    result = installation.check()
     figures(
         kills=injector.kills,
         points=len(injector.fired),
-        items=verdict.items,
-        records=verdict.records,
-        **{f"times_{name.replace(' ', '_')}": count for name, count in injector.servers.items()},
-        lost=verdict.count(Kind.LOST) + verdict.count(Kind.TARGET_LOST),
-        twice=verdict.count(Kind.TWICE) + verdict.count(Kind.TARGET_TWICE),
-        unreadable=verdict.count(Kind.UNREADABLE),
-        orphans=verdict.count(Kind.ORPHAN),
-        left_open=verdict.count(Kind.OPEN),
-        wrong_pointers=verdict.count(Kind.POINTER),
-        files_for_gc=verdict.garbage,
-        seconds_to_recover_at_most=injector.max_recovery_seconds(),
+        items=result.items,
+        records=result.records,
+        **{f"{name}_kills": count for name, count in injector.servers.items()},
+        lost=result.count(Kind.LOST) + result.count(Kind.TARGET_LOST),
+        twice=result.count(Kind.TWICE) + result.count(Kind.TARGET_TWICE),
+        unreadable=result.count(Kind.UNREADABLE),
+        orphans=result.count(Kind.ORPHAN),
+        left_open=result.count(Kind.OPEN),
+        wrong_manifest_files=result.count(Kind.MANIFEST_FILE),
+        files_for_gc=result.garbage,
+        max_recovery_seconds=injector.max_recovery_seconds(),
     )
-    assert verdict.faults == (), str(verdict)
+    assert result.faults == (), str(result)
     assert injector.unexpected == []
     installation.age()
     installation.actions.run("command", words=["gc"])
-    collected = installation.check()
-    assert (collected.faults, collected.garbage) == ((), 0)
+    after_gc = installation.check()
+    assert (after_gc.faults, after_gc.garbage) == ((), 0)
 
 
 @pytest.mark.guarantee("G4")
-def test_process_that_is_stopped_past_its_lease_publishes_nothing(
+def test_process_stopped_past_its_lease_publishes_nothing(
     installation: CrashInstallation, figures: Figures, long_form: bool
 ) -> None:
     workers = StalledWorkers(installation=installation)

@@ -1,7 +1,7 @@
-"""Bad bytes are refused: no crash, no hang, no silent change, whatever reads them.
+"""Malformed input is refused by every reader: no crash, no hang, no silent change.
 
-The harness is in `fuzz`. The short form always takes the same inputs; the long form chooses a seed
-and names it. `--hypothesis-seed` sets the seed of both.
+The harness is in `fuzz`. The short form always has the same inputs. The long form chooses a seed
+and reports it. `--hypothesis-seed` sets the seed of both.
 """
 
 import secrets
@@ -38,7 +38,7 @@ KINDS = ("crash", "hang", "changed", "exception", "memory")
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is such a thing."""
+    """A folder in memory if possible."""
     if not MEMORY.is_dir():
         yield tmp_path
         return
@@ -48,17 +48,17 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest, long_form: bool) -> int:
-    """The seed of the command line, or one of each run in the long form."""
-    given: str | None = request.config.getoption("--hypothesis-seed")
-    if given is not None:
-        return int(given)
+    """The seed of the command line, otherwise 1, or a random one in the long form."""
+    seed_option: str | None = request.config.getoption("--hypothesis-seed")
+    if seed_option is not None:
+        return int(seed_option)
     return secrets.randbits(20) if long_form else 1
 
 
 def tasks(
     folder: Path, scratch: Path, numbers: dict[str, int], *, seed: int, workers: int
 ) -> list[Task]:
-    """Divide the inputs of each target among children, each with a seed of its own."""
+    """Divide the inputs of each target among children, each with its own seed."""
     return [
         Task(
             seed=f"{seed} {worker}",
@@ -75,7 +75,7 @@ def tasks(
 
 
 @pytest.mark.guarantee("S4")
-def test_bad_bytes_are_read_as_oracles_read_them_or_refused(
+def test_malformed_input_is_refused_or_read_like_the_oracles(
     tmp_path: Path, scratch: Path, figures: Figures, long_form: bool, seed: int
 ) -> None:
     """The product raises domain errors only, and writes what other libraries read."""
@@ -90,7 +90,7 @@ def test_bad_bytes_are_read_as_oracles_read_them_or_refused(
         inputs=sum(numbers.values()),
         read=result.read.total(),
         refused=result.refused.total(),
-        **{f"{kind} finds": result.count(kind) for kind in KINDS},
+        **{f"{kind} findings": result.count(kind) for kind in KINDS},
         **{f"{name} inputs": result.inputs(name) for name in numbers},
     )
     if long_form:
@@ -99,7 +99,7 @@ def test_bad_bytes_are_read_as_oracles_read_them_or_refused(
 
 
 def misbehaving_task(folder: Path, *words: str) -> Task:
-    """Return a task of one input for each of some misbehaving targets."""
+    """Return a task with one input for each of some misbehaving targets."""
     return Task(
         seed="1",
         shares=tuple(Share(target=word, first=0, stop=1) for word in words),
@@ -110,11 +110,13 @@ def misbehaving_task(folder: Path, *words: str) -> Task:
     )
 
 
-def test_inputs_that_misbehave_are_named_and_kept(tmp_path: Path) -> None:
-    """The harness survives a crash, an endless loop, an exception and large allocations."""
+def test_harness_reports_and_stores_misbehaving_inputs(tmp_path: Path) -> None:
+    """The harness survives a crash, an endless loop, an exception and a large allocation."""
     result = watch([misbehaving_task(tmp_path, *misbehaving.WORDS)], hang_seconds=2.0)
 
-    assert {one.kind: one.target for one in result.findings} == {kind: kind for kind in KINDS}
+    assert {finding.kind: finding.target for finding in result.findings} == {
+        kind: kind for kind in KINDS
+    }
     assert [result.inputs(word) for word in misbehaving.WORDS] == [1] * len(misbehaving.WORDS)
     assert (result.read.total(), result.refused.total()) == (3, 1)
     for finding in result.findings:
@@ -122,7 +124,7 @@ def test_inputs_that_misbehave_are_named_and_kept(tmp_path: Path) -> None:
         assert "misbehaving.py" in finding.trace or finding.kind == "memory"
 
 
-def test_crashing_target_goes_on_behind_each_crash_with_the_same_inputs(tmp_path: Path) -> None:
+def test_harness_continues_after_each_crash_with_same_inputs(tmp_path: Path) -> None:
     task = misbehaving_task(tmp_path, "sometimes")
     [share] = task.shares
     result = watch([replace(task, shares=(replace(share, stop=30),))], hang_seconds=2.0)
@@ -130,11 +132,11 @@ def test_crashing_target_goes_on_behind_each_crash_with_the_same_inputs(tmp_path
     inputs = list(islice(misbehaving.TARGETS["sometimes"].inputs("1"), 30))
     crashes = {number: data for number, data in enumerate(inputs) if data == b"crash"}
     assert 1 < len(crashes) < 30
-    assert {one.number: Path(one.path).read_bytes() for one in result.findings} == crashes
+    assert {each.number: Path(each.path).read_bytes() for each in result.findings} == crashes
     assert result.inputs("sometimes") == 30
 
 
-def test_target_with_the_same_seed_has_the_same_inputs() -> None:
+def test_same_seed_produces_same_inputs() -> None:
     def some(target: Target, seed: str) -> list[bytes]:
         return list(islice(target.inputs(seed), 150))
 
@@ -144,8 +146,8 @@ def test_target_with_the_same_seed_has_the_same_inputs() -> None:
         assert some(target, "1") != some(target, "2")
 
 
-def test_kept_input_can_be_run_again(tmp_path: Path) -> None:
-    file = tmp_path / "kept"
+def test_stored_input_can_be_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "stored"
     file.write_bytes(b"00000001-00000060")
     command = [sys.executable, "-m", CHILD, "keys", str(file)]
 
@@ -154,31 +156,31 @@ def test_kept_input_can_be_run_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
-    """An empty database, and a target in it."""
+    """An empty database with a target."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
     return Warehouse(url=empty_database_url, folder=tmp_path, target=target)
 
 
 @pytest.mark.guarantee("S4")
-def test_cells_come_out_of_a_real_server_as_they_went_in(
+def test_values_survive_copy_into_real_server(
     warehouse: Warehouse, figures: Figures, long_form: bool, seed: int
 ) -> None:
-    """Values of all types, with their extremes, go through COPY."""
+    """Values of all types, including extremes, are loaded with COPY."""
     loads, count = (20, 5_000) if long_form else (1, 200)
     cells = 400 if long_form else 60
-    # Pools of different sizes, so that values meet in other rows again and again.
+    # The pools have different sizes, so that each row combines other values.
     pools = [
-        drawn(st.none() | values, cells + at, f"{seed} {kind}")
-        for at, (kind, values) in enumerate(TYPED.items())
+        drawn(st.none() | values, cells + position, f"{seed} {kind}")
+        for position, (kind, values) in enumerate(TYPED.items())
     ]
-    columns = [Column.from_text(f"c{at}", kind) for at, kind in enumerate(TYPED)]
+    columns = [Column.from_text(f"c{position}", kind) for position, kind in enumerate(TYPED)]
     schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
     for load in range(loads):
         numbers = range(load * count, (load + 1) * count)
         rows = [tuple(pool[number % len(pool)] for pool in pools) for number in numbers]
         arrays: dict[str, Any] = {"id": pa.array(range(count), pa.int64())}
-        for at, column in enumerate(columns):
-            arrays[column.name] = pa.array([row[at] for row in rows], arrow_type_of(column))
+        for position, column in enumerate(columns):
+            arrays[column.name] = pa.array([row[position] for row in rows], arrow_type_of(column))
         part = written_table(warehouse.folder / "typed.parquet", pa.table(arrays), PARQUET)
         loading = warehouse.loading(
             schema=schema, part_files=(part,), encoding=PARQUET, first_id=1 + load * 10

@@ -1,7 +1,7 @@
-"""A planner that hangs in the middle of its transaction makes no other session wait (G12).
+"""A planner that hangs inside its transaction blocks no writer (G12).
 
-The planner is a process of its own, stopped by SIGSTOP. Sessions that write to the meta table wait
-for no lock at all; other planners get an error that names its session.
+The planner is a separate process, stopped by SIGSTOP. Sessions that write to the meta table wait
+for no lock. Other planners get an error that names the session of the stopped one.
 """
 
 import os
@@ -40,7 +40,7 @@ PLANNERS = {
     "planning": (PLAN, (), "plan.before_commit"),
 }
 INSERT = "INSERT INTO public.files (id, item, weight) VALUES (%s, 'file', 1)"
-FAR_ABOVE = 1_000_000  # ids that no other part of the test uses
+FAR_ABOVE = 1_000_000  # ids that nothing else in the test uses
 HANGING = """
 SELECT l.pid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE a.datname = current_database() AND a.state = 'idle in transaction'
@@ -52,7 +52,7 @@ ON_META_TABLE = "SELECT FROM pg_locks WHERE relation = 'public.files'::regclass"
 
 @pytest.fixture
 def stage(database: Database, database_url: str) -> Iterator[Stage]:
-    """A stream and a user's table, with rows to plan in each and an attempt running in each."""
+    """A stream and a user's table, each with rows to plan and a running attempt."""
     with closing(Stage(open_database(database_url, migrated=None))) as stage:
         stage.rows(2)
         stage.acquired(ALL)
@@ -63,7 +63,7 @@ def stage(database: Database, database_url: str) -> Iterator[Stage]:
 
 
 def hanging(database: Database) -> list[int]:
-    """Return the sessions that hold a planning lock and do nothing."""
+    """Return the pids of idle sessions that hold a planning lock."""
     return [pid for (pid,) in query(database, HANGING, planning=int(LockClass.PLAN))]
 
 
@@ -85,7 +85,7 @@ def stopped(
 def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
     """Insert rows and register files; return the seconds of each insert.
 
-    Nobody else writes, so a statement that has to wait for a lock at all waits for the planner.
+    There is no other writer, so any wait for a lock is a wait for the planner.
     """
     seconds = []
     with psycopg.connect(url, autocommit=True) as writer:
@@ -100,7 +100,7 @@ def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
 
 
 @contextmanager
-def rival(url: str, milliseconds: int) -> Iterator[Stage]:
+def other_session(url: str, milliseconds: int) -> Iterator[Stage]:
     """Open the inventory again, with a limit on waiting for locks."""
 
     def limit(raw: Any, _record: object) -> None:
@@ -113,27 +113,27 @@ def rival(url: str, milliseconds: int) -> Iterator[Stage]:
         yield stage
 
 
-def refused(stage: Stage, name: str, pid: int) -> int:
-    """Try to plan beside the stopped planner, in each way; return how often it was named."""
+def count_refusals(stage: Stage, name: str, pid: int) -> int:
+    """Try to plan while the planner is stopped, and return the number of errors that name it."""
     # The second acquisition of a job runs inside of the server.
-    ways = [stage.planning()] if name == "planning" else [stage.acquired, stage.acquired]
-    for way in ways:
+    operations = [stage.planning()] if name == "planning" else [stage.acquired, stage.acquired]
+    for operation in operations:
         with pytest.raises(RetryableError, match="Another session holds a lock") as caught:
-            way()
+            operation()
         message = str(caught.value)
         assert f"blocked by: pid {pid} (batch-pipeline, in a transaction for " in message
         assert "Nothing was changed." in message
-    return len(ways)
+    return len(operations)
 
 
-def slowest(seconds: Sequence[float]) -> float:
-    """Return the 99th percentile in milliseconds."""
+def p99_milliseconds(seconds: Sequence[float]) -> float:
+    """Return the 99th percentile of some seconds in milliseconds."""
     return 1_000 * sorted(seconds)[len(seconds) * 99 // 100]
 
 
 @pytest.mark.guarantee("G12")
 @pytest.mark.parametrize("name", PLANNERS)
-def test_planner_that_hangs_makes_no_writer_wait_and_is_named_to_other_planners(
+def test_hanging_planner_blocks_no_writer_and_is_named_in_errors(
     database: Database,
     database_url: str,
     stage: Stage,
@@ -143,29 +143,29 @@ def test_planner_that_hangs_makes_no_writer_wait_and_is_named_to_other_planners(
     *,
     long_form: bool,
 ) -> None:
-    """In the long form the planner is not killed: the server ends its session after a minute."""
+    """In the long form, the server ends the session of the planner after a minute."""
     times = 5_000 if long_form else 100
-    alone = write(database_url, stage, FAR_ABOVE, times)
+    without_planner = write(database_url, stage, FAR_ABOVE, times)
     with stopped(database, database_url, name, monkeypatch) as pid:
-        beside = write(database_url, stage, FAR_ABOVE + times, times)
+        with_planner = write(database_url, stage, FAR_ABOVE + times, times)
         assert query(database, ON_META_TABLE) == []
         in_table, in_stream = stage.held
         assert stage.succeed(in_table) == 1
         assert stage.publish(in_stream)
-        with rival(database_url, 5_000 if long_form else 50) as other:
-            refusals = refused(other, name, pid)
+        with other_session(database_url, 5_000 if long_form else 50) as other_stage:
+            refusals = count_refusals(other_stage, name, pid)
         assert hanging(database) == [pid]
         began = time.monotonic()
         if long_form:
             eventually(lambda: not hanging(database))
-            figures(seconds_until_the_server_ends_it=time.monotonic() - began)
+            figures(seconds_until_server_ends_session=time.monotonic() - began)
     eventually(lambda: not hanging(database))
     stage.finish()
     check_invariants(database)
     figures(
-        inserts_beside=len(beside),
+        inserts=len(with_planner),
         waits=0,
-        planners_told=refusals,
-        ms_p99_of_inserts_alone=slowest(alone),
-        ms_p99_of_inserts_beside=slowest(beside),
+        planners_refused=refusals,
+        p99_ms_without_planner=p99_milliseconds(without_planner),
+        p99_ms_with_planner=p99_milliseconds(with_planner),
     )

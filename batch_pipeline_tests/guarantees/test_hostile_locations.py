@@ -1,4 +1,4 @@
-"""Locations that others write reach no file and no host but those below the roots of a stream."""
+"""Untrusted locations reach only files and hosts below the roots of a stream."""
 
 import gzip
 import json
@@ -52,7 +52,7 @@ SOURCES = {
 
 @pytest.fixture
 def exports(tmp_path: Path) -> Exports:
-    """A folder that may be read, and what lies beside it."""
+    """A folder that may be read, beside files that may not."""
     exports = Exports(tmp_path / "parent")
     exports.build()
     return exports
@@ -60,7 +60,7 @@ def exports(tmp_path: Path) -> Exports:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch, figures: Figures) -> Iterator[str]:
-    """Address of a port that is the S3 endpoint, too, and gets no connection."""
+    """Address of a port that is also the S3 endpoint, and must not get any connection."""
     with count_connections() as counter:
         use_as_endpoint(counter.address, monkeypatch)
         yield counter.address
@@ -78,22 +78,21 @@ def use_as_endpoint(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table_stream(exports: Exports) -> Stream:
-    """Return a stream over a user's table, with the exports and a prefix as its roots."""
+    """Return a stream of a user's table, with the exports and an S3 prefix as roots."""
     roots = (to_uri(exports.folder), "s3://bucket/exports")
     return stream(source=TableSource(table="files", roots=roots))
 
 
 def read(file: LandedFile | str, orders: Stream) -> str:
-    """Read a file, or a location, as a task does."""
     file = LandedFile(location=file) if isinstance(file, str) else file
     with open_source(file, orders) as source:
         return source.read(2**20).decode()
 
 
-def test_rows_reach_no_file_outside_of_the_roots(
+def test_rows_of_user_table_cannot_read_files_outside_roots(
     exports: Exports, host: str, figures: Figures
 ) -> None:
-    """The raw text is tried as well: it is opened when bad rows are quarantined."""
+    """The raw text is tried as well, because it is opened if bad rows are quarantined."""
     orders, reached, refused = table_stream(exports), 0, 0
     hostile = list(exports.hostile_locations(host))
     for text in hostile:
@@ -105,16 +104,16 @@ def test_rows_reach_no_file_outside_of_the_roots(
         refused += 1
     assert len(hostile) > 150
     assert reached == 0
-    assert refused > len(hostile) - 10  # some lead back to a file that may be read
+    assert refused > len(hostile) - 10  # some resolve to a file that may be read
     for text in exports.allowed_locations():
         assert read(to_location(text), orders).startswith("id\n1")
     figures(hostile_locations=2 * len(hostile), files_reached=reached)
 
 
-def test_tasks_of_executors_set_such_files_aside(
+def test_encode_task_quarantines_files_outside_roots(
     exports: Exports, host: str, tmp_path: Path, figures: Figures
 ) -> None:
-    """Neither part files nor quarantine files nor reasons contain a secret."""
+    """Part files, quarantine files and reasons contain no secret."""
     (tmp_path / "batches").mkdir()
     orders = replace(
         table_stream(exports),
@@ -143,20 +142,18 @@ def test_tasks_of_executors_set_such_files_aside(
     assert len(good) < 10
     outside = [item for item in report.items if "lies outside of `source.me" in str(item.bad_file)]
     assert len(outside) > 100
-    octets = b"".join(
+    written = b"".join(
         gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         for path in (tmp_path / "batches").rglob("*")
         if path.is_file()
     )
-    assert octets
-    assert b'"secret"' not in octets
-    assert b"root:" not in octets
+    assert written
+    assert b'"secret"' not in written
+    assert b"root:" not in written
     figures(hostile_locations=len(locations), files_reached=0)
 
 
-def test_object_below_the_roots_is_asked_for(
-    exports: Exports, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_object_below_roots_is_requested(exports: Exports, monkeypatch: pytest.MonkeyPatch) -> None:
     with count_connections() as counter:
         use_as_endpoint(counter.address, monkeypatch)
         with pytest.raises(SourceUnavailableError):
@@ -165,8 +162,8 @@ def test_object_below_the_roots_is_asked_for(
     assert counter.connections > 0
 
 
-def test_landings_read_no_file_that_a_link_leads_to(exports: Exports) -> None:
-    """A link replaces the file, or its folder, after registration; size and time are the same."""
+def test_landed_file_replaced_by_link_is_not_read(exports: Exports) -> None:
+    """The link replaces the file or its folder after registration. Size and time are equal."""
     orders = stream(source=Source(uri=to_uri(exports.folder)))
     for name, swapped in (("a.csv", "a.csv"), ("deep/a.csv", "deep")):
         path, other = exports.folder / name, exports.parent / "secret" / "a.csv"
@@ -186,7 +183,7 @@ def test_landings_read_no_file_that_a_link_leads_to(exports: Exports) -> None:
         assert read(file, replace(orders, source=allowed)) == SECRET
 
 
-def test_what_was_registered_elsewhere_is_read_there_and_through_no_link(exports: Exports) -> None:
+def test_file_registered_outside_source_is_read_but_not_through_link(exports: Exports) -> None:
     orders = stream(source=Source(uri=to_uri(exports.folder)))
     real = exports.parent / "secret" / "a.csv"
     assert read(to_uri(real), orders) == SECRET
@@ -195,9 +192,9 @@ def test_what_was_registered_elsewhere_is_read_there_and_through_no_link(exports
         read(to_uri(exports.parent / "alias" / "a.csv"), orders)
 
 
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_link_that_is_swapped_all_the_time_never_leads_out(
-    exports: Exports, what: str, figures: Figures, *, long_form: bool
+@pytest.mark.parametrize("linked", ["file", "folder"])
+def test_link_swapped_during_reads_never_leads_outside_roots(
+    exports: Exports, linked: str, figures: Figures, *, long_form: bool
 ) -> None:
     times = 50_000 if long_form else 1_500
     roots = Roots(uris=(to_uri(exports.folder),), key="roots")
@@ -205,22 +202,22 @@ def test_link_that_is_swapped_all_the_time_never_leads_out(
     inner, outer = exports.folder / "deep", exports.parent / "secret"
     (inner / "a.csv").write_text("id\npublic\n")
     link, targets = folder, (inner, outer)
-    if what == "file":
+    if linked == "file":
         folder.mkdir()
         link, targets = folder / "a.csv", (inner / "a.csv", outer / "a.csv")
     stop = threading.Event()
 
     def swap(target: Path) -> None:
-        aside = exports.parent / "aside"
-        aside.symlink_to(target)
-        aside.rename(link)
+        new_link = exports.parent / "aside"
+        new_link.symlink_to(target)
+        new_link.rename(link)
 
     def swap_repeatedly() -> None:
         while not stop.is_set():
             for target in targets:
                 swap(target)
 
-    swap(inner if what == "folder" else inner / "a.csv")
+    swap(inner if linked == "folder" else inner / "a.csv")
     thread = threading.Thread(target=swap_repeatedly)
     thread.start()
     read = refused = leaked = 0
@@ -241,7 +238,7 @@ def test_link_that_is_swapped_all_the_time_never_leads_out(
     figures(races=times, files_reached=leaked)
 
 
-def test_batch_messages_reach_no_file_outside_of_the_roots(
+def test_batch_messages_cannot_locate_files_outside_roots(
     exports: Exports, host: str, figures: Figures
 ) -> None:
     roots = Roots(uris=(to_uri(exports.folder), "s3://bucket/exports"), key="batch_roots")
@@ -262,7 +259,7 @@ def test_batch_messages_reach_no_file_outside_of_the_roots(
 
 
 @pytest.mark.parametrize("key", SOURCES)
-def test_stream_files_name_folders_and_buckets_of_s3_only(
+def test_stream_file_accepts_only_local_and_s3_locations(
     exports: Exports, tmp_path: Path, host: str, key: str, figures: Figures
 ) -> None:
     hostile = list(exports.hostile_locations(host))

@@ -1,4 +1,4 @@
-"""Names and values that others choose are names and values to databases, and nothing else."""
+"""Databases treat untrusted names and values as names and values only."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,41 +29,39 @@ pytestmark = pytest.mark.guarantee("S1")
 
 VALUES = [text for text in TEXTS if is_text(text)]
 NAMES = [text for text in VALUES if len(text.encode()) < MAX_NAME_BYTES]
-OF_THE_SYSTEM = {"ctid", "xmin", "tableoid"}  # columns that every table of Postgres has
-EVERYTHING = IdRange(first_id=MIN_ID, last_id=MAX_ID)
-SOME = 8  # of so many names, one is tried in the short form
+SYSTEM_COLUMNS = {"ctid", "xmin", "tableoid"}  # of every Postgres table
+ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
+SHORT_FORM_STEP = 8  # the short form tries one of so many names
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def files(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """An empty meta table of a user, beside a table that must stay as it is."""
+    """An empty meta table of a user, beside a table that must not change."""
     engine: sa.Engine = request.getfixturevalue(request.param)
     schema = "ops" if request.param == "postgres" else "main"
     if request.param == "postgres":
-        made = "id bigint PRIMARY KEY, file_location text, size_in_bytes bigint"
-        execute(engine, f"CREATE TABLE ops.files ({made})")
+        columns = "id bigint PRIMARY KEY, file_location text, size_in_bytes bigint"
+        execute(engine, f"CREATE TABLE ops.files ({columns})")
     execute(
         engine,
         f"CREATE TABLE {schema}.sentinel (secret text)",
-        f"INSERT INTO {schema}.sentinel VALUES ('untouched')",  # noqa: S608 - the test's own
+        f"INSERT INTO {schema}.sentinel VALUES ('untouched')",  # noqa: S608 - a constant
     )
     return ReflectedMetaTable.open(engine, f"{schema}.files", FILES)
 
 
-def check_untouched(files: ReflectedMetaTable, *others: str) -> None:
-    """Check that the other table has its row, and that there are no tables but those known."""
+def check_untouched(files: ReflectedMetaTable, *expected: str) -> None:
+    """Check that the other table has its row, and that there are no unexpected tables."""
     schema = files.table.schema
     with files.engine.connect() as connection:
-        rows = connection.execute(sa.text(f"SELECT secret FROM {schema}.sentinel")).all()  # noqa: S608 - the test's own
+        rows = connection.execute(sa.text(f"SELECT secret FROM {schema}.sentinel")).all()  # noqa: S608 - a constant
         assert rows == [("untouched",)]
         tables = set(sa.inspect(connection).get_table_names(schema))
-    assert tables - {"files", "sentinel", "sqlite_sequence"} == set(others)
+    assert tables - {"files", "sentinel", "sqlite_sequence"} == set(expected)
 
 
-def test_values_of_filters_are_compared_and_nothing_else(
-    files: ReflectedMetaTable, figures: Figures
-) -> None:
-    """Values are bound: the statement's text is the same for all of them."""
+def test_filter_values_are_bound(files: ReflectedMetaTable, figures: Figures) -> None:
+    """The text of the statement is the same for all values."""
     rows = [
         {"id": number, "file_location": text, "size_in_bytes": 1}
         for number, text in enumerate(VALUES)
@@ -73,45 +71,43 @@ def test_values_of_filters_are_compared_and_nothing_else(
     with recorded(files.engine) as statements:
         for number, text in enumerate(VALUES):
             condition = {"column": "file_location", "operator": "=", "value": text}
-            chosen = replace(files, where=parse_filter([condition]))
-            assert [one.id for one in chosen.items(EVERYTHING)] == [number]
+            filtered = replace(files, where=parse_filter([condition]))
+            assert [item.id for item in filtered.items(ALL_IDS)] == [number]
     distinct = {statement for statement, _ in statements if "file_location" in statement}
     assert len(distinct) == 1
     check_untouched(files)
     figures(hostile_texts=len(VALUES), executed=0)
 
 
-def test_patterns_and_lists_of_filters_are_values_too(
-    files: ReflectedMetaTable, figures: Figures
-) -> None:
+def test_filter_patterns_and_lists_are_bound(files: ReflectedMetaTable, figures: Figures) -> None:
     execute(
         files.engine,
-        f"INSERT INTO {files.table.schema}.files (id, file_location, size_in_bytes) "  # noqa: S608 - the test's own
+        f"INSERT INTO {files.table.schema}.files (id, file_location, size_in_bytes) "  # noqa: S608 - a constant
         "VALUES (1, 'a', 1)",
     )
-    takes = [one for one in Operator if one not in {Operator.IS_NULL, Operator.IS_NOT_NULL}]
+    operators = [each for each in Operator if each not in {Operator.IS_NULL, Operator.IS_NOT_NULL}]
     for text in VALUES:
-        for one in takes:
-            value = [text, "a"] if one in {Operator.IN, Operator.NOT_IN} else text
-            condition = {"column": "file_location", "operator": one.value, "value": value}
+        for operator in operators:
+            value = [text, "a"] if operator in {Operator.IN, Operator.NOT_IN} else text
+            condition = {"column": "file_location", "operator": operator.value, "value": value}
             try:
-                chosen = replace(files, where=parse_filter([condition]))
-                assert [item.id for item in chosen.items(EVERYTHING)] in ([], [1])
+                filtered = replace(files, where=parse_filter([condition]))
+                assert [item.id for item in filtered.items(ALL_IDS)] in ([], [1])
             except ConfigurationError:
-                assert one is Operator.LIKE
+                assert operator is Operator.LIKE
     check_untouched(files)
-    figures(hostile_texts=len(VALUES) * len(takes))
+    figures(hostile_texts=len(VALUES) * len(operators))
 
 
-def test_names_that_are_not_there_are_refused(files: ReflectedMetaTable, figures: Figures) -> None:
-    known = {one.value for one in Operator}
+def test_unknown_names_are_refused(files: ReflectedMetaTable, figures: Figures) -> None:
+    known = {operator.value for operator in Operator}
     for text in TEXTS:
         with pytest.raises(ConfigurationError):
             ReflectedMetaTable.open(files.engine, text, FILES)
         if text not in known:
             with pytest.raises(InvalidValueError):
                 parse_filter([{"column": "id", "operator": text, "value": 1}])
-    for text in TEXTS[::SOME]:
+    for text in TEXTS[::SHORT_FORM_STEP]:
         roles = MetaColumns(uid="id", item=text, weight=None)
         with pytest.raises(ConfigurationError):
             ReflectedMetaTable.open(files.engine, str(files.table.fullname), roles)
@@ -119,16 +115,14 @@ def test_names_that_are_not_there_are_refused(files: ReflectedMetaTable, figures
     figures(hostile_texts=2 * len(TEXTS))
 
 
-def test_tables_and_columns_of_any_name_are_read(
+def test_tables_and_columns_with_hostile_names_are_read(
     files: ReflectedMetaTable, figures: Figures, *, long_form: bool
 ) -> None:
     schema = files.table.schema
-    names = [one for one in NAMES if one.casefold() not in {"files", "sentinel"}]
-    names = names if long_form else names[::SOME]
-    made: list[str] = []
+    names = [name for name in NAMES if name.casefold() not in {"files", "sentinel"}]
+    names = names if long_form else names[::SHORT_FORM_STEP]
+    names = [name for name in names if name not in SYSTEM_COLUMNS]
     for name in names:
-        if name in OF_THE_SYSTEM:
-            continue
         columns: list[sa.Column[Any]] = [
             sa.Column(name, sa.BigInteger, primary_key=True, autoincrement=False),
             sa.Column("place", sa.Text),
@@ -144,15 +138,13 @@ def test_tables_and_columns_of_any_name_are_read(
         cut = opened.next_cut(None, 9, limits())
         assert cut is not None
         assert cut.count == 1
-        assert [one.item for one in opened.items(EVERYTHING)] == ["/a"]
+        assert [item.item for item in opened.items(ALL_IDS)] == ["/a"]
         check_untouched(files, name)
         table.drop(files.engine)
-        made.append(name)
-    assert len(made) > len(names) - len(OF_THE_SYSTEM) - 1
-    figures(hostile_texts=len(made))
+    figures(hostile_texts=len(names))
 
 
-def test_searches_for_files_find_what_they_name(
+def test_find_returns_items_with_hostile_locations(
     sqlite: sa.Engine, database: Database, figures: Figures
 ) -> None:
     scene = open_scene("sqlite", sqlite, database)
@@ -166,33 +158,32 @@ def test_searches_for_files_find_what_they_name(
 
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Iterator[Warehouse]:
-    """A warehouse with a table that must stay as it is."""
+    """A warehouse with a table that must not change."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
-    made = Warehouse(url=empty_database_url, folder=tmp_path, target=target)
-    made.execute("CREATE TABLE sentinel AS SELECT 'untouched' AS secret")
-    yield made
-    assert made.rows("secret", table="sentinel") == [("untouched",)]
+    warehouse = Warehouse(url=empty_database_url, folder=tmp_path, target=target)
+    warehouse.execute("CREATE TABLE sentinel AS SELECT 'untouched' AS secret")
+    yield warehouse
+    assert warehouse.rows("secret", table="sentinel") == [("untouched",)]
 
 
 def columns_of(*names: str) -> RecordSchema:
-    """Text columns."""
     return RecordSchema(tuple(Column.from_text(name, "string") for name in names))
 
 
-def test_keys_of_records_become_columns_of_these_names(
+def test_record_keys_with_hostile_names_become_columns(
     warehouse: Warehouse, figures: Figures
 ) -> None:
-    names = [text for text in VALUES if text not in OF_THE_SYSTEM]
+    names = [text for text in VALUES if text not in SYSTEM_COLUMNS]
     record = {name: name for name in names}
     warehouse.load(warehouse.loading([record], schema=columns_of(*names), key_properties=()))
-    shorter = [short_name(name) for name in names]
-    assert len(set(shorter)) == len(names)
-    assert warehouse.rows(*shorter) == [tuple(names)]
+    column_names = [short_name(name) for name in names]
+    assert len(set(column_names)) == len(names)
+    assert warehouse.rows(*column_names) == [tuple(names)]
     figures(hostile_texts=2 * len(names))
 
 
-@pytest.mark.parametrize("name", sorted(OF_THE_SYSTEM))
-def test_keys_that_are_columns_of_the_system_are_refused(warehouse: Warehouse, name: str) -> None:
+@pytest.mark.parametrize("name", sorted(SYSTEM_COLUMNS))
+def test_record_key_named_like_system_column_is_refused(warehouse: Warehouse, name: str) -> None:
     loading = warehouse.loading([{name: "1"}], schema=columns_of(name), key_properties=())
     with pytest.raises(ConfigurationError, match=name):
         warehouse.load(loading)

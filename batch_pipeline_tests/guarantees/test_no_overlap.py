@@ -1,6 +1,6 @@
-"""Sixty-four workers that acquire batches of one job, and a batch that is inserted by hand (G2).
+"""Many workers acquire batches of one job, and SQL inserts an overlapping batch (G2).
 
-What the workers were given is compared with what the inventory says, id by id.
+The ids of the workers are compared with those of the inventory.
 """
 
 from pathlib import Path
@@ -32,10 +32,10 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import meta_engine
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import execute, plan, query, register
 
-WORKERS = 16  # of a process, each with a connection of its own
+WORKERS = 16  # per process, each with its own connection
 PROCESSES = 4
-THREADS = 64  # of a program that uses the library
-BY_HAND = """
+THREADS = 64  # of a program that uses the Python library
+OVERLAPPING = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
 SELECT id, 15, 25, 1, 1, '{}' FROM batch_pipeline.job
 """
@@ -43,10 +43,10 @@ RANGES = "SELECT first_id, last_id FROM batch_pipeline.batch ORDER BY first_id"
 
 
 @pytest.mark.guarantee("G2")
-def test_sixty_four_workers_on_one_job_share_its_ids(
+def test_concurrent_workers_acquire_each_id_once(
     database: Database, database_url: str, figures: Figures, *, long_form: bool
 ) -> None:
-    """The short form has sixteen workers in this process, the long one as many in each of four."""
+    """The short form has 16 workers in this process, the long form 16 in each of 4 processes."""
     workers = PROCESSES * WORKERS if long_form else WORKERS
     batches = 50_048 if long_form else 800
     execute(database, CREATE)
@@ -55,24 +55,24 @@ def test_sixty_four_workers_on_one_job_share_its_ids(
     if long_form:
         work = Work(database_url, batches // PROCESSES, threads=WORKERS)
         ranges, _, rate = measured(work, PROCESSES)
-        figures(batches_a_second=rate)
+        figures(batches_per_second=rate)
     else:
         ranges, _ = acquire_batches(Work(database_url, batches, threads=WORKERS))
-    given = sorted(uid for first, last in ranges for uid in range(first, last + 1))
-    holes = batches * ITEMS - len(set(given))
+    acquired = sorted(uid for first, last in ranges for uid in range(first, last + 1))
+    holes = batches * ITEMS - len(set(acquired))
     figures(
         workers=float(workers),
         batches=len(ranges),
-        overlaps=len(given) - len(set(given)),
+        overlaps=len(acquired) - len(set(acquired)),
         holes=holes,
     )
-    assert given == list(range(1, batches * ITEMS + 1))
+    assert acquired == list(range(1, batches * ITEMS + 1))
     assert sorted(ranges) == query(database, RANGES)
     check_invariants(database)
 
 
 @pytest.mark.guarantee("G2")
-def test_batch_that_is_written_by_hand_over_others_is_refused_by_the_database(
+def test_overlapping_batch_inserted_with_sql_is_rejected(
     database: Database, database_url: str, figures: Figures
 ) -> None:
     register(database, 20)
@@ -82,28 +82,28 @@ def test_batch_that_is_written_by_hand_over_others_is_refused_by_the_database(
         psycopg.connect(database_url) as owner,
         pytest.raises(psycopg.errors.ExclusionViolation) as caught,
     ):
-        owner.execute(BY_HAND)
+        owner.execute(OVERLAPPING)
     assert caught.value.sqlstate == "23P01"
     assert caught.value.diag.constraint_name == "batch_ranges_do_not_overlap"
     assert query(database, RANGES) == before == [(1, 10), (11, 20)]
-    figures(refused_with_23P01=1)
+    figures(rejected_with_23P01=1)
 
 
 @pytest.mark.guarantee("G2")
-@pytest.mark.parametrize("apart", [False, True], ids=["one database", "two databases"])
-def test_more_threads_than_connections_share_the_ids_and_wait_in_turn(
+@pytest.mark.parametrize("separate", [False, True], ids=["one database", "two databases"])
+def test_more_threads_than_connections_acquire_each_id_once(
     database: Database,
     database_url: str,
     empty_database_url: str,
     tmp_path: Path,
     figures: Figures,
     *,
-    apart: bool,
+    separate: bool,
     long_form: bool,
 ) -> None:
-    """A planner needs a second connection for the watermark, which the others must leave free."""
+    """Waiting threads must leave the planner a second connection for the high watermark."""
     ids = 8_000 if long_form else 200
-    meta_url = empty_database_url if apart else database_url
+    meta_url = empty_database_url if separate else database_url
     with meta_engine(meta_url) as engine:
         execute_in_meta(engine, CREATE_META_TABLE)
         fill_evenly(engine, ids)
@@ -121,6 +121,6 @@ def test_more_threads_than_connections_share_the_ids_and_wait_in_turn(
         results = together(*[drain] * THREADS)
     finally:
         client.close()
-    assert [one for one in results if isinstance(one, Exception)] == []
+    assert [result for result in results if isinstance(result, Exception)] == []
     assert delivered_ids(database) == list(range(1, ids + 1))
-    figures(batches=ids // 2, overlaps=0, holes=0, threads_of_the_library=float(THREADS))
+    figures(batches=ids // 2, overlaps=0, holes=0, threads_of_library=float(THREADS))

@@ -1,4 +1,4 @@
-"""What files and pages of Dagster hand to each other is data: no pickle is made, none is opened."""
+"""No pickles are written between Dagster steps, and none in parquet files are loaded."""
 
 import io
 import pickle
@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 
-class _Touches:
-    """Makes a file when it is unpickled."""
+class _CreatesFile:
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,11 +37,11 @@ class _Touches:
 
 
 @pytest.mark.filterwarnings("ignore:pickle-based deserialization")
-def test_types_of_parquet_files_that_are_pickles_are_not_opened(tmp_path: Path) -> None:
+def test_pickled_extension_type_in_parquet_file_is_not_loaded(tmp_path: Path) -> None:
     sentinel = tmp_path / "sentinel"
     kind = {
         b"ARROW:extension:name": b"arrow.py_extension_type",
-        b"ARROW:extension:metadata": pickle.dumps(_Touches(sentinel)),
+        b"ARROW:extension:metadata": pickle.dumps(_CreatesFile(sentinel)),
     }
     schema = pa.schema([pa.field("a", pa.int64(), metadata=kind)])
     sink = io.BytesIO()
@@ -50,7 +50,7 @@ def test_types_of_parquet_files_that_are_pickles_are_not_opened(tmp_path: Path) 
         chunks = ParquetReader(in_memory(sink.getvalue()), STREAM).chunks()
         assert sum(len(chunk.record_numbers) for chunk in chunks) == 2
     assert not sentinel.exists()
-    pickle.loads(kind[b"ARROW:extension:metadata"])  # noqa: S301 - what would have happened
+    pickle.loads(kind[b"ARROW:extension:metadata"])  # noqa: S301 - proves that loading has an effect
     assert sentinel.exists()
 
 
@@ -63,8 +63,8 @@ def scene(
         yield opened
 
 
-def _may_be_pickled(job: dg.JobDefinition) -> set[str]:
-    """Name the outputs of a job that an IO manager would be given, unless the step yields none."""
+def _outputs_for_io_manager(job: dg.JobDefinition) -> set[str]:
+    """Return the outputs of a job that an IO manager receives if the step yields them."""
     return {
         f"{node.name}.{output.name}"
         for node in job.graph.node_defs
@@ -73,12 +73,12 @@ def _may_be_pickled(job: dg.JobDefinition) -> set[str]:
     }
 
 
-def test_steps_hand_nothing_to_an_io_manager(scene: DefsScene, figures: Figures) -> None:
-    """Only the step that registers files has an output, and it yields none."""
+def test_steps_pass_nothing_to_io_manager(scene: DefsScene, figures: Figures) -> None:
+    """Only the step that registers files declares an output, and it yields none."""
     jobs = list(scene.definitions.resolve_all_job_defs())
-    found = set[str]().union(*map(_may_be_pickled, jobs))
-    checks = {name for name in found if "_checks." in name}  # Dagster keeps no values of checks
-    assert found - checks == {"orders__files.result"}
+    outputs = set[str]().union(*map(_outputs_for_io_manager, jobs))
+    checks = {name for name in outputs if "_checks." in name}  # Dagster stores no values of checks
+    assert outputs - checks == {"orders__files.result"}
     job = scene.definitions.resolve_job_def(register_job(scene.stream))
     result = job.execute_in_process(instance=scene.instance)
     kinds = [event.event_type for event in result.all_events]
@@ -87,13 +87,13 @@ def test_steps_hand_nothing_to_an_io_manager(scene: DefsScene, figures: Figures)
     figures(jobs_without_pickles=len(jobs))
 
 
-def test_guard_of_io_managers_sees_a_step_that_gives_a_value(tmp_path: Path) -> None:
+def test_step_that_returns_value_is_detected(tmp_path: Path) -> None:
     @dg.asset
-    def given() -> int:
+    def asset() -> int:
         return 1
 
-    definitions = dg.Definitions(assets=[given], jobs=[dg.define_asset_job("made", [given])])
-    job = definitions.resolve_job_def("made")
-    assert _may_be_pickled(job) == {"given.result"}
+    definitions = dg.Definitions(assets=[asset], jobs=[dg.define_asset_job("job", [asset])])
+    job = definitions.resolve_job_def("job")
+    assert _outputs_for_io_manager(job) == {"asset.result"}
     kinds = [event.event_type for event in job.execute_in_process().all_events]
     assert dg.DagsterEventType.HANDLED_OUTPUT in kinds

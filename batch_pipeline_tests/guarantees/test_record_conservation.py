@@ -1,6 +1,6 @@
-"""Random files through whole tasks: every record is found again, in one place (G15).
+"""Random files are encoded by whole tasks, and every record must be in exactly one place (G15).
 
-What is in the files is known here record by record, so nothing of what a task tells is believed.
+The tests know each record of the files, and do not rely on the counts that a task reports.
 """
 
 import gzip
@@ -24,23 +24,23 @@ from batch_pipeline_tests.encode.mapping.mapping_factories import mapping
 from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.proofs import Figures
 
-WRITTEN, FILTERED, MALFORMED, UNMAPPED = "written", "filtered", "malformed", "unmapped"
+WRITTEN, FILTERED, MALFORMED, UNMAPPABLE = "written", "filtered", "malformed", "unmappable"
 LINES = {
     SourceFormat.JSONL: {
         WRITTEN: '{"id":%d,"keep":"yes","text":"1"}',
         FILTERED: '{"id":%d,"keep":"no","text":"1"}',
         MALFORMED: '{"id":%d,"keep":"yes"',
-        UNMAPPED: '{"id":%d,"keep":"yes","text":"one"}',
+        UNMAPPABLE: '{"id":%d,"keep":"yes","text":"one"}',
     },
     SourceFormat.CSV: {
         WRITTEN: "%d,yes,1",
         FILTERED: "%d,no,1",
         MALFORMED: "%d,yes",
-        UNMAPPED: "%d,yes,one",
+        UNMAPPABLE: "%d,yes,one",
     },
 }
-HEADS = {SourceFormat.JSONL: "", SourceFormat.CSV: "id,keep,text\n"}
-PACKED: dict[str, Callable[[bytes], bytes]] = {
+HEADERS = {SourceFormat.JSONL: "", SourceFormat.CSV: "id,keep,text\n"}
+COMPRESSION: dict[str, Callable[[bytes], bytes]] = {
     "plain": lambda data: data,
     "gzip": lambda data: gzip.compress(data, 1, mtime=0),
     "zstd": zstandard.compress,
@@ -53,9 +53,9 @@ OUTPUTS = (
 
 @dataclass
 class Landed:
-    """The files of one task: the ids of all records by their expected fates, file by file.
+    """The files of one task: for each file, the ids of its records by expected outcome.
 
-    The records of a file have ids that follow one another, a line each.
+    A record is a line. The ids of a file are consecutive.
     """
 
     task: TaskFixture
@@ -63,50 +63,49 @@ class Landed:
     first_ids: list[int] = field(default_factory=list)
     damaged: list[bool] = field(default_factory=list)
 
-    def ids(self, *fates: str) -> list[int]:
-        """Return the ids of records with these fates, in the order in which they are read."""
+    def ids(self, *outcomes: str) -> list[int]:
+        """Return the ids of records with these outcomes in reading order."""
         files = zip(self.files, self.damaged, strict=True)
         whole = [file for file, is_damaged in files if not is_damaged]
-        return sorted(uid for file in whole for fate in fates for uid in file[fate])
+        return sorted(uid for file in whole for outcome in outcomes for uid in file[outcome])
 
 
-def landed(folder: Path, chance: random.Random) -> Landed:
-    """Land one to five files with records of all fates; some of the files are damaged."""
+def land_files(folder: Path, rng: random.Random) -> Landed:
+    """Land one to five files with records of all outcomes. Some files are damaged."""
     folder.mkdir()
-    task, source = TaskFixture(folder), chance.choice(list(LINES))
-    here = Landed(task)
+    task, source = TaskFixture(folder), rng.choice(list(LINES))
+    landed = Landed(task)
     task.stream = replace(
         task.stream,
         source=replace(task.stream.source, format=source),
-        encoding=chance.choice(OUTPUTS),
+        encoding=rng.choice(OUTPUTS),
         mapping=mapping(__filter__="keep == 'yes'", number="int(text)"),
         on_bad_record=BadRecordRules(max_bad_ratio=1.0),
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
-        part_limits=PartLimits(max_records=chance.randint(1, 400)),
+        part_limits=PartLimits(max_records=rng.randint(1, 400)),
     )
     uid = 0
-    for _ in range(chance.randint(1, 5)):
-        fates: dict[str, list[int]] = {fate: [] for fate in LINES[source]}
+    for _ in range(rng.randint(1, 5)):
+        outcomes: dict[str, list[int]] = {outcome: [] for outcome in LINES[source]}
         lines = []
-        here.first_ids.append(uid + 1)
-        weights = [chance.choice([0, 1, 9]) for _ in fates]
-        for _ in range(chance.choice([0, 1, 10, 500])):
-            [fate] = chance.choices(list(fates), weights if any(weights) else None)
+        landed.first_ids.append(uid + 1)
+        weights = [rng.choice([0, 1, 9]) for _ in outcomes]
+        for _ in range(rng.choice([0, 1, 10, 500])):
+            [outcome] = rng.choices(list(outcomes), weights if any(weights) else None)
             uid += 1
-            fates[fate].append(uid)
-            lines.append(LINES[source][fate] % uid)
-        text = HEADS[source] + "\n".join(lines) + chance.choice(["", "\n"])
-        is_damaged = chance.random() < 0.1
-        packing = "gzip" if is_damaged else chance.choice(list(PACKED))
-        data = PACKED[packing](text.encode())
+            outcomes[outcome].append(uid)
+            lines.append(LINES[source][outcome] % uid)
+        text = HEADERS[source] + "\n".join(lines) + rng.choice(["", "\n"])
+        is_damaged = rng.random() < 0.1
+        packing = "gzip" if is_damaged else rng.choice(list(COMPRESSION))
+        data = COMPRESSION[packing](text.encode())
         task.land(data[:-9] if is_damaged else data)
-        here.files.append(fates)
-        here.damaged.append(is_damaged)
-    return here
+        landed.files.append(outcomes)
+        landed.damaged.append(is_damaged)
+    return landed
 
 
 def written_ids(report: TaskReport) -> Iterator[int]:
-    """Read the ids of all records from the part files, in order."""
     for part in report.part_files:
         path = to_path(part.uri)
         if path.endswith(".parquet"):
@@ -118,49 +117,49 @@ def written_ids(report: TaskReport) -> Iterator[int]:
         yield from ids
 
 
-def quarantined_ids(report: TaskReport, here: Landed) -> Iterator[int]:
-    """Find the ids of all records in the quarantine files, by file and line."""
-    headed = here.task.stream.source.format is SourceFormat.CSV
+def quarantined_ids(report: TaskReport, landed: Landed) -> Iterator[int]:
+    """Yield the ids of all records in the quarantine files, derived from file and line."""
+    has_header = landed.task.stream.source.format is SourceFormat.CSV
     for part in report.quarantine_files:
         for line in gzip.decompress(Path(to_path(part.uri)).read_bytes()).splitlines():
             bad = json.loads(line)
             if bad["line"] is not None:  # otherwise a whole file is bad
-                yield here.first_ids[bad["item_id"] - 1] + bad["line"] - 1 - headed
+                yield landed.first_ids[bad["item_id"] - 1] + bad["line"] - 1 - has_header
 
 
-def check(here: Landed) -> Counter[str]:
-    """Run the task, look for every record, and count them by where they were found."""
-    task = here.task
+def check(landed: Landed) -> Counter[str]:
+    """Run the task, find every record, and count the records by location."""
+    task = landed.task
     report = task.encode(id="integer", keep="string", text="string", number="integer")
     assert report.misfits == ()
-    assert [item.bad_file is not None for item in report.items] == here.damaged
-    for item, fates, is_damaged in zip(report.items, here.files, here.damaged, strict=True):
-        counts = {fate: 0 if is_damaged else len(ids) for fate, ids in fates.items()}
+    assert [item.bad_file is not None for item in report.items] == landed.damaged
+    for item, outcomes, is_damaged in zip(report.items, landed.files, landed.damaged, strict=True):
+        counts = {outcome: 0 if is_damaged else len(ids) for outcome, ids in outcomes.items()}
         assert item.read == sum(counts.values())
         assert (item.written, item.filtered) == (counts[WRITTEN], counts[FILTERED])
-        assert item.quarantined == counts[MALFORMED] + counts[UNMAPPED]
+        assert item.quarantined == counts[MALFORMED] + counts[UNMAPPABLE]
     written = list(written_ids(report))
-    aside = list(quarantined_ids(report, here))
-    assert written == here.ids(WRITTEN)
-    assert sorted(aside) == here.ids(MALFORMED, UNMAPPED)
+    quarantined = list(quarantined_ids(report, landed))
+    assert written == landed.ids(WRITTEN)
+    assert sorted(quarantined) == landed.ids(MALFORMED, UNMAPPABLE)
     return Counter(
-        files=len(here.files),
-        files_set_aside=sum(here.damaged),
+        files=len(landed.files),
+        files_quarantined=sum(landed.damaged),
         records_read=sum(item.read for item in report.items),
         written=len(written),
-        filtered=len(here.ids(FILTERED)),
-        quarantined=len(aside),
+        filtered=len(landed.ids(FILTERED)),
+        quarantined=len(quarantined),
     )
 
 
 @pytest.mark.guarantee("G15")
-def test_records_of_random_files_are_written_filtered_or_in_quarantine(
+def test_every_record_of_random_files_is_written_filtered_or_quarantined(
     tmp_path: Path, figures: Figures, *, long_form: bool
 ) -> None:
-    chance = random.Random(15)  # noqa: S311 - the same files each time
-    found: Counter[str] = Counter()
+    rng = random.Random(15)  # noqa: S311 - the same files each time
+    totals: Counter[str] = Counter()
     for number in range(3_000 if long_form else 60):
-        found += check(landed(tmp_path / str(number), chance))
-    assert min(found.values()) > 0
-    assert found["records_read"] == found["written"] + found["filtered"] + found["quarantined"]
-    figures(**found, lost=0)
+        totals += check(land_files(tmp_path / str(number), rng))
+    assert min(totals.values()) > 0
+    assert totals["records_read"] == totals["written"] + totals["filtered"] + totals["quarantined"]
+    figures(**totals, lost=0)

@@ -1,4 +1,4 @@
-"""Publishing that is repeated: any number of times, by many at once, after a lost reply (G5)."""
+"""Publishing is repeated: any number of times, concurrently, and after a lost reply (G5)."""
 
 from functools import partial
 from pathlib import Path
@@ -20,71 +20,74 @@ from batch_pipeline_tests.inventory.lost_replies import losing
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import claimed, everything, planned
 
-MOST = 10
+MAX_PUBLISHES = 10
 
 pytestmark = pytest.mark.guarantee("G5")
 
 
-def pointed(storage: PartFileStorage, manifest: Manifest) -> tuple[bytes, int]:
-    """Write a manifest file, and give its bytes and which file of the disk it is."""
+def write_manifest_file(storage: PartFileStorage, manifest: Manifest) -> tuple[bytes, int]:
+    """Write a manifest file, and return its content and inode."""
     path = Path(to_path(storage.point_to(manifest)))
     return path.read_bytes(), path.stat().st_ino
 
 
 def publish(database: Database, attempt: Attempt) -> Manifest:
-    """Publish an attempt with what it wrote."""
+
     return database.attempts.publish(attempt, encoded(attempt.stem), stream())
 
 
-@pytest.mark.parametrize("by_many", [False, True], ids=["one after the other", "all at once"])
-def test_publish_called_one_to_ten_times_gives_one_manifest_of_the_same_bytes(
-    database: Database, tmp_path: Path, figures: Figures, *, by_many: bool, long_form: bool
+@pytest.mark.parametrize("concurrently", [False, True], ids=["sequentially", "concurrently"])
+def test_repeated_publish_creates_one_unchanged_manifest(
+    database: Database, tmp_path: Path, figures: Figures, *, concurrently: bool, long_form: bool
 ) -> None:
     storage = PartFileStorage(Storage(root=to_uri(tmp_path / "batches")))
     storage.prepare()
     rounds = 20 if long_form else 1
     calls = 0
-    batches = planned(database, MOST * rounds)
-    for one, times in zip(batches, [*range(1, MOST + 1)] * rounds, strict=True):
-        with claimed(database, one) as attempt:
+    batches = planned(database, MAX_PUBLISHES * rounds)
+    for batch, times in zip(batches, [*range(1, MAX_PUBLISHES + 1)] * rounds, strict=True):
+        with claimed(database, batch) as attempt:
             call = partial(publish, database, attempt)
-            found = together(*[call] * times) if by_many else [call() for _ in range(times)]
+            if concurrently:
+                manifests = together(*[call] * times)
+            else:
+                manifests = [call() for _ in range(times)]
             rows = everything(database)
             last = call()
         assert last.generation == 1
-        assert found == [last] * times
+        assert manifests == [last] * times
         assert everything(database) == rows
-        assert len({pointed(storage, last) for _ in range(times)}) == 1
+        assert len({write_manifest_file(storage, last) for _ in range(times)}) == 1
         calls += times + 1
     check_invariants(database)
     names = list((tmp_path / "batches" / "manifests").iterdir())
-    assert len(names) == MOST * rounds
+    assert len(names) == MAX_PUBLISHES * rounds
     figures(published_again=calls - len(names), manifests=len(names), changed=0)
 
 
-def test_publish_whose_reply_is_lost_is_found_by_its_repetition(
+def test_publish_with_lost_reply_can_be_repeated(
     database: Database, database_url: str, figures: Figures
 ) -> None:
     lost = 0
     with losing(database_url) as (url, replies):
-        cut_off = open_database(url, migrated=None)
-        for point, one in enumerate(planned(database, 40), 1):
-            with claimed(cut_off, one) as attempt:
+        flaky = open_database(url, migrated=None)
+        for point, batch in enumerate(planned(database, 40), 1):
+            with claimed(flaky, batch) as attempt:
                 replies.arm(point)
                 try:
-                    publish(cut_off, attempt)
+                    publish(flaky, attempt)
                 except RetryableError:
                     assert replies.disarm()
                     lost += 1
                 else:
                     if not replies.disarm():
                         break
-                again = publish(cut_off, attempt)
+                again = publish(flaky, attempt)
                 assert again.generation == 1
                 rows: list[Any] = everything(database)
                 assert publish(database, attempt) == again
                 assert everything(database) == rows
-        cut_off.close()
+        flaky.close()
     assert lost > 3
     check_invariants(database)
     figures(replies_lost=lost)

@@ -1,4 +1,4 @@
-"""The same files are encoded into the same bytes, on any number of cores and in any order (G7)."""
+"""Encoding the same files yields the same bytes, on any number of cores and in any order (G7)."""
 
 import json
 import subprocess
@@ -23,43 +23,43 @@ from batch_pipeline_tests.proofs import Figures
 
 PROJECT = Path(__file__).parents[2]
 Part = tuple[int, int, str]  # the result of `facts_of`
-Runs = Callable[[Sequence[Callable[[], TaskReport]]], Iterable[TaskReport]]
+Runner = Callable[[Sequence[Callable[[], TaskReport]]], Iterable[TaskReport]]
 
 
-def at_once(tasks: Sequence[Callable[[], TaskReport]]) -> list[TaskReport]:
-    """Run all tasks side by side."""
+def run_concurrently(tasks: Sequence[Callable[[], TaskReport]]) -> list[TaskReport]:
     with ThreadPoolExecutor(len(tasks)) as pool:
         return list(pool.map(lambda task: task(), tasks))
 
 
-WAYS: tuple[Runs, ...] = (
+RUNNERS: tuple[Runner, ...] = (
     lambda tasks: [task() for task in tasks],
     lambda tasks: [task() for task in reversed(tasks)],
-    at_once,
+    run_concurrently,
 )
 
 
-def encoded(stream: Stream, works: Sequence[TaskInput], way: Runs) -> list[Part]:
-    """Run the tasks in some order and give all part files in the order of the records."""
+def encoded(stream: Stream, inputs: Sequence[TaskInput], run_tasks: Runner) -> list[Part]:
+    """Run the tasks in some order, and return all part files in the order of the records."""
     specs = [
         TaskSpec(
             number=number,
             stem="orders-1",
             stream=stream,
             schema=RecordSchema.from_json(list(TYPES.items())),
-            items=work.items,
+            items=task_input.items,
             context=CONTEXT,
         )
-        for number, work in enumerate(works)
+        for number, task_input in enumerate(inputs)
     ]
-    tasks = [partial(encode_items, spec, execution=f"{WAYS.index(way):08x}") for spec in specs]
-    reports = sorted(way(tasks), key=lambda report: report.number)
+    execution = f"{RUNNERS.index(run_tasks):08x}"
+    tasks = [partial(encode_items, spec, execution=execution) for spec in specs]
+    reports = sorted(run_tasks(tasks), key=lambda report: report.number)
     assert not any(report.misfits for report in reports)
-    return [one for report in reports for one in facts_of(report.part_files)]
+    return [part for report in reports for part in facts_of(report.part_files)]
 
 
-def on_spark(folder: Path, cores: int, files: int) -> list[list[list[Part]]]:
-    """Encode in a session of so many cores, each encoding twice; give the part files of each."""
+def encoded_on_spark(folder: Path, cores: int, files: int) -> list[list[list[Part]]]:
+    """Encode twice in each encoding with some number of cores, and return the part files."""
     folder.mkdir()
     module = "batch_pipeline_tests.guarantees.encode_again"
     command = [sys.executable, "-m", module, str(folder), str(cores), str(files)]
@@ -70,7 +70,7 @@ def on_spark(folder: Path, cores: int, files: int) -> list[list[list[Part]]]:
 
 
 @pytest.mark.guarantee("G7")
-def test_same_files_give_the_same_bytes_in_any_order_and_on_any_number_of_cores(
+def test_encoding_is_reproducible_in_any_order_and_on_any_core_count(
     tmp_path: Path, figures: Figures, *, long_form: bool
 ) -> None:
     """Tasks run in order, reversed and in parallel; the long form adds Spark on 1 to 4 cores."""
@@ -78,22 +78,22 @@ def test_same_files_give_the_same_bytes_in_any_order_and_on_any_number_of_cores(
     task = TaskFixture(tmp_path)
     for number in range(files):
         task.land(content(number))
-    works = list(plan_tasks(task.items, {}))
-    assert len(works) > 1
+    inputs = list(plan_tasks(task.items, {}))
+    assert len(inputs) > 1
     runs: dict[Encoding, list[list[Part]]] = {encoding: [] for encoding in ENCODINGS}
-    for encoding, found in runs.items():
+    for encoding, results in runs.items():
         stream = replace(task.stream, encoding=encoding)
-        found.extend(encoded(stream, works, way) for way in WAYS)
+        results.extend(encoded(stream, inputs, run_tasks) for run_tasks in RUNNERS)
     for cores in (1, 2, 4) if long_form else ():
-        for found, twice in zip(
-            runs.values(), on_spark(tmp_path / str(cores), cores, files), strict=True
+        for results, twice in zip(
+            runs.values(), encoded_on_spark(tmp_path / str(cores), cores, files), strict=True
         ):
-            found.extend(twice)
-    for found in runs.values():
-        assert found[0]
-        assert found == [found[0]] * len(found)
+            results.extend(twice)
+    for results in runs.values():
+        assert results[0]
+        assert results == [results[0]] * len(results)
     figures(
         times_encoded=sum(map(len, runs.values())),
-        part_files_compared=sum(len(found[0]) * len(found) for found in runs.values()),
+        part_files_compared=sum(len(results[0]) * len(results) for results in runs.values()),
         different=0,
     )

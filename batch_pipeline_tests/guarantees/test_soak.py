@@ -1,6 +1,6 @@
-"""A `dev` under load for a while, with processes killed: nothing grows or stays, nothing is lost.
+"""A `dev` runs under load while processes are killed: nothing is lost, and resources stay bounded.
 
-The long form takes BATCH_PIPELINE_TEST_SOAK_MINUTES minutes (20), and a few until all is drained.
+The long form takes BATCH_PIPELINE_TEST_SOAK_MINUTES minutes (20), and a few more to drain.
 """
 
 import os
@@ -22,13 +22,13 @@ MINUTES = "BATCH_PIPELINE_TEST_SOAK_MINUTES"
 REPORT = "BATCH_PIPELINE_TEST_SOAK_REPORT"
 DATABASE = "soak"
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
-ROWS = f"SELECT id FROM {LOADED}"  # noqa: S608 - a name of ours
+ROWS = f"SELECT id FROM {LOADED}"  # noqa: S608 - a constant
 PARTS = ("dev", "daemon", "webserver", "code server", "definitions", "Spark")
 SHORT = Pace(load_seconds=15, fault_seconds=5, backfill_seconds=7, sample_seconds=2, seed=5)
 LONG = Pace(
     load_seconds=60 * float(os.environ.get(MINUTES, "20")),
     fault_seconds=20,
-    services_until=0.4,  # those after that live long enough to show what they gather
+    services_until=0.4,  # later ones live long enough to show leaks
     backfill_seconds=20,
     sample_seconds=5,
 )
@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.guarantee("L1"), pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def warehouse(server_url: str) -> Iterator[str]:
-    """URL of a database of its own, in another server than the one that is killed."""
+    """URL of a database on a server that is not killed."""
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {DATABASE}")
         yield server_url.replace("/postgres?", f"/{DATABASE}?")
@@ -46,52 +46,52 @@ def warehouse(server_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def result(warehouse: str, long_form: bool) -> Iterator[SoakResult]:
-    """Soak a `dev`; at the end Ctrl-C must stop it with nothing left behind."""
-    with new_sandbox() as plain:
-        temporary = plain.folder / "tmp"
+    """The result of a soak. At the end, Ctrl-C must stop `dev` and leave nothing behind."""
+    with new_sandbox() as empty:
+        temporary = empty.folder / "tmp"
         temporary.mkdir()
         temporary.chmod(0o777)
-        sandbox = plain.with_variables(TMPDIR=str(temporary), **{WAREHOUSE: warehouse})
+        sandbox = empty.with_variables(TMPDIR=str(temporary), **{WAREHOUSE: warehouse})
         if not long_form:
             sandbox.home.mkdir()
             (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
         with soaked(sandbox, LONG if long_form else SHORT) as soak:
             text = "\n".join(soak.report())
-            sys.stderr.write(f"\n{text}\n")  # seen with -s, and when a test fails
+            sys.stderr.write(f"\n{text}\n")  # shown with -s, and if a test fails
             if REPORT in os.environ:
                 Path(os.environ[REPORT]).write_text(f"{text}\n")
             yield soak
 
 
-def test_load_that_ends_is_drained(result: SoakResult, figures: Figures) -> None:
+def test_all_work_completes_after_load(result: SoakResult, figures: Figures) -> None:
     figures(**result.figures())
     assert result.unfinished == []
     assert result.counts["loads"] > 0
     assert result.faults.done.total() > 0
 
 
-def test_dagster_under_load_shows_what_the_inventory_has(result: SoakResult) -> None:
+def test_dagster_matches_inventory_after_load(result: SoakResult) -> None:
     """Partitions, newest generations and loads are the same in both."""
     assert result.drift == []
 
 
-def test_records_under_load_are_delivered_once(result: SoakResult) -> None:
-    assert result.verdict.faults == (), str(result.verdict)
+def test_records_are_published_once_under_load(result: SoakResult) -> None:
+    assert result.check_result.faults == (), str(result.check_result)
     good = sum(len(landed.good_ids) for landed in result.landed.values())
-    assert (result.verdict.items, result.verdict.records) == (result.files, good)
+    assert (result.check_result.items, result.check_result.records) == (result.files, good)
     assert result.quarantined == {name: landed.bad for name, landed in result.landed.items()}
 
 
-def test_records_under_load_are_in_the_target_once(result: SoakResult, warehouse: str) -> None:
+def test_records_are_loaded_once_under_load(result: SoakResult, warehouse: str) -> None:
     with psycopg.connect(warehouse) as connection:
-        ids = [one for (one,) in connection.execute(ROWS)]
+        ids = [uid for (uid,) in connection.execute(ROWS)]
     assert sorted(ids) == [*result.landed[LOADED].good_ids]
 
 
-def test_parts_under_load_gather_neither_files_nor_threads(
+def test_processes_do_not_leak_files_threads_or_memory_under_load(
     result: SoakResult, long_form: bool
 ) -> None:
-    """The last quarter is compared with the first; a run of seconds is too short for that."""
+    """Compares the last quarter with the first, for which the short form is too short."""
     samples = result.samples
     assert max(count for _, count in of_database(samples, "connections")) < 100
     if not long_form:
@@ -99,14 +99,14 @@ def test_parts_under_load_gather_neither_files_nor_threads(
     grown = [
         f"{part}: {name} {change}"
         for part in PARTS
-        for name, most in (("files", 1.2), ("threads", 1.2), ("MiB", 1.5))
-        if (change := growth(of_oldest(samples, part, name))).last > most * change.first + 10
+        for name, factor in (("files", 1.2), ("threads", 1.2), ("MiB", 1.5))
+        if (change := growth(of_oldest(samples, part, name))).last > factor * change.first + 10
     ]
     assert grown == []
 
 
-def test_backlog_under_load_stays_bounded(result: SoakResult, long_form: bool) -> None:
-    """The last quarter waits for little more than the first, and nothing waits in the end."""
+def test_backlog_stays_bounded_under_load(result: SoakResult, long_form: bool) -> None:
+    """The backlog of the last quarter is about that of the first, and empty in the end."""
     waiting = growth(of_database(result.samples, "waiting items"))
     at_rest = result.at_rest.database
     numbers = ("waiting items", "generations not loaded", "unfinished runs")

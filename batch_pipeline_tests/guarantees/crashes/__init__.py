@@ -1,1 +1,1 @@
-"""Processes of the real system that are killed at every point, and what is left of them."""
+"""Kills processes of the real system at every failpoint."""

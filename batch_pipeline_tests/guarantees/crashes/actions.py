@@ -1,8 +1,7 @@
-"""The actions of the system's processes, each as that process performs it.
+"""The actions of the system's processes, performed the way those processes do.
 
-A sensor's tick is evaluated and carried out as the code server and the daemon do it together; a run
-is executed as a run process does; the rest are commands and Dagster jobs. Each action opens what it
-needs and leaves nothing open.
+A sensor tick does the work of the code server and of the daemon, and a run is executed as in a run
+process. The rest are commands and Dagster jobs. Each action closes what it opened.
 """
 
 import importlib
@@ -64,8 +63,8 @@ _HOME = Home(path=Pipeline.from_environment().settings.home)
 _STREAMS = load_streams(Pipeline.from_environment().settings.streams)
 _DEFINITIONS = build_definitions(_STREAMS.values())
 for _job in _DEFINITIONS.get_repository_def().get_all_jobs():
-    _DEFINITIONS.resolve_job_def(_job.name)  # once, and not in every child
-_HERE = json.dumps({"host": "localhost", "socket": "/of/a/code/server"})
+    _DEFINITIONS.resolve_job_def(_job.name)  # once, instead of in every child
+_CODE_SERVER = json.dumps({"host": "localhost", "socket": "/of/a/code/server"})
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _RUN_KEY_TAG, _SENSOR_TAG = "dagster/run_key", "dagster/sensor_name"
 
@@ -73,13 +72,13 @@ _RUN_KEY_TAG, _SENSOR_TAG = "dagster/run_key", "dagster/sensor_name"
 def prepare() -> None:
     """Create the tables of the inventory and of Dagster."""
     with closing(Pipeline.from_environment()) as pipeline:
-        pipeline.database  # noqa: B018 - made when it is opened
+        pipeline.database  # noqa: B018 - opening creates the tables
         with open_instance(pipeline.home):
             pass
 
 
 def tick(name: str, cursor: str | None) -> str | None:
-    """Evaluate a sensor, carry out its result in the order of the daemon, and return its cursor."""
+    """Evaluate a sensor, apply its result in the daemon's order, and return its cursor."""
     sensor = _DEFINITIONS.resolve_sensor_def(name)
     with open_instance(_HOME) as instance:
         resources = {"batch_pipeline": PipelineResource()}
@@ -95,11 +94,11 @@ def tick(name: str, cursor: str | None) -> str | None:
         for event in result.asset_events:
             instance.report_runless_asset_event(event)
         for request in result.run_requests or ():
-            known = {_RUN_KEY_TAG: str(request.run_key), _SENSOR_TAG: name}
-            if not instance.get_runs(dg.RunsFilter(tags=known), limit=1):
+            tags = {_RUN_KEY_TAG: str(request.run_key), _SENSOR_TAG: name}
+            if not instance.get_runs(dg.RunsFilter(tags=tags), limit=1):
                 job_name = request.job_name or sensor.job_name
                 assert job_name is not None
-                _new_run(instance, job_name, known | dict(request.tags))
+                _new_run(instance, job_name, tags | dict(request.tags))
         return result.cursor
 
 
@@ -125,25 +124,25 @@ def job(name: str, config: dict[str, Any] | None = None) -> str:
 
 def monitor() -> int:
     """Find runs whose process is gone, as run monitoring does, and close their attempts."""
-    ended = 0
+    closed = 0
     started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
     with closing(Pipeline.from_environment()) as pipeline, open_instance(_HOME) as instance:
         for record in instance.get_run_records(started):
             run_id = record.dagster_run.run_id
-            monitor_started_run(instance, None, record, logging.getLogger("monitor"))  # type: ignore[arg-type] # asked only where runs are resumed
+            monitor_started_run(instance, None, record, logging.getLogger("monitor"))  # type: ignore[arg-type] # the workspace is used only if runs are resumed
             if _run_of(instance, run_id).status is dg.DagsterRunStatus.FAILURE:
                 pipeline.database.run_ends.close_failed(run_id, "its process ended")
-                ended += 1
-    return ended
+                closed += 1
+    return closed
 
 
 def command(words: list[str]) -> None:
-    """Run a command; it ends the process with its exit code."""
+    """Run a command, which ends the process with its exit code."""
     commands.main(words, standalone_mode=False)
 
 
 def target(config: str, messages: str) -> None:
-    """Run the Singer target on messages; it prints the STATEs."""
+    """Run the Singer target on a file of messages. It prints STATE messages."""
     os.dup2(os.open(messages, os.O_RDONLY), 0)
     sys.argv = ["target-batch-pipeline", "--config", config]
     target_command()
@@ -154,7 +153,7 @@ def _new_run(
 ) -> str:
     created = instance.create_run_for_job(
         job_def=_DEFINITIONS.resolve_job_def(name),
-        tags={GRPC_INFO_TAG: _HERE, **tags},
+        tags={GRPC_INFO_TAG: _CODE_SERVER, **tags},
         run_config=_QUIET | (config or {}),
     )
     return created.run_id
@@ -171,9 +170,9 @@ def _execute(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def _run_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRun:
-    found = instance.get_run_by_id(run_id)
-    assert found is not None
-    return found
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return run
 
 
 _ALL = (command, job, launch, monitor, prepare, run, target, tick)

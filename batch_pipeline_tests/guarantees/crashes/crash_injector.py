@@ -1,7 +1,7 @@
-"""A seeded sequence of actions of which most are killed, and of servers that are killed.
+"""Runs a seeded sequence of actions, and kills most of their processes, and some servers.
 
-All kills are drawn from the seed alone. Afterwards `drain` completes all remaining work; the
-checker then looks for faults.
+The seed alone decides which process is killed and where. Afterwards `drain` completes all remaining
+work, so that the checker can look for faults.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 from batch_pipeline_tests.guarantees.crashes.fork_server import UNEXPECTED_ERROR, Child
 from batch_pipeline_tests.guarantees.crashes.installation import CrashInstallation
 
-# The kind of action that reaches a failpoint, by the first part of its name.
+# The kind of action that reaches a failpoint, by the first part of the failpoint's name.
 KINDS = {
     "register": "new files",
     "plan": "new files",
@@ -38,8 +38,8 @@ KINDS = {
     "pause": "pause",
     "target": "target",
 }
-# Covered by the tests that `inventory/test_failpoints.py` names: points of the library, of commands
-# for one batch, of buckets and restored backups, and of Spark's workers, which know no setting.
+# `inventory/test_failpoints.py` names the tests for these: failpoints of the library, of commands
+# for one batch, of buckets and restored backups, and of Spark workers, which lack the setting.
 COVERED_ELSEWHERE = (
     *("acquire.", "bisect.", "discard."),
     *("encode.before_rename", "succeed.", "upload."),
@@ -52,8 +52,8 @@ _SENSORS = (
 _MAX_DELAY_SECONDS = 0.8
 _WAIT_SECONDS = 20.0
 _MAX_WAITS = 30
-_MAX_STEPS = 3  # at a time
-_RESUME_ROUNDS = 8  # between two looks of an operator at what failed too often
+_MAX_STEPS = 3  # at the same time
+_RESUME_ROUNDS = 8  # until failed batches are retried and paused jobs resumed
 _QUIET_ROUNDS = 2
 _UNFINISHED = """
 SELECT count(*) FROM batch_pipeline.batch_state WHERE state NOT IN ('published', 'superseded')
@@ -72,7 +72,7 @@ SELECT batch_id, number, run_id, status, extract(epoch FROM finished_at)::float8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An action that is killed at a failpoint, after some seconds, or not at all."""
+    """An action, and where to kill it: at a failpoint, after some seconds, or nowhere."""
 
     action: str
     arguments: dict[str, Any]
@@ -81,22 +81,22 @@ class Step:
 
     @property
     def failpoints(self) -> str:
-        """The setting that kills at the point; some points are only reached after a failure."""
+        """The failpoint setting. The points `fail.…` are reached only after a failure."""
         first = "encode.before_publish=raise," if self.point.startswith("fail.") else ""
         return f"{first}{self.point}=kill" if self.point else ""
 
 
 @dataclass(slots=True, kw_only=True)
 class CrashInjector:
-    """The kills so far: points by how often they fired, servers by name, runs with the time.
+    """Kills at `points`, and their counts.
 
-    `points` are all failpoints.
-    `unexpected` are the errors of processes that were not killed. The cursors of sensors and the
-    last STATE of the target are kept as the daemon and the runner of a tap keep them.
+    `fired` counts kills by failpoint, `servers` by server. `runs` has the time at which each run
+    was killed, `unexpected` the errors of processes that were not killed. Like the daemon and a
+    tap's runner, the injector keeps the cursors of sensors and the last STATE of the target.
     """
 
     installation: CrashInstallation
-    chance: random.Random
+    rng: random.Random
     points: Sequence[str]
     fired: Counter[str] = field(default_factory=Counter)
     at_random: int = 0
@@ -109,11 +109,11 @@ class CrashInjector:
 
     @property
     def kills(self) -> int:
-        """The number of processes and servers that were killed."""
+        """The number of killed processes and servers."""
         return self.fired.total() + self.at_random + self.servers.total()
 
     def run(self, kills: int, points: Collection[str], *, server_every: int) -> None:
-        """Kill processes, at each point at least once, and a server every so many rounds."""
+        """Kill processes until every point has fired, and a server every `server_every` rounds."""
         rounds = 0
         while self.kills < kills or not self.fired.keys() >= set(points):
             rounds += 1
@@ -122,7 +122,7 @@ class CrashInjector:
                 self._resume()
 
     def drain(self) -> None:
-        """Complete all work, without a kill."""
+        """Complete all work without further kills."""
         while self.installation.gaps:
             self.installation.land_late()
         quiet_rounds = 0
@@ -136,7 +136,7 @@ class CrashInjector:
             quiet_rounds = quiet_rounds + 1 if is_quiet else 0
 
     def max_recovery_seconds(self) -> float:
-        """Return the longest time from a kill to the publish by the very next attempt."""
+        """Return the longest time from a kill until the next attempt published."""
         rows = self.installation.query(_ATTEMPTS)
         ends = {(batch, number): (status, end) for batch, number, _, status, end in rows}
         seconds = [0.0]
@@ -147,25 +147,27 @@ class CrashInjector:
         return max(seconds)
 
     def _next_steps(self, points: Collection[str]) -> list[Step]:
-        """Draw a point to kill at, and the steps beside it."""
-        aims = [point for point in points if not self.fired[point]] or self.points
-        [aim] = self.chance.choices(aims, [1 / (1 + self.fired[point]) for point in aims])
-        steps = self._steps_to(aim)
+        """Draw a failpoint, and return steps that reach it and steps that run concurrently."""
+        candidates = [point for point in points if not self.fired[point]] or self.points
+        [point] = self.rng.choices(
+            candidates, [1 / (1 + self.fired[point]) for point in candidates]
+        )
+        steps = self._steps_to(point)
         used = {step.arguments.get("run_id") for step in steps}
         others = [run_id for run_id, _ in self.installation.queue() if run_id not in used]
-        for run_id in self.chance.sample(others, min(len(others), 2)):
-            steps.append(self._maybe_killed(_run_step(run_id)))
+        for run_id in self.rng.sample(others, min(len(others), 2)):
+            steps.append(self._with_random_kill(_run_step(run_id)))
         if len(steps) < _MAX_STEPS:
-            steps.append(self._maybe_killed(self._tick(self.chance.choice(_SENSORS))))
+            steps.append(self._with_random_kill(self._tick(self.rng.choice(_SENSORS))))
         return steps
 
-    def _maybe_killed(self, step: Step) -> Step:
-        if self.chance.random() < 0.5:
+    def _with_random_kill(self, step: Step) -> Step:
+        if self.rng.random() < 0.5:
             return step
-        return replace(step, seconds=self.chance.uniform(0.02, _MAX_DELAY_SECONDS))
+        return replace(step, seconds=self.rng.uniform(0.02, _MAX_DELAY_SECONDS))
 
     def _steps_to(self, point: str) -> list[Step]:
-        """Prepare a step that is killed at a point; none if no run waits."""
+        """Return the step that is killed at a failpoint. Empty if it needs a run and none waits."""
         kind = KINDS[point.partition(".")[0]]
         if kind in ("encode", "load"):
             return self._waiting_run(point, is_load=kind == "load")
@@ -188,16 +190,16 @@ class CrashInjector:
             queue = self.installation.queue()
             waiting = [run_id for run_id, job in queue if job.endswith("_load") == is_load]
             if waiting:
-                return [replace(_run_step(self.chance.choice(waiting)), point=point)]
+                return [replace(_run_step(self.rng.choice(waiting)), point=point)]
             self.installation.land("orders")
             self.installation.land("visits")
             sensors = [sensor for sensor in _SENSORS if sensor.endswith("_load") == is_load]
-            for sensor in self.chance.sample(sensors, 2):
-                self._tick_now(sensor)
+            for sensor in self.rng.sample(sensors, 2):
+                self._run_tick(sensor)
         return []
 
     def _new_files(self, point: str) -> Step:
-        stream = "orders" if point.startswith("register") else self.chance.choice(_STREAMS)
+        stream = "orders" if point.startswith("register") else self.rng.choice(_STREAMS)
         for name in ("orders", "visits"):
             self.installation.land(name)
         return self._tick(f"{stream}_new_files", point=point)
@@ -212,15 +214,15 @@ class CrashInjector:
 
     def _cancel(self, point: str) -> Step:
         self.installation.land("orders")
-        self._tick_now("orders_new_files")
+        self._run_tick("orders_new_files")
         return _command("jobs", "cancel", "orders", point=point)
 
     def _retry(self, point: str) -> Step:
         names = [name for name, _ in self.installation.query(_FAILED)]
-        return _command("jobs", "retry", self.chance.choice(names or ["orders"]), point=point)
+        return _command("jobs", "retry", self.rng.choice(names or ["orders"]), point=point)
 
     def _backfill(self, point: str) -> Step:
-        first = self.chance.randint(1, max(self.installation.files.get("orders", 1) - 3, 1))
+        first = self.rng.randint(1, max(self.installation.files.get("orders", 1) - 3, 1))
         self._backfills += 1
         backfill = {
             "stream": "orders",
@@ -233,7 +235,7 @@ class CrashInjector:
         return _job("batch_pipeline_plan_backfill", "plan_or_estimate", backfill, point=point)
 
     def _target(self, point: str) -> Step:
-        """Feed the target with the messages of a tap after the last STATE."""
+        """Return a step that runs the target on the messages after its last STATE."""
         folder = self.installation.sandbox.folder
         config, messages = folder / "target.json", folder / "messages.jsonl"
         config.write_text(json.dumps({"max_records": 2, "create_streams": False}))
@@ -253,17 +255,17 @@ class CrashInjector:
         arguments = {"name": sensor, "cursor": self._cursors.get(sensor)}
         return Step(action="tick", arguments=arguments, point=point)
 
-    def _tick_now(self, sensor: str) -> None:
+    def _run_tick(self, sensor: str) -> None:
         arguments = self._tick(sensor).arguments
-        self._cursors[sensor] = _later(self.installation.actions.run("tick", **arguments))
+        self._cursors[sensor] = _without_delays(self.installation.actions.run("tick", **arguments))
 
     def _audit(self, *, point: str = "") -> Step:
-        """Reconcile all streams, and audit for late rows."""
+        """Return a step that reconciles all streams and audits them for late rows."""
         config = {"streams": [*_STREAMS]}
         return _job("batch_pipeline_reconcile", "reconcile_streams", config, point=point)
 
     def _resume(self) -> None:
-        """Resume paused jobs, and retry batches that failed three times, as an operator does."""
+        """Resume paused jobs and retry dead batches, as an operator does."""
         resumed = [_command("jobs", "resume", name) for (name,) in self.installation.query(_PAUSED)]
         self._run_all(resumed)
         failed = self.installation.query(_FAILED)
@@ -272,23 +274,23 @@ class CrashInjector:
         )
 
     def _run_all(self, steps: Sequence[Step]) -> None:
-        """Run steps without a kill, two at a time."""
+        """Run steps to their end, two at a time."""
         remaining = iter(steps)
-        while some := list(islice(remaining, 2)):
-            self._run(some)
+        while pair := list(islice(remaining, 2)):
+            self._run(pair)
 
     def _run(self, steps: Sequence[Step], *, with_server: bool = False) -> None:
-        """Run some steps at the same time, kill those that are to be killed, and count."""
+        """Run steps at the same time, kill them as specified, and count the kills."""
         actions = self.installation.actions
         running = [
             (step, actions.fork(step.action, failpoints=step.failpoints, **step.arguments))
             for step in steps
         ]
         if with_server:
-            delay = self.chance.uniform(0.1, _MAX_DELAY_SECONDS)
+            delay = self.rng.uniform(0.1, _MAX_DELAY_SECONDS)
             running[0][1].has_ended(within_seconds=delay)
             self._kill_server()
-        self._kill_in_time(running)
+        self._kill_after_delay(running)
         before = self.kills
         self._wait(running, excused=with_server)
         if with_server:
@@ -296,7 +298,7 @@ class CrashInjector:
         if with_server or self.kills > before:
             actions.run("monitor")
 
-    def _kill_in_time(self, running: Sequence[tuple[Step, Child]]) -> None:
+    def _kill_after_delay(self, running: Sequence[tuple[Step, Child]]) -> None:
         began = time.monotonic()
         timed = [(step.seconds, child) for step, child in running if step.seconds is not None]
         for seconds, child in sorted(timed, key=lambda pair: pair[0]):
@@ -305,10 +307,10 @@ class CrashInjector:
                 signal.pidfd_send_signal(child.descriptor, signal.SIGKILL)
 
     def _wait(self, running: list[tuple[Step, Child]], *, excused: bool) -> None:
-        """Wait for the end of all children.
+        """Wait until all children have ended.
 
-        After a restart of the database, a killed process is not known to be dead before its lease
-        has ended; a load waits for that.
+        After a restart of the database, a killed process counts as alive until its lease expires,
+        and loads wait for that.
         """
         waits = 0
         while running:
@@ -322,9 +324,9 @@ class CrashInjector:
                 self.installation.expire_leases([*self.runs])
 
     def _kill_server(self) -> None:
-        server = self.chance.choice(("database", "database", "Spark", "Python worker"))
+        server = self.rng.choice(("database", "database", "Spark", "Python worker"))
         if server == "database":
-            number = self.chance.choice((signal.SIGKILL, signal.SIGQUIT))
+            number = self.rng.choice((signal.SIGKILL, signal.SIGQUIT))
             self.installation.kill_database(number)
         elif server == "Spark":
             self.installation.kill_spark()
@@ -345,7 +347,7 @@ class CrashInjector:
         elif code == UNEXPECTED_ERROR and not excused:
             self.unexpected.append(f"{step}: {child.output[-2000:]}")
         if step.action == "tick" and code == 0:
-            self._cursors[step.arguments["name"]] = _later(child.result)
+            self._cursors[step.arguments["name"]] = _without_delays(child.result)
         if step.action == "target":
             for line in child.output.splitlines(keepends=True):
                 with suppress(ValueError, TypeError, KeyError):
@@ -366,6 +368,6 @@ def _job(name: str, op: str, config: dict[str, Any], *, point: str) -> Step:
     return Step(action="job", arguments=arguments, point=point)
 
 
-def _later(cursor: str | None) -> str | None:
-    """Return a cursor as it is long after it was written: every pause it remembers is over."""
+def _without_delays(cursor: str | None) -> str | None:
+    """Return a cursor without its delays, as if they had passed."""
     return None if cursor is None else json.dumps({"runs": json.loads(cursor).get("runs", 0)})

@@ -1,7 +1,7 @@
-"""A server process that forks a child for each action, and the client for it.
+"""A server process that forks a child for each action, and its client.
 
-The server imports all that the actions need, but opens no connection and starts no thread. A child
-then starts within milliseconds in the state of a new process.
+The server imports what the actions need, but opens no connection and starts no thread, so a child
+starts within milliseconds in the state of a new process.
 """
 
 import gc
@@ -42,7 +42,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        """The output of the action so far."""
+        """What the action has printed so far."""
         return self.output_file.read_text()
 
     def is_stopped(self) -> bool:
@@ -55,7 +55,7 @@ class Child:
 
 
 class ForkServer:
-    """The server for a module with actions; the files of children go to a folder."""
+    """The client of a server for one module of actions. Children write their files to `folder`."""
 
     def __init__(self, actions: str, folder: Path, environment: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,6 @@ class ForkServer:
             )
 
     def fork(self, action: str, *, failpoints: str = "", **arguments: Any) -> Child:
-        """Start an action in a child."""
         self._count += 1
         files = {
             f"{name}_file": self._folder / f"{self._count}.{name}" for name in ("result", "output")
@@ -96,7 +95,6 @@ class ForkServer:
         return child.result
 
     def close(self) -> None:
-        """Kill the server."""
         self._process.kill()
         self._process.communicate()
 
@@ -112,7 +110,7 @@ class ForkServer:
 
 def _serve(actions: Mapping[str, Any]) -> None:
     """Answer each line of standard input: the pid of a new child, or the exit code of one."""
-    gc.freeze()  # children need not traverse what was imported
+    gc.freeze()  # the collector of a child skips what was imported
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
@@ -140,7 +138,7 @@ def _perform(actions: Mapping[str, Any], request: Mapping[str, Any]) -> NoReturn
     except PipelineError as error:
         code = 1
         sys.stderr.write(f"{error}\n")
-    except BaseException:  # noqa: BLE001 - whatever it is, this is where the child ends
+    except BaseException:  # noqa: BLE001 - the child ends here in any case
         traceback.print_exc()
     finally:
         sys.stdout.flush()

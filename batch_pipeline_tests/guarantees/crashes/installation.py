@@ -1,8 +1,8 @@
-"""An installation of four streams with its database, its Spark and a process that forks actions.
+"""An installation of four streams with a database, Spark and a fork server for actions.
 
-`orders` lands as csv and is loaded by appending; `visits` are listed in a table of the user's, in
-which rows appear late, and are loaded by key; `notes` are landed by the Singer target; `parcels`
-have a batch for each file. Nothing is killed by itself here.
+`orders` lands as csv, and its loads append. `visits` is listed in a user's table, in which rows
+appear late, and its loads upsert. `notes` is landed by the Singer target. `parcels` has a batch per
+file.
 """
 
 import json
@@ -29,16 +29,16 @@ from batch_pipeline_tests.acceptance.sandbox import (
     new_sandbox,
     wait_until,
 )
-from batch_pipeline_tests.guarantees.checker import Listed, Verdict, Warehouse, check
+from batch_pipeline_tests.guarantees.checker import CheckResult, TargetTable, UserTable, check
 from batch_pipeline_tests.guarantees.crashes.fork_server import ForkServer
 
 STREAMS = ("orders", "visits", "notes", "parcels")
 _LONG_AGO = 1_750_000_000
-_PER_FILE = 3
-_LISTED = Listed(stream="visits", table=("public", "visit_file"), item="place")
-_WAREHOUSES = (
-    Warehouse(stream="orders", table=("warehouse", "orders")),
-    Warehouse(stream="visits", table=("warehouse", "visits"), by_key=True),
+_RECORDS_PER_FILE = 3
+_USER_TABLE = UserTable(stream="visits", table=("public", "visit_file"), item="place")
+_TARGETS = (
+    TargetTable(stream="orders", table=("warehouse", "orders")),
+    TargetTable(stream="visits", table=("warehouse", "visits"), by_key=True),
 )
 _SETUP = """
 ALTER SYSTEM SET fsync = off;
@@ -56,12 +56,12 @@ UPDATE batch_pipeline.attempt
        lease_until = lease_until - interval '3 days', finished_at = finished_at - interval '3 days'
  WHERE status NOT IN ('running', 'succeeded') AND finished_at > now() - interval '1 day'
 """
-_END_LEASES = """
+_EXPIRE_LEASES = """
 UPDATE batch_pipeline.{} SET lease_until = clock_timestamp() - interval '1 second'
  WHERE status = 'running' AND run_id = ANY(%s)
 """
 _QUEUE = "SELECT run_id, pipeline_name FROM runs WHERE status = 'NOT_STARTED' ORDER BY id"
-# The output of runs is kept in files by four processes for each run, which takes longer than a run.
+# Capturing the output of a run starts four processes, which takes longer than the run.
 _NO_COMPUTE_LOGS = {
     "compute_logs": {
         "module": "dagster._core.storage.noop_compute_log_manager",
@@ -72,9 +72,9 @@ _NO_COMPUTE_LOGS = {
 
 @dataclass(slots=True, kw_only=True)
 class CrashInstallation:
-    """The installation at work.
+    """A running installation.
 
-    `files` counts the files of each stream, `gaps` are the ids of rows that appear late.
+    `files` counts the files of each stream. `gaps` are the ids of rows that will appear late.
     """
 
     sandbox: Sandbox
@@ -86,7 +86,7 @@ class CrashInstallation:
     columns: int = 0
 
     def query(self, query: str, *values: object) -> list[Any]:
-        """Query the database, which is started again if need be."""
+        """Query the database; start it again if it was killed."""
         deadline = time.monotonic() + LONGEST_SECONDS
         while time.monotonic() < deadline:
             with (
@@ -98,16 +98,14 @@ class CrashInstallation:
                 cursor = connection.execute(query.encode(), values or None)
                 return cursor.fetchall() if cursor.description else []
             time.sleep(0.1)
-        raise AssertionError("the database does not come back")
+        raise AssertionError("the database does not start again")
 
     @property
     def data(self) -> Path:
-        """The folder of the database."""
         return self.sandbox.home / "postgres"
 
     @property
     def storages(self) -> list[Path]:
-        """The storage roots."""
         return [self.sandbox.storage(name) for name in STREAMS]
 
     def land(self, stream: str, *, new_column: bool = False) -> None:
@@ -115,7 +113,7 @@ class CrashInstallation:
         number = self.files[stream] = self.files.get(stream, 0) + 1
         self.columns += new_column
         extra = {f"column{self.columns}": 1} if new_column else {}
-        ids = range(number * _PER_FILE, (number + 1) * _PER_FILE)
+        ids = range(number * _RECORDS_PER_FILE, (number + 1) * _RECORDS_PER_FILE)
         records = [{"id": uid, "name": f"{stream} {uid}", **extra} for uid in ids]
         if stream == "visits":
             lines = [json.dumps(record) for record in records]
@@ -123,48 +121,48 @@ class CrashInstallation:
             rows = (",".join(map(str, record.values())) for record in records)
             lines = [",".join(records[0]), *rows]
         path = self.sandbox.landing(stream) / f"{number:05}.{_suffix(stream)}"
-        aside = path.with_name(f".{path.name}")
-        aside.write_text("\n".join([*lines, ""]))
-        os.utime(aside, (_LONG_AGO, _LONG_AGO))
-        aside.rename(path)
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_text("\n".join([*lines, ""]))
+        os.utime(temporary, (_LONG_AGO, _LONG_AGO))
+        temporary.rename(path)
         if stream == "visits" and number % 4 == 2:
             self.gaps.append(number)
         elif stream == "visits":
-            self._list(number)
+            self._insert_row(number)
 
     def land_late(self) -> None:
-        """Insert a row whose id is below others."""
+        """Insert the next late row, whose id is below existing ones."""
         if self.gaps:
-            self._list(self.gaps.pop(0))
+            self._insert_row(self.gaps.pop(0))
 
-    def _list(self, uid: int) -> None:
+    def _insert_row(self, uid: int) -> None:
         insert = "INSERT INTO public.visit_file VALUES (%s, %s, 100) ON CONFLICT DO NOTHING"
         self.query(insert, uid, str(self.sandbox.landing("visits") / f"{uid:05}.jsonl"))
 
     def expire_leases(self, run_ids: Sequence[str]) -> None:
-        """End the leases of some runs, as five minutes do."""
+        """Expire the leases of some runs."""
         for table in ("attempt", "load"):
-            self.query(_END_LEASES.format(table), list(run_ids))
+            self.query(_EXPIRE_LEASES.format(table), list(run_ids))
 
     def age(self) -> None:
-        """Make all files, and all attempts that ended unpublished, three days older."""
+        """Make all files and all unpublished, ended attempts three days older."""
         self.query(_AGE)
         for storage in self.storages:
             for path in storage.rglob("*"):
                 with suppress(FileNotFoundError):
                     os.utime(path, (_LONG_AGO, _LONG_AGO))
 
-    def check(self) -> Verdict:
-        """Check all results; all work must have been done."""
+    def check(self) -> CheckResult:
+        """Check all results. All work must be complete."""
         self.query("SELECT 1")
-        return check(self.url, self.storages, tables=[_LISTED], warehouses=_WAREHOUSES)
+        return check(self.url, self.storages, tables=[_USER_TABLE], targets=_TARGETS)
 
     def queue(self) -> list[tuple[str, str]]:
-        """Return the ids and the jobs of waiting runs, oldest first."""
+        """Return the ids and Dagster jobs of queued runs, oldest first."""
         return [(run_id, job) for run_id, job in self.query(_QUEUE)]
 
     def kill_database(self, number: signal.Signals) -> None:
-        """Kill the database server; the next query starts it again."""
+        """Kill the database server. The next query starts it again."""
         pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
         os.kill(pid, number)
         with suppress(psutil.NoSuchProcess):
@@ -172,7 +170,7 @@ class CrashInstallation:
             wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the database ends")
 
     def kill_spark(self) -> None:
-        """Kill the JVM, and start another one at its address."""
+        """Kill the JVM, and start another one at the same address."""
         for process in self._spark_processes("SparkConnectServer"):
             process.kill()
         wait_until(lambda: self.spark.failure() is not None, "Spark ends")
@@ -180,9 +178,9 @@ class CrashInstallation:
         self.spark.start()
 
     def kill_python_worker(self) -> bool:
-        """Kill the Python worker that was started last; return whether there was one."""
+        """Kill the newest Python worker, and return whether there was one."""
         workers = self._spark_processes("worker_daemon")
-        for process in sorted(workers, key=lambda one: one.create_time())[-1:]:
+        for process in sorted(workers, key=lambda process: process.create_time())[-1:]:
             process.kill()
         return bool(workers)
 
@@ -199,7 +197,7 @@ class CrashInstallation:
 
 @contextmanager
 def open_installation() -> Iterator[CrashInstallation]:
-    """Start everything; at the end nothing runs any more and the folder is gone."""
+    """Start an installation. At the end everything is stopped and deleted."""
     with new_sandbox() as sandbox:
         _write_streams(sandbox)
         sandbox.home.mkdir()
@@ -213,11 +211,13 @@ def open_installation() -> Iterator[CrashInstallation]:
             environment = sandbox.with_variables(**variables).environment
             module = "batch_pipeline_tests.guarantees.crashes.actions"
             with closing(ForkServer(module, sandbox.folder / "actions", environment)) as actions:
-                opened = CrashInstallation(sandbox=sandbox, url=url, spark=spark, actions=actions)
+                installation = CrashInstallation(
+                    sandbox=sandbox, url=url, spark=spark, actions=actions
+                )
                 for statement in _SETUP.split(";"):
-                    opened.query(statement)
+                    installation.query(statement)
                 actions.run("prepare")
-                yield opened
+                yield installation
         finally:
             spark.stop()
             embedded_server.release(sandbox.home / "postgres")

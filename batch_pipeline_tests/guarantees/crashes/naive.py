@@ -1,7 +1,7 @@
-"""A naive protocol, to show that the checker finds faults: no leases, no fencing tokens.
+"""A naive protocol without leases and fencing tokens, to show that the checker detects faults.
 
-It has a bookmark, a folder for each batch, files written in place, and a manifest that lists the
-folder. It writes into the same tables, without their constraints.
+It has a bookmark, a folder per batch, files written in place, and a manifest that lists the folder.
+It uses the same tables, without their constraints.
 """
 
 import gzip
@@ -71,8 +71,8 @@ def plan(url: str) -> None:
 def encode(url: str, folder: str) -> None:
     """Encode each unfinished batch in place, and publish a listing of its folder."""
     with psycopg.connect(url, autocommit=True) as connection:
-        while (one := connection.execute(_WAITING).fetchone()) is not None:
-            _encode(connection, Path(folder), *one)
+        while (batch := connection.execute(_WAITING).fetchone()) is not None:
+            _encode(connection, Path(folder), *batch)
 
 
 def end(url: str) -> None:
@@ -89,16 +89,16 @@ def _encode(
     assert started is not None
     attempt_id, number = started
     items = connection.execute(_ITEMS, [first, last]).fetchall()
-    octets = gzip.compress("".join(_lines(location) for _, location in items).encode(), mtime=0)
-    shared = folder / f"{first}-{last}"
-    shared.mkdir(exist_ok=True, parents=True)
-    with (shared / f"part-{uuid4()}.jsonl.gz").open("wb") as file:
-        file.write(octets[: len(octets) // 2])
+    content = gzip.compress("".join(_lines(location) for _, location in items).encode(), mtime=0)
+    folder_of_batch = folder / f"{first}-{last}"
+    folder_of_batch.mkdir(exist_ok=True, parents=True)
+    with (folder_of_batch / f"part-{uuid4()}.jsonl.gz").open("wb") as file:
+        file.write(content[: len(content) // 2])
         file.flush()
         failpoint("naive.half")
-        file.write(octets[len(octets) // 2 :])
+        file.write(content[len(content) // 2 :])
     failpoint("naive.written")
-    parts = [_part(path) for path in sorted(shared.iterdir())]
+    parts = [_part(path) for path in sorted(folder_of_batch.iterdir())]
     for position, part in enumerate(parts):
         connection.execute(_PART, [attempt_id, position, *part.values()])
     for uid, _ in items:
@@ -119,9 +119,9 @@ def _lines(location: str) -> str:
 
 
 def _part(path: Path) -> dict[str, Any]:
-    octets = path.read_bytes()
-    digest = hashlib.sha256(octets).hexdigest()
-    return {"uri": str(path), "records": 3, "size_bytes": len(octets), "sha256": digest}
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    return {"uri": str(path), "records": 3, "size_bytes": len(content), "sha256": digest}
 
 
 ACTIONS = {"plan": plan, "encode": encode, "end": end}

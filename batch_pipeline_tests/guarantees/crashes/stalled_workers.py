@@ -1,4 +1,4 @@
-"""Processes that are stopped past their lease, and continue after another has done their work."""
+"""Stops processes past their lease, and continues them after another process did their work."""
 
 import signal
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ _LOADED = "SELECT count(*) FROM batch_pipeline.load WHERE run_id = %s AND status
 
 @dataclass(slots=True, kw_only=True)
 class StalledWorkers:
-    """The number of workers that were stalled, and how many of them published or recorded."""
+    """The number of stalled workers, and of those that published or recorded a load."""
 
     installation: CrashInstallation
     stalled: int = 0
     published: int = 0
 
     def encode(self) -> None:
-        """Stop some encoding runs, let another run take their work over, and continue them."""
+        """Stop encoding runs, let another run take over their batches, and continue them."""
         actions, query = self.installation.actions, self.installation.query
         before = len(query(_BATCHES))
         for _ in range(_RUNS):
@@ -63,7 +63,7 @@ class StalledWorkers:
         assert published.count(other) == _RUNS
 
     def load(self) -> None:
-        """Stop a load whose rows are in the target, let another record it, and continue it."""
+        """Stop a load whose rows are in the target, let another run record it, and continue it."""
         actions = self.installation.actions
         self.installation.land("orders")
         actions.run("tick", name="orders_new_files", cursor=None)

@@ -1,4 +1,4 @@
-"""Damaged inputs by the thousand: what they are, what reads them, and which outcomes are right.
+"""Fuzzing: damaged inputs, the code that reads them, and the outcomes that are right.
 
 `targets` lists all targets, `damage` has the strategies that damage valid inputs, and `harness`
 runs inputs in processes of their own.

@@ -1,7 +1,7 @@
-"""Run inputs in a process that may die of one of them.
+"""Runs inputs in a process that an input may crash.
 
 `python -m ….child TASK` runs a task, which `harness.watch` wrote into a file.
-`python -m ….child TARGET FILE` runs an input again that was kept.
+`python -m ….child TARGET FILE` runs a stored input again.
 """
 
 import faulthandler
@@ -22,10 +22,10 @@ from typing import Any
 
 import batch_pipeline
 from batch_pipeline_tests.guarantees.fuzz.harness import (
-    KEPT,
     MAX_FINDINGS,
     NOTES,
     POSITION,
+    STORED,
     TARGETS_MODULE,
     ChangedError,
     Check,
@@ -49,33 +49,35 @@ class _MemoryGrowthError(Exception):
 def _run(task: dict[str, Any]) -> None:
     """Run all shares of a task; write findings and counts into its notes."""
     folder = Path(task["folder"])
-    (folder / KEPT).mkdir(exist_ok=True)
+    (folder / STORED).mkdir(exist_ok=True)
     targets: dict[str, Target] = import_module(task["targets"]).TARGETS
     with (folder / NOTES).open("a") as notes, (folder / POSITION).open("r+b", 0) as position_file:
 
-        def note(one: Finding | Counts) -> None:
-            notes.write(json.dumps(asdict(one)) + "\n")
+        def note(entry: Finding | Counts) -> None:
+            notes.write(json.dumps(asdict(entry)) + "\n")
             notes.flush()
 
         def move(position: Position) -> None:
             os.pwrite(position_file.fileno(), position.to_bytes(), 0)
 
-        for at, share in enumerate(task["shares"]):
+        for index, share in enumerate(task["shares"]):
             target, counts = targets[share["target"]], dict.fromkeys(Outcome, 0)
-            move(Position(share=at, number=share["first"]))
+            move(Position(share=index, number=share["first"]))
             findings, slowest_seconds = 0, 0.0
             with TemporaryDirectory(dir=task["scratch"]) as scratch:
                 check = target.open_check(Path(scratch))
                 inputs = enumerate(islice(target.inputs(task["seed"]), share["stop"]))
                 for number, data in islice(inputs, share["first"], None):
                     read, refused = counts[Outcome.READ], counts[Outcome.REFUSED]
-                    move(Position(share=at, number=number, read=read, refused=refused, data=data))
+                    move(
+                        Position(share=index, number=number, read=read, refused=refused, data=data)
+                    )
                     outcome, errors, seconds = _try(check, data, task["max_bytes"])
                     if outcome:
                         counts[outcome] += 1
                     slowest_seconds = max(slowest_seconds, seconds)
                     for error in errors:
-                        path = folder / KEPT / f"{target.name} {number}".replace(" ", "-")
+                        path = folder / STORED / f"{target.name} {number}".replace(" ", "-")
                         path.write_bytes(data)
                         note(_finding(target.name, number, path, error))
                     findings += len(errors)
@@ -94,7 +96,7 @@ def _run(task: dict[str, Any]) -> None:
 def _try(
     check: Check, data: bytes, max_bytes: int
 ) -> tuple[Outcome | None, list[Exception], float]:
-    """Check an input; return the outcome, what is wrong, and the seconds that it took."""
+    """Check an input, and return the outcome, the errors, and the seconds that it took."""
     before, started = _peak_bytes(), time.process_time()
     outcome, errors = None, list[Exception]()
     try:
@@ -109,25 +111,25 @@ def _try(
 
 def _finding(target: str, number: int, path: Path, error: Exception) -> Finding:
     kind = "memory" if isinstance(error, _MemoryGrowthError) else "exception"
-    place: object = _place_of(error.__traceback__)
+    location: object = _location_of(error.__traceback__)
     if isinstance(error, ChangedError):
-        kind, place = "changed", next(iter(error.args), place)
+        kind, location = "changed", next(iter(error.args), location)
     trace = "".join(traceback.format_exception(error))[-_SHOWN_CHARACTERS:]
-    trace += f"\n{type(error).__name__} {place!s:.100}"
+    trace += f"\n{type(error).__name__} {location!s:.100}"
     return Finding(target=target, number=number, kind=kind, trace=trace, path=str(path))
 
 
-def _place_of(trace: TracebackType | None) -> str:
+def _location_of(trace: TracebackType | None) -> str:
     """Return the innermost line of the product in a traceback."""
-    place = "in the test"
+    location = "in the test"
     for frame in traceback.extract_tb(trace):
         if frame.filename.startswith(_PACKAGE):
-            place = f"at {os.path.relpath(frame.filename, _PACKAGE)}:{frame.lineno}"
-    return place
+            location = f"at {os.path.relpath(frame.filename, _PACKAGE)}:{frame.lineno}"
+    return location
 
 
 def _peak_bytes() -> int:
-    """Return the peak memory of this process alone, without that of its parents."""
+    """Return the peak memory of this process, without that of its parents."""
     with open("/proc/self/status", "rb") as status:  # noqa: PTH123 - read for each input
         match = _PEAK.search(status.read())
     return int(match[1]) * 1024 if match else 0

@@ -1,10 +1,10 @@
 """Strategies that damage valid inputs: bytes and JSON values.
 
-Hypothesis needs some 40 microseconds for a choice, as long as some checks need for an input.
-Therefore one example is a batch: a few valid inputs, and each of them with each of 20 damages and
-with each run of up to five of these. Damages fit every input, because positions are drawn as
-fractions of the length. A batch is computed while it is consumed, outside of Hypothesis, which
-raises the recursion limit of what it runs.
+Hypothesis takes about 40 microseconds per choice, as long as some checks take per input. Therefore
+one example is a batch: a few valid inputs, each of them unchanged, with each of 20 damages and with
+each run of up to five of these. Damages fit every input, because positions are drawn as fractions
+of the length. A batch is computed while it is consumed, outside of Hypothesis, which raises the
+recursion limit of the code that it runs.
 """
 
 import json
@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 Input = TypeVar("Input")
-Damage = Callable[[Input, Sequence[Input]], Input]  # the sequence is what to take parts from
+Damage = Callable[[Input, Sequence[Input]], Input]  # the sequence provides parts to insert
 Batch = Iterator[bytes]
 
-# Valid inputs, and cells of which such inputs are made.
+# Valid inputs, and cells for such inputs.
 CORPUS: dict[str, Any] = json.loads(Path(__file__).with_name("corpus.json").read_bytes())
 _DAMAGES = 20  # in a batch
 _LENGTHS = ((1, 2), (1, 2, 5))  # of runs of damages
@@ -68,16 +68,16 @@ def variants(
     writers: st.SearchStrategy[Callable[[Input], bytes]],
     copy: Callable[[Input], Input] | None = None,
 ) -> Batch:
-    """Draw a batch: valid inputs, as they are and with each run of some damages.
+    """Draw a batch: valid inputs, unchanged and with each run of some damages.
 
-    `copy` is needed for inputs that damages change in place.
+    `copy` is required if damages change an input in place.
     """
     inputs = draw(valid)
     drawn = draw(st.lists(damages, min_size=_DAMAGES, max_size=_DAMAGES))
     written = draw(st.lists(writers, min_size=_DAMAGES, max_size=_DAMAGES))
     lengths = draw(st.sampled_from(_LENGTHS))
-    cases = [(one, length) for length in lengths for one in inputs]
-    return _variants(cases, drawn, written, copy or (lambda one: one))
+    cases = [(valid_input, length) for length in lengths for valid_input in inputs]
+    return _variants(cases, drawn, written, copy or (lambda valid_input: valid_input))
 
 
 def _variants(
@@ -86,19 +86,19 @@ def _variants(
     writers: Sequence[Callable[[Input], bytes]],
     copy: Callable[[Input], Input],
 ) -> Batch:
-    """Yield valid inputs, then each with each run of damages: a few inputs have all damages."""
-    inputs = [one for one, length in cases if length == 1]
-    for one in inputs:
-        yield writers[0](one)
+    """Yield valid inputs unchanged, then each with each run of damages."""
+    inputs = [valid_input for valid_input, length in cases if length == 1]
+    for valid_input in inputs:
+        yield writers[0](valid_input)
     for turn in range(len(cases)):
         for at, write in enumerate(writers):
-            one, length = cases[(turn + at) % len(cases)]
+            valid_input, length = cases[(turn + at) % len(cases)]
             run = damages[at : at + length]
-            yield write(reduce(lambda value, damage: damage(value, inputs), run, copy(one)))
+            yield write(reduce(lambda value, damage: damage(value, inputs), run, copy(valid_input)))
 
 
 def few(valid: st.SearchStrategy[Any]) -> st.SearchStrategy[Sequence[Any]]:
-    """Draw valid inputs for one batch; these take longer than damages."""
+    """Draw few valid inputs for a batch, because drawing them takes longer than damages."""
     return st.lists(valid, min_size=3, max_size=3)
 
 
@@ -108,7 +108,7 @@ def choices(function: Callable[..., Any], **arguments: Any) -> st.SearchStrategy
 
 
 def rarely(one_in: int, strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Draw a value once in so many times, and None else."""
+    """Draw a value once in `one_in` times, otherwise None."""
     return st.integers(1, one_in).flatmap(lambda at: strategy if at == one_in else st.none())
 
 
@@ -153,7 +153,7 @@ def _repeat(data: bytes, _others: Sequence[bytes], *, at: int, size: int, times:
 
 
 def _swap(data: bytes, _others: Sequence[bytes], *, at: tuple[int, int, int]) -> bytes:
-    first, second, third = sorted(_position(data, one) for one in at)
+    first, second, third = sorted(_position(data, place) for place in at)
     return data[:first] + data[second:third] + data[first:second] + data[third:]
 
 
@@ -203,7 +203,7 @@ _FAULTS: tuple[st.SearchStrategy[Damage[bytes]], ...] = (
     choices(_truncate, at=_PLACES),
     choices(_delete, at=_PLACES, size=_SIZES),
 )
-FAULTS: st.SearchStrategy[Damage[bytes]] = st.one_of(_FAULTS)  # small ones, for what is packed
+FAULTS: st.SearchStrategy[Damage[bytes]] = st.one_of(_FAULTS)  # small ones, for compressed data
 BYTES: st.SearchStrategy[Damage[bytes]] = st.one_of(
     *_FAULTS,
     choices(_repeat, at=_PLACES, size=_SIZES, times=st.sampled_from((1, 2, 9, 100))),
@@ -212,7 +212,7 @@ BYTES: st.SearchStrategy[Damage[bytes]] = st.one_of(
     choices(_insert, at=_ENDS, piece=st.sampled_from(_CHARACTERS)),
     choices(_insert, at=_ENDS, piece=st.sampled_from(_SYNTAX)),
     choices(_change_number, at=_PLACES, number=st.sampled_from(_NUMBERS)),
-    choices(_change_number, at=_PLACES, number=st.integers().map(lambda one: b"%d" % one)),
+    choices(_change_number, at=_PLACES, number=st.integers().map(lambda number: b"%d" % number)),
     choices(
         _nest,
         at=_PLACES,
@@ -225,15 +225,15 @@ BYTES: st.SearchStrategy[Damage[bytes]] = st.one_of(
         count=st.sampled_from((1, -1)),
     ),
 )
-AS_IT_IS = st.just(bytes)
+UNCHANGED = st.just(bytes)
 
 
 def damaged_text(*corpus: str) -> st.SearchStrategy[Batch]:
     """Draw batches of damaged constants."""
-    return variants(st.just([text.encode() for text in corpus]), BYTES, AS_IT_IS)
+    return variants(st.just([text.encode() for text in corpus]), BYTES, UNCHANGED)
 
 
-# JSON values, which are changed in place
+# JSON values, which damages change in place
 
 
 def _remove(value: Any, _others: Sequence[Any], *, place: int) -> Any:
@@ -254,7 +254,7 @@ def _set_key(
 
 
 def _change(value: Any, others: Sequence[Any], *, place: int, new: Callable[..., Any]) -> Any:
-    """Replace a value in a tree, or the tree."""
+    """Replace a value in a tree, or the whole tree."""
     holder, key = _at(value, place)
     if not holder or place == _LAST:
         return new(others)
@@ -284,7 +284,6 @@ def _constant(_others: Sequence[Any], *, value: Any) -> Any:
 
 
 def _part(others: Sequence[Any], *, start: tuple[int, int]) -> Any:
-    """Return a part of another tree."""
     value = others[_index(others, start[0])]
     holder, key = _at(value, start[1])
     return _copy(holder[key] if holder else value)
@@ -320,7 +319,7 @@ JSON_VALUES: st.SearchStrategy[Damage[Any]] = st.one_of(
     choices(_set_key, place=_PLACES, name=_NAMES, new=_NEW | st.none()),
     choices(_change, place=_PLACES, new=_NEW),
     choices(_extend, place=_PLACES, new=_NEW, times=st.sampled_from((1, 2, 50))),
-    # Five times 150 levels: what writes this JSON recurses, too.
+    # At most five times 150 levels, because the JSON writer recurses, too.
     choices(
         _wrap,
         place=_PLACES,
@@ -332,5 +331,5 @@ JSON_TEXT = choices(_json_text, ensure_ascii=st.booleans(), fault=rarely(7, FAUL
 
 
 def damaged_json(*corpus: Any) -> st.SearchStrategy[Batch]:
-    """Draw batches of damaged constants, as text."""
+    """Draw batches of damaged constants as JSON text."""
     return variants(st.just(corpus), JSON_VALUES, JSON_TEXT, _copy)

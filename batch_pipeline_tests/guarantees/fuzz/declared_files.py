@@ -1,6 +1,6 @@
-"""Files whose columns are declared: each text becomes the value that it says, or is rescued.
+"""Files with declared columns: each text becomes the value that it denotes, or is rescued.
 
-The oracle reads texts by the calendar and the decimals of the standard library.
+The oracle parses texts with the standard library.
 """
 
 import base64
@@ -58,7 +58,7 @@ _FORMS = {
 }
 _PLAIN = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?|true|false")
 _FRACTION = re.compile(r"\.([0-9]+)")
-_LOOKS = 4
+_MAX_ATTEMPTS = 4
 
 
 def _cell(text: str, fault: Damage[bytes] | None) -> str:
@@ -76,7 +76,7 @@ _LAYOUTS = st.tuples(
 
 @st.composite
 def tables(draw: st.DrawFn) -> Batch:
-    """Draw texts for all columns, most of them where they belong, and tables of them."""
+    """Draw texts for all columns, most of them valid there, and tables of them."""
     cells = {}
     for name, own in _CELLS.items():
         texts = st.builds(_cell, st.sampled_from(own) | _ALL_CELLS, rarely(3, FAULTS))
@@ -105,7 +105,7 @@ def _table(
 
 
 def _line(row: dict[str, str], *, is_plain: bool) -> str:
-    """Write a record as JSON, with numbers and booleans as such or as text."""
+    """Return a record as JSON, with numbers and booleans as such or as text."""
     fields = []
     for name, text in row.items():
         value = text if is_plain and _PLAIN.fullmatch(text) else json.dumps(text)
@@ -118,7 +118,7 @@ def _quoted(text: str) -> str:
 
 
 def open_check(folder: Path) -> Check:
-    """Values of all types, in lines and in columns."""
+    """Return the check of values of all types, in lines and in columns."""
     task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
     rescues = replace(task.stream.schema, evolution=Evolution.RESCUE)
     source = task.stream.source
@@ -134,11 +134,11 @@ def open_check(folder: Path) -> Check:
             schema=rescues,
         )
         with landed(task, data):
-            report, schema = _settled(task, is_csv=is_csv)
+            report, schema = _encode_with_widening(task, is_csv=is_csv)
             if report.items[0].bad_file is not None or report.bad_records:
                 return Outcome.REFUSED
             if output is Format.JSONL:
-                records = [dict(oracles.shown(line)[1]) for line in lines_of(report)]
+                records = [dict(oracles.parse_strictly(line)[1]) for line in lines_of(report)]
             else:
                 records = rows_of(report)
             _check(data, records, schema, is_csv=is_csv)
@@ -147,57 +147,54 @@ def open_check(folder: Path) -> Check:
     return check
 
 
-def _settled(task: TaskFixture, *, is_csv: bool) -> tuple[TaskReport, RecordSchema]:
+def _encode_with_widening(task: TaskFixture, *, is_csv: bool) -> tuple[TaskReport, RecordSchema]:
     schema = RecordSchema.from_json(list(_TYPES.items()))
-    for look in range(_LOOKS):
+    for encode_attempt in range(_MAX_ATTEMPTS):
         types = {column.name: column.type_text for column in schema.columns}
-        report = task.encode(execution=f"{look:08x}", **types)
+        report = task.encode(execution=f"{encode_attempt:08x}", **types)
         if not report.misfits:
             return report, schema
-        found = merge_misfits([report], schema, text_source=is_csv)
-        schema = schema.widened([one.column for one in found], text_source=is_csv)
-    raise AssertionError(f"the schema did not settle: {schema.to_json()}")
+        misfits = merge_misfits([report], schema, text_source=is_csv)
+        schema = schema.widened([misfit.column for misfit in misfits], text_source=is_csv)
+    raise AssertionError(f"the schema does not fit yet: {schema.to_json()}")
 
 
-def _check(data: bytes, found: list[Any], schema: RecordSchema, *, is_csv: bool) -> None:
+def _check(data: bytes, records: list[Any], schema: RecordSchema, *, is_csv: bool) -> None:
     rows: list[dict[str, Any]]
     if is_csv:
         header, *cells = oracles.csv_rows(data) or [[]]
         rows = [dict(zip(header, row, strict=True)) for row in cells]
     else:
-        rows = [dict(oracles.record(line)[1]) for _, line in oracles.json_lines(data)]
-    expect(len(found) == len(rows), len(found), len(rows))
-    for record, row in zip(found, rows, strict=True):
-        rescued = dict(oracles.shown(record[RESCUED])[1]) if record.get(RESCUED) else {}
-        for name, was in row.items():
+        rows = [dict(oracles.parse_record(line)[1]) for _, line in oracles.json_lines(data)]
+    expect(len(records) == len(rows), len(records), len(rows))
+    for record, row in zip(records, rows, strict=True):
+        rescued = dict(oracles.parse_strictly(record[RESCUED])[1]) if record.get(RESCUED) else {}
+        for name, source_value in row.items():
             value = record.get(name)
             if value is None:
-                kept = rescued.get(name)
-                is_kept = was in {None, ""} if is_csv and kept is None else _is_kept(kept, was)
-                expect(is_kept, name, "is null and was", was, "rescued", rescued)
+                rescued_value = rescued.get(name)
+                is_empty = is_csv and rescued_value is None and source_value in {None, ""}
+                is_rescued = rescued_value in (source_value, ("number", source_value))
+                expect(is_empty or is_rescued, name, "is null and was", source_value, rescued)
             else:
-                is_same = _is_same(value, was, schema.by_name()[name], is_csv=is_csv)
-                expect(is_same, name, value, "was", was)
+                is_same = _is_same(value, source_value, schema.by_name()[name], is_csv=is_csv)
+                expect(is_same, name, value, "was", source_value)
 
 
-def _is_kept(kept: Any, was: Any) -> bool:
-    return kept in (was, ("number", was))
-
-
-def _is_same(value: Any, was: Any, column: Column, *, is_csv: bool) -> bool:
-    """Return whether a value is what a text says, or the text if that says something."""
+def _is_same(value: Any, source_value: Any, column: Column, *, is_csv: bool) -> bool:
+    """Return whether a value is what the text denotes, or a valid text itself."""
     if is_csv and column.type in {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}:
-        was = ("number", was)
+        source_value = ("number", source_value)
     if is_csv and column.type is ColumnType.BOOLEAN:
-        was = {"true": True, "false": False}.get(was, was)
-    if not isinstance(was, str) or column.type is ColumnType.STRING:
-        return value == was or oracles.is_same_json(value, was, column)
-    parsed = _parsed(was, column)
-    return parsed is not None and value in (was, parsed)
+        source_value = {"true": True, "false": False}.get(source_value, source_value)
+    if not isinstance(source_value, str) or column.type is ColumnType.STRING:
+        return value == source_value or oracles.is_same_json(value, source_value, column)
+    parsed = _parsed(source_value, column)
+    return parsed is not None and value in (source_value, parsed)
 
 
 def _parsed(text: str, column: Column) -> Any:
-    """Return the value that a text says, None for none."""
+    """Return the value that a text denotes, None if it is invalid."""
     try:
         if column.type is ColumnType.BINARY:
             return base64.b64decode(text, validate=True)

@@ -1,4 +1,4 @@
-"""Strategies for files of all formats: valid ones, and how those with a structure are damaged."""
+"""Strategies for files of all formats, and damages that respect their structure."""
 
 import bz2
 import gzip
@@ -19,10 +19,10 @@ from batch_pipeline_tests.encode import json_strategies
 from batch_pipeline_tests.encode import test_typed_value_round_trips as typed
 from batch_pipeline_tests.encode import test_value_round_trips as values
 from batch_pipeline_tests.guarantees.fuzz.damage import (
-    AS_IT_IS,
     BYTES,
     CORPUS,
     FAULTS,
+    UNCHANGED,
     Batch,
     Damage,
     choices,
@@ -32,7 +32,7 @@ from batch_pipeline_tests.guarantees.fuzz.damage import (
 )
 
 _LARGE_BYTES = 2**18
-_PACKINGS: tuple[Callable[[bytes], bytes], ...] = (
+_COMPRESSIONS: tuple[Callable[[bytes], bytes], ...] = (
     lambda data: gzip.compress(data, 1, mtime=0),
     lambda data: gzip.compress(data[:9], 1, mtime=0) + gzip.compress(data[9:], 1, mtime=0),
     bz2.compress,
@@ -84,12 +84,12 @@ def _in_charset(data: bytes, *, charset: str) -> bytes:
     return data.decode("utf-8", "replace").encode(charset)
 
 
-def _packed(data: bytes, *, packing: int) -> bytes:
-    return _PACKINGS[packing](data)
+def _compressed(data: bytes, *, index: int) -> bytes:
+    return _COMPRESSIONS[index](data)
 
 
-_PACKING = st.integers(0, len(_PACKINGS) - 1)
-_FORMS = choices(_packed, packing=_PACKING) | choices(
+_COMPRESSION_INDEX = st.integers(0, len(_COMPRESSIONS) - 1)
+_FORMS = choices(_compressed, index=_COMPRESSION_INDEX) | choices(
     _in_charset, charset=st.sampled_from(("utf-16", "utf-32", "utf-8-sig"))
 )
 
@@ -101,7 +101,7 @@ def text(valid: st.SearchStrategy[bytes]) -> st.SearchStrategy[Batch]:
 
 
 def _lengthened(data: bytes, *, at: int, size: int) -> bytes:
-    """Repeat a few bytes until the file is long: what takes long becomes visible."""
+    """Repeat a few bytes until the file is long, to expose slow code."""
     start = len(data) * at // 100
     piece = data[start : start + size] or b" "
     return data[:start] + piece * (_LARGE_BYTES // len(piece)) + data[start:]
@@ -118,10 +118,10 @@ def _with_tail(data: bytes, *, tail: bytes) -> bytes:
     return data + tail
 
 
-_TAILS = st.sampled_from((b"\0" * 9, b"x", *(pack(b"{}") for pack in _PACKINGS)))
-PACKED = variants(
+_TAILS = st.sampled_from((b"\0" * 9, b"x", *(compress(b"{}") for compress in _COMPRESSIONS)))
+COMPRESSED = variants(
     st.lists(TEXT, min_size=2, max_size=2).map(
-        lambda texts: [pack(one) for one in texts for pack in _PACKINGS]
+        lambda texts: [compress(text) for text in texts for compress in _COMPRESSIONS]
     ),
     FAULTS,
     choices(_with_tail, tail=rarely(10, _TAILS).map(lambda tail: tail or b"")),
@@ -144,7 +144,7 @@ def _in_pages(data: bytes, others: Sequence[bytes], *, fault: Damage[bytes]) -> 
 
 
 def _in_footer(data: bytes, others: Sequence[bytes], *, fault: Damage[bytes]) -> bytes:
-    """Damage the footer, and keep its length right."""
+    """Damage the footer, but keep its length correct."""
     start = _footer_start(data)
     footer = fault(data[start:-8], others)
     return data[:start] + footer + len(footer).to_bytes(4, "little") + data[-4:]
@@ -153,7 +153,7 @@ def _in_footer(data: bytes, others: Sequence[bytes], *, fault: Damage[bytes]) ->
 PARQUET_DAMAGES: st.SearchStrategy[Damage[bytes]] = st.one_of(
     BYTES, choices(_in_pages, fault=FAULTS), choices(_in_footer, fault=FAULTS), FAULTS
 )
-PARQUET = variants(few(PARQUET_FILES), PARQUET_DAMAGES, AS_IT_IS)
+PARQUET = variants(few(PARQUET_FILES), PARQUET_DAMAGES, UNCHANGED)
 
 
 def _arrow(columns: typed.Columns, is_file: bool) -> bytes:
@@ -166,11 +166,11 @@ def _arrow(columns: typed.Columns, is_file: bool) -> bytes:
     return file.getvalue()
 
 
-# No source reads Arrow's own files and streams: all are refused.
-ARROW = variants(few(st.builds(_arrow, _COLUMNS, st.booleans())), BYTES, AS_IT_IS)
+# Arrow files and streams are no source format, so all of them are refused.
+ARROW = variants(few(st.builds(_arrow, _COLUMNS, st.booleans())), BYTES, UNCHANGED)
 
 
-# Avro, whose records, schema and blocks are damaged inside of a container that is right
+# Avro, with damaged records, schema and blocks inside of a valid container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,7 @@ def _in_schema(parts: _Avro, _others: Sequence[_Avro], *, fault: Damage[bytes]) 
 
 
 def _in_records(parts: _Avro, others: Sequence[_Avro], *, damage: Damage[bytes]) -> _Avro:
-    return replace(parts, records=damage(parts.records, [one.records for one in others]))
+    return replace(parts, records=damage(parts.records, [other.records for other in others]))
 
 
 def _other_count(parts: _Avro, _others: Sequence[_Avro], *, count: int | None) -> _Avro:
@@ -233,26 +233,26 @@ def _container(
     in_block: Damage[bytes] | None,
     in_file: Damage[bytes] | None,
 ) -> bytes:
-    packed = _CODECS[codec](parts.records)
+    compressed = _CODECS[codec](parts.records)
     if in_block:
-        packed = in_block(packed, ())
+        compressed = in_block(compressed, ())
     metadata = {b"avro.schema": parts.schema, b"avro.codec": codec.encode()}
     head = b"Obj\x01" + _long(len(metadata))
     for key, value in metadata.items():
         head += _long(len(key)) + key + _long(len(value)) + value
-    block = _long(parts.count) + _long(len(packed)) + packed + _SYNC
+    block = _long(parts.count) + _long(len(compressed)) + compressed + _SYNC
     data = head + b"\0" + _SYNC + block * blocks
     return in_file(data, ()) if in_file else data
 
 
 def _long(value: int) -> bytes:
     value <<= 1
-    octets = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        octets.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    octets.append(value)
-    return bytes(octets)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 _AVRO_DAMAGES = st.one_of(

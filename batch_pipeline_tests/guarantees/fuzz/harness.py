@@ -1,8 +1,8 @@
-"""Targets of fuzzing, and the parent of the processes that run their inputs.
+"""Fuzzing targets, and the parent of the processes that run their inputs.
 
-An input may crash or hang the process that reads it. Therefore `child` runs inputs in a process of
-its own, and writes each of them into a file first. `watch` starts such processes, records what
-kills or stops them, and lets the next process continue after that input.
+An input may crash or hang the process that reads it. Therefore `child` runs inputs in a separate
+process, and writes each of them into a file first. `watch` starts such processes and records
+crashes and hangs. The next process continues after the input that caused it.
 """
 
 import json
@@ -29,7 +29,7 @@ from batch_pipeline_tests.guarantees.fuzz.damage import Batch
 
 TARGETS_MODULE = "batch_pipeline_tests.guarantees.fuzz.targets"
 CHILD = "batch_pipeline_tests.guarantees.fuzz.child"
-TASK, POSITION, NOTES, KEPT = "task", "position", "notes", "kept"  # in the folder of a task
+TASK, POSITION, NOTES, STORED = "task", "position", "notes", "stored"  # in the folder of a task
 MAX_FINDINGS = 40  # of one target
 _POLL_SECONDS = 0.2
 _START_SECONDS = 300.0  # until the first input: imports on a busy machine
@@ -40,18 +40,18 @@ Check = Callable[[bytes], "Outcome"]
 
 
 class Outcome(StrEnum):
-    """The outcomes of an input that are right; everything else is a finding."""
+    """The valid outcomes of an input. Everything else is a finding."""
 
-    READ = "read"  # and an oracle, where there is one, reads the same
+    READ = "read"  # and the oracle, if there is one, reads the same
     REFUSED = "refused"
 
 
 class ChangedError(AssertionError):
-    """What came out is not what went in."""
+    """The output differs from the input."""
 
 
 def expect(is_right: bool, *details: object) -> None:
-    """Raise an error that makes the input a finding, unless a condition holds."""
+    """Raise an error that makes the input a finding, unless a condition is true."""
     if not is_right:
         raise ChangedError(*details)
 
@@ -60,8 +60,8 @@ def expect(is_right: bool, *details: object) -> None:
 class Target:
     """One kind of input: a strategy for batches of them, and a check that reads one.
 
-    `open_check` makes the check in a folder of its own. `short` and `long` are the numbers of
-    inputs of the two forms.
+    `open_check` creates the check for a folder. `short` and `long` are the numbers of inputs of the
+    two forms.
     """
 
     name: str
@@ -71,10 +71,10 @@ class Target:
     long: int
 
     def inputs(self, number: str) -> Iterator[bytes]:
-        """Yield inputs without an end, the same ones for the same seed."""
+        """Yield inputs endlessly, the same ones for the same seed."""
         for batch in count():
-            # Of the examples of one run the first is always the simplest, and after the second come
-            # copies of it with small changes, most of whose inputs would be the same.
+            # The first example of a run is always the simplest. The second is followed by copies of
+            # it with small changes, most of whose inputs would be equal.
             [_, example] = drawn(self.batches, 2, f"{number} {self.name} {batch}")
             tried: set[bytes] = set()  # some damages change nothing
             for data in example:
@@ -83,13 +83,13 @@ class Target:
                     yield data
 
 
-def drawn(strategy: st.SearchStrategy[Any], most: int, number: str) -> list[Any]:
-    """Return examples of a strategy, at most so many, the same ones for the same seed."""
+def drawn(strategy: st.SearchStrategy[Any], max_examples: int, number: str) -> list[Any]:
+    """Return at most `most` examples of a strategy, the same ones for the same seed."""
     examples: list[Any] = []
 
     @seed(number)
     @settings(
-        max_examples=most,
+        max_examples=max_examples,
         database=None,
         deadline=None,
         phases=[Phase.generate],
@@ -105,7 +105,7 @@ def drawn(strategy: st.SearchStrategy[Any], most: int, number: str) -> list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Inputs of one target: the numbers from `first` up to, not including, `stop`."""
+    """Inputs of one target, numbered from `first` up to, but excluding, `stop`."""
 
     target: str
     first: int
@@ -114,13 +114,13 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The work of a child: shares, one after the other, whose inputs are drawn from one seed."""
+    """The work of a child: a sequence of shares, whose inputs are drawn from one seed."""
 
     seed: str
     shares: tuple[Share, ...]
-    folder: str  # for notes and inputs that are kept
+    folder: str  # for notes and stored inputs
     scratch: str  # for files that checks write
-    max_bytes: int  # by which the memory may grow with one input
+    max_bytes: int  # of memory growth by one input
     targets: str = TARGETS_MODULE
 
 
@@ -131,7 +131,7 @@ class Finding:
     target: str
     number: int
     kind: str  # changed, exception, memory, hang or crash
-    trace: str  # its last line is the shortest description
+    trace: str  # the last line is a summary
     path: str  # of the input
 
     @property
@@ -142,7 +142,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The outcomes of inputs of one target, and the seconds of the slowest of these inputs."""
+    """The outcomes of inputs of one target, and the seconds of the slowest input."""
 
     target: str
     read: int
@@ -154,8 +154,7 @@ class Counts:
 class Position:
     """The input that a child is running, and the outcomes of those before it in the share.
 
-    `data` is None before the child has started with an input. The position is kept in a file, which
-    survives the child.
+    `data` is None before the first input. The position is in a file, which survives the child.
     """
 
     share: int = 0
@@ -179,7 +178,7 @@ class Position:
 
 
 class ChildError(Exception):
-    """A child failed before its first input, by a defect of the tests."""
+    """A child failed before its first input because of a defect in the tests."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,17 +200,16 @@ class Result:
         self.slowest_seconds = max(self.slowest_seconds, note.slowest_seconds)
 
     def inputs(self, target: str) -> int:
-        """Return how many inputs of a target have an outcome or are findings."""
+        """Return the number of inputs of a target that have an outcome or are findings."""
         # An input that took too much memory has an outcome as well.
-        others = [one for one in self.findings if one.target == target and one.kind != "memory"]
+        others = [each for each in self.findings if each.target == target and each.kind != "memory"]
         return self.read[target] + self.refused[target] + len(others)
 
     def count(self, kind: str) -> int:
-        """Return the number of findings of a kind."""
         return sum(finding.kind == kind for finding in self.findings)
 
     def report(self) -> str:
-        """Return the findings, each cause once with one of its inputs."""
+        """Return the findings: each cause with its number and one of its inputs."""
         first = {finding.cause: finding for finding in reversed(self.findings)}
         times = Counter(finding.cause for finding in self.findings)
         return "\n\n".join(
@@ -221,7 +219,7 @@ class Result:
 
 
 def watch(tasks: Sequence[Task], *, hang_seconds: float) -> Result:
-    """Run tasks side by side, and return the outcomes of all of their inputs."""
+    """Run tasks in parallel, and return the outcomes of all inputs."""
     result = Result()
     with ThreadPoolExecutor(len(tasks)) as threads:
         for notes in threads.map(partial(_run, hang_seconds=hang_seconds), tasks):
@@ -231,7 +229,7 @@ def watch(tasks: Sequence[Task], *, hang_seconds: float) -> Result:
 
 
 def _run(task: Task, *, hang_seconds: float) -> list[Finding | Counts]:
-    """Run children, one after the other, until all shares of the task are done."""
+    """Run children one after the other, until all shares of the task are complete."""
     folder, notes = Path(task.folder), list[Finding | Counts]()
     folder.mkdir(parents=True, exist_ok=True)
     while True:
@@ -253,7 +251,7 @@ def _run(task: Task, *, hang_seconds: float) -> list[Finding | Counts]:
             raise ChildError(trace)
         current, *rest = task.shares[position.share :]
         target = current.target
-        path = folder / KEPT / f"{target}-{position.number}-{child.returncode}".replace(" ", "-")
+        path = folder / STORED / f"{target}-{position.number}-{child.returncode}".replace(" ", "-")
         path.write_bytes(position.data)
         lines = [line for line in trace.splitlines() if "File" in line or "Fatal" in line]
         shown = [*reversed(lines[:_SHOWN_LINES])]
@@ -267,7 +265,10 @@ def _run(task: Task, *, hang_seconds: float) -> list[Finding | Counts]:
             )
         )
         notes.append(Counts(target=target, read=position.read, refused=position.refused))
-        if sum(isinstance(one, Finding) and one.target == target for one in notes) < MAX_FINDINGS:
+        if (
+            sum(isinstance(note, Finding) and note.target == target for note in notes)
+            < MAX_FINDINGS
+        ):
             rest = [replace(current, first=position.number + 1), *rest]
         task = replace(task, shares=tuple(rest))
 
@@ -285,11 +286,11 @@ def _wait(child: "subprocess.Popen[bytes]", position_file: Path, hang_seconds: f
         limit = _START_SECONDS if position.data is None else hang_seconds
         if not is_hanging and time.monotonic() - moved_at > limit:
             is_hanging = True
-            child.send_signal(signal.SIGABRT)  # which makes it write its stack first
+            child.send_signal(signal.SIGABRT)  # the child writes its stack
 
 
 def _notes_in(text: str) -> Iterator[Finding | Counts]:
-    """Yield the notes of a child, without one that it was writing when it died."""
+    """Yield the notes of a child, without an incomplete last one."""
     for line in text.splitlines(keepends=True):
         if line.endswith("\n"):
             fields = json.loads(line)

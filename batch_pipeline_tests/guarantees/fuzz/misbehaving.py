@@ -1,4 +1,4 @@
-"""Targets that misbehave, with which the harness is tested."""
+"""Targets that misbehave, for tests of the harness."""
 
 import ctypes
 from pathlib import Path

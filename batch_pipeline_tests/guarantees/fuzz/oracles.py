@@ -1,7 +1,7 @@
-"""What other libraries read from the same bytes: the standard library, fastavro, Arrow read whole.
+"""Oracles: other readers of the same bytes: the standard library, fastavro, and Arrow.
 
-None means that an oracle cannot read the bytes either. Of the product only the types of columns are
-used, to compare its values with what an oracle reads.
+A reader returns None if it cannot read the bytes. Only the column types of the product are used, to
+compare its values with those of an oracle.
 """
 
 import bz2
@@ -35,29 +35,29 @@ _MARKS = {
     b"\xff\xfe": "utf-16-le",
     b"\xfe\xff": "utf-16-be",
 }
-_BLANKS = " \t\r\n"
+_WHITESPACE = " \t\r\n"
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n|\Z)")
-_DEEP = 100  # levels, from which on readers may refuse what is valid
+_MAX_DEPTH = 100  # levels; readers may refuse valid values that are deeper
 csv.field_size_limit(2**30)
 
 
-class Unclear(Exception):  # noqa: N818 - no error: an answer
-    """Whether this is a record is for the reader to say."""
+class Undecided(Exception):  # noqa: N818 - a result, not an error
+    """The reader may accept or refuse the text."""
 
 
-class NoRecordError(Exception):
-    """A text is not a record of JSON."""
+class NotARecordError(Exception):
+    """A text is not a JSON record."""
 
 
-def unpacked(data: bytes) -> bytes | None:
-    """Decompress bytes by what they begin with; those of nothing known are what they are."""
+def decompress(data: bytes) -> bytes | None:
+    """Decompress bytes by their first bytes. Return unknown ones unchanged."""
     try:
         if data.startswith(b"\x1f\x8b"):
             return gzip.decompress(data)
         if data[:3] == b"BZh" and data[4:10] in {b"1AY&SY", b"\x17rE8P\x90"}:
             return bz2.decompress(data)
         if data.startswith(b"\xfd7zXZ\0"):
-            return lzma.decompress(data.rstrip(b"\0"))  # which may pad it
+            return lzma.decompress(data.rstrip(b"\0"))  # padding is allowed
         if data.startswith(b"\x28\xb5\x2f\xfd"):
             return b"".join(_frames(data))
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
@@ -66,7 +66,7 @@ def unpacked(data: bytes) -> bytes | None:
 
 
 def _frames(data: bytes) -> Iterator[bytes]:
-    """Return what is in each frame of zstd; one that breaks off is an error."""
+    """Yield the content of each zstd frame. A truncated one is an error."""
     while data:
         frame = zstandard.ZstdDecompressor().decompressobj()
         yield frame.decompress(data)
@@ -75,8 +75,8 @@ def _frames(data: bytes) -> Iterator[bytes]:
         data = frame.unused_data
 
 
-def in_utf8(data: bytes) -> bytes | None:
-    """Take the byte order mark off, and give text of UTF-16 and UTF-32 as UTF-8."""
+def as_utf8(data: bytes) -> bytes | None:
+    """Remove a byte order mark, and convert UTF-16 and UTF-32 to UTF-8."""
     for mark, charset in _MARKS.items():
         if data.startswith(mark):
             rest = data.removeprefix(mark)
@@ -87,12 +87,12 @@ def in_utf8(data: bytes) -> bytes | None:
     return data
 
 
-def shown(text: str) -> Any:
-    """Read JSON strictly, so that equal means equally written.
+def parse_strictly(text: str) -> Any:
+    """Parse JSON strictly, with numbers as text.
 
     Raises:
-        NoRecordError: it is not JSON, has a key twice or half of a surrogate pair.
-        Unclear: it is nested deeply.
+        NotARecordError: it is not JSON, or has a duplicate key or an unpaired surrogate.
+        Undecided: it is nested deeply.
     """
     try:
         value = json.loads(
@@ -103,78 +103,78 @@ def shown(text: str) -> Any:
             parse_constant=_no_constant,
         )
     except ValueError as error:
-        raise NoRecordError from error
+        raise NotARecordError from error
     except RecursionError as error:
-        raise Unclear from error
-    if _depth(value) > _DEEP:
-        raise Unclear
+        raise Undecided from error
+    if _depth(value) > _MAX_DEPTH:
+        raise Undecided
     return value
 
 
-def record(text: bytes) -> Any:
-    """Read one JSON object of a line as `shown` does.
+def parse_record(text: bytes) -> Any:
+    """Parse one JSON object of a line as `parse_strictly` does.
 
     Raises:
-        NoRecordError: it is none.
-        Unclear: it is nested deeply.
+        NotARecordError: it is not an object.
+        Undecided: it is nested deeply.
     """
     try:
-        value = shown(text.decode())
+        value = parse_strictly(text.decode())
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError as error:
-        raise NoRecordError from error
+        raise NotARecordError from error
     if not isinstance(value, tuple) or value[0] != "object":
-        raise NoRecordError
+        raise NotARecordError
     return value
 
 
-def record_of_columns(text: bytes) -> Any:
-    """Read one JSON object of a line, all keys of which can be names of columns.
+def parse_columns(text: bytes) -> Any:
+    """Parse one JSON object of a line whose keys can all be column names.
 
     Raises:
-        NoRecordError: it is none, or a key holds a NUL.
-        Unclear: it is nested deeply.
+        NotARecordError: it is not an object, or a key contains NUL.
+        Undecided: it is nested deeply.
     """
-    value = record(text)
+    value = parse_record(text)
     if any("\0" in name for name, _ in value[1]):
-        raise NoRecordError
+        raise NotARecordError
     return value
 
 
 def has_nonfinite(text: bytes) -> bool:
-    """Return whether a text may hold a token for what JSON has no number for."""
+    """Return whether a text may contain NaN or an infinity."""
     return b"NaN" in text or b"Infinity" in text
 
 
 def json_lines(text: bytes) -> list[tuple[int, bytes]]:
-    """Return the lines that are not blank with their numbers from 1."""
-    lines = [line.strip(_BLANKS.encode()) for line in text.split(b"\n")]
+    """Return the lines that are not blank, numbered from 1."""
+    lines = [line.strip(_WHITESPACE.encode()) for line in text.split(b"\n")]
     return [(number, line) for number, line in enumerate(lines, start=1) if line]
 
 
 def json_values(text: str) -> list[str] | None:
-    """Return the texts of the elements of an array, or of documents one behind the other."""
+    """Return the texts of the elements of an array, or of consecutive documents."""
     decoder = json.JSONDecoder(parse_int=str)
     found: list[str] = []
-    at = _next(text, 0)
-    is_array = text.startswith("[", at)
+    position = _next(text, 0)
+    is_array = text.startswith("[", position)
     if is_array:
-        at = _next(text, at + 1)
-        if text.startswith("]", at):
-            return found if _next(text, at + 1) == len(text) else None
-    while at < len(text):
+        position = _next(text, position + 1)
+        if text.startswith("]", position):
+            return found if _next(text, position + 1) == len(text) else None
+    while position < len(text):
         try:
-            _, stop = decoder.raw_decode(text, at)
+            _, stop = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             return None
-        found.append(text[at:stop])
-        at = _next(text, stop)
+        found.append(text[position:stop])
+        position = _next(text, stop)
         if is_array:
-            if text.startswith("]", at):
-                return found if _next(text, at + 1) == len(text) else None
-            if not text.startswith(",", at):
+            if text.startswith("]", position):
+                return found if _next(text, position + 1) == len(text) else None
+            if not text.startswith(",", position):
                 return None
-            at = _next(text, at + 1)
+            position = _next(text, position + 1)
     return None if is_array else found
 
 
@@ -188,21 +188,19 @@ def csv_rows(text: bytes) -> list[list[str]] | None:
 
 
 def physical_lines(text: bytes) -> list[bytes]:
-    """Cut a text into lines with their ends, whichever these are."""
+    """Split a text into lines with their ends, of any kind."""
     return [line for line in _LINE.findall(text) if line]
 
 
 def avro_records(data: bytes) -> list[Any] | None:
-    """Return the records of an avro file."""
     try:
         found: list[Any] = list(fastavro.reader(io.BytesIO(data)))
-        return [{str(name): value for name, value in one.items()} for one in found]
-    except Exception:  # noqa: BLE001 - whatever it raises, it cannot say what is right
+        return [{str(name): value for name, value in record.items()} for record in found]
+    except Exception:  # noqa: BLE001 - any error means that it cannot read the file
         return None
 
 
 def parquet_rows(data: bytes) -> list[dict[str, Any]] | None:
-    """Return the rows of a parquet file."""
     try:
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
         rows: list[dict[str, Any]] = table.to_pylist()
@@ -211,15 +209,15 @@ def parquet_rows(data: bytes) -> list[dict[str, Any]] | None:
     return rows
 
 
-def _next(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _BLANKS:
-        at += 1
-    return at
+def _next(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _WHITESPACE:
+        position += 1
+    return position
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
     if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return "object", pairs
 
 
@@ -229,7 +227,7 @@ def _no_constant(name: str) -> Any:
 
 def _depth(value: Any) -> int:
     depth, level = 0, [value]
-    while level and depth <= _DEEP + 1:
+    while level and depth <= _MAX_DEPTH + 1:
         depth += 1
         level = [inner for outer in level for inner in _inside(outer)]
     return depth
@@ -242,40 +240,40 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from (inner for _, inner in value[1])
 
 
-def is_same_json(found: Any, was: Any, column: Column) -> bool:
-    """Compare a cell of columns with a value as `shown` reads it."""
-    if was is None:
+def is_same_json(found: Any, expected: Any, column: Column) -> bool:
+    """Compare a value of a column with one of `parse_strictly`."""
+    if expected is None:
         return found is None
     if column.type in _JSON_TYPES:
-        return isinstance(found, str) and bool(shown(found) == was)
-    if isinstance(was, tuple) and was[0] == "number":
-        return column.type in values.NUMERIC and values.is_same_number(found, was[1], column)
-    return type(found) is type(was) and bool(found == was)
+        return isinstance(found, str) and bool(parse_strictly(found) == expected)
+    if isinstance(expected, tuple) and expected[0] == "number":
+        return column.type in values.NUMERIC and values.is_same_number(found, expected[1], column)
+    return type(found) is type(expected) and bool(found == expected)
 
 
 def is_same_cell(found: Any, cell: str, column: Column, *, is_text: bool) -> bool:
-    """Compare a value, a JSON one if `is_text`, with a cell of csv."""
+    """Compare a value, from JSON if `is_text`, with a csv cell."""
     if not cell:
         return found is None or found == ""
     return values.is_same_cell(found, cell, column, is_text=is_text)
 
 
-def is_same_typed(found: Any, was: Any, column: Column) -> bool:
-    """Compare a cell of columns with the value that another library reads."""
-    if was is None or isinstance(was, timedelta):  # durations are text of their own form
-        return was is not None or found is None
+def is_same_typed(found: Any, expected: Any, column: Column) -> bool:
+    """Compare a value of a column with the value of another library."""
+    if expected is None or isinstance(expected, timedelta):  # durations become text of another form
+        return expected is not None or found is None
     if column.type in _JSON_TYPES:
-        return is_json_text(found, was)
-    if isinstance(was, UUID):
-        return bool(found == str(was))
-    if isinstance(was, float):
-        return isinstance(found, float) and _are_same_doubles(found, was)
+        return is_json_text(found, expected)
+    if isinstance(expected, UUID):
+        return bool(found == str(expected))
+    if isinstance(expected, float):
+        return isinstance(found, float) and _are_same_doubles(found, expected)
     if column.type is ColumnType.DECIMAL:
-        return bool(found == was)
-    return bool(found == was) and isinstance(found, bool) is isinstance(was, bool)
+        return bool(found == expected)
+    return bool(found == expected) and isinstance(found, bool) is isinstance(expected, bool)
 
 
-def _are_same_doubles(found: float, was: float) -> bool:
-    if math.isnan(was):
+def _are_same_doubles(found: float, expected: float) -> bool:
+    if math.isnan(expected):
         return math.isnan(found)
-    return found == was and math.copysign(1, found) == math.copysign(1, was)
+    return found == expected and math.copysign(1, found) == math.copysign(1, expected)

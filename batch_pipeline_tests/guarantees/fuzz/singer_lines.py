@@ -1,4 +1,4 @@
-"""What taps say to the target: lines, SCHEMA, files of BATCH; and lines on their way to COPY."""
+"""Messages of taps: lines, SCHEMA and files of BATCH; and part file lines before COPY."""
 
 import gzip
 import json
@@ -33,10 +33,10 @@ from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
 from batch_pipeline.singer.target.sink import CompiledValidator, scaffold
 from batch_pipeline_tests.guarantees.fuzz import files, oracles
 from batch_pipeline_tests.guarantees.fuzz.damage import (
-    AS_IT_IS,
     BYTES,
     CORPUS,
     FAULTS,
+    UNCHANGED,
     Batch,
     choices,
     damaged_json,
@@ -49,17 +49,17 @@ from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 _MESSAGES = CORPUS["messages"]
 MESSAGES: st.SearchStrategy[Batch] = st.one_of(
     damaged_json(*_MESSAGES),
-    damaged_text(*(json.dumps(one, ensure_ascii=False) for one in _MESSAGES)),
+    damaged_text(*(json.dumps(message, ensure_ascii=False) for message in _MESSAGES)),
 )
 SCHEMAS = damaged_json(*CORPUS["schemas"])
 
 
 def open_messages(_folder: Path) -> Check:
-    """What a line says is all that is taken from it."""
+    """Return the check that a message has exactly the content of its line."""
     reader = MessageReader()
     for name in ("orders", "ä"):
-        given: Any = {"type": "SCHEMA", "stream": name, "schema": {"properties": {}}}
-        reader.read(json.dumps(given).encode(), 1)
+        expected: Any = {"type": "SCHEMA", "stream": name, "schema": {"properties": {}}}
+        reader.read(json.dumps(expected).encode(), 1)
 
     def check(data: bytes) -> Outcome:
         line = data.replace(b"\n", b" ")
@@ -68,38 +68,38 @@ def open_messages(_folder: Path) -> Check:
         except MessageError as error:
             expect(str(error).startswith("Line 7"), str(error))
             return Outcome.REFUSED
-        # What is skipped may be no UTF-8; what is taken is compared, and has no such character.
+        # Skipped parts need not be UTF-8. A replacement character elsewhere is a difference.
         text = line.decode(errors="replace")
-        given = json.loads(text, parse_float=Decimal)
-        with suppress(oracles.Unclear):
-            oracles.record(text.strip().encode())  # which refuses what has two meanings
+        expected = json.loads(text, parse_float=Decimal)
+        with suppress(oracles.Undecided):
+            oracles.parse_record(text.strip().encode())  # refuses duplicate keys
         match message:
             case RecordMessage():
-                expect(message.record == given["record"], message.record)
-                expect(json.loads(message.text, parse_float=Decimal) == given["record"])
+                expect(message.record == expected["record"], message.record)
+                expect(json.loads(message.text, parse_float=Decimal) == expected["record"])
             case StateMessage():
-                expect(json.loads(message.text, parse_float=Decimal) == given["value"])
+                expect(json.loads(message.text, parse_float=Decimal) == expected["value"])
             case SchemaMessage():
-                expect(message.schema == given["schema"], message.schema)
+                expect(message.schema == expected["schema"], message.schema)
             case BatchMessage():
-                expect(list(message.manifest) == given["manifest"], message.manifest)
+                expect(list(message.manifest) == expected["manifest"], message.manifest)
             case _:
-                expect(message.version == given["version"], message.version)
+                expect(message.version == expected["version"], message.version)
         return Outcome.READ
 
     return check
 
 
 def open_schemas(folder: Path) -> Check:
-    """A SCHEMA is compiled, checks a record, and gives a stream file that can be read."""
-    place = folder / "streams"
-    place.mkdir(exist_ok=True)
+    """Return the check that a SCHEMA validates a record and becomes a readable stream file."""
+    streams = folder / "streams"
+    streams.mkdir(exist_ok=True)
 
     def check(data: bytes) -> Outcome:
         try:
-            given = json.loads(data)
-            name, schema, keys = str(given["stream"]), given["schema"], given["keys"]
-            record = given["record"]
+            expected = json.loads(data)
+            name, schema, keys = str(expected["stream"]), expected["schema"], expected["keys"]
+            record = expected["record"]
             is_message = isinstance(schema["properties"], dict) and isinstance(record, dict)
             is_message = (
                 is_message and bool(name) and all(key and isinstance(key, str) for key in keys)
@@ -115,35 +115,35 @@ def open_schemas(folder: Path) -> Check:
         stream = stream_name(name)
         announced = AnnouncedStream(name=name, schema=schema, key_properties=tuple(keys))
         try:
-            made = scaffold(announced, stream, "file:///landing/a b")
+            created = scaffold(announced, stream, "file:///landing/a b")
         except ConfigurationError:
             return Outcome.REFUSED
-        path = place / "defs.yaml"
-        path.write_text(made.stream_file, encoding="utf-8")
-        (place / made.schema_name).write_text(made.schema_file or "{}", encoding="utf-8")
+        path = streams / "defs.yaml"
+        path.write_text(created.stream_file, encoding="utf-8")
+        (streams / created.schema_name).write_text(created.schema_file or "{}", encoding="utf-8")
         expect(read_stream_file(path).name == stream, "another stream", stream)
-        (place / made.schema_name).unlink()
+        (streams / created.schema_name).unlink()
         return Outcome.READ
 
     return check
 
 
-def _packed(lines: bytes, *, is_gzip: bool) -> bytes:
+def _compressed(lines: bytes, *, is_gzip: bool) -> bytes:
     return (gzip.compress if is_gzip else zstandard.compress)(lines)
 
 
-# Files that a BATCH may name: lines, damaged before or after they are compressed, and parquet.
-_PACKED = choices(_packed, is_gzip=st.booleans())
+# Files of BATCH messages: lines, damaged before or after compression, and parquet.
+_COMPRESSED = choices(_compressed, is_gzip=st.booleans())
 BATCH_FILES: st.SearchStrategy[Batch] = st.one_of(
-    variants(few(files.JSONL), BYTES, AS_IT_IS),
-    variants(few(files.JSONL), BYTES, _PACKED),
-    variants(few(st.builds(_packed, files.JSONL, is_gzip=st.booleans())), FAULTS, AS_IT_IS),
+    variants(few(files.JSONL), BYTES, UNCHANGED),
+    variants(few(files.JSONL), BYTES, _COMPRESSED),
+    variants(few(st.builds(_compressed, files.JSONL, is_gzip=st.booleans())), FAULTS, UNCHANGED),
     files.PARQUET,
 )
 
 
 def open_batch_files(folder: Path) -> Check:
-    """Files of a BATCH are what it says, or are refused with their names."""
+    """Return the check that files of a BATCH are read completely, or refused by name."""
     path = folder / "input"
     file = BatchFile(location=path.as_uri(), path=path)
     limits = BatchLimits(max_line_bytes=2**20)
@@ -160,16 +160,16 @@ def open_batch_files(folder: Path) -> Check:
         )
         try:
             checked = check_file(message, 0, file, keys=(), limits=limits)
-            found = list(records(message, file, limits))
+            file_records = list(records(message, file, limits))
         except MessageError as error:
             expect("input" in str(error), str(error))
             return Outcome.REFUSED
-        expect(len(found) == checked.records, len(found), checked.records)
+        expect(len(file_records) == checked.records, len(file_records), checked.records)
         if format_ is Format.JSONL:
-            plain = oracles.unpacked(data)
+            plain = oracles.decompress(data)
             lines = oracles.json_lines(plain or b"")
-            expect(len(lines) == len(found), len(lines), len(found))
-            for (_, line), (_, record) in zip(lines, found, strict=True):
+            expect(len(lines) == len(file_records), len(lines), len(file_records))
+            for (_, line), (_, record) in zip(lines, file_records, strict=True):
                 expect(json.loads(line, parse_float=Decimal) == record, line, record)
         return Outcome.READ
 
@@ -185,22 +185,24 @@ _LAST = {"objects": ('{"a":[1,{"b":null}]}', "{}", "null"), "columns": ("true", 
 
 @st.composite
 def _part_file(draw: st.DrawFn) -> bytes:
-    """Draw lines of a part file."""
+    """Draw the lines of a part file."""
     kind = draw(st.sampled_from(sorted(_COLUMNS)))
     names = [column.split()[0] for column in _COLUMNS[kind]]
     cells = [*CORPUS["load cells"], _LAST[kind], ("1.50", '"x"', "[1e400]", "null")]
     row = st.tuples(*(st.sampled_from(some) for _, some in zip(names, cells, strict=False)))
     rows = draw(st.lists(row, min_size=1, max_size=4))
-    fields = [[f'"{name}":{cell}' for name, cell in zip(names, one, strict=True)] for one in rows]
-    return "".join(f"{{{','.join(one)}}}\n" for one in fields).encode()
+    fields = [
+        [f'"{name}":{cell}' for name, cell in zip(names, cells, strict=True)] for cells in rows
+    ]
+    return "".join(f"{{{','.join(field)}}}\n" for field in fields).encode()
 
 
 def _records(data: bytes) -> bytes:
-    """Drop lines that are no records: files that are loaded are what the encoder wrote."""
+    """Drop lines that are not records, because loads read only files of the encoder."""
     lines = []
     for line in data.split(b"\n"):
-        with suppress(oracles.NoRecordError, oracles.Unclear):
-            oracles.record(line)
+        with suppress(oracles.NotARecordError, oracles.Undecided):
+            oracles.parse_record(line)
             lines.append(line + b"\n")
     return b"".join(lines)
 
@@ -209,7 +211,7 @@ LOAD_LINES = variants(few(_part_file()), BYTES, st.just(_records))
 
 
 def open_load_lines(_folder: Path) -> Check:
-    """Values go into columns as they are, or their record is named."""
+    """Return the check that values are unchanged in columns, or that their row is reported."""
     readers = {}
     for kind, columns in _COLUMNS.items():
         schema = RecordSchema(tuple(Column.from_text(*column.split()) for column in columns))
@@ -236,15 +238,15 @@ def _check_rows(lines: bytes, batch: pa.RecordBatch, schema: RecordSchema) -> No
     expect(len(rows) == len(numbered), len(rows), len(numbered))
     for (_, line), row in zip(numbered, rows, strict=True):
         try:
-            written = dict(oracles.record(line)[1])
-        except oracles.Unclear:
+            written = dict(oracles.parse_record(line)[1])
+        except oracles.Undecided:
             return
         expect(written.keys() <= set(schema.names), line)
         for column in schema.columns:
-            value, was = row[column.name], written.get(column.name)
-            if column.type is ColumnType.NUMBER and was == ("number", "-0"):
-                expect(value == 0, column, value)  # a whole number, whose zeros are one
+            value, expected = row[column.name], written.get(column.name)
+            if column.type is ColumnType.NUMBER and expected == ("number", "-0"):
+                expect(value == 0, column, value)  # an integer has no negative zero
                 continue
-            if column.type is ColumnType.NUMBER and was is not None:
-                was = ("number", repr(float(was[1])))  # as near as a double comes
-            expect(oracles.is_same_json(value, was, column), column, value, "was", was)
+            if column.type is ColumnType.NUMBER and expected is not None:
+                expected = ("number", repr(float(expected[1])))  # the nearest double
+            expect(oracles.is_same_json(value, expected, column), column, value, "was", expected)

@@ -1,4 +1,4 @@
-"""Keys, locations, names, filters, states, pointer and stream files: each against its inverse."""
+"""Keys, locations, names, filters, states, manifest and stream files: parsers and inverses."""
 
 import json
 from collections.abc import Callable
@@ -53,14 +53,14 @@ CONFIGS = damaged_json(*CORPUS["configs"])
 
 
 def text(data: bytes) -> str:
-    """Return the text of bytes; what is none stands as U+FFFD."""
+    """Decode bytes, with U+FFFD for invalid ones."""
     return data.decode("utf-8", "replace")
 
 
 def refusing(check: Callable[[bytes], object], *errors: type[Exception]) -> Check:
-    """Make a check of what returns for a good input and raises one of the errors for a bad one.
+    """Convert a function that raises one of the errors for bad input.
 
-    The message of an error has to be one that people can read.
+    The message of the error must not be empty or too long.
     """
 
     def checked(data: bytes) -> Outcome:
@@ -76,7 +76,7 @@ def refusing(check: Callable[[bytes], object], *errors: type[Exception]) -> Chec
 
 
 def open_keys(_folder: Path) -> Check:
-    """Keys that are read are written the same way."""
+    """Return the check that a parsed key is formatted like the input."""
 
     def check(data: bytes) -> None:
         written = text(data)
@@ -93,7 +93,7 @@ def open_keys(_folder: Path) -> Check:
 
 
 def open_locations(_folder: Path) -> Check:
-    """A location means the same as itself, whether it is a path, a URI or a range."""
+    """Return the check that normalizing and splitting keep a location: path, URI or range."""
 
     def check(data: bytes) -> None:
         location = to_location(text(data))
@@ -110,22 +110,22 @@ def open_locations(_folder: Path) -> Check:
 
 
 def open_names(_folder: Path) -> Check:
-    """Names are those that the product writes, or unknown."""
+    """Return the check that a name is one that the product writes, or unknown."""
 
     def check(data: bytes) -> Outcome:
         name = text(data)
         found = [parse_name(folder, name) for folder in Folder]
-        known = [one for one in found if one is not None]
-        for one in known:
-            is_right = isinstance(one, Probe) or one.head in name
-            expect(is_right and name.isascii(), name, "is", one)
+        known = [file for file in found if file is not None]
+        for file in known:
+            is_right = isinstance(file, Probe) or file.head in name
+            expect(is_right and name.isascii(), name, "is", file)
         return Outcome.READ if known else Outcome.REFUSED
 
     return check
 
 
 def open_sizes(_folder: Path) -> Check:
-    """Sizes, durations and times stay within their bounds."""
+    """Return the check that sizes, durations and times are within their bounds."""
 
     def size(written: str) -> None:
         expect(0 <= parse_bytes(written) <= MAX_BYTES, written)
@@ -136,17 +136,17 @@ def open_sizes(_folder: Path) -> Check:
     def time(written: str) -> None:
         expect(parse_time(written).astimezone(UTC).tzinfo is UTC, written)
 
-    checks = [refusing(_of_text(one), InvalidValueError) for one in (size, duration, time)]
+    checks = [refusing(_of_text(parse), InvalidValueError) for parse in (size, duration, time)]
 
     def check(data: bytes) -> Outcome:
-        outcomes = {one(data) for one in checks}
+        outcomes = {check_type(data) for check_type in checks}
         return Outcome.READ if Outcome.READ in outcomes else Outcome.REFUSED
 
     return check
 
 
 def open_filters(_folder: Path) -> Check:
-    """A filter that is read says the same when it is written and read again."""
+    """Return the check that a parsed filter is equal after a round trip."""
 
     def check(value: Any) -> None:
         found = parse_filter(value)
@@ -156,7 +156,7 @@ def open_filters(_folder: Path) -> Check:
 
 
 def open_states(folder: Path) -> Check:
-    """A bookmark has numbers of the kind that was published, or is refused."""
+    """Return the check that a bookmark has valid publish numbers, or is refused."""
     path = folder / "state.json"
 
     def check(data: bytes) -> None:
@@ -167,13 +167,13 @@ def open_states(folder: Path) -> Check:
         if not numbers:
             state = json.loads(data)
             written = state.get("value", state).get("bookmarks", {}).get("orders")
-            expect(written is None, "a bookmark that is not taken", written)
+            expect(written is None, "a bookmark that was ignored", written)
 
     return refusing(check, ConfigurationError)
 
 
 def open_pointers(_folder: Path) -> Check:
-    """A manifest file is that of a manifest only by its token."""
+    """Return the check that a manifest file belongs to a manifest only if the token matches."""
     own = manifest()
     expect(json.loads(manifest_file_text(own)) == own.to_json(), "a manifest file")
 
@@ -185,7 +185,7 @@ def open_pointers(_folder: Path) -> Check:
 
 
 def open_schemas(_folder: Path) -> Check:
-    """Columns that are declared are those that the inventory reads back."""
+    """Return the check that declared columns are equal after a round trip."""
 
     def check(value: Any) -> None:
         schema = schema_of(value)
@@ -196,7 +196,7 @@ def open_schemas(_folder: Path) -> Check:
 
 
 def open_configs(_folder: Path) -> Check:
-    """The config of the target, and the `batch_config` in it."""
+    """Return the check of the target's config and its `batch_config`."""
     known = CONFIG_SCHEMA["properties"]
 
     def check(value: Any) -> None:
@@ -213,7 +213,7 @@ def _of_text(check: Callable[[str], object]) -> Callable[[bytes], object]:
 
 
 def _of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
-    """Parse JSON as the edges do; what is none gets no further than them."""
+    """Parse JSON, and refuse invalid JSON as callers of the product do."""
 
     def checked(data: bytes) -> None:
         try:
@@ -225,7 +225,7 @@ def _of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
     return checked
 
 
-# Manifest files with all that a restored inventory reads from them
+# Manifest files with everything that is read after a restore
 
 _ITEMS = (
     item(1, location="file:///landing/a%20b.csv", etag="x"),
@@ -235,7 +235,7 @@ MANIFESTS = damaged_json(json.loads(manifest_file_text(written(origin=origin(ite
 
 
 def open_manifests(_folder: Path) -> Check:
-    """Return a check that compares what is read with the JSON."""
+    """Return the check that compares a parsed manifest file with its JSON."""
 
     def check(data: bytes) -> Outcome:
         try:
@@ -247,7 +247,9 @@ def open_manifests(_folder: Path) -> Check:
                 stream_of(data, NAME)
             return Outcome.REFUSED
         values = json.loads(data)
-        expect(found.records == sum(one["records"] for one in values["part_files"]), found.records)
+        expect(
+            found.records == sum(part["records"] for part in values["part_files"]), found.records
+        )
         origin = values.get("inventory")
         expect(found.number == (origin and origin["publish_number"]), found.number)
         return Outcome.READ
@@ -273,15 +275,15 @@ _PLAIN = [
     test_stream_file.WITH_TABLE,
     _LOADED,
 ]
-# As text, or as values, because JSON is YAML.
+# As text or as values, because JSON is YAML.
 STREAM_FILES: st.SearchStrategy[Batch] = st.one_of(
     damaged_text(*_PLAIN, *CORPUS["odd stream files"]),
-    damaged_json(*(yaml.safe_load(one) for one in _PLAIN)),
+    damaged_json(*(yaml.safe_load(text) for text in _PLAIN)),
 )
 
 
 def open_stream_files(folder: Path) -> Check:
-    """A stream has the name that its file says, and a refusal names the file."""
+    """Return the check that a stream has the name in its file, and that errors name the file."""
     path = folder / "defs.yaml"
 
     def check(data: bytes) -> Outcome:

@@ -1,4 +1,4 @@
-"""All targets, and how many inputs each takes: cheap ones most of them, whole files the rest."""
+"""All targets, and their numbers of inputs, which are larger for cheap checks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +29,7 @@ _ALL = (
     Target("avro", files.AVRO, _files(_AUTO), 20, 40_000),
     Target("parquet", files.PARQUET, _files(_AUTO), 20, 30_000),
     Target("arrow", files.ARROW, _files(_AUTO), 10, 20_000),
-    Target("packed", files.PACKED, _files(_AUTO), 20, 30_000),
+    Target("packed", files.COMPRESSED, _files(_AUTO), 20, 30_000),
     Target("large", files.LARGE, _files(_AUTO, _CSV, _JSON, _JSONL), 2, 200),
     Target("dialects", files.text(files.TEXT), whole_files.open_dialects, 20, 30_000),
     Target("declared", declared_files.tables(), declared_files.open_check, 20, 40_000),

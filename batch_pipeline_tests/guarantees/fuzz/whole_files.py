@@ -1,6 +1,6 @@
-"""Files through the whole chain that a task runs, and what comes out against an oracle.
+"""Whole files are encoded by a task, and the part files are compared with an oracle.
 
-The chain is read, check, write; the part files are read back by other libraries.
+The part files are read with other libraries.
 """
 
 import gzip
@@ -29,11 +29,11 @@ from batch_pipeline_tests.guarantees.fuzz import oracles
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
 
 _LONGEST_REASON = 1_000
-_RAW_BYTES = 60_000  # of a record in quarantine; more of it may be cut
+_RAW_BYTES = 60_000  # of a quarantined record; longer ones may be truncated
 
 
 class Encoded:
-    """What became of one file: its report, its records, the lines in its quarantine file."""
+    """The results of one file: report, records, and lines of the quarantine file."""
 
     def __init__(self, report: TaskReport, schema: RecordSchema, output: Format) -> None:
         self.report = report
@@ -45,16 +45,16 @@ class Encoded:
 
     @property
     def records(self) -> list[Any]:
-        """The records as `oracles.shown` reads lines, or as rows of columns."""
+        """The records, of lines as `oracles.parse_strictly` parses them, or rows of columns."""
         if not self.is_text:
             return self.rows
-        return [dict(oracles.shown(line)[1]) for line in self.lines]
+        return [dict(oracles.parse_strictly(line)[1]) for line in self.lines]
 
 
 def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
-    """Return the check of files that are said to be of one of some formats, by turns."""
+    """Return the check of files that are declared to have one of some formats."""
     task = quarantining_task(folder, SourceFormat.AUTO, Format.JSONL)
-    sources = [replace(task.stream.source, format=one) for one in declared]
+    sources = [replace(task.stream.source, format=format_) for format_ in declared]
 
     def check(data: bytes) -> Outcome:
         with _encoded(task, data, sources) as encoded:
@@ -67,7 +67,7 @@ def open_check(folder: Path, *, declared: tuple[SourceFormat, ...]) -> Check:
 
 
 def open_dialects(folder: Path) -> Check:
-    """Return the check of text in other dialects and charsets, for which there is no oracle."""
+    """Return the check of text in other dialects and charsets, which have no oracle."""
     task = quarantining_task(folder, SourceFormat.CSV, Format.JSONL)
     usual = task.stream.source
     sources = [
@@ -88,10 +88,10 @@ def open_dialects(folder: Path) -> Check:
 
 @contextmanager
 def _encoded(task: TaskFixture, data: bytes, sources: Sequence[SourceFiles]) -> Iterator[Encoded]:
-    """Encode a file as one of some sources, into lines or columns, by turns."""
-    turn = zlib.crc32(data)  # by the input itself: a kept one does the same again
-    output = (Format.JSONL, Format.JSONL, Format.ARROW, Format.PARQUET)[turn % 4]
-    source = sources[turn // 4 % len(sources)]
+    """Encode a file as one of some sources, into lines or columns."""
+    choice = zlib.crc32(data)  # so that a stored input has the same result
+    output = (Format.JSONL, Format.JSONL, Format.ARROW, Format.PARQUET)[choice % 4]
+    source = sources[choice // 4 % len(sources)]
     task.stream = replace(task.stream, source=source, encoding=ENCODINGS[output])
     with landed(task, data):
         report, schema = encode_with_inferred_schema(task)
@@ -100,7 +100,7 @@ def _encoded(task: TaskFixture, data: bytes, sources: Sequence[SourceFiles]) -> 
 
 @contextmanager
 def landed(task: TaskFixture, data: bytes) -> Iterator[None]:
-    """Land one file, and delete it in the end with all that was made from it."""
+    """Land one file, and delete it and all output at the end."""
     task.items.clear()
     task.land(data, "input")
     try:
@@ -117,7 +117,7 @@ def _outcome(encoded: Encoded) -> Outcome:
     reasons = [bad["reason"] for bad in encoded.bad]
     for reason in reasons:
         is_readable = reason.isprintable() and 0 < len(reason) <= _LONGEST_REASON
-        expect(is_readable, "a reason that nobody can read", reason)
+        expect(is_readable, "an unreadable reason", reason)
     if item.bad_file is not None:
         is_reported = reasons == [item.bad_file] and not report.part_files
         expect(is_reported, "a bad file is not reported, or is published", reasons)
@@ -128,20 +128,20 @@ def _outcome(encoded: Encoded) -> Outcome:
 def _compare(data: bytes, encoded: Encoded) -> None:
     [format_] = encoded.report.formats
     if format_ is SourceFormat.AVRO:
-        _check_typed(oracles.avro_records(oracles.unpacked(data) or b""), encoded)
+        _check_typed(oracles.avro_records(oracles.decompress(data) or b""), encoded)
     elif format_ is SourceFormat.PARQUET:
-        _check_typed(oracles.parquet_rows(oracles.unpacked(data) or b""), encoded)
+        _check_typed(oracles.parquet_rows(oracles.decompress(data) or b""), encoded)
     else:
-        plain = oracles.unpacked(data)
-        expect(plain is not None, "was read, and cannot be decompressed")
-        text = oracles.in_utf8(plain or b"")
-        expect(text is not None, "was read, and cannot be decoded")
+        decompressed = oracles.decompress(data)
+        expect(decompressed is not None, "was read, but cannot be decompressed")
+        text = oracles.as_utf8(decompressed or b"")
+        expect(text is not None, "was read, but cannot be decoded")
         _TEXTS[format_](text or b"", encoded)
 
 
 def _check_jsonl(text: bytes, encoded: Encoded) -> None:
     if not encoded.is_text and oracles.has_nonfinite(text):
-        return  # columns may keep such numbers
+        return  # columns may contain such numbers
     _check_json(oracles.json_lines(text), encoded, has_lines=True)
 
 
@@ -156,43 +156,44 @@ def _check_documents(text: bytes, encoded: Encoded) -> None:
         numbered = [(number, value.encode()) for number, value in enumerate(values, start=1)]
         _check_json(numbered, encoded, has_lines=False)
         return
-    # Records stand apart, and something else is wrong: those that are good are there as written.
-    expect(bool(encoded.bad), "nothing is wrong with what is not JSON")
+    # The document is invalid. Good records must be unchanged.
+    expect(bool(encoded.bad), "invalid JSON was not reported")
     flat = text.translate(bytes.maketrans(b"\r\n", b"  "))
-    at = 0
+    position = 0
     for line in encoded.lines:
-        found = flat.find(line.encode(), at)
-        expect(found >= 0, "a record that does not stand in the file", line)
-        at = found + len(line.encode())
+        actual = flat.find(line.encode(), position)
+        expect(actual >= 0, "a record that is not in the file", line)
+        position = actual + len(line.encode())
 
 
 def _check_json(numbered: list[tuple[int, bytes]], encoded: Encoded, *, has_lines: bool) -> None:
     bad_lines = {bad["line"] for bad in encoded.bad}
     good: list[Any] = []
-    unclear = 0
+    undecided = 0
     for number, value in numbered:
         try:
-            good.append(oracles.record_of_columns(value))
-        except oracles.NoRecordError:
-            is_set_aside = number in bad_lines or not has_lines
-            expect(is_set_aside, "a record that is none is not set aside", value)
-        except oracles.Unclear:
-            unclear += 1
-    if unclear:
+            good.append(oracles.parse_columns(value))
+        except oracles.NotARecordError:
+            is_quarantined = number in bad_lines or not has_lines
+            expect(is_quarantined, "a line that is not a record is not quarantined", value)
+        except oracles.Undecided:
+            undecided += 1
+    if undecided:
         return
     records = encoded.records
     expect(len(records) == len(good), "records", len(records), "expected", len(good))
-    for found, (_, pairs) in zip(records, good, strict=True):
+    for actual, (_, pairs) in zip(records, good, strict=True):
         if encoded.is_text:
-            expect(list(found.items()) == pairs, "a record", found, "was", pairs)
+            expect(list(actual.items()) == pairs, "a record", actual, "was", pairs)
             continue
         written = dict(pairs)
         unknown = written.keys() - set(encoded.schema.names)
         expect(not unknown, "keys without a column", unknown)
         for column in encoded.schema.columns:
-            value = found.get(column.name)
-            was = written.get(column.name)
-            expect(oracles.is_same_json(value, was, column), column, value, "was", was)
+            value = actual.get(column.name)
+            source = written.get(column.name)
+            is_same = oracles.is_same_json(value, source, column)
+            expect(is_same, column, value, "was", source)
 
 
 def _check_csv(text: bytes, encoded: Encoded) -> None:
@@ -201,22 +202,22 @@ def _check_csv(text: bytes, encoded: Encoded) -> None:
         if len(bad["raw"]) > _RAW_BYTES:
             return
         first = bad["line"] - 1
-        taken = len(oracles.physical_lines(bad["raw"].encode()))
-        lines[first : first + taken] = [b"\n"] * taken
+        line_count = len(oracles.physical_lines(bad["raw"].encode()))
+        lines[first : first + line_count] = [b"\n"] * line_count
     rows = oracles.csv_rows(b"".join(lines))
-    expect(rows is not None, "rows that are read, and are no csv")
+    expect(rows is not None, "rows of invalid csv were read")
     if not rows:
-        expect(not encoded.report.part_files, "records out of nothing")
+        expect(not encoded.report.part_files, "records of an empty file")
         return
     header, *good = rows
     records = encoded.records
     expect(len(records) == len(good), "records", len(records), "expected", len(good))
-    for found, row in zip(records, good, strict=True):
+    for actual, row in zip(records, good, strict=True):
         expect(len(row) == len(header), "a row that does not fit its header", row)
         for name, cell in zip(header, row, strict=True):
             column = encoded.schema.by_name()[name]
-            is_same = oracles.is_same_cell(found[name], cell, column, is_text=encoded.is_text)
-            expect(is_same, column, found[name], "was", cell)
+            is_same = oracles.is_same_cell(actual[name], cell, column, is_text=encoded.is_text)
+            expect(is_same, column, actual[name], "was", cell)
 
 
 def _check_typed(expected: list[Any] | None, encoded: Encoded) -> None:
@@ -226,10 +227,11 @@ def _check_typed(expected: list[Any] | None, encoded: Encoded) -> None:
     good = [row for number, row in enumerate(expected, start=1) if number not in bad_numbers]
     count = len(encoded.lines) if encoded.is_text else len(encoded.rows)
     expect(count == len(good), "records", count, "expected", len(good))
-    for found, row in zip(encoded.rows, good, strict=not encoded.is_text):
+    for actual, row in zip(encoded.rows, good, strict=not encoded.is_text):
         for column in encoded.schema.columns:
-            value, was = found[column.name], row[column.name]
-            expect(oracles.is_same_typed(value, was, column), column, value, "was", was)
+            value, source = actual[column.name], row[column.name]
+            is_same = oracles.is_same_typed(value, source, column)
+            expect(is_same, column, value, "was", source)
 
 
 def _quarantined(report: TaskReport) -> Iterator[dict[str, Any]]:

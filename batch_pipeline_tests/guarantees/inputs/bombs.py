@@ -1,7 +1,7 @@
-"""Small files that become a thousand times as large; none is ever whole in memory here.
+"""Decompression bombs: files of a MiB that become a thousand times as large.
 
 `python -m ….bombs FILE …` reads files as a task does, and prints the outcome and the peak memory of
-each as JSON.
+each as JSON. No bomb is ever held decompressed.
 """
 
 import bz2
@@ -36,15 +36,15 @@ def _zstd(data: bytes) -> bytes:
 
 def _zigzag(value: int) -> bytes:
     value <<= 1
-    octets = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        octets.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*octets, value])
+    return bytes([*encoded, value])
 
 
 def avro(*blocks: tuple[int, bytes], kind: str = "long", codec: str = "deflate") -> bytes:
-    """Make an avro file of one column; a block is a count and bytes as they are stored."""
+    """Return an avro file of one column. A block is a record count and the stored bytes."""
     fields = [{"name": "a", "type": kind}]
     schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
     facts = {b"avro.codec": codec.encode(), b"avro.schema": schema}
@@ -92,9 +92,9 @@ def _parquet_of_nulls() -> bytes:
     return _parquet(pa.table({"a": values}), 1, compression="zstd")
 
 
-# Read in the short form: the kinds that are read in ways of their own.
-SOME = ("gzip", "nested", "avro blocks", "avro count", "parquet dictionary", "parquet nulls")
-# Each as many bytes as it takes for a GiB or more, about a MiB at most.
+# The short form has one bomb for each code path.
+SHORT_FORM = ("gzip", "nested", "avro blocks", "avro count", "parquet dictionary", "parquet nulls")
+# Each becomes a GiB or more, and has about a MiB at most.
 BOMBS: Mapping[str, Callable[[], bytes]] = {
     "gzip": lambda: gzip.compress(_LINES, 9, mtime=0) * 64,
     "bzip2": lambda: bz2.compress(_LINES[: 2 * MIB]) * 512,
@@ -116,7 +116,7 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
 
 
 def _read(path: Path) -> str:
-    """Read all of a file and return why it is bad, or how many records it has."""
+    """Read a file and return why it is bad, or the number of its records."""
     orders, records = stream(), 0
     try:
         with open_source(LandedFile(location=to_uri(path)), orders) as source:

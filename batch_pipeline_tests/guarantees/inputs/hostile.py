@@ -1,7 +1,7 @@
-"""Texts, locations and a port with which others might make the product do what it should not.
+"""Hostile texts and locations, and a port that counts connections.
 
-The texts mean something to a database, a shell, a template, a terminal, a page or a path. All of
-them are plain data here; each test uses them as a name or as a value.
+The texts have a meaning for databases, shells, templates, terminals, HTML pages or paths. Tests use
+them as names and values.
 """
 
 import json
@@ -28,19 +28,18 @@ def is_text(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-SECRET = "id\nsecret\n"  # noqa: S105 - the content of a file that nothing may read
+SECRET = "id\nsecret\n"  # noqa: S105 - the content of files that must not be read
 _HOSTILE = _data("hostile_locations.json")
 
 
 @dataclass(frozen=True)
 class Exports:
-    """A folder of exports that may be read, and what lies beside it, which may not."""
+    """A folder of exports that may be read, beside files that may not."""
 
     parent: Path
 
     @property
     def folder(self) -> Path:
-        """The folder that a stream may read."""
         return self.parent / "exports"
 
     def build(self) -> None:
@@ -72,7 +71,7 @@ class Exports:
             yield f"file://{self.folder}/{name}"
 
     def hostile_locations(self, host: str) -> Iterator[str]:
-        """Yield locations that lead out of the exports, or to a host."""
+        """Yield locations outside of the exports, and on a host."""
         for prefix in (str(self.folder), f"file://{self.folder}"):
             yield from (f"{prefix}/{tail}" for tail in _HOSTILE["below_the_exports"])
         for other in ("exports-internal/a.csv", "secret/a.csv", "a.csv"):
@@ -109,6 +108,6 @@ def count_connections() -> Iterator[ConnectionCounter]:
         try:
             yield counter
         finally:
-            with socket.create_connection(server.getsockname()) as last:
-                last.sendall(b"end")
+            with socket.create_connection(server.getsockname()) as closing:
+                closing.sendall(b"end")
             thread.join()

@@ -1,1 +1,1 @@
-"""The search for secrets in all files, outputs and processes."""
+"""Searches for secrets in all files, outputs and processes."""

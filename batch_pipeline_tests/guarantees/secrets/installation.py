@@ -1,7 +1,7 @@
-"""An installation whose every setting that can hold a secret holds one, and commands that use it.
+"""An installation with a secret in every setting that can hold one, and commands that use it.
 
-Its folder is open to other users, and its processes have a umask of 0: what is closed is closed by
-the product.
+The folder is accessible to other users, and processes have a umask of 0, so that only the product
+itself restricts access.
 """
 
 import json
@@ -25,7 +25,7 @@ from batch_pipeline_tests.guarantees.secrets.watcher import Observations, watchi
 from batch_pipeline_tests.load.target_scripts import script
 
 REMOTE = "BATCH_PIPELINE_SPARK_REMOTE"
-TALKS = """
+TALKATIVE_TARGET = """
 from urllib.parse import quote
 path = sys.argv[sys.argv.index("--config") + 1]
 with open(config["out"] + ".modes", "w") as modes:
@@ -41,7 +41,7 @@ if state is not None:
     say({**state, "connected_by": config["url"], "password": config["password"]})
 """
 TARGETS = {
-    "talking": TALKS,
+    "talking": TALKATIVE_TARGET,
     "failing": "next(messages()); raise RuntimeError(f'cannot connect by {config}')",
     "printing": "next(messages()); print(config, flush=True)",
     "hanging": "next(messages()); sys.stderr.write('up\\n'); time.sleep(600)",
@@ -68,54 +68,55 @@ SELECT (SELECT count(*) FROM batch_pipeline.item WHERE location ~ '/orders/[de]\
 
 @dataclass(slots=True)
 class Installation:
-    """The sandbox, its secrets by name, the search for them and what was observed."""
+    """The sandbox, its secrets by name, the search for them, and the observations."""
 
     sandbox: Sandbox
     secrets: dict[str, str]
     search: Search
     observations: Observations
-    url: str  # of the database, without a password
+    url: str  # of the database, without password
     commands: int = 0
 
     @property
     def temporary(self) -> Path:
-        """The folder of temporary files."""
         return self.sandbox.folder / "temporary"
 
     def run(self, *words: str, exits: int | None = 0, **variables: str) -> None:
         """Run a command, and search its output."""
-        ended = self.sandbox.with_variables(**variables).run(*words, umask=0)
+        result = self.sandbox.with_variables(**variables).run(*words, umask=0)
         self.commands += 1
-        output = ended.stdout + ended.stderr
+        output = result.stdout + result.stderr
         self.search.text(f"the output of `{' '.join(words)}`", output)
-        assert exits is None or ended.returncode == exits, f"{words}: {ended.returncode}\n{output}"
+        assert exits is None or result.returncode == exits, (
+            f"{words}: {result.returncode}\n{output}"
+        )
 
     def kill_while_loading(self) -> None:
-        """Kill a load whose target holds its configuration open."""
+        """Kill a load while its target has the configuration file open."""
         process = self.sandbox.start("load", "orders", "--target", "hanging")
-        wait_until(lambda: bool(list(self.temporary.glob("*target*/config.json"))), "it has begun")
+        wait_until(lambda: bool(list(self.temporary.glob("*target*/config.json"))), "the load runs")
         process.send_signal(signal.SIGKILL)
         process.wait()
-        self.sandbox.end_processes()  # the target, which sleeps
+        self.sandbox.end_processes()  # the sleeping target
         self.search.text("the output of a killed load", self.sandbox.output.read_text())
         path = self.sandbox.streams / "orders" / "defs.yaml"
         document = yaml.safe_load(path.read_text())
-        del document["attributes"]["targets"]["hanging"]  # sensors would wait for it
+        del document["attributes"]["targets"]["hanging"]  # sensors would run it
         path.write_text(yaml.safe_dump(document))
 
     def search_dev(self) -> None:
-        """Start `dev`, let it work and fail, and search each answer of its webserver."""
+        """Run `dev` until all work has succeeded or failed, and search responses and logs."""
         with live_dev(self.sandbox) as dev:
-            # The token of the Spark Connect server, from where only its user can read it.
+            # The token of the Spark Connect server, which only its user can read there.
             webserver = dev.find_processes("dagster_webserver")[0]
             remote = psutil.Process(webserver.pid).environ()[REMOTE]
             token = remote.partition("token=")[2]
             self.secrets = self.search.canaries = {**self.secrets, "token of dev": token}
             self.sandbox.land("orders", {"d.csv": b"id\n6\n", "e.csv": b'id\n"7\n'})
-            wait_until(lambda: self._is_settled(dev), "dev has done its work", pause_seconds=1)
+            wait_until(lambda: self._is_finished(dev), "dev has no more work", pause_seconds=1)
             self.observations.poll(self.search, self.sandbox.home, self.temporary)
             for number, question in enumerate(QUESTIONS):
-                self.search.text(f"answer {number} of Dagster", str(ask(dev.port, question, {})))
+                self.search.text(f"response {number} of Dagster", str(ask(dev.port, question, {})))
             for run in ask(dev.port, STEPS, {})["runsOrError"]["results"]:
                 for step in ("compute_logs", *(run["stepKeysToExecute"] or ())):
                     key = [run["runId"], "compute_logs", step]
@@ -123,8 +124,8 @@ class Installation:
                     self.search.text(f"log of {step}", f"{logs['stdout']}{logs['stderr']}")
         self.search.text("the output of `dev`", self.sandbox.output.read_text())
 
-    def _is_settled(self, dev: LiveDev) -> bool:
-        """Return whether the new files were registered and tried, and every run has ended."""
+    def _is_finished(self, dev: LiveDev) -> bool:
+        """Return whether the new files were registered and encoded, and all runs have ended."""
         with psycopg.connect(self.url) as connection:
             row = connection.execute(UNFINISHED).fetchone()
         return row == (2, 0) and {run["status"] for run in dev.runs()} <= FINISHED
@@ -142,7 +143,7 @@ class Installation:
 
 @contextmanager
 def open_installation(url: str) -> Iterator[Installation]:
-    """Create the installation; its processes are observed until the block ends."""
+    """Create an installation, and observe its processes until the block ends."""
     secrets = new_canaries()
     search = Search(secrets)
     with new_sandbox() as empty:
@@ -154,22 +155,22 @@ def open_installation(url: str) -> Iterator[Installation]:
             yield Installation(sandbox, secrets, search, observations, url)
 
 
-def as_login(url: str, password: str) -> str:
-    """Return the URL with a password, for which this server does not ask."""
+def with_password(url: str, password: str) -> str:
+    """Return the URL with a password, which this server does not check."""
     return url.replace("//postgres@", f"//postgres:{password}@")
 
 
 def _variables(folder: Path, secrets: dict[str, str], url: str) -> dict[str, str]:
     env_file = folder / "operator.env"
-    dotted = as_login(url, secrets["password in a dot-env file"])
-    env_file.write_text(f'BATCH_PIPELINE_META_CONN="{dotted}"\n')
+    env_file_url = with_password(url, secrets["password in a dot-env file"])
+    env_file.write_text(f'BATCH_PIPELINE_META_CONN="{env_file_url}"\n')
     key = {"private_key": f"-----BEGIN-----\n{secrets['key file of a target']}\n-----END-----"}
     return {
         "TMPDIR": str(folder / "temporary"),
-        "BATCH_PIPELINE_INVENTORY_CONN": as_login(url, secrets["inventory password"]),
+        "BATCH_PIPELINE_INVENTORY_CONN": with_password(url, secrets["inventory password"]),
         "BATCH_PIPELINE_ENV_FILE": str(env_file),
-        "OPS_DB": as_login(url, secrets["password of a named database"]),
-        "WAREHOUSE": as_login(url, secrets["password of a table's database"]),
+        "OPS_DB": with_password(url, secrets["password of a named database"]),
+        "WAREHOUSE": with_password(url, secrets["password of a table's database"]),
         "TARGET_URL": f"https://ann:{secrets['password of a target']}@warehouse.example.org/x",
         "TARGET_PASSWORD": secrets["password of a failing target"],
         "TARGET_KEY": json.dumps(key, indent=1),
@@ -190,11 +191,11 @@ def _write_streams(sandbox: Sandbox, url: str) -> None:
     sandbox.write_stream("orders", batch={"max_count": 1}, targets=targets)
     sandbox.land("orders", {"a.csv": b"id\n1\n2\n", "b.csv": b"id\n3\n", "c.csv": b'id\n"4\n'})
     sandbox.land("listed", {"5.csv": b"id\n5\n"})
-    listed = sandbox.landing("listed")
+    landing = sandbox.landing("listed")
     roles = {"uid": "id", "item": "place", "weight": "octets"}
-    table = {"table": "public.listed", "roots": [str(listed)], **roles}
+    table = {"table": "public.listed", "roots": [str(landing)], **roles}
     sandbox.write_stream("listed", source={"meta_table": {**table, "conn": "$OPS_DB"}})
     sandbox.write_stream("more", source={"meta_table": table})
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(TABLE)
-        connection.execute("INSERT INTO public.listed VALUES (1, %s, 5)", [str(listed / "5.csv")])
+        connection.execute("INSERT INTO public.listed VALUES (1, %s, 5)", [str(landing / "5.csv")])

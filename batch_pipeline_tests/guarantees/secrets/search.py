@@ -1,6 +1,6 @@
-"""The search for secrets in files, databases, buckets and texts, in whatever form they are written.
+"""Searches for secrets in files, databases, buckets and texts, in any encoding.
 
-Each secret is a random word, a canary, that no other text contains.
+Each secret is a canary: a random word that no other text contains.
 """
 
 import base64
@@ -49,11 +49,11 @@ def new_canaries() -> dict[str, str]:
 
 @dataclass(slots=True)
 class Search:
-    """A search for canaries, given by name, in one place after the other."""
+    """A search for named canaries in many places."""
 
     canaries: Mapping[str, str]
     places: int = 0
-    octets: int = 0
+    size_bytes: int = 0
     hits: list[str] = field(default_factory=list)
 
     def find_in(self, content: bytes) -> set[str]:
@@ -62,19 +62,19 @@ class Search:
         return {
             name
             for name, word in self.canaries.items()
-            if any(form in one for form in _forms(word.encode()) for one in contents)
+            if any(form in text for form in _forms(word.encode()) for text in contents)
         }
 
     def text(self, where: str, content: str | bytes) -> None:
-        """Search a text and the name of its place."""
+        """Search a text and the name of its location."""
         data = content.encode("utf-8", "replace") if isinstance(content, str) else content
         self.places += 1
-        self.octets += len(data)
+        self.size_bytes += len(data)
         names = self.find_in(data) | self.find_in(where.encode())
         self.hits += [f"{name}: in {where}" for name in sorted(names)]
 
     def folder(self, folder: Path, *, exclude: Iterable[Path] = ()) -> None:
-        """Search each file below a folder, its name and the target of a link."""
+        """Search each file below a folder, its name, and the target if it is a link."""
         excluded = set(exclude)
         for path in files_below(folder):
             if path.is_symlink():
@@ -96,9 +96,9 @@ class Search:
         """Search each object, its key and its headers."""
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=name):
             for entry in page.get("Contents", ()):
-                answer = client.get_object(Bucket=name, Key=entry["Key"])
-                self.text(f"object {entry['Key']}", answer["Body"].read())
-                self.text(f"headers of {entry['Key']}", str(answer["ResponseMetadata"]))
+                response = client.get_object(Bucket=name, Key=entry["Key"])
+                self.text(f"object {entry['Key']}", response["Body"].read())
+                self.text(f"headers of {entry['Key']}", str(response["ResponseMetadata"]))
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The search itself: what it finds, so that finding nothing means something."""
+"""Tests of the search, so that finding nothing means something."""
 
 import base64
 import gzip
@@ -24,19 +24,19 @@ WORD = CANARIES["one"].encode()
         pytest.param(b"password=%s;" % WORD, id="plain"),
         pytest.param(gzip.compress(b"x" * 99 + WORD), id="gzip"),
         pytest.param(zlib.compress(b"x" * 99 + WORD), id="zlib"),
-        pytest.param(base64.b64encode(b"ann:" + WORD), id="a header with a login"),
-        pytest.param(base64.b64encode(b"annie:" + WORD + b"and more"), id="inside of Base64"),
-        pytest.param(base64.b64encode(b"a:" + WORD), id="elsewhere in Base64"),
+        pytest.param(base64.b64encode(b"ann:" + WORD), id="basic auth header"),
+        pytest.param(base64.b64encode(b"annie:" + WORD + b"and more"), id="inside Base64"),
+        pytest.param(base64.b64encode(b"a:" + WORD), id="other offset in Base64"),
         pytest.param(WORD.hex().encode(), id="hexadecimal"),
     ],
 )
-def test_canary_is_found_in_each_form(form: bytes) -> None:
+def test_search_finds_canary_in_each_encoding(form: bytes) -> None:
     search = Search(CANARIES)
     assert search.find_in(form) == {"one"}
     assert search.find_in(form[:12] + form[-12:]) == set()
 
 
-def test_search_finds_what_is_in_folders_and_names(tmp_path: Path) -> None:
+def test_search_finds_canaries_in_files_names_and_links(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(WORD)
     (tmp_path / f"{CANARIES['one']}.csv").write_bytes(b"")
     (tmp_path / "link").symlink_to(f"/{CANARIES['one']}")
@@ -44,10 +44,10 @@ def test_search_finds_what_is_in_folders_and_names(tmp_path: Path) -> None:
     search = Search(CANARIES)
     search.folder(tmp_path)
     assert len(search.hits) == 3
-    assert (search.places, search.octets) == (4, 22 + 0 + 23 + 7)
+    assert (search.places, search.size_bytes) == (4, 22 + 0 + 23 + 7)
 
 
-def test_search_finds_what_is_in_a_database(database_url: str) -> None:
+def test_search_finds_canaries_in_database(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE public.kept (words jsonb, packed bytea)")
         row = (f'{{"a": ["{CANARIES["one"]}"]}}', zlib.compress(WORD))
@@ -57,7 +57,7 @@ def test_search_finds_what_is_in_a_database(database_url: str) -> None:
     assert search.hits == ["one: in row 0 of public.kept"] * 2
 
 
-def test_watcher_finds_command_lines_sockets_and_files(tmp_path: Path) -> None:
+def test_watcher_observes_command_lines_sockets_and_files(tmp_path: Path) -> None:
     program = (
         "import socket, sys; one = socket.create_server(('0.0.0.0', 0)); "
         "two = socket.socket(socket.AF_UNIX); two.bind(sys.argv[2]); sys.stdin.read()"
@@ -70,14 +70,15 @@ def test_watcher_finds_command_lines_sockets_and_files(tmp_path: Path) -> None:
     (folder / "open").chmod(0o644)
     command = [sys.executable, "-c", program, CANARIES["one"], str(folder / "socket")]
     with subprocess.Popen(command, stdin=subprocess.PIPE):
-        seen = Observations()
+        observations = Observations()
 
-        def is_seen() -> bool:
-            seen.poll(Search(CANARIES), folder)
-            return bool(seen.beyond_loopback) and str(folder / "socket") in seen.unix
+        def has_sockets() -> bool:
+            observations.poll(Search(CANARIES), folder)
+            is_listed = str(folder / "socket") in observations.unix
+            return is_listed and bool(observations.beyond_loopback)
 
-        eventually(is_seen)
-    assert any(CANARIES["one"] in line for line in seen.command_lines)
-    assert [address for _, address, _ in seen.beyond_loopback] == ["0.0.0.0"]  # noqa: S104 - what it must see
-    files = {Path(path).name: who for path, who in seen.secret_files.items()}
+        eventually(has_sockets)
+    assert any(CANARIES["one"] in line for line in observations.command_lines)
+    assert [address for _, address, _ in observations.beyond_loopback] == ["0.0.0.0"]  # noqa: S104 - what it must observe
+    files = {Path(path).name: who for path, who in observations.secret_files.items()}
     assert files == {"closed": OWNER, "open": "others, mode 44"}

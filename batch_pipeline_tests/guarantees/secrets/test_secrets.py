@@ -1,6 +1,6 @@
-"""S2 and S3 on the real commands: what they write, what they start, what listens meanwhile.
+"""Real commands write no secrets and listen on loopback only (S2, S3).
 
-In the long form every other command is run as well, a bucket is written to, and `dev` is up.
+The long form also runs every other command, writes to a bucket, and runs `dev`.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.guarantees.secrets.installation import (
     REMOTE,
     Installation,
-    as_login,
     open_installation,
+    with_password,
 )
 from batch_pipeline_tests.guarantees.secrets.watcher import OWNER
 from batch_pipeline_tests.inventory.logins import copied
@@ -26,25 +26,25 @@ from batch_pipeline_tests.proofs import Figures
 def installation(
     server_url: str, template: str, object_store: ObjectStore, long_form: bool
 ) -> Iterator[Installation]:
-    """The installation after everything was run, and failed, once."""
-    with copied(server_url, template) as url, open_installation(url) as opened:
-        opened.run("run", exits=3)  # one file is bad
+    """The installation after all commands have succeeded and failed."""
+    with copied(server_url, template) as url, open_installation(url) as installation:
+        installation.run("run", exits=3)  # one file is bad
         targets = ("table", "talking", "failing", "printing")
-        opened.run("load", "orders", *(f"--target={name}" for name in targets), exits=3)
-        opened.run("status", "--json")
-        _run_with_wrong_settings(opened)
+        installation.run("load", "orders", *(f"--target={name}" for name in targets), exits=3)
+        installation.run("status", "--json")
+        _run_with_wrong_settings(installation)
         if long_form:
-            _run_the_rest(opened)
-            _keep_dagsters_runs_elsewhere(opened)
-            _use_a_bucket(opened, object_store)
-            opened.kill_while_loading()
-            opened.search_dev()
-        opened.search_everything()
-        yield opened
+            _run_the_rest(installation)
+            _run_with_other_dagster_storage(installation)
+            _use_a_bucket(installation, object_store)
+            installation.kill_while_loading()
+            installation.search_dev()
+        installation.search_everything()
+        yield installation
 
 
 def _run_with_wrong_settings(installation: Installation) -> None:
-    """Run commands with each connection refused and each setting wrong that holds a secret."""
+    """Run commands with refused connections, and with an error in each setting with a secret."""
     words = installation.secrets
     token, password = words["token of Spark Connect"], words["inventory password"]
     installation.run("run", exits=75, **{REMOTE: f"sc://127.0.0.1:1/;token={token}"})
@@ -87,20 +87,20 @@ def _run_the_rest(installation: Installation) -> None:
     installation.run("run", "orders", exits=None, BATCH_PIPELINE_FAILPOINTS=crash)
 
 
-def _keep_dagsters_runs_elsewhere(installation: Installation) -> None:
-    """Run with Dagster's storage in a database of its own, a working and an unreachable one."""
+def _run_with_other_dagster_storage(installation: Installation) -> None:
+    """Run with Dagster's storage in a separate database: one that works, one unreachable."""
     name = "DAGSTER_STORAGE"
-    elsewhere = {"module": "dagster_postgres.storage", "class": "DagsterPostgresStorage"}
-    storage = {"custom": {**elsewhere, "config": {"postgres_url": {"env": name}}}}
-    own = installation.sandbox.home / "dagster.yaml"
-    own.write_text(yaml.safe_dump({"storage": storage}))
+    postgres = {"module": "dagster_postgres.storage", "class": "DagsterPostgresStorage"}
+    storage = {"custom": {**postgres, "config": {"postgres_url": {"env": name}}}}
+    dagster_yaml = installation.sandbox.home / "dagster.yaml"
+    dagster_yaml.write_text(yaml.safe_dump({"storage": storage}))
     password = installation.secrets["password of Dagster's storage"]
     installation.sandbox.land("orders", {"g.csv": b"id\n9\n"})
-    works = as_login(installation.url, password).replace("postgresql:", "postgresql+psycopg2:")
-    installation.run("run", "orders", exits=None, **{name: works})
-    nobody = f"postgresql+psycopg2://ann:{password}@127.0.0.1:1/dagster"
-    installation.run("run", "orders", exits=None, **{name: nobody})
-    own.unlink()
+    working = with_password(installation.url, password).removeprefix("postgresql:")
+    installation.run("run", "orders", exits=None, **{name: f"postgresql+psycopg2:{working}"})
+    unreachable = f"postgresql+psycopg2://ann:{password}@127.0.0.1:1/dagster"
+    installation.run("run", "orders", exits=None, **{name: unreachable})
+    dagster_yaml.unlink()
 
 
 def _use_a_bucket(installation: Installation, store: ObjectStore) -> None:
@@ -113,12 +113,12 @@ def _use_a_bucket(installation: Installation, store: ObjectStore) -> None:
     installation.search.bucket(store.client(), bucket)
     word = installation.secrets["password in an endpoint"]
     installation.sandbox.land("bucket", {"b.csv": b"id\n2\n"})
-    nowhere = f"http://ann:{word}@127.0.0.1:1"
-    installation.run("run", "bucket", exits=None, AWS_ENDPOINT_URL=nowhere)
+    unreachable = f"http://ann:{word}@127.0.0.1:1"
+    installation.run("run", "bucket", exits=None, AWS_ENDPOINT_URL=unreachable)
 
 
 @pytest.mark.guarantee("S2")
-def test_secrets_of_all_settings_are_found_nowhere(
+def test_secrets_of_all_settings_are_never_written(
     installation: Installation, figures: Figures
 ) -> None:
     search = installation.search
@@ -128,27 +128,27 @@ def test_secrets_of_all_settings_are_found_nowhere(
         canaries=len(search.canaries),
         commands=installation.commands,
         places=search.places,
-        megabytes=search.octets / 1e6,
+        megabytes=search.size_bytes / 1e6,
         hits=len(search.hits),
     )
 
 
 @pytest.mark.guarantee("S2")
-def test_file_with_a_secret_is_its_owners_alone(
+def test_files_with_secrets_are_accessible_to_owner_only(
     installation: Installation, figures: Figures
 ) -> None:
-    """The umask is 0: files with secrets are closed by the product."""
+    """The umask is 0, so that only the product restricts access."""
     modes = installation.sandbox.folder / "targets" / "talking" / "read.modes"
     assert modes.read_text() == "600 700 "
-    assert [one for one in installation.observations.secret_files.values() if one != OWNER] == []
-    for kept in (installation.sandbox.home, installation.sandbox.home / "dagster" / "dagster.yaml"):
-        assert kept.stat().st_mode & 0o077 == 0, kept
+    assert {*installation.observations.secret_files.values()} <= {OWNER}
+    for path in (installation.sandbox.home, installation.sandbox.home / "dagster" / "dagster.yaml"):
+        assert path.stat().st_mode & 0o077 == 0, path
     assert list(Path(installation.temporary).glob("*target*")) == []
     figures(files_with_secrets=max(1, len(installation.observations.secret_files)))
 
 
 @pytest.mark.guarantee("S3")
-def test_run_listens_on_the_loopback_interface_only(
+def test_run_listens_on_loopback_interface_only(
     installation: Installation, figures: Figures
 ) -> None:
     assert {name for name, _, _ in installation.observations.tcp} >= {"java"}

@@ -1,6 +1,6 @@
-"""Command lines, listening sockets and files with secrets, observed while commands run.
+"""Observes command lines, listening sockets and files with secrets while commands run.
 
-They are polled, so what lives for less than half a second may be missed.
+It polls, so anything that exists for less than half a second may be missed.
 """
 
 import socket
@@ -24,7 +24,7 @@ _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 @dataclass(slots=True)
 class Observations:
-    """All observations so far."""
+    """The observations so far."""
 
     command_lines: set[str] = field(default_factory=set)
     tcp: set[tuple[str, str, int]] = field(default_factory=set)  # process, address, port
@@ -34,7 +34,7 @@ class Observations:
     @property
     def beyond_loopback(self) -> list[tuple[str, str, int]]:
         """The sockets that another machine could reach."""
-        return sorted(one for one in self.tcp if not one[1].startswith(_LOOPBACK))
+        return sorted(entry for entry in self.tcp if not entry[1].startswith(_LOOPBACK))
 
     @property
     def open_to_others(self) -> list[str]:
@@ -60,13 +60,17 @@ class Observations:
         """Observe the sockets on which processes listen."""
         for process in processes:
             with suppress(psutil.Error, OSError):
-                for one in process.net_connections("all"):
-                    address: Any = one.laddr
-                    receives = one.type == socket.SOCK_DGRAM and one.laddr and not one.raddr
-                    if one.family == socket.AF_UNIX:
+                for connection in process.net_connections("all"):
+                    address: Any = connection.laddr
+                    receives = (
+                        connection.type == socket.SOCK_DGRAM
+                        and connection.laddr
+                        and not connection.raddr
+                    )
+                    if connection.family == socket.AF_UNIX:
                         if address.startswith("/"):
                             self.unix[address] = _who_connects(Path(address))
-                    elif one.status == psutil.CONN_LISTEN or receives:
+                    elif connection.status == psutil.CONN_LISTEN or receives:
                         self.tcp.add((process.name(), str(address.ip), int(address.port)))
 
 
@@ -90,7 +94,7 @@ def watching(search: Search, *folders: Path) -> Iterator[Observations]:
 
 
 def _who_connects(path: Path) -> str:
-    """Return who can connect: the mode of the socket decides, or a folder closed to others."""
+    """Return who can connect, by the mode of the socket and of its folders."""
     is_closed = any(not folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
     return OWNER if is_closed else _mode_of_others(path.stat().st_mode & 0o022)
 

@@ -1,1 +1,1 @@
-"""A `dev` under load for a while: what lands, what is broken meanwhile, and what is measured."""
+"""Runs `dev` under load, kills its processes, and measures it."""

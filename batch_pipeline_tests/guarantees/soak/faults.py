@@ -1,7 +1,7 @@
-"""Processes of a `dev` that are killed, by a schedule that a seed makes.
+"""Kills processes of a `dev` by a seeded schedule.
 
 If a service is killed, `dev` ends and is started again. Runs are not killed while a batch is on its
-last attempt: another kill would pause it until an operator retries it, as it should.
+last attempt, because it would then wait for an operator.
 """
 
 import random
@@ -16,14 +16,14 @@ import psycopg
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev
 
-_WITHIN_SECONDS = 15.0
+_MAX_WAIT_SECONDS = 15.0
 _QUIET_END = 0.9
 _LAST_ATTEMPTS = """
 SELECT count(*) FROM batch_pipeline.batch_state s
 JOIN batch_pipeline.job j ON j.id = s.job_id
 WHERE s.state = 'running' AND s.generation IS NULL AND s.attempts - s.forgiven + 1 >= j.max_attempts
 """
-COMMAND_WORDS = {  # of the processes of each kind
+COMMAND_WORDS = {  # in the command lines of the processes of each kind
     "run": ("spawn_main", "--multiprocessing-fork"),
     "Python worker": ("worker_daemon",),
     "PostgreSQL": ("postgres", "-D"),
@@ -41,23 +41,23 @@ SERVICES = tuple(kind for kind in COMMAND_WORDS if kind not in WORKERS)
 def schedule(
     seconds: float, *, every_seconds: float, services_until_seconds: float, seed: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield moments at about even distances, and the kind of process to kill.
+    """Yield times at about even distances, each with the kind of process to kill.
 
-    Every second fault hits a service, until the given time. None is due in the last tenth.
+    Until `services_until_seconds`, every second fault hits a service. The last tenth has no faults.
     """
-    chance = random.Random(seed)  # noqa: S311 - moments, no secrets
+    rng = random.Random(seed)  # noqa: S311 - not a secret
     services = list(SERVICES)
-    chance.shuffle(services)
+    rng.shuffle(services)
     at, number = every_seconds, 0
     while at < seconds * _QUIET_END:
         kinds = services if number % 2 == 1 and at < services_until_seconds else WORKERS
-        yield at + chance.uniform(-0.2, 0.2) * every_seconds, kinds[number // 2 % len(kinds)]
+        yield at + rng.uniform(-0.2, 0.2) * every_seconds, kinds[number // 2 % len(kinds)]
         at, number = at + every_seconds, number + 1
 
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of a schedule; for those in `missed` there was no process for a while."""
+    """The faults of a schedule. `missed` counts those for which there was no process to kill."""
 
     dev: LiveDev
     due: list[tuple[float, str]]
@@ -71,7 +71,7 @@ class Faults:
         due_seconds, kind = self.due[0]
         if self._kill(kind):
             self.done[kind] += 1
-        elif seconds > due_seconds + _WITHIN_SECONDS:
+        elif seconds > due_seconds + _MAX_WAIT_SECONDS:
             self.missed[kind] += 1
         else:
             return

@@ -1,8 +1,8 @@
-"""The load of a soak: files that land at a steady rate, and backfills of what was published.
+"""The load of a soak: files that land at a steady rate, and backfills of published batches.
 
-The records of the files are known, so that each can be found again. A file is written aside and
-renamed. Some files arrive in bursts, some are half written for a while, some are old: their names
-and times lie before those of other files.
+The records of the files are known, so that each can be found again. A file is written under a
+temporary name and renamed. Some files arrive in bursts, some are half written for a while, and some
+are old: their names and times are before those of other files.
 """
 
 import gzip
@@ -21,13 +21,13 @@ import psycopg
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev
 
-WAREHOUSE = "SOAK_WAREHOUSE_URL"  # the variable with the URL of the loaded feed's database
+WAREHOUSE = "SOAK_WAREHOUSE_URL"  # the variable with the URL of the target database
 SCHEMA = "public"
 LOADED = "sales"
-TORN = "torn"  # in lines that are no records, and in no others
+MALFORMED_MARKER = "torn"  # in malformed lines, and in no others
 _MAX_BURST = 4  # files
-_MAX_BAD = 3  # records of a file
-_SHARE = 0.1  # of files with bad records, of old ones and of slow ones
+_MAX_BAD = 3  # records per file
+_SHARE = 0.1  # of files that have bad records, that are old, and that are slow
 _OLD_SECONDS = 172_800
 _MAX_PARTITIONS = 4
 _PUBLISHED = """
@@ -41,14 +41,14 @@ WHERE j.name = %s AND j.kind = 'incremental' AND s.state = 'published' ORDER BY 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A stream whose files hold so many records each; `files_a_second` land on average.
+    """A stream whose files hold `records` records each. `files_per_second` land on average.
 
     `write` returns a file of ids, with bad records after some of them.
     """
 
     name: str
     suffix: str
-    files_a_second: float
+    files_per_second: float
     records: range
     write: Callable[[Sequence[int], int], bytes]
     attributes: Mapping[str, Any]
@@ -59,7 +59,7 @@ def csv_file(ids: Sequence[int], bad: int) -> bytes:
     lines = ["id,name,amount,note"]
     for number, uid in enumerate(ids):
         lines.append(f'{uid},"name of {uid}",{uid % 1000}.25,{_note(uid)}')
-        lines += [f"{TORN}{uid}"] * (number < bad)
+        lines += [f"{MALFORMED_MARKER}{uid}"] * (number < bad)
     return "\n".join([*lines, ""]).encode()
 
 
@@ -68,7 +68,7 @@ def jsonl_file(ids: Sequence[int], bad: int) -> bytes:
     lines = []
     for number, uid in enumerate(ids):
         lines.append(json.dumps({"id": uid, "kind": f"kind {uid % 7}", "note": _note(uid)}))
-        lines += [f'{{"id": {uid}, "{TORN}'] * (number < bad)
+        lines += [f'{{"id": {uid}, "{MALFORMED_MARKER}'] * (number < bad)
     return "\n".join([*lines, ""]).encode()
 
 
@@ -102,7 +102,7 @@ class Landed:
     """The files and records of a feed that have landed."""
 
     files: int = 0
-    started_files: int = 0  # with those that are still being written
+    started_files: int = 0  # including those that are still being written
     old_files: int = 0
     first_free_id: int = 1
     bad: int = 0
@@ -110,13 +110,12 @@ class Landed:
 
     @property
     def good_ids(self) -> range:
-        """The ids of all good records."""
         return range(1, self.first_free_id)
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """The producers of some feeds; `folder` holds a landing folder for each of them."""
+    """The producers of some feeds. `folder` holds a landing folder for each of them."""
 
     folder: Path
     feeds: Sequence[Feed]
@@ -133,17 +132,16 @@ class Arrivals:
 
     @property
     def files(self) -> int:
-        """The number of files that have landed."""
         return sum(landed.files for landed in self.landed.values())
 
     def catch_up(self, seconds: float) -> None:
-        """Land the files that are due so many seconds after the start."""
+        """Land the files that are due by some seconds after the start."""
         self.finish()
         for feed in self.feeds:
             landed = self.landed[feed.name]
-            while landed.started_files + landed.next_burst <= seconds * feed.files_a_second:
-                ready = [self._write(feed, landed) for _ in range(landed.next_burst)]
-                for unfinished, final in filter(None, ready):
+            while landed.started_files + landed.next_burst <= seconds * feed.files_per_second:
+                written = [self._write(feed, landed) for _ in range(landed.next_burst)]
+                for unfinished, final in filter(None, written):
                     unfinished.rename(final)
                     landed.files += 1
                 landed.next_burst = self._random.randint(1, _MAX_BURST)
@@ -158,7 +156,7 @@ class Arrivals:
             self.landed[final.parent.name].files += 1
 
     def _write(self, feed: Feed, landed: Landed) -> tuple[Path, Path] | None:
-        """Write a file aside; return both of its paths, or None if it is only half written."""
+        """Write a temporary file; return its path and the final one, or None if half written."""
         has_bad, is_old, is_slow = (self._random.random() < _SHARE for _ in range(3))
         bad = self._random.randint(1, _MAX_BAD) if has_bad else 0
         first = landed.first_free_id
@@ -178,16 +176,16 @@ class Arrivals:
         unfinished.write_bytes(content)
         if is_old:
             landed.old_files += 1
-            then = time.time() - _OLD_SECONDS
-            os.utime(unfinished, (then, then))
+            old_time = time.time() - _OLD_SECONDS
+            os.utime(unfinished, (old_time, old_time))
         return unfinished, final
 
 
 @dataclass(slots=True)
 class Backfills:
-    """Backfills of a few neighbouring partitions, of one stream after the other.
+    """Backfills of a few consecutive partitions, of one stream after the other.
 
-    They are launched through the webserver. One that is refused because a service is down is not
+    They are launched through the webserver. A launch that fails because a service is down is not
     repeated.
     """
 

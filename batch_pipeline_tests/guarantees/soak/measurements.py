@@ -1,4 +1,4 @@
-"""Measurements during a soak: what processes hold, what waits, how large the database is."""
+"""Measurements during a soak: resources of processes, backlog, and size of the database."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from batch_pipeline_tests.acceptance.live_dev import LiveDev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 _HOUR_SECONDS = 3_600.0
-_START_UP = 0.1  # of its life, a process loads what it needs
+_START_UP = 0.1  # of its life, a process initializes itself
 _MIN_SERIES = 8
 _MEBIBYTE = 2**20
-# The first whose words are all in the command line; a guardian repeats the words of its ward.
+# The first entry whose words are all in the command line. A guardian repeats those of its child.
 _PARTS = (
     ("guardians", ("run_while_parent_lives.py",)),
     ("daemon", ("dagster._daemon",)),
@@ -28,7 +28,7 @@ _PARTS = (
     ("Spark", ("SparkConnectServer",)),
     ("Python workers", ("worker_daemon",)),
     ("dev", ("batch_pipeline", "dev", "--port")),
-    ("runs", ("watch_orphans.py",)),  # with `tail`, how Dagster keeps what a run prints
+    ("runs", ("watch_orphans.py",)),  # with `tail`, captures the output of a run
     ("runs", ("tail", "compute_logs")),
     ("class data archive", ("batch_pipeline.spark.class_data_archive",)),
     ("class data archive", ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell")),
@@ -48,7 +48,7 @@ _DATABASE = {
          WHERE j.name = %s AND s.state = 'published' AND NOT EXISTS (
             SELECT FROM batch_pipeline.load l
              WHERE l.attempt_id = a.id AND l.status = 'succeeded' AND l.voided_at IS NULL)
-    """,  # noqa: S608 - the only thing put in is the text above
+    """,  # noqa: S608 - only the text above is inserted
     "unfinished runs": "SELECT count(*) FROM runs "
     "WHERE status NOT IN ('SUCCESS', 'FAILURE', 'CANCELED')",
     "connections": "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'",
@@ -64,7 +64,7 @@ Series = Sequence[tuple[float, float]]  # seconds since the start, and a number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All numbers at one moment; `database` is empty while the server is down."""
+    """All numbers at one time. `database` is empty while the server is down."""
 
     seconds: float
     landed: int
@@ -74,7 +74,7 @@ class Sample:
 
     @classmethod
     def take(cls, dev: LiveDev, seconds: float, landed: int, loaded: str) -> "Sample":
-        """Measure everything once; `loaded` is the stream with a target."""
+        """Measure everything once. `loaded` is the stream with a target."""
         folder = dev.sandbox.folder
         return cls(
             seconds=seconds,
@@ -110,7 +110,7 @@ def _part_of(process: psutil.Process) -> str:
 
 
 def _measure_database(dev: LiveDev, loaded: str) -> Numbers:
-    query = ", ".join(f"({one})" for one in _DATABASE.values())
+    query = ", ".join(f"({statement})" for statement in _DATABASE.values())
     with suppress(psycopg.Error, OSError, IndexError):
         [row] = dev.query(f"SELECT {query}", loaded)
         numbers = dict(zip(_DATABASE, map(float, row), strict=True))
@@ -119,7 +119,7 @@ def _measure_database(dev: LiveDev, loaded: str) -> Numbers:
 
 
 def _count_files(folder: "os.PathLike[str]") -> int:
-    """Count files and folders that may vanish meanwhile, except those of the database."""
+    """Count files and folders, except those of the database. They may vanish meanwhile."""
     count = 0
     for _, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "postgres"]
@@ -129,7 +129,7 @@ def _count_files(folder: "os.PathLike[str]") -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """The medians of a number in the first and the last quarter of some hours."""
+    """The medians of a number in the first and the last quarter of the time."""
 
     first: float
     last: float
@@ -137,11 +137,11 @@ class Growth:
 
     @property
     def per_hour(self) -> float:
-        """The growth an hour: the middles of these quarters are ¾ of the time apart."""
+        """The growth per hour. The middles of these quarters are ¾ of the time apart."""
         return (self.last - self.first) / (0.75 * self.hours)
 
     def __str__(self) -> str:
-        return f"{self.first:.0f} → {self.last:.0f} ({self.per_hour:+.0f} an hour)"
+        return f"{self.first:.0f} → {self.last:.0f} ({self.per_hour:+.0f} per hour)"
 
 
 def growth(series: Series) -> Growth:
@@ -156,54 +156,57 @@ def growth(series: Series) -> Growth:
 
 
 def of_database(samples: Sequence[Sample], name: str) -> Series:
-    """Return a number of the database, without the moments when it was down."""
-    return [(one.seconds, one.database[name]) for one in samples if one.database]
+    """Return a number of the database, without the times at which it was down."""
+    return [(sample.seconds, sample.database[name]) for sample in samples if sample.database]
 
 
 def of_part(samples: Sequence[Sample], part: str, name: str) -> Series:
     """Return the sum of a number over the processes of a part."""
     return [
-        (one.seconds, sum(held[name] for key, held in one.processes.items() if key[0] == part))
-        for one in samples
+        (
+            sample.seconds,
+            sum(numbers[name] for key, numbers in sample.processes.items() if key[0] == part),
+        )
+        for sample in samples
     ]
 
 
 def of_oldest(samples: Sequence[Sample], part: str, name: str) -> Series:
     """Return a number of the process of a part that was measured most often.
 
-    The first tenth of its life is left out. If it lived too briefly to compare, nothing is left.
+    The first tenth of its life is left out. The series is empty if the process lived too briefly.
     """
     seen: dict[Process, list[tuple[float, float]]] = {}
-    for one in samples:
-        for key, held in one.processes.items():
+    for sample in samples:
+        for key, numbers in sample.processes.items():
             if key[0] == part:
-                seen.setdefault(key, []).append((one.seconds, held[name]))
+                seen.setdefault(key, []).append((sample.seconds, numbers[name]))
     longest = max(seen.values(), key=len, default=[])
-    lived = longest[round(_START_UP * len(longest)) :]
-    return lived if len(lived) >= _MIN_SERIES else []
+    series = longest[round(_START_UP * len(longest)) :]
+    return series if len(series) >= _MIN_SERIES else []
 
 
 def max_backlog(samples: Sequence[Sample]) -> float:
-    """Return the most files that had landed and were not published at one moment."""
+    """Return the largest number of files that had landed and were not published."""
     published = of_database(samples, "published items")
-    landed = [one.landed for one in samples if one.database]
+    landed = [sample.landed for sample in samples if sample.database]
     return max(
         (files - done for files, (_, done) in zip(landed, published, strict=True)), default=0
     )
 
 
 def max_age_seconds(samples: Sequence[Sample]) -> float:
-    """Return the longest time until all files that had landed at a moment were published."""
+    """Return the longest time until all files that had landed by then were published."""
     longest, published = 0.0, of_database(samples, "published items")
-    for one in samples:
-        later = (at for at, done in published if at >= one.seconds and done >= one.landed)
-        longest = max(longest, next(later, one.seconds) - one.seconds)
+    for sample in samples:
+        later = (at for at, done in published if at >= sample.seconds and done >= sample.landed)
+        longest = max(longest, next(later, sample.seconds) - sample.seconds)
     return longest
 
 
 def report_growth(samples: Sequence[Sample]) -> Iterator[str]:
     """Yield a line for each number of each part, of the database and of the folders."""
-    for part in sorted({key[0] for one in samples for key in one.processes}):
+    for part in sorted({key[0] for sample in samples for key in sample.processes}):
         for name in ("MiB", "files", "threads", "processes"):
             oldest = of_oldest(samples, part, name)
             text = f", of the oldest {growth(oldest)}" if oldest else ""
@@ -211,4 +214,4 @@ def report_growth(samples: Sequence[Sample]) -> Iterator[str]:
     for name in (*_DATABASE, "waiting items"):
         yield f"database, {name}: {growth(of_database(samples, name))}"
     for name in samples[0].folders if samples else ():
-        yield f"{name}: {growth([(one.seconds, one.folders[name]) for one in samples])}"
+        yield f"{name}: {growth([(sample.seconds, sample.folders[name]) for sample in samples])}"

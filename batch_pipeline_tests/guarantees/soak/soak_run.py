@@ -1,4 +1,4 @@
-"""A soak: `dev` starts, works under load while its processes are killed, and comes to rest."""
+"""A soak: `dev` works under load while its processes are killed, and then completes all work."""
 
 import time
 from collections import Counter
@@ -14,12 +14,12 @@ import psycopg
 
 from batch_pipeline_tests.acceptance.live_dev import LiveDev, live_dev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
-from batch_pipeline_tests.guarantees.checker import Kind, Verdict, check
+from batch_pipeline_tests.guarantees.checker import CheckResult, Kind, check
 from batch_pipeline_tests.guarantees.soak.faults import Faults, schedule
 from batch_pipeline_tests.guarantees.soak.load import (
     FEEDS,
     LOADED,
-    TORN,
+    MALFORMED_MARKER,
     Arrivals,
     Backfills,
     Landed,
@@ -31,7 +31,7 @@ from batch_pipeline_tests.guarantees.soak.measurements import (
     report_growth,
 )
 
-_MAX_REST_SECONDS = 900  # a load that failed is tried again after ten minutes
+_MAX_REST_SECONDS = 900  # a failed load is retried after ten minutes
 _STREAMS = [feed.name for feed in FEEDS]
 _LATENCIES = """
 SELECT extract(epoch FROM a.finished_at - i.modified_at)::float
@@ -71,7 +71,7 @@ FROM batch_pipeline.batch b
 JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
 JOIN batch_pipeline.job j ON j.id = b.job_id
 WHERE j.name = %s AND j.kind = 'incremental' AND b.superseded_at IS NULL
-"""  # noqa: S608 - the only thing put in is the text above
+"""  # noqa: S608 - only the text above is inserted
 _ITEMS = "SELECT count(*) FROM batch_pipeline.item WHERE stream = %s"
 _PARTITIONS = "SELECT partition FROM dynamic_partitions WHERE partitions_def_name = %s"
 _MATERIALIZATIONS = """
@@ -97,10 +97,10 @@ WHERE j.name = %s AND j.kind = 'incremental' AND l.status = 'succeeded' AND l.vo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The length of a soak, and the distances of faults, backfills and samples.
+    """The length of a soak, and the intervals of faults, backfills and samples.
 
-    `dev` and its services are killed in that share of the time, runs and Python workers until the
-    end.
+    `dev` and its services are killed in the share `services_until` of the time, runs and Python
+    workers until the end.
     """
 
     load_seconds: float
@@ -113,7 +113,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakResult:
-    """The load and the faults of a soak, and its state at rest."""
+    """The load and the faults of a soak, and the final state."""
 
     pace: Pace
     landed: dict[str, Landed]
@@ -128,11 +128,10 @@ class SoakResult:
     latencies: list[float]
     counts: dict[str, int]
     quarantined: dict[str, int]
-    verdict: Verdict
+    check_result: CheckResult
 
     @property
     def files(self) -> int:
-        """The number of files that have landed."""
         return sum(landed.files for landed in self.landed.values())
 
     def figures(self) -> dict[str, float]:
@@ -144,11 +143,11 @@ class SoakResult:
             "loads": self.counts["loads"],
             "faults": self.faults.done.total(),
             "backfills": self.backfills.launched,
-            "files_waiting_at_most": max_backlog(self.samples),
+            "max_files_waiting": max_backlog(self.samples),
             "seconds_to_drain": self.drained_seconds,
-            "lost": self.verdict.count(Kind.LOST),
-            "twice": self.verdict.count(Kind.TWICE),
-            "unreadable": self.verdict.count(Kind.UNREADABLE),
+            "lost": self.check_result.count(Kind.LOST),
+            "twice": self.check_result.count(Kind.TWICE),
+            "unreadable": self.check_result.count(Kind.UNREADABLE),
             "differences_to_Dagster": len(self.drift),
         }
 
@@ -160,21 +159,21 @@ class SoakResult:
         numbers["bad records"] = sum(feed.bad for feed in feeds)
         numbers["partitions of backfills"] = self.backfills.partitions
         numbers["refused backfills"] = self.backfills.refused
-        numbers["seconds a file waited at most"] = max_age_seconds(self.samples)
+        numbers["max seconds that a file waited"] = max_age_seconds(self.samples)
         numbers["repeated events"] = self.repeated_events
-        numbers["garbage files"] = self.verdict.garbage
+        numbers["garbage files"] = self.check_result.garbage
         yield from (f"{name}: {number:,.1f}" for name, number in numbers.items())
         if len(self.latencies) > 1:
             percentiles = quantiles(self.latencies, n=20)
             yield f"seconds from landed to published, from 5 to 95 %: {percentiles}"
         yield f"killed: {dict(self.faults.done)}, no process to kill: {dict(self.faults.missed)}"
-        yield str(self.verdict)
+        yield str(self.check_result)
         yield from report_growth([*self.samples, self.at_rest])
 
 
 @dataclass(slots=True)
 class _Soak:
-    """Files, faults, backfills and samples beside each other, each at its own pace."""
+    """Lands files, kills processes, launches backfills and takes samples, at intervals."""
 
     dev: LiveDev
     pace: Pace
@@ -212,7 +211,7 @@ class _Soak:
         return Sample.take(self.dev, seconds, self.arrivals.files, LOADED)
 
     def result(self) -> SoakResult:
-        """Wait until nothing is left to do, and compare what there is with what landed."""
+        """Wait until all work is complete, and check the results."""
         dev, landed, began = self.dev, self.arrivals.landed, time.monotonic()
 
         def is_drained() -> bool:
@@ -220,7 +219,7 @@ class _Soak:
                 return not (_unfinished(dev, landed) or _drift(dev))
             return False
 
-        # What is left when the time is over is returned, not raised: the tests name it.
+        # Unfinished work is returned, not raised: the tests report it.
         while not is_drained() and time.monotonic() < began + _MAX_REST_SECONDS:
             time.sleep(1)
         events = [Counter(_materializations(dev, name, "batches")) for name in _STREAMS]
@@ -235,21 +234,21 @@ class _Soak:
             at_rest=self.sample(time.monotonic() - self.began),
             unfinished=_unfinished(dev, landed),
             drift=_drift(dev),
-            repeated_events=sum(count > 1 for one in events for count in one.values()),
+            repeated_events=sum(count > 1 for counts in events for count in counts.values()),
             latencies=[seconds for (seconds,) in dev.query(_LATENCIES)],
             counts={name: _count(dev, rows) for name, rows in _COUNTS.items()},
             quarantined={name: int(dev.query(_QUARANTINED, name)[0][0]) for name in _STREAMS},
-            verdict=check(
+            check_result=check(
                 f"host={socket} user=postgres dbname=postgres",
                 [dev.sandbox.storage(name) for name in _STREAMS],
-                torn=TORN,
+                ignored_marker=MALFORMED_MARKER,
             ),
         )
 
 
 @contextmanager
 def soaked(sandbox: Sandbox, pace: Pace) -> Iterator[SoakResult]:
-    """Soak an empty sandbox; at the end of the context `dev` is stopped."""
+    """Soak an empty sandbox. At the end of the context `dev` is stopped."""
     for feed in FEEDS:
         bad_records = {"max_bad_records": 1_000}
         sandbox.write_stream(feed.name, on_bad_record=bad_records, **feed.attributes)
@@ -282,7 +281,7 @@ def _count(dev: LiveDev, rows: str) -> int:
 
 
 def _unfinished(dev: LiveDev, landed: dict[str, Landed]) -> list[str]:
-    """Return a line for each kind of work that is not done yet."""
+    """Return a line for each kind of unfinished work."""
     lines = []
     for name, feed in landed.items():
         [(items,)] = dev.query(_ITEMS, name)
@@ -317,8 +316,8 @@ def _drift_of_batches(dev: LiveDev, name: str) -> Iterator[str]:
         if shown[key] != newest[key]:
             yield f"{name}: {key} is generation {newest[key]}, Dagster shows {shown[key]}"
     generations = {(row[0], row[1]) for row in dev.query(_GENERATIONS, name)}
-    if invented := {*events} - generations:
-        yield f"{name}: materializations of generations never published: {sorted(invented)}"
+    if unknown := {*events} - generations:
+        yield f"{name}: materializations of generations never published: {sorted(unknown)}"
 
 
 def _materializations(dev: LiveDev, name: str, asset: str) -> list[tuple[Any, Any]]:
