@@ -97,7 +97,7 @@ def _read(database: Database) -> Rows:
             batches = connection.execute(sa.select(batch).order_by(batch.c.first_id)).all()
             states = connection.execute(sa.select(batch_state)).all()
             attempts = connection.execute(sa.select(attempt).order_by(attempt.c.number)).all()
-            marks = connection.execute(sa.select(bookmark).order_by(bookmark.c.first_id)).all()
+            bookmarks = connection.execute(sa.select(bookmark).order_by(bookmark.c.first_id)).all()
             owners = sa.union(sa.select(part_file.c.attempt_id), sa.select(attempt_item.c[0]))
             file_owners = set(connection.execute(owners).scalars())
     return Rows(
@@ -105,7 +105,7 @@ def _read(database: Database) -> Rows:
         batches={row.id: row for row in batches},
         states={row.batch_id: row for row in states},
         attempts=_grouped(attempts, "batch_id"),
-        bookmarks=_grouped(marks, "job_id"),
+        bookmarks=_grouped(bookmarks, "job_id"),
         live=_grouped([row for row in batches if row.superseded_at is None], "job_id"),
         children=_grouped([row for row in batches if row.parent_id is not None], "parent_id"),
         file_owners=file_owners,

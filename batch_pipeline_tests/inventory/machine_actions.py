@@ -17,7 +17,7 @@ from batch_pipeline_tests.inventory.machine_model import Job, Model, ModelAttemp
 from batch_pipeline_tests.inventory.machine_system import EMPTY, STREAM, Worker, Writer
 from batch_pipeline_tests.seeds import LEASE, execute
 
-KINDS = {"all": None, "odd": 1}
+KINDS = {"all": None, "kind_1": 1}
 
 
 class MachineActions(RuleBasedStateMachine):
@@ -94,15 +94,15 @@ class MachineActions(RuleBasedStateMachine):
     def claim_one(self, number: int, model_batch: ModelBatch, ending: str) -> None:
         """Claim a given batch unless it is running."""
         attempts, running = self.workers[number].database.attempts, model_batch.running
-        refused: type[Exception] | None = None
+        expected_error: type[Exception] | None = None
         message = ""
         if model_batch.state is BatchState.SUPERSEDED:
-            refused, message = BatchSupersededError, ""
+            expected_error, message = BatchSupersededError, ""
         elif running is not None and not running.is_lost:
-            refused, message = ConflictError, "is running"
-        if refused is not None:
+            expected_error, message = ConflictError, "is running"
+        if expected_error is not None:
             with (
-                pytest.raises(refused, match=message or None),
+                pytest.raises(expected_error, match=message or None),
                 attempts.claim(model_batch.batch, run_id="", lease=LEASE),
             ):
                 pass

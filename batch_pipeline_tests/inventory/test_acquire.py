@@ -218,7 +218,7 @@ def test_failed_batch_is_retried_after_new_batches(files_job: FilesJob) -> None:
     assert states == [("dead",), ("published",)]
 
 
-def test_batch_of_killed_worker_is_acquired_first(files_job: FilesJob, database_url: str) -> None:
+def test_batch_of_dead_worker_is_acquired_first(files_job: FilesJob, database_url: str) -> None:
     """The killed worker's attempt is fenced."""
     files_job.add(dict.fromkeys(range(1, 11), 10))
     side = "server" if files_job.server_side else "client"

@@ -25,13 +25,12 @@ from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
-    MARIADB,
+    execute as execute_on,
+)
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     item_ids,
     record_statements,
     rows_scanned,
-)
-from batch_pipeline_tests.inventory.meta_tables.user_tables import (
-    execute as execute_on,
 )
 from batch_pipeline_tests.seeds import claimed, execute, insert_batches, planned
 
@@ -178,7 +177,6 @@ def test_silent_dagster_daemon_warns(
     assert mentions_queue is (level == "warn")
 
 
-ENGINES = ["postgres", "sqlite", *(["mariadb"] if MARIADB else [])]
 ROWS = 120_000
 CREATE = (
     "CREATE TABLE kinds (uid bigint NOT NULL PRIMARY KEY, item varchar(20), weight bigint, "
@@ -199,19 +197,12 @@ RARE = {"column": "kind", "operator": "=", "value": "50%'s"}
 SEQUENCE = "(SELECT seq AS n FROM seq_1_to_120000) AS numbers"  # a sequence table of MariaDB
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> sa.Engine:
-    """A user's database of each available kind."""
-    user_engine: sa.Engine = request.getfixturevalue(request.param)
-    return user_engine
-
-
 @pytest.fixture
-def kinds(engine: sa.Engine) -> sa.Engine:
+def kinds(any_engine: sa.Engine) -> sa.Engine:
     """A database with 120,000 items, ids 10 apart, every thousandth of a rare kind."""
-    numbers = SEQUENCE if engine.dialect.name in {"mysql", "mariadb"} else NUMBERS
-    execute_on(engine, CREATE, FILL + numbers)
-    return engine
+    numbers = SEQUENCE if any_engine.dialect.name in {"mysql", "mariadb"} else NUMBERS
+    execute_on(any_engine, CREATE, FILL + numbers)
+    return any_engine
 
 
 def open_filtered(engine: sa.Engine, *conditions: dict[str, Any]) -> ReflectedMetaTable:
@@ -333,22 +324,22 @@ def test_proposed_index_of_partitioned_table_can_be_created(postgres: sa.Engine)
 
 
 @pytest.mark.parametrize("name", ["MiXed", "per%cent", 'quo"te', "quo'te", "x; --", "表" * 20])
-def test_proposed_index_quotes_names(engine: sa.Engine, name: str) -> None:
+def test_proposed_index_quotes_names(any_engine: sa.Engine, name: str) -> None:
     uid = sa.Column(name, sa.BigInteger, primary_key=True, autoincrement=False)
     sql_table = sa.Table(name, sa.MetaData(), uid, sa.Column("item", sa.Text))
-    sql_table.create(engine)
-    with engine.begin() as connection:
+    sql_table.create(any_engine)
+    with any_engine.begin() as connection:
         rows = [{name: n, "item": name if n == 7 else "x"} for n in range(1, 2_001)]
         connection.execute(sa.insert(sql_table), rows)
     columns = MetaColumns(uid=name, item="item", weight=None)
     where = parse_filter([{"column": "item", "operator": "=", "value": name}])
     quoted = '"' + name.replace('"', '""') + '"'
-    table = ReflectedMetaTable.open(engine, quoted, columns, where)
+    table = ReflectedMetaTable.open(any_engine, quoted, columns, where)
     cost = filter_cost(table, None, 2_000)
     assert cost.proposal is not None
-    run_with_driver(engine, cost.proposal)
+    run_with_driver(any_engine, cost.proposal)
     assert filter_cost(table, None, 2_000) == FilterCost(scanned=1, kept=1)
-    sql_table.drop(engine)
+    sql_table.drop(any_engine)
 
 
 def test_sqlite_uses_proposed_index(sqlite: sa.Engine) -> None:

@@ -263,14 +263,14 @@ class InventoryMachine(MachineChecks):
         main_job, worker = model_batch.job.parent or model_batch.job, self.workers[number]
         split: Callable[..., Any] = worker.database.jobs.split
         halves = self.model.halves(model_batch)
-        refused: Any = None
+        expected_error: Any = None
         message = ""
         if model_batch.state is BatchState.SUPERSEDED:
-            refused, message = UnknownBatchError, "has no batch"
+            expected_error, message = UnknownBatchError, "has no batch"
         elif halves is None or model_batch.state in {BatchState.RUNNING, BatchState.PUBLISHED}:
-            refused, message = ConfigurationError, "cannot be split"
-        if refused is not None:
-            with pytest.raises(refused, match=message):
+            expected_error, message = ConfigurationError, "cannot be split"
+        if expected_error is not None:
+            with pytest.raises(expected_error, match=message):
                 split(main_job.name, model_batch.batch.id, worker.table(model_batch.job))
             return
         split(main_job.name, model_batch.batch.id, worker.table(model_batch.job))

@@ -31,7 +31,6 @@ from batch_pipeline_tests.inventory.audit_fixture import (
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
-    MARIADB,
     delete,
     execute,
     insert,
@@ -39,7 +38,6 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 from batch_pipeline_tests.seeds import claimed, query
 from batch_pipeline_tests.seeds import execute as change
 
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
 AUDIT = """
 import sys
 import sqlalchemy as sa
@@ -58,10 +56,10 @@ def feed(database: Database, files: ReflectedMetaTable) -> Feed:
     return consume_even_ids(Feed(database, files))
 
 
-@pytest.fixture(params=TABLES)
-def any_feed(request: pytest.FixtureRequest, database: Database) -> Feed:
+@pytest.fixture
+def any_feed(database: Database, any_table: ReflectedMetaTable) -> Feed:
     """The same in each available database."""
-    return consume_even_ids(Feed(database, request.getfixturevalue(request.param)))
+    return consume_even_ids(Feed(database, any_table))
 
 
 @pytest.mark.guarantee("G8")

@@ -28,26 +28,18 @@ from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
-    MARIADB,
     cut_all,
     delete,
     execute,
     insert,
+    new_role,
     record_statements,
     rows_scanned,
 )
 from batch_pipeline_tests.proofs import Figures
 
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
 UNLIMITED = Limits(max_weight=MAX_ID, max_count=2**70)
 HUGE = 2**61
-
-
-@pytest.fixture(params=TABLES)
-def any_table(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """An empty meta table in each available database."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    return table
 
 
 def rows_strategy(largest: int) -> st.SearchStrategy[list[tuple[int, int, str]]]:
@@ -312,10 +304,17 @@ def test_role_without_temp_privilege_streams_rows(
 ) -> None:
     """The cuts are the same."""
     insert(files, dict.fromkeys(range(1, 26), 1))
-    with reader_without_temp(postgres) as engine:
+    database = postgres.url.database
+    with new_role(
+        postgres,
+        "reader_without_temp",
+        "GRANT SELECT ON ops.files TO reader_without_temp",
+        f'REVOKE TEMP ON DATABASE "{database}" FROM PUBLIC',
+    ) as engine:
         table = ReflectedMetaTable.open(engine, "ops.files", FILES)
         assert item_counts(table) == [10, 10, 5]
         assert not is_cut_in_server(table)
+    execute(postgres, f'GRANT TEMP ON DATABASE "{database}" TO PUBLIC')
     assert is_cut_in_server(files)
 
 
@@ -365,29 +364,6 @@ def engine_with(engine: sa.Engine, url: Mapping[str, Any], **arguments: str) -> 
     other = sa.create_engine(engine.url.set(**url), connect_args=arguments)
     yield other
     other.dispose()
-
-
-@contextmanager
-def reader_without_temp(postgres: sa.Engine) -> Iterator[sa.Engine]:
-    """Connect as a role that may read `ops.files` but not create temporary objects."""
-    role, name = "reader_without_temp", postgres.url.database
-    execute(
-        postgres,
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT USAGE ON SCHEMA ops TO {role}",
-        f"GRANT SELECT ON ops.files TO {role}",
-        f'REVOKE TEMP ON DATABASE "{name}" FROM PUBLIC',
-    )
-    try:
-        with engine_with(postgres, {"username": role}) as engine:
-            yield engine
-    finally:
-        execute(
-            postgres,
-            f'GRANT TEMP ON DATABASE "{name}" TO PUBLIC',
-            f"DROP OWNED BY {role}",
-            f"DROP ROLE {role}",
-        )
 
 
 ROWS = 100_000  # of FILL

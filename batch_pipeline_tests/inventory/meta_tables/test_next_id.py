@@ -14,12 +14,11 @@ from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE, acquire
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
-    MARIADB,
     execute,
     insert,
+    new_role,
 )
 
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
 RESTART = {
     "postgresql": ["TRUNCATE ops.files RESTART IDENTITY"],
     "sqlite": ["DELETE FROM files", "DELETE FROM sqlite_sequence"],
@@ -34,12 +33,11 @@ RECREATE = {
 }
 
 
-@pytest.fixture(params=TABLES)
-def table_with_5_rows(request: pytest.FixtureRequest) -> ReflectedMetaTable:
+@pytest.fixture
+def table_with_5_rows(any_table: ReflectedMetaTable) -> ReflectedMetaTable:
     """A meta table with ids 1 to 5 in each available database."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    add(table, 5)
-    return table
+    add(any_table, 5)
+    return any_table
 
 
 @pytest.fixture
@@ -133,23 +131,13 @@ def test_unreadable_sequence_warns(
     files: ReflectedMetaTable, warnings: pytest.LogCaptureFixture
 ) -> None:
     """The warning names the missing grant; with the grant the restart is detected."""
-    engine, role = files.engine, "sequence_reader"
-    execute(
-        engine,
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT USAGE ON SCHEMA ops TO {role}",
-        f"GRANT SELECT ON ops.files TO {role}",
-    )
-    reader = sa.create_engine(engine.url.set(username=role))
-    try:
+    grant = "GRANT SELECT ON {} TO sequence_reader"
+    with new_role(files.engine, "sequence_reader", grant.format("ops.files")) as reader:
         table = ReflectedMetaTable.open(reader, "ops.files", FILES)
         assert restart_next_id(table, "of a reader") is None
         assert "ops.files_id_seq may not be read: grant SELECT" in warnings.text
-        execute(engine, f"GRANT SELECT ON SEQUENCE ops.files_id_seq TO {role}")
+        execute(files.engine, grant.format("SEQUENCE ops.files_id_seq"))
         assert restart_next_id(table, "of a reader") == 1
-    finally:
-        reader.dispose()
-        execute(engine, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 def test_sequence_not_owned_by_table_is_checked(postgres: sa.Engine) -> None:

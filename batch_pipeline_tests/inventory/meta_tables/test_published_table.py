@@ -187,16 +187,16 @@ def test_concurrent_publish_and_acquire_delivers_each_batch_once(
         return done
 
     def downstream() -> list[Any]:
-        got: list[Any] = []
-        while len(got) < 80:
+        items: list[Any] = []
+        while len(items) < 80:
             batch = read("down", "up", batch_count=3)
             if batch is None:
                 if has_published_all(meta_table, "up") and is_fully_planned(meta_table):
                     break
                 continue
-            got += batch.items
+            items += batch.items
             batch.succeeded()
-        return got
+        return items
 
     results = together(*[upstream] * 8, *[downstream] * 2)
     assert not [result for result in results if isinstance(result, Exception)]

@@ -37,6 +37,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     insert,
     item_ids,
     meta_engine,
+    new_role,
 )
 
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
@@ -61,17 +62,6 @@ ODD_NAMES = [
     "ünï",
     "表",
 ]
-
-
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
-ENGINES = ["postgres", "sqlite", *(["mariadb"] if MARIADB else [])]
-
-
-@pytest.fixture(params=TABLES)
-def any_table(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """An empty meta table in each available database."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    return table
 
 
 def ids(first_id: int, last_id: int) -> IdRange:
@@ -111,26 +101,26 @@ def test_any_case_of_sqlite_name_gives_one_canonical_name(sqlite: sa.Engine, nam
         assert ReflectedMetaTable.open(sqlite, name, FILES).canonical_name == "main.files"
 
 
-@pytest.mark.parametrize("odd", ODD_NAMES)
+@pytest.mark.parametrize("name", ODD_NAMES)
 def test_names_and_values_that_look_like_sql_are_not_executed(
-    any_table: ReflectedMetaTable, odd: str
+    any_table: ReflectedMetaTable, name: str
 ) -> None:
-    quoted_in_schema = f'{any_table.table.schema}."' + odd.replace('"', '""') + '"'
+    quoted_in_schema = f'{any_table.table.schema}."' + name.replace('"', '""') + '"'
     table = sa.Table(
-        odd,
+        name,
         sa.MetaData(),
-        sa.Column(odd, sa.BigInteger, primary_key=True),
-        sa.Column(f"{odd}2", sa.String(100)),
-        sa.Column(f"{odd}3", sa.BigInteger),
+        sa.Column(name, sa.BigInteger, primary_key=True),
+        sa.Column(f"{name}2", sa.String(100)),
+        sa.Column(f"{name}3", sa.BigInteger),
         schema=any_table.table.schema,
     )
     table.create(any_table.engine)
-    columns = MetaColumns(uid=odd, item=f"{odd}2", weight=f"{odd}3")
-    where = parse_filter([{"column": f"{odd}2", "operator": "!=", "value": odd}])
+    columns = MetaColumns(uid=name, item=f"{name}2", weight=f"{name}3")
+    where = parse_filter([{"column": f"{name}2", "operator": "!=", "value": name}])
     opened = ReflectedMetaTable.open(any_table.engine, quoted_in_schema, columns, where)
     insert(opened, {7: 3})
     with any_table.engine.begin() as connection:
-        connection.execute(sa.insert(table).values({odd: 8, f"{odd}2": odd, f"{odd}3": 5}))
+        connection.execute(sa.insert(table).values({name: 8, f"{name}2": name, f"{name}3": 5}))
     assert opened.next_cut(None, 9, limits()) == a_cut(7, 9, 3, 1, closed=False)
     assert opened.items(ALL_IDS) == [MetaItem(id=7, item="file-7", weight=3)]
     assert opened.facts(ALL_IDS).count == 1
@@ -244,20 +234,14 @@ def test_partitioned_table_with_composite_key_is_accepted_with_note(postgres: sa
 def test_missing_select_privilege_names_grant(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
-    role = "reader_of_nothing"
-    execute(postgres, f"CREATE ROLE {role} LOGIN", f"GRANT USAGE ON SCHEMA ops TO {role}")
-    engine = sa.create_engine(postgres.url.set(username=role))
-    try:
+    with new_role(postgres, "column_reader") as engine:
         with pytest.raises(MetaTableError, match="Grant SELECT"):
             ReflectedMetaTable.open(engine, "ops.files", FILES)
-        execute(postgres, f"GRANT SELECT (id, file_location) ON ops.files TO {role}")
-        unweighed = MetaColumns(uid="id", item="file_location", weight=None)
-        assert ReflectedMetaTable.open(engine, "ops.files", unweighed).highest_id() is None
+        execute(postgres, "GRANT SELECT (id, file_location) ON ops.files TO column_reader")
+        without_weight = MetaColumns(uid="id", item="file_location", weight=None)
+        assert ReflectedMetaTable.open(engine, "ops.files", without_weight).highest_id() is None
         with pytest.raises(MetaTableError, match="cannot be read"):
             ReflectedMetaTable.open(engine, "ops.files", FILES)
-    finally:
-        engine.dispose()
-        execute(postgres, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(
@@ -391,8 +375,8 @@ def test_non_integer_sqlite_weight_is_rejected(
 def test_items_are_ordered_by_id_after_update(files: ReflectedMetaTable) -> None:
     insert(files, {number: number for number in range(1, 8)})
     execute(files.engine, "UPDATE ops.files SET file_location = 'new' WHERE id <= 3")
-    found = files.items(ids(2, 5))
-    assert [(item.id, item.item) for item in found] == [
+    items = files.items(ids(2, 5))
+    assert [(item.id, item.item) for item in items] == [
         (2, "new"),
         (3, "new"),
         (4, "file-4"),
@@ -457,21 +441,19 @@ def test_fingerprint_detects_replaced_rows(
         ({"column": "day", "operator": "<", "value": "2026-03-02"}, [1]),
     ],
 )
-@pytest.mark.parametrize("fixture", ENGINES)
 def test_filter_selects_matching_rows(
-    request: pytest.FixtureRequest, fixture: str, condition: dict[str, Any], expected_ids: list[int]
+    any_engine: sa.Engine, condition: dict[str, Any], expected_ids: list[int]
 ) -> None:
-    engine: sa.Engine = request.getfixturevalue(fixture)
     execute(
-        engine,
+        any_engine,
         "CREATE TABLE kinds (uid integer NOT NULL PRIMARY KEY, item varchar(10), weight integer, "
         "kind varchar(10), small smallint, ready boolean, price numeric(10, 2), "
         "arrived timestamp, day date)",
     )
-    opened = ReflectedMetaTable.open(engine, "kinds", where=parse_filter([condition]))
+    opened = ReflectedMetaTable.open(any_engine, "kinds", where=parse_filter([condition]))
     for number, kind in ((1, "a"), (2, "b"), (3, None)):
         execute(
-            engine,
+            any_engine,
             "INSERT INTO kinds VALUES (:n, 'f', 1, :kind, :n, :ready, :n, :arrived, :day)",
             n=number,
             kind=kind,
@@ -514,17 +496,17 @@ def test_lowest_and_highest_id_ignore_filter(any_table: ReflectedMetaTable) -> N
 # Long value lists and missing databases
 
 
-@pytest.mark.parametrize("name", ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])])
 @pytest.mark.parametrize("column", ["id", "file_location", "imported"])
 def test_filter_with_70000_values_selects_matching_rows(
-    request: pytest.FixtureRequest, name: str, column: str
+    any_table: ReflectedMetaTable, column: str
 ) -> None:
-    table: ReflectedMetaTable = request.getfixturevalue(name)
-    insert(table, {1: 10, 2: 10, 80_000: 10})
+    insert(any_table, {1: 10, 2: 10, 80_000: 10})
     early, late = datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2001, 1, 1, tzinfo=UTC)
-    with table.engine.begin() as connection:
-        for imported, condition in ((early, table.uid < 3), (late, table.uid > 3)):
-            connection.execute(sa.update(table.table).where(condition).values(imported=imported))
+    with any_table.engine.begin() as connection:
+        for imported, condition in ((early, any_table.uid < 3), (late, any_table.uid > 3)):
+            connection.execute(
+                sa.update(any_table.table).where(condition).values(imported=imported)
+            )
     start = datetime(2000, 1, 1, tzinfo=UTC)
     values: dict[str, list[int] | list[str]] = {
         "id": list(range(1, 70_001)),
@@ -534,7 +516,7 @@ def test_filter_with_70000_values_selects_matching_rows(
     everything = IdRange(first_id=1, last_id=80_000)
     for operator, expected_ids in ((Operator.IN, [1, 2]), (Operator.NOT_IN, [80_000])):
         where = Condition(column, operator, tuple(values[column]))
-        long = ReflectedMetaTable.open(table.engine, table.canonical_name, FILES, where)
+        long = ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, where)
         assert item_ids(long, everything) == expected_ids
         cut = long.next_cut(0, 80_000, limits())
         assert cut is not None
@@ -543,10 +525,10 @@ def test_filter_with_70000_values_selects_matching_rows(
 
 def test_too_many_parameters_raise_invalid_value(postgres: sa.Engine) -> None:
     values = tuple(range(70_000))
-    marks = ", ".join("%s" for _ in values)
+    placeholders = ", ".join("%s" for _ in values)
     too_many = pytest.raises(InvalidValueError, match="fewer or shorter values")
     with too_many, read_transaction(postgres) as connection:
-        connection.exec_driver_sql(f"VALUES ({marks})", values)
+        connection.exec_driver_sql(f"VALUES ({placeholders})", values)
 
 
 @pytest.mark.parametrize("server", ["server_url", *(["mariadb_url"] if MARIADB else [])])

@@ -163,8 +163,8 @@ def test_register_keeps_64_bit_size(database: Database) -> None:
 
 def test_items_of_batch_are_those_of_its_range_in_id_order(database: Database) -> None:
     register(database, 5)
-    found = database.meta_table("orders").items(batch(2, 4))
-    assert [item.id for item in found] == [2, 3, 4]
+    items = database.meta_table("orders").items(batch(2, 4))
+    assert [item.id for item in items] == [2, 3, 4]
 
 
 def test_find_by_id_location_or_name(database: Database) -> None:

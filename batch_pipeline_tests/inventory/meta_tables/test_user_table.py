@@ -57,8 +57,8 @@ class UserTableFixture:
         table = self.table.table_source.table
         for uid in ids:
             row = {"id": uid, "file_location": f"/landing/{uid}.csv", "size_in_bytes": 10} | values
-            columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-            execute(self.engine, f"INSERT INTO {table} ({columns}) VALUES ({marks})", **row)  # noqa: S608 - names of this test
+            columns, placeholders = ", ".join(row), ", ".join(f":{name}" for name in row)
+            execute(self.engine, f"INSERT INTO {table} ({columns}) VALUES ({placeholders})", **row)  # noqa: S608 - names of this test
 
     def execute(self, statement: str) -> None:
         """Run a statement in the user's database; `files` stands for the table."""

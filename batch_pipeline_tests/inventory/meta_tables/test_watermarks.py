@@ -24,9 +24,9 @@ from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
-    MARIADB,
     execute,
     insert,
+    new_role,
 )
 
 INSERT = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('f', 1)"
@@ -240,15 +240,9 @@ def test_locks_do_not_block_writers(
 
 def test_locks_need_only_select_privilege(files: ReflectedMetaTable) -> None:
     """The holder's session is named too, without its age."""
-    engine, role = files.engine, "watermark_reader"
-    execute(
-        engine,
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT USAGE ON SCHEMA ops TO {role}",
-        f"GRANT SELECT ON ops.files TO {role}",
-    )
-    reader = sa.create_engine(engine.url.set(username=role))
-    try:
+    engine = files.engine
+    grant = "GRANT SELECT ON ops.files TO watermark_reader"
+    with new_role(engine, "watermark_reader", grant) as reader:
         watermark = choose_watermark(ReflectedMetaTable.open(reader, "ops.files", FILES)).watermark
         with open_transaction(engine, INSERT):
             execute(engine, INSERT)
@@ -256,9 +250,6 @@ def test_locks_need_only_select_privilege(files: ReflectedMetaTable) -> None:
             assert reading.value is None
             assert [holder.age_seconds for holder in reading.held_by] == [None]
         assert watermark.read().value == 2
-    finally:
-        reader.dispose()
-        execute(engine, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 def test_locks_share_candidates_through_store(
@@ -393,13 +384,6 @@ def test_sqlite_without_autoincrement_warns(sqlite: sa.Engine) -> None:
 # Settle
 
 
-@pytest.fixture(params=["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])])
-def table(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """A table with time-based watermarks, in each available database."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    return table
-
-
 def insert_aged(table: ReflectedMetaTable, uid: int, minutes: int | None) -> None:
     """Insert a row of an age in minutes, or without a time."""
     age = {
@@ -428,27 +412,27 @@ def insert_aged(table: ReflectedMetaTable, uid: int, minutes: int | None) -> Non
     ],
 )
 def test_settle_stops_below_first_young_row(
-    table: ReflectedMetaTable, ages: dict[int, int | None], watermark: int | None
+    any_table: ReflectedMetaTable, ages: dict[int, int | None], watermark: int | None
 ) -> None:
     """It returns the last old id, because rows may still appear in the gap above it."""
     for uid, minutes in ages.items():
-        insert_aged(table, uid, minutes)
-    choice = choose_watermark(table, Strategy.SETTLE, settle_by=BY_IMPORT)
+        insert_aged(any_table, uid, minutes)
+    choice = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT)
     reading = choice.watermark.read()
     assert (reading.value, reading.strategy) == (watermark, Strategy.SETTLE)
 
 
-def test_settle_keeps_its_watermark(table: ReflectedMetaTable) -> None:
+def test_settle_keeps_its_watermark(any_table: ReflectedMetaTable) -> None:
     """The watermark only falls if the ids do."""
-    watermark = choose_watermark(table, Strategy.SETTLE, settle_by=BY_IMPORT).watermark
-    insert_aged(table, 5, 60)
+    watermark = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT).watermark
+    insert_aged(any_table, 5, 60)
     assert watermark.read().value == 5
-    insert_aged(table, 6, 1)
+    insert_aged(any_table, 6, 1)
     assert watermark.read().value == 5
-    insert_aged(table, 3, 1)
+    insert_aged(any_table, 3, 1)
     assert watermark.read().value == 5
-    with table.engine.begin() as connection:
-        connection.execute(sa.delete(table.table).where(table.uid > 3))
+    with any_table.engine.begin() as connection:
+        connection.execute(sa.delete(any_table.table).where(any_table.uid > 3))
     assert watermark.read().value is None
 
 

@@ -78,6 +78,19 @@ def cut_all(
 
 
 @contextmanager
+def new_role(engine: sa.Engine, role: str, *statements: str) -> Iterator[sa.Engine]:
+    """Create a Postgres role for the block, run statements, and connect as the role."""
+    execute(engine, f"CREATE ROLE {role} LOGIN", f"GRANT USAGE ON SCHEMA ops TO {role}")
+    execute(engine, *statements)
+    connected = sa.create_engine(engine.url.set(username=role))
+    try:
+        yield connected
+    finally:
+        connected.dispose()
+        execute(engine, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@contextmanager
 def record_statements(engine: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
     """Record every executed statement with its parameters."""
     statements: list[tuple[str, Any]] = []
