@@ -19,7 +19,13 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE
-from batch_pipeline_tests.inventory.logins import Logins, copied, logins_to, make_logins, name_of
+from batch_pipeline_tests.inventory.logins import (
+    Logins,
+    copied_database,
+    database_name,
+    logins_to,
+    make_logins,
+)
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
@@ -238,15 +244,15 @@ def mariadb_files(mariadb: sa.Engine) -> ReflectedMetaTable:
 @pytest.fixture(scope="session")
 def granted_template(server_url: str, template: str) -> Iterator[str]:
     """Name of a migrated database with privileges for the group roles."""
-    with copied(server_url, template) as url:
+    with copied_database(server_url, template) as url:
         make_logins(url)
-        yield name_of(url)
+        yield database_name(url)
 
 
 @pytest.fixture
 def granted_url(server_url: str, granted_template: str) -> Iterator[str]:
     """URL of a fresh inventory with privileges for the group roles."""
-    with copied(server_url, granted_template) as url:
+    with copied_database(server_url, granted_template) as url:
         yield url
 
 

@@ -12,7 +12,7 @@ from batch_pipeline import acquire_batch, audit_job, client
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline_tests.acceptance.pybatchintory_user import Orders, asked, python_of, work
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.logins import copied
+from batch_pipeline_tests.inventory.logins import copied_database
 
 PAGE = (Path(batch_pipeline.__file__).parent / "docs/how_to/move_from_pybatchintory.md").read_text(
     "utf-8"
@@ -46,7 +46,7 @@ COLUMNS = {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
 def url(server_url: str, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """URL of a database with a filled inventory of pybatchintory and an empty one of ours."""
     python = python_of(request.config.cache.mkdir("pybatchintory"))
-    with copied(server_url, template) as url:
+    with copied_database(server_url, template) as url:
         with psycopg.connect(url) as connection:
             connection.execute(CREATE)
         work(python, url, HISTORY)

@@ -16,7 +16,7 @@ from batch_pipeline_tests.acceptance.console_page import PROJECT, Changed, Typed
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.acceptance.shop import Shop, Situation
-from batch_pipeline_tests.inventory.logins import copied
+from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.object_store import ObjectStore
 
 pytestmark = pytest.mark.long
@@ -110,7 +110,7 @@ def shop(
             patch.setenv(name, value)
         s3_client.forget()
         stack.callback(s3_client.forget)
-        url = stack.enter_context(copied(server_url, template))
+        url = stack.enter_context(copied_database(server_url, template))
         spark = stack.enter_context(SparkConnectServer(shared_sandbox.home))
         sandbox = shared_sandbox.with_variables(
             BATCH_PIPELINE_INVENTORY_CONN=url,

@@ -35,8 +35,8 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
     execute,
     meta_engine,
-    recorded,
-    rows_touched,
+    record_statements,
+    rows_scanned,
 )
 
 SIZES = (10_000, 1_000_000, 10_000_000)
@@ -183,7 +183,7 @@ def _costs(engine: sa.Engine, *calls: Callable[[], None]) -> list[Cost]:
     """Record the one statement of each call, then explain them in turn and return their costs."""
     recordings = []
     for call in calls:
-        with recorded(engine) as statements:
+        with record_statements(engine) as statements:
             call()
         recordings.append(statements)
     milliseconds: list[list[float]] = [[] for _ in calls]
@@ -194,7 +194,7 @@ def _costs(engine: sa.Engine, *calls: Callable[[], None]) -> list[Cost]:
                 (plan,) = connection.exec_driver_sql(explain, parameters).scalar_one()
                 times.append(plan["Planning Time"] + plan["Execution Time"])
     return [
-        Cost(milliseconds=statistics.median(times), rows=rows_touched(engine, statements))
+        Cost(milliseconds=statistics.median(times), rows=rows_scanned(engine, statements))
         for times, statements in zip(milliseconds, recordings, strict=True)
     ]
 

@@ -21,7 +21,7 @@ from batch_pipeline_tests.client.client_tables import (
     delivered_ids,
     fill_evenly,
 )
-from batch_pipeline_tests.inventory.connection_cuts import Cutter, cutting
+from batch_pipeline_tests.inventory.connection_cuts import ConnectionCutter, cutting_connections
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import statuses
@@ -37,7 +37,7 @@ def cutter(
     database_url: str,
     empty_database_url: str,
     tmp_path: Path,
-) -> Iterator[Cutter]:
+) -> Iterator[ConnectionCutter]:
     """A library whose meta table lives with the inventory, or in a database of its own."""
     meta_url = database_url if request.param == "one database" else empty_database_url
     with meta_engine(meta_url) as engine:
@@ -46,7 +46,7 @@ def cutter(
     client.configure(
         settings={"inventory_conn": database_url, "meta_conn": meta_url, "home": tmp_path}
     )
-    with cutting(database) as cutter:
+    with cutting_connections(database) as cutter:
         yield cutter
     client.close()
 
@@ -61,7 +61,7 @@ def _drain() -> None:
         _read_and_release(batch)
 
 
-def _with_a_cut(cutter: Cutter, point: int, call: Callable[[], None]) -> bool:
+def _with_a_cut(cutter: ConnectionCutter, point: int, call: Callable[[], None]) -> bool:
     """Call once with a cut, and again if that was too much; tell whether there was one."""
     cutter.arm(point)
     try:
@@ -74,7 +74,7 @@ def _with_a_cut(cutter: Cutter, point: int, call: Callable[[], None]) -> bool:
 
 
 def test_acquiring_survives_a_cut_at_every_statement(
-    cutter: Cutter, database: Database, figures: Figures
+    cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """Expect a retryable error or none, the next call to work, and every id exactly once."""
     held: list[Batch] = []
@@ -96,7 +96,7 @@ def test_acquiring_survives_a_cut_at_every_statement(
 
 
 def test_acquiring_first_survives_cuts_while_it_opens(
-    cutter: Cutter, database: Database, database_url: str
+    cutter: ConnectionCutter, database: Database, database_url: str
 ) -> None:
     """Expect the same of a new configuration: checks, reflection, the choice of the ceiling."""
     settings = SESSIONS.current().settings
@@ -115,7 +115,7 @@ def test_acquiring_first_survives_cuts_while_it_opens(
 
 
 def test_reading_items_survives_a_cut_at_every_statement(
-    cutter: Cutter, database: Database, figures: Figures
+    cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """Expect the items at the second call at the latest, of the same batch."""
     for point in count(1):
@@ -135,7 +135,7 @@ def test_reading_items_survives_a_cut_at_every_statement(
 
 
 def test_succeeding_survives_a_cut_at_every_statement(
-    cutter: Cutter, database: Database, figures: Figures
+    cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """Expect the release to count once, whether its first commit was lost or not."""
     for point in count(1):
@@ -152,7 +152,7 @@ def test_succeeding_survives_a_cut_at_every_statement(
 
 
 def test_failing_survives_a_cut_at_every_statement(
-    cutter: Cutter, database: Database, figures: Figures
+    cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """Expect the batch to have failed once, and to be delivered by a later attempt."""
     for point in count(1):
@@ -168,7 +168,7 @@ def test_failing_survives_a_cut_at_every_statement(
 
 
 def test_sessions_that_are_ended_while_idle_are_replaced(
-    cutter: Cutter, database: Database
+    cutter: ConnectionCutter, database: Database
 ) -> None:
     """Expect calls after the server ended all sessions to work at once, without an error."""
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_sessions_that_are_ended_while_idle_are_replaced(
 
 @pytest.mark.guarantee("G11")
 def test_acquisition_whose_reply_is_lost_is_handed_out_again(
-    cutter: Cutter, database: Database, monkeypatch: pytest.MonkeyPatch
+    cutter: ConnectionCutter, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Expect an attempt that was written but never heard of to be free at once."""
     for _ in range(2):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from batch_pipeline_tests.conformance.published_home import PublishedHome, published_home
-from batch_pipeline_tests.inventory.logins import copied
+from batch_pipeline_tests.inventory.logins import copied_database
 
 
 @pytest.fixture(scope="session")
@@ -14,5 +14,5 @@ def home(
 ) -> Iterator[PublishedHome]:
     """A home with published batches, which tests only read."""
     folder = tmp_path_factory.mktemp("home")
-    with copied(server_url, template) as url, published_home(folder, url) as made:
+    with copied_database(server_url, template) as url, published_home(folder, url) as made:
         yield made

@@ -12,7 +12,7 @@ from batch_pipeline.defs.partition_sync import (
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges
-from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded
+from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
 from batch_pipeline_tests.seeds import claimed, execute, publish
 
 SENSOR = "orders_new_files"
@@ -126,7 +126,7 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
         scene.instance.report_runless_asset_event(event)
     publish(scene.database, scene.batches.find(scene.database, keys[500]))
     heard = PartitionSync(in_ticks=True)
-    with recorded(scene.pipeline.database.engine) as statements:
+    with record_statements(scene.pipeline.database.engine) as statements:
         known = heard.diff(scene.pipeline, scene.stream, scene.batches, scene.instance)
     assert [_generation(one) for one in known.unseen] == [(keys[500], 3)]
     newest = "ORDER BY batch_pipeline.attempt.generation DESC"

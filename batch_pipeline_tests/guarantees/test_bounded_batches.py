@@ -27,7 +27,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     insert,
     meta_engine,
 )
-from batch_pipeline_tests.inventory.test_acquire import CREATE, LongWay
+from batch_pipeline_tests.inventory.test_acquire import CREATE, ClientSideSource
 from batch_pipeline_tests.proofs import Figures
 
 BAD_WEIGHTS = (None, -1, -(2**62))
@@ -167,7 +167,7 @@ def test_batches_of_random_tables_match_reference(
     figures(tables=tables, batches=batches, too_heavy_items_alone=too_heavy_items, differences=0)
 
 
-@pytest.fixture(params=[MetaSource, LongWay])
+@pytest.fixture(params=[MetaSource, ClientSideSource])
 def feed(request: pytest.FixtureRequest, database: Database, database_url: str) -> Iterator[Feed]:
     """A job on an empty table, acquired from in one round trip and in several."""
     execute(database.engine, CREATE)

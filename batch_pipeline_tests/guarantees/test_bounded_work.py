@@ -14,7 +14,7 @@ from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import meta_engine
-from batch_pipeline_tests.inventory.test_acquire import CREATE, Scene, limited
+from batch_pipeline_tests.inventory.test_acquire import CREATE, FilesJob, weight_limit
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import execute, query
 
@@ -63,9 +63,9 @@ def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> 
     """Acquire and complete some batches, and close the sessions, which then report statistics."""
     database = open_database(url, migrated=None)
     with closing(database), meta_engine(url) as engine:
-        scene = Scene(database, engine, short=short)
+        scene = FilesJob(database, engine, server_side=short)
         for _ in range(calls):
-            attempt = scene.acquire(limited(items))
+            attempt = scene.acquire(weight_limit(items))
             assert attempt is not None
             assert attempt.batch.count == items
             first_id, last_id = attempt.batch.id_range.first_id, attempt.batch.id_range.last_id

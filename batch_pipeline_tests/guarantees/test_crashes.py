@@ -16,10 +16,14 @@ from batch_pipeline_tests.guarantees.crashes.installation import (
     open_installation,
 )
 from batch_pipeline_tests.guarantees.crashes.stalled_workers import StalledWorkers
-from batch_pipeline_tests.inventory.test_failpoints import COVERED_BY, OURS
+from batch_pipeline_tests.inventory.test_failpoints import COVERED_BY, INVENTORY_FAILPOINTS
 from batch_pipeline_tests.proofs import Figures
 
-POINTS = sorted(point for point in {*OURS, *COVERED_BY} if not point.startswith(COVERED_ELSEWHERE))
+POINTS = sorted(
+    point
+    for point in {*INVENTORY_FAILPOINTS, *COVERED_BY}
+    if not point.startswith(COVERED_ELSEWHERE)
+)
 SHORT = (
     "register.before_commit",
     "plan.after_commit",

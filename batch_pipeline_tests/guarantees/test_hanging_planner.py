@@ -21,7 +21,7 @@ from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.concurrency import eventually, python
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.operations_fixture import Stage
+from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
 from batch_pipeline_tests.inventory.test_acquire import ALL, WORKER
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
@@ -36,7 +36,7 @@ database.batches.plan(
 )
 """
 PLANNERS = {
-    "acquiring": (WORKER, ("long", "1"), "acquire.before_commit"),
+    "acquiring": (WORKER, ("client", "1"), "acquire.before_commit"),
     "planning": (PLAN, (), "plan.before_commit"),
 }
 INSERT = "INSERT INTO public.files (id, item, weight) VALUES (%s, 'file', 1)"
@@ -51,13 +51,13 @@ ON_META_TABLE = "SELECT FROM pg_locks WHERE relation = 'public.files'::regclass"
 
 
 @pytest.fixture
-def stage(database: Database, database_url: str) -> Iterator[Stage]:
+def stage(database: Database, database_url: str) -> Iterator[InventoryFixture]:
     """A stream and a user's table, each with rows to plan and a running attempt."""
-    with closing(Stage(open_database(database_url, migrated=None))) as stage:
-        stage.rows(2)
-        stage.acquired(ALL)
-        stage.claimed(stage.planned())
-        stage.rows(3)
+    with closing(InventoryFixture(open_database(database_url, migrated=None))) as stage:
+        stage.insert_rows(2)
+        stage.acquire(ALL)
+        stage.claim(stage.plan_batch())
+        stage.insert_rows(3)
         stage.register()
         yield stage
 
@@ -82,7 +82,7 @@ def stopped(
         yield pid
 
 
-def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
+def write(url: str, stage: InventoryFixture, first_id: int, times: int) -> list[float]:
     """Insert rows and register files; return the seconds of each insert.
 
     There is no other writer, so any wait for a lock is a wait for the planner.
@@ -100,23 +100,23 @@ def write(url: str, stage: Stage, first_id: int, times: int) -> list[float]:
 
 
 @contextmanager
-def other_session(url: str, milliseconds: int) -> Iterator[Stage]:
+def other_session(url: str, milliseconds: int) -> Iterator[InventoryFixture]:
     """Open the inventory again, with a limit on waiting for locks."""
 
     def limit(raw: Any, _record: object) -> None:
         raw.execute(f"SET lock_timeout = '{milliseconds}ms'")
         raw.commit()
 
-    with closing(Stage(open_database(url, migrated=None))) as stage:
+    with closing(InventoryFixture(open_database(url, migrated=None))) as stage:
         sa.event.listen(stage.database.engine, "connect", limit)
         stage.database.engine.dispose()
         yield stage
 
 
-def count_refusals(stage: Stage, name: str, pid: int) -> int:
+def count_refusals(stage: InventoryFixture, name: str, pid: int) -> int:
     """Try to plan while the planner is stopped, and return the number of errors that name it."""
     # The second acquisition of a job runs inside of the server.
-    operations = [stage.planning()] if name == "planning" else [stage.acquired, stage.acquired]
+    operations = [stage.plan_call()] if name == "planning" else [stage.acquire, stage.acquire]
     for operation in operations:
         with pytest.raises(RetryableError, match="Another session holds a lock") as caught:
             operation()
@@ -136,7 +136,7 @@ def p99_milliseconds(seconds: Sequence[float]) -> float:
 def test_hanging_planner_blocks_no_writer_and_is_named_in_errors(
     database: Database,
     database_url: str,
-    stage: Stage,
+    stage: InventoryFixture,
     name: str,
     figures: Figures,
     monkeypatch: pytest.MonkeyPatch,

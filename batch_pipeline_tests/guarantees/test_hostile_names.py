@@ -20,8 +20,8 @@ from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.inputs.hostile import TEXTS, is_text
-from batch_pipeline_tests.inventory.meta_tables.test_user_table import open_scene
-from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, recorded
+from batch_pipeline_tests.inventory.meta_tables.test_user_table import open_user_table
+from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, record_statements
 from batch_pipeline_tests.load.warehouse import Warehouse
 from batch_pipeline_tests.proofs import Figures
 
@@ -68,7 +68,7 @@ def test_filter_values_are_bound(files: ReflectedMetaTable, figures: Figures) ->
     ]
     with files.engine.begin() as connection:
         connection.execute(sa.insert(files.table), rows)
-    with recorded(files.engine) as statements:
+    with record_statements(files.engine) as statements:
         for number, text in enumerate(VALUES):
             condition = {"column": "file_location", "operator": "=", "value": text}
             filtered = replace(files, where=parse_filter([condition]))
@@ -147,7 +147,7 @@ def test_tables_and_columns_with_hostile_names_are_read(
 def test_find_returns_items_with_hostile_locations(
     sqlite: sa.Engine, database: Database, figures: Figures
 ) -> None:
-    scene = open_scene("sqlite", sqlite, database)
+    scene = open_user_table("sqlite", sqlite, database)
     texts = [text for text in VALUES if "/" not in text and not text.isdigit()]
     for number, text in enumerate(texts):
         scene.insert(number, file_location=f"/landing/{text}")

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline_tests.inventory.audit_fixture import Feed, lists
+from batch_pipeline_tests.inventory.audit_fixture import Feed, late_item_ids
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute
 from batch_pipeline_tests.proofs import Figures
@@ -59,7 +59,7 @@ def test_late_rows_are_found_by_next_audit_and_processed_once(
         assert feed.audit().late.count == 0
         late += len(missing)
     check_invariants(database)
-    planned_late = [uid for ids in lists(database) for uid in ids]
+    planned_late = [uid for ids in late_item_ids(database) for uid in ids]
     assert len(planned_late) == len(set(planned_late)) == late > periods
     figures(
         audits=2 * periods,

@@ -16,7 +16,7 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.lost_replies import losing
+from batch_pipeline_tests.inventory.lost_replies import losing_replies
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import claimed, everything, planned
 
@@ -69,7 +69,7 @@ def test_publish_with_lost_reply_can_be_repeated(
     database: Database, database_url: str, figures: Figures
 ) -> None:
     lost = 0
-    with losing(database_url) as (url, replies):
+    with losing_replies(database_url) as (url, replies):
         flaky = open_database(url, migrated=None)
         for point, batch in enumerate(planned(database, 40), 1):
             with claimed(flaky, batch) as attempt:

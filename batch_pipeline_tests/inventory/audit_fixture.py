@@ -1,4 +1,4 @@
-"""A job on a user's meta table for tests of the audit: consumed, audited, consumed again."""
+"""A job on a user's meta table for tests of audits."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,12 +33,12 @@ class Feed:
     source: MetaSource = field(init=False)
 
     def __post_init__(self) -> None:
-        # The highest id, as everybody has it who knows no better.
+        # The highest id, without regard to open transactions.
         choice = choose_watermark(self.table, Strategy.REGISTRAR)
         self.source = MetaSource(table=self.table, choice=choice)
 
-    def wish(self, window: IdRange = ALL_IDS) -> AcquireRequest:
-        """Ask for the next batch."""
+    def request(self, window: IdRange = ALL_IDS) -> AcquireRequest:
+        """Return the request for the next batch."""
         terms = JobTerms(
             name=self.job, meta_table=self.table.canonical_name, where=self.table.where
         )
@@ -50,10 +50,10 @@ class Feed:
 
     def acquire(self, window: IdRange = ALL_IDS) -> Attempt | None:
         """Start an attempt on the next batch."""
-        return self.database.acquisitions.acquire(self.wish(window), self.source)
+        return self.database.acquisitions.acquire(self.request(window), self.source)
 
     def succeed(self, attempt: Attempt) -> list[int]:
-        """End an attempt as done and give the ids of its items."""
+        """Publish an attempt and return the ids of its items."""
         items = read_items(self.database.engine, self.table, attempt.batch)
         seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
         self.database.attempts.succeed(attempt, logging=None, seen=seen)
@@ -62,7 +62,7 @@ class Feed:
         return ids
 
     def drain(self, window: IdRange = ALL_IDS) -> list[list[int]]:
-        """Acquire and end batch after batch; give the ids of each."""
+        """Acquire and publish batches until none is left; return the ids of each."""
         batches = []
         while (attempt := self.acquire(window)) is not None:
             batches.append(self.succeed(attempt))
@@ -73,7 +73,7 @@ class Feed:
         return self.database.late_arrivals.audit(self.job, self.table, **how)
 
     def batch(self, first_id: int) -> Batch:
-        """Find the batch of the job that starts with an id."""
+        """Return the batch of the job that starts at an id."""
         [(batch_id, last_id)] = query(
             self.database,
             "SELECT b.id, b.last_id FROM batch_pipeline.batch b JOIN batch_pipeline.job j "
@@ -85,7 +85,7 @@ class Feed:
 
 
 def row_counts(database: Database) -> list[tuple[Any, ...]]:
-    """Count the rows of what an audit may write."""
+    """Count the rows of the tables that an audit may write."""
     return query(
         database,
         "SELECT (SELECT count(*) FROM batch_pipeline.job), "
@@ -96,8 +96,8 @@ def row_counts(database: Database) -> list[tuple[Any, ...]]:
     )
 
 
-def lists(database: Database) -> list[list[int]]:
-    """Read the lists of all late batches, oldest first."""
+def late_item_ids(database: Database) -> list[list[int]]:
+    """Return the item ids of all late batches, oldest first."""
     rows = query(
         database,
         "SELECT b.item_ids FROM batch_pipeline.batch b JOIN batch_pipeline.job j ON j.id = b.job_id"
@@ -106,8 +106,8 @@ def lists(database: Database) -> list[list[int]]:
     return [list(ids) for (ids,) in rows]
 
 
-def taken_even_ids(feed: Feed) -> Feed:
-    """Fill a table and consume it."""
+def consume_even_ids(feed: Feed) -> Feed:
+    """Fill a table with even ids and consume it."""
     insert(feed.table, dict.fromkeys(range(2, 19, 2), 10))
     assert feed.drain() == [[2, 4, 6], [8, 10, 12], [14, 16, 18]]
     return feed

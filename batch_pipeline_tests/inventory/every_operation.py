@@ -1,7 +1,7 @@
-"""Every operation of the inventory, each ready to be done anew: what tests of faults interrupt.
+"""Every operation of the inventory, for fault-injection tests to interrupt.
 
-An operation is prepared on a stage, which gives the call to interrupt; the same call must be safe
-to repeat. Whatever was left, `finish` does the rest of the work and tells what was published.
+Each function prepares an operation and returns the call to interrupt, which must be safe to repeat.
+`InventoryFixture.finish` then does the remaining work and checks what was published.
 """
 
 import sys
@@ -17,179 +17,185 @@ from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline_tests.factories import limits, stream
-from batch_pipeline_tests.inventory.operations_fixture import Call, Stage
-from batch_pipeline_tests.inventory.test_acquire import ALL, LongWay
+from batch_pipeline_tests.inventory.operations_fixture import Call, InventoryFixture
+from batch_pipeline_tests.inventory.test_acquire import ALL, ClientSideSource
 from batch_pipeline_tests.seeds import LEASE, expire, query
 
 
-def _widening(stage: Stage) -> Call:
-    stage.planned()
-    name = f"column{len(query(stage.database, 'SELECT FROM batch_pipeline.schema_version'))}"
+def _widening(inventory: InventoryFixture) -> Call:
+    inventory.plan_batch()
+    name = f"column{len(query(inventory.database, 'SELECT FROM batch_pipeline.schema_version'))}"
     column = Column(name=name, type=ColumnType.INTEGER)
-    return lambda: stage.database.schemas.widen("orders", [column], text_source=True)
+    return lambda: inventory.database.schemas.widen("orders", [column], text_source=True)
 
 
-def _planning(stage: Stage) -> Call:
-    stage.register()
-    return stage.planning()
+def _planning(inventory: InventoryFixture) -> Call:
+    inventory.register()
+    return inventory.plan_call()
 
 
-def _claiming(stage: Stage) -> Call:
-    one = stage.planned()
+def _claiming(inventory: InventoryFixture) -> Call:
+    batch = inventory.plan_batch()
 
     def call() -> None:
-        with stage.database.attempts.claim(one, run_id="run-1", lease=LEASE):
+        with inventory.database.attempts.claim(batch, run_id="run-1", lease=LEASE):
             pass
 
     return call
 
 
-def _publishing(stage: Stage) -> Call:
-    return partial(stage.publish, stage.claimed(stage.planned()))
+def _publishing(inventory: InventoryFixture) -> Call:
+    return partial(inventory.publish, inventory.claim(inventory.plan_batch()))
 
 
-def _acquiring_long(stage: Stage) -> Call:
-    table = stage.scene.source.table
-    stage.scene.source = LongWay(table=table, choice=stage.scene.source.choice)
-    stage.rows(2)
-    return stage.acquired
+def _acquiring_client_side(inventory: InventoryFixture) -> Call:
+    table = inventory.files_job.source.table
+    inventory.files_job.source = ClientSideSource(
+        table=table, choice=inventory.files_job.source.choice
+    )
+    inventory.insert_rows(2)
+    return inventory.acquire
 
 
-def _acquiring_short(stage: Stage) -> Call:
-    stage.rows(3)
-    stage.acquired()  # from now on, the job is known
-    return stage.acquired
+def _acquiring_server_side(inventory: InventoryFixture) -> Call:
+    inventory.insert_rows(3)
+    inventory.acquire()  # creates the job
+    return inventory.acquire
 
 
-def _acquiring_again(stage: Stage) -> Call:
-    attempt = stage.new(1)
-    stage.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-    stage.database.jobs.retry("job")
-    return stage.acquired
+def _acquiring_again(inventory: InventoryFixture) -> Call:
+    attempt = inventory.acquire_new(1)
+    inventory.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    inventory.database.jobs.retry("job")
+    return inventory.acquire
 
 
-def _acquiring_halves(stage: Stage) -> Call:
-    stage.database.attempts.fail(stage.new(), "no", AttemptStatus.FAILED)
-    return partial(stage.acquired, max_attempts=1, bisect=True)
+def _acquiring_halves(inventory: InventoryFixture) -> Call:
+    inventory.database.attempts.fail(inventory.acquire_new(), "no", AttemptStatus.FAILED)
+    return partial(inventory.acquire, max_attempts=1, bisect=True)
 
 
-def _succeeding(stage: Stage) -> Call:
-    return partial(stage.succeed, stage.new())
+def _succeeding(inventory: InventoryFixture) -> Call:
+    return partial(inventory.succeed, inventory.acquire_new())
 
 
-def _failing(stage: Stage) -> Call:
-    return partial(stage.database.attempts.fail, stage.new(), "no", AttemptStatus.FAILED)
+def _failing(inventory: InventoryFixture) -> Call:
+    return partial(
+        inventory.database.attempts.fail, inventory.acquire_new(), "no", AttemptStatus.FAILED
+    )
 
 
-def _closing_dead(stage: Stage) -> Call:
-    expire(stage.database, stage.claimed(stage.planned()))
-    return partial(stage.database.attempts.close_dead, "orders")
+def _closing_dead(inventory: InventoryFixture) -> Call:
+    expire(inventory.database, inventory.claim(inventory.plan_batch()))
+    return partial(inventory.database.attempts.close_dead, "orders")
 
 
-def _pausing(stage: Stage) -> Call:
-    _start_job(stage)
-    return partial(stage.database.jobs.pause, "job", "inventory")
+def _pausing(inventory: InventoryFixture) -> Call:
+    _start_job(inventory)
+    return partial(inventory.database.jobs.pause, "job", "inventory")
 
 
-def _resuming(stage: Stage) -> Call:
-    _start_job(stage)
-    stage.database.jobs.pause("job", "inventory")
-    return partial(stage.database.jobs.resume, "job")
+def _resuming(inventory: InventoryFixture) -> Call:
+    _start_job(inventory)
+    inventory.database.jobs.pause("job", "inventory")
+    return partial(inventory.database.jobs.resume, "job")
 
 
-def _start_job(stage: Stage) -> None:
+def _start_job(inventory: InventoryFixture) -> None:
     with suppress(UnknownJobError):
-        stage.database.jobs.resume("job")
-    stage.new()
+        inventory.database.jobs.resume("job")
+    inventory.acquire_new()
 
 
-def _cancelling(stage: Stage) -> Call:
-    stage.claimed(stage.planned())
-    stage.planned()
-    return partial(stage.database.jobs.cancel, "orders")
+def _cancelling(inventory: InventoryFixture) -> Call:
+    inventory.claim(inventory.plan_batch())
+    inventory.plan_batch()
+    return partial(inventory.database.jobs.cancel, "orders")
 
 
-def _cancelling_batch(stage: Stage) -> Call:
-    one = stage.planned()
-    return partial(stage.database.jobs.cancel_batch, "orders", one.id)
+def _cancelling_batch(inventory: InventoryFixture) -> Call:
+    batch = inventory.plan_batch()
+    return partial(inventory.database.jobs.cancel_batch, "orders", batch.id)
 
 
-def _retrying(stage: Stage) -> Call:
-    stage.planned()
-    stage.database.jobs.cancel("orders")
-    return partial(stage.database.jobs.retry, "orders")
+def _retrying(inventory: InventoryFixture) -> Call:
+    inventory.plan_batch()
+    inventory.database.jobs.cancel("orders")
+    return partial(inventory.database.jobs.retry, "orders")
 
 
-def _bisecting(stage: Stage) -> Call:
-    one, table = stage.planned(), stage.database.meta_table("orders").reflected()
+def _bisecting(inventory: InventoryFixture) -> Call:
+    batch, table = inventory.plan_batch(), inventory.database.meta_table("orders").reflected()
 
     def call() -> None:
         with suppress(ConfigurationError):  # the first call did it
-            stage.database.jobs.split("orders", one.id, table)
+            inventory.database.jobs.split("orders", batch.id, table)
 
     return call
 
 
-def _backfilling(stage: Stage) -> Call:
-    return _backfill(stage, Selection(ids=IdRange(first_id=1, last_id=2)))
+def _backfilling(inventory: InventoryFixture) -> Call:
+    return _backfill(inventory, Selection(ids=IdRange(first_id=1, last_id=2)))
 
 
-def _backfilling_list(stage: Stage) -> Call:
-    return _backfill(stage, Selection(item_ids=(1, 2)))
+def _backfilling_list(inventory: InventoryFixture) -> Call:
+    return _backfill(inventory, Selection(item_ids=(1, 2)))
 
 
-def _backfill(stage: Stage, selection: Selection) -> Call:
-    if not stage.database.batches.statuses("orders"):
-        stage.planned()
-    name = f"backfill-{len(stage.database.jobs.jobs())}"
+def _backfill(inventory: InventoryFixture, selection: Selection) -> Call:
+    if not inventory.database.batches.statuses("orders"):
+        inventory.plan_batch()
+    name = f"backfill-{len(inventory.database.jobs.jobs())}"
     request = Backfill.of_stream("orders", name, selection, limits(max_count=1))
-    return partial(stage.database.backfills.plan, request, stage.database.meta_table("orders"))
+    return partial(
+        inventory.database.backfills.plan, request, inventory.database.meta_table("orders")
+    )
 
 
-def _auditing(stage: Stage) -> Call:
-    # A job for each: an audit reads again what has late rows, so one job would have ever more.
-    name = f"audited-{len(stage.database.jobs.jobs())}"
-    first_id, last_id = stage.rows(2)
-    attempt = stage.acquired(ALL, IdRange(first_id=first_id, last_id=last_id), name)
+def _auditing(inventory: InventoryFixture) -> Call:
+    # A new job each time: audits re-read batches with late rows, so one job would gain them.
+    name = f"audited-{len(inventory.database.jobs.jobs())}"
+    first_id, last_id = inventory.insert_rows(2)
+    attempt = inventory.acquire(ALL, IdRange(first_id=first_id, last_id=last_id), name)
     assert attempt is not None
-    stage.succeed(attempt)
-    stage.add(first_id + 1)
-    table = stage.scene.source.table
-    return partial(stage.database.late_arrivals.audit, name, table, since=None)
+    inventory.succeed(attempt)
+    inventory.insert_row(first_id + 1)
+    table = inventory.files_job.source.table
+    return partial(inventory.database.late_arrivals.audit, name, table, since=None)
 
 
-def _claiming_load(stage: Stage) -> Call:
-    loads, (target, wanted) = stage.database.loads, _due(stage)
+def _claiming_load(inventory: InventoryFixture) -> Call:
+    loads, (target, loading) = inventory.database.loads, _due_load(inventory)
 
     def call() -> None:
-        with loads.claim("orders", target, wanted, run_id="run-1", lease=LEASE):
+        with loads.claim("orders", target, loading, run_id="run-1", lease=LEASE):
             pass
 
     return call
 
 
-def _recording_load(stage: Stage) -> Call:
-    loads, (target, wanted) = stage.database.loads, _due(stage)
-    with loads.claim("orders", target, wanted, run_id="run-1", lease=LEASE) as claim:
+def _recording_load(inventory: InventoryFixture) -> Call:
+    loads, (target, loading) = inventory.database.loads, _due_load(inventory)
+    with loads.claim("orders", target, loading, run_id="run-1", lease=LEASE) as claim:
         assert claim is not None
     return partial(loads.succeed, claim.load, Loaded(records=5), None)
 
 
-def _due(stage: Stage) -> tuple[str, list[Loading]]:
-    """Publish a batch for a target of its own, which no claim of before holds."""
-    stage.publish(stage.claimed(stage.planned()))
-    (wanted,) = list(stage.database.loads.due(stream(), "any"))[-1:]
-    return f"target-{wanted.publish_number}", [wanted]
+def _due_load(inventory: InventoryFixture) -> tuple[str, list[Loading]]:
+    """Publish a batch for a target of its own, which no earlier claim holds."""
+    inventory.publish(inventory.claim(inventory.plan_batch()))
+    (loading,) = list(inventory.database.loads.due(stream(), "any"))[-1:]
+    return f"target-{loading.publish_number}", [loading]
 
 
-OPERATIONS: dict[str, Callable[[Stage], Call]] = {
-    "register": Stage.registering,
+OPERATIONS: dict[str, Callable[[InventoryFixture], Call]] = {
+    "register": InventoryFixture.register_call,
     "plan": _planning,
     "widen a schema": _widening,
     "claim": _claiming,
     "publish": _publishing,
-    "acquire the short way": _acquiring_short,
-    "acquire the long way": _acquiring_long,
+    "acquire server-side": _acquiring_server_side,
+    "acquire client-side": _acquiring_client_side,
     "acquire again": _acquiring_again,
     "acquire halves": _acquiring_halves,
     "succeed": _succeeding,
@@ -209,8 +215,8 @@ OPERATIONS: dict[str, Callable[[Stage], Call]] = {
 }
 STARTS = {
     "claim",
-    "acquire the short way",
-    "acquire the long way",
+    "acquire server-side",
+    "acquire client-side",
     "acquire again",
     "acquire halves",
     "claim a load",
@@ -218,8 +224,8 @@ STARTS = {
 
 
 def main() -> None:
-    """Do one operation in a process of its own."""
+    """Run one operation in its own process."""
     url, name = sys.argv[1:]
-    stage = Stage(open_database(url, migrated=None))
-    OPERATIONS[name](stage)()
-    stage.close()
+    inventory = InventoryFixture(open_database(url, migrated=None))
+    OPERATIONS[name](inventory)()
+    inventory.close()

@@ -18,35 +18,35 @@ GROUPS = {
     "paul": ("bp_planner",),
     "wanda": ("bp_worker",),
     "rita": ("bp_reader",),
-    "lib": ("bp_planner", "bp_worker"),  # a program that acquires plans as well as works
+    "lib": ("bp_planner", "bp_worker"),  # a program that acquires both plans and works
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """Who may log in to a database with an inventory; each is opened once."""
+    """The logins of a database with an inventory; each is opened once."""
 
     url: str
     _opened: ExitStack
     _databases: dict[str, Database]
 
     def of(self, name: str) -> Database:
-        """The inventory as one login sees it."""
+        """Return the inventory as opened by a login."""
         if name not in self._databases:
-            opened = open_database(url_of(self.url, name), migrated=False)
+            opened = open_database(url_for_login(self.url, name), migrated=False)
             self._databases[name] = self._opened.enter_context(closing(opened))
         return self._databases[name]
 
 
 @contextmanager
 def logins_to(url: str) -> Iterator[Logins]:
-    """Open the inventory at the server's own URL for its logins."""
+    """Open the inventory at a superuser's URL for its logins."""
     with ExitStack() as opened:
         yield Logins(url, opened, {})
 
 
 def make_logins(url: str) -> None:
-    """Grant the groups their rights and make a login of each, all with no search path at all."""
+    """Grant the groups their rights and create a login of each, with an empty search path."""
     with closing(open_database(url, migrated=None)) as database:
         database.migrate()
     run_roles_file(url)
@@ -57,12 +57,12 @@ def make_logins(url: str) -> None:
 
 
 def run_roles_file(url: str, prefix: str = "bp_") -> None:
-    """Run roles.sql, or a copy with another prefix, as the login that the URL names."""
+    """Run roles.sql, or a copy with another prefix, as the login of the URL."""
     run(url, ROLES_FILE.read_text().replace("bp_", prefix))
 
 
 def create_login(url: str, name: str, groups: Sequence[str] = (), *, rights: str = "") -> None:
-    """Make a role that may log in, a member of some groups, with rights of its own."""
+    """Create a login role that is a member of some groups, with rights of its own."""
     create = sql.SQL("CREATE ROLE {} LOGIN " + rights).format(sql.Identifier(name))
     run(url, create)
     for group in groups:
@@ -71,8 +71,8 @@ def create_login(url: str, name: str, groups: Sequence[str] = (), *, rights: str
 
 
 @contextmanager
-def copied(server_url: str, template: str) -> Iterator[str]:
-    """Give the URL of a copy of a database, which is dropped at the end."""
+def copied_database(server_url: str, template: str) -> Iterator[str]:
+    """Copy a database for the block and return the copy's URL."""
     name = f"copy_{uuid4().hex}"
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
     run(server_url, create.format(sql.Identifier(name), sql.Identifier(template)))
@@ -80,17 +80,17 @@ def copied(server_url: str, template: str) -> Iterator[str]:
     run(server_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
-def url_of(url: str, login: str) -> str:
-    """Give the URL of the same database for another login."""
+def url_for_login(url: str, login: str) -> str:
+    """Return the URL of the same database for another login."""
     return url.replace("//postgres@", f"//{login}@")
 
 
-def name_of(url: str) -> str:
-    """Give the name of the database."""
+def database_name(url: str) -> str:
+    """Return the name of the database."""
     return url.split("?", maxsplit=1)[0].rsplit("/", 1)[1]
 
 
 def run(url: str, statement: sql.SQL | sql.Composed | str) -> None:
-    """Run one statement as whom the URL names."""
+    """Run one statement as the login of the URL."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(statement.encode() if isinstance(statement, str) else statement)

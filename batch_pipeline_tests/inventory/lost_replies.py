@@ -1,7 +1,7 @@
-"""A server that answers no more: requests reach the database, the reply is lost on its way back.
+"""A proxy that loses replies: requests reach the database, one reply does not come back.
 
-Stands between client and server on a unix socket of its own. What was asked is done, a COMMIT
-too; only nobody is told.
+It listens on a unix socket of its own. The request is executed, a COMMIT too, but the client does
+not learn of it.
 """
 
 import select
@@ -19,39 +19,39 @@ _BYTES = 65_536
 
 
 class LostReplies:
-    """Counts requests of all connections, and loses the reply to one of them with its connection.
+    """Counts the requests of all connections; drops one connection before its reply.
 
-    A request is what the client sends at one go.
+    A request is what the client sends in one write.
     """
 
     def __init__(self, server: Path, folder: Path) -> None:
         self._server = str(server)
         self._mutex = threading.Lock()
-        self._left = 0
+        self._remaining = 0
         self._closed = False
-        self.points = 0
+        self.requests = 0
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(str(folder / server.name))
         self._listening.listen()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def arm(self, point: int) -> None:
+    def arm(self, request: int) -> None:
         """Lose the reply to the n-th request from now on, counted from 1."""
         with self._mutex:
-            self._left, self.points = point, 0
+            self._remaining, self.requests = request, 0
 
     def disarm(self) -> bool:
-        """Lose nothing any more; tell whether the point was reached."""
+        """Stop losing replies; return whether the request was reached."""
         with self._mutex:
-            has_lost, self._left = self._left <= 0, 0
-        return has_lost
+            was_reached, self._remaining = self._remaining <= 0, 0
+        return was_reached
 
     def close(self) -> None:
-        """Let no one in any more, and wait until all have left."""
+        """Accept no more connections and wait until all have ended."""
         self._closed = True
         with socket.socket(socket.AF_UNIX) as last:
-            last.connect(self._listening.getsockname())  # wakes who waits for the next one
+            last.connect(self._listening.getsockname())  # wakes the accepting thread
         for thread in self._threads:
             thread.join()
         self._listening.close()
@@ -64,38 +64,38 @@ class LostReplies:
                 return
             server = socket.socket(socket.AF_UNIX)
             server.connect(self._server)
-            thread = threading.Thread(target=self._pass_on, args=(client, server))
+            thread = threading.Thread(target=self._forward, args=(client, server))
             self._threads.append(thread)
             thread.start()
 
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
-        loses = False
+    def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        is_cut_off = False
         with client, server, suppress(OSError):
             while True:
-                for one in select.select([client, server], [], [])[0]:
-                    data = one.recv(_BYTES)
-                    if not data or (loses and one is server):
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(_BYTES)
+                    if not data or (is_cut_off and source is server):
                         return
-                    if one is client:
-                        loses = self._count() or loses
-                    (server if one is client else client).sendall(data)
+                    if source is client:
+                        is_cut_off = self._count() or is_cut_off
+                    (server if source is client else client).sendall(data)
 
     def _count(self) -> bool:
         with self._mutex:
-            self.points += 1
-            self._left -= 1
-            return self._left == 0
+            self.requests += 1
+            self._remaining -= 1
+            return self._remaining == 0
 
 
 @contextmanager
-def losing(url: str) -> Iterator[tuple[str, LostReplies]]:
-    """Stand before a server for the length of a block; give the URL to reach it by."""
+def losing_replies(url: str) -> Iterator[tuple[str, LostReplies]]:
+    """Run the proxy for the block; yield the URL to connect to and the proxy."""
     real = sa.make_url(url)
     folder = Path(tempfile.mkdtemp(prefix="bp-"))  # socket paths are short
     host = real.query["host"]
     assert isinstance(host, str)
     replies = LostReplies(Path(host) / f".s.PGSQL.{real.port or 5432}", folder)
-    detour = real.update_query_dict({"host": str(folder)})
-    yield detour.render_as_string(hide_password=False), replies
+    proxied = real.update_query_dict({"host": str(folder)})
+    yield proxied.render_as_string(hide_password=False), replies
     replies.close()
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""What the stateful test compares after each step and in the end."""
+"""Checks of the stateful test after each step and at the end."""
 
 from collections import Counter
 from contextlib import suppress
@@ -12,7 +12,7 @@ from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.machine_actions import KINDS
 from batch_pipeline_tests.inventory.machine_model import ALL_IDS, Job
-from batch_pipeline_tests.inventory.machine_plans import Plans
+from batch_pipeline_tests.inventory.machine_plans import MachinePlans
 from batch_pipeline_tests.inventory.machine_system import STREAM
 from batch_pipeline_tests.seeds import query
 
@@ -35,100 +35,112 @@ SELECT j.name, b.first_id, b.last_id
 """
 
 
-class Checks(Plans):
-    """What must be true after each deed, and when all work is done."""
+class MachineChecks(MachinePlans):
+    """Invariants after each step, and the final check when all work is done."""
 
     @invariant()
-    def agrees(self) -> None:
-        """Expect product and model to say the same, and every promise to hold."""
-        check_invariants(self.watch, max_attempts_changed=True)
+    def model_agrees(self) -> None:
+        """Check that product and model agree and that the inventory's invariants hold."""
+        check_invariants(self.observer, max_attempts_changed=True)
         batches, jobs = self.model.batches.values(), self.model.jobs.values()
-        assert set(query(self.watch, _STATES)) == {
+        assert set(query(self.observer, _STATES)) == {
             (
-                held.batch.id,
-                held.job.name,
-                held.state.value,
-                len(held.tries),
-                held.forgiven,
-                held.generation,
+                model_batch.batch.id,
+                model_batch.job.name,
+                model_batch.state.value,
+                len(model_batch.attempts),
+                model_batch.forgiven,
+                model_batch.generation,
             )
-            for held in batches
+            for model_batch in batches
         }
-        assert set(query(self.watch, _ATTEMPTS)) == {
-            (held.batch.id, one.attempt.number, one.status.value, one.generation)
-            for held in batches
-            for one in held.tries
+        assert set(query(self.observer, _ATTEMPTS)) == {
+            (
+                model_batch.batch.id,
+                attempt.attempt.number,
+                attempt.status.value,
+                attempt.generation,
+            )
+            for model_batch in batches
+            for attempt in model_batch.attempts
         }
-        assert set(query(self.watch, _JOBS)) == {
+        assert set(query(self.observer, _JOBS)) == {
             (job.name, job.paused, job.max_attempts, job.bisect) for job in jobs
         }
-        assert set(query(self.watch, _RUNS)) == {
+        assert set(query(self.observer, _RUNS)) == {
             (job.name, *run) for job in jobs for run in job.covered
         }
 
     @invariant()
-    def loses_nothing(self) -> None:
-        """Expect every row that a job has passed to be in one live batch, or found late."""
-        for job in self.model.roots():
-            late = self.model.lateness(job).fresh
+    def no_row_is_lost(self) -> None:
+        """Check that every row that a job has passed is in one live batch or found late."""
+        for job in self.model.main_jobs():
+            late = self.model.expected_audit(job).late
             for row in self.model.matching(job):
-                homes = self.model.homes(job, row)
-                assert len(homes) <= 1, f"row {row.id} of {job.name} is in {len(homes)} batches"
-                if not homes and job.has_planned(row.id):
-                    assert row.by_hand, f"{job.name} has passed row {row.id}, which no one made up"
+                owners = self.model.owners(job, row)
+                assert len(owners) <= 1, f"row {row.id} of {job.name} is in {len(owners)} batches"
+                if not owners and job.covers(row.id):
+                    assert row.explicit_id, (
+                        f"{job.name} skipped row {row.id}, whose id is from the sequence"
+                    )
                     is_found = row.id in late or self.model.will_be_late(job, row)
                     assert is_found, f"no audit of {job.name} would find row {row.id}"
 
     def finish(self) -> None:
-        """Do all that is left without faults: then every row was published exactly once."""
+        """Do all remaining work without faults; check that each row was published exactly once."""
         for number in range(len(self.writers)):
             self.end_writer(0, commits=number % 2 == 0)
         for number in range(len(self.workers)):
             self.restart_worker(number)
         control = self.workers[0].database.jobs
-        for job in self.model.roots():
+        for job in self.model.main_jobs():
             control.resume(job.name)
             job.paused = False
             control.retry(job.name, states=[BatchState.CANCELLED])
-            for held in self.model.live(job):
-                if held.state is BatchState.CANCELLED:
-                    held.forgive()
-        names = {*KINDS, *(job.name for job in self.model.roots() if not job.is_stream)}
+            for model_batch in self.model.live(job):
+                if model_batch.state is BatchState.CANCELLED:
+                    model_batch.forgive()
+        names = {*KINDS, *(job.name for job in self.model.main_jobs() if not job.is_stream)}
         limits, is_left = Limits(max_weight=30, max_count=4), True
         while is_left:
             for name in names:
                 self._drain(self.job(name), limits)
-            is_left = any(self.audit_job(1, job, limits) for job in self.model.roots())
+            is_left = any(self.audit_job(1, job, limits) for job in self.model.main_jobs())
         self._publish_stream(limits)
-        self.agrees()
-        for job in self.model.roots():
+        self.model_agrees()
+        for job in self.model.main_jobs():
             self._check_published_once(job)
 
     def _publish_stream(self, limits: Limits) -> None:
         self.plan(0, limits)
         done = {BatchState.PUBLISHED, BatchState.DEAD}
-        for held in self.model.live(self.job(STREAM)):
-            if held.state not in done:
-                self.claim_one(0, held, "succeed")
+        for model_batch in self.model.live(self.job(STREAM)):
+            if model_batch.state not in done:
+                self.claim_one(0, model_batch, "succeed")
 
     def _drain(self, job: Job, limits: Limits) -> None:
-        while (one := self.acquire(0, job, limits, ALL_IDS, short=True, sweeps=True)) is not None:
-            self.publish(one)
+        while (
+            attempt := self.acquire(0, job, limits, ALL_IDS, server_side=True, sweeps=True)
+        ) is not None:
+            self.publish(attempt)
 
     def _check_published_once(self, job: Job) -> None:
-        """Expect each row once, save for those of batches that are dead."""
+        """Check that each row was published once, except those of dead batches."""
         live = self.model.live(job)
-        assert {held.state for held in live} <= {BatchState.PUBLISHED, BatchState.DEAD}
-        found = query(self.watch, _PUBLISHED, name=job.name)
-        counts = Counter(uid for (seen,) in found for uid in ItemIdSet.from_json(seen))
+        assert {model_batch.state for model_batch in live} <= {
+            BatchState.PUBLISHED,
+            BatchState.DEAD,
+        }
+        rows = query(self.observer, _PUBLISHED, name=job.name)
+        counts = Counter(uid for (seen,) in rows for uid in ItemIdSet.from_json(seen))
         assert set(counts.values()) <= {1}, f"{job.name} published {counts}"
-        dead = [held for held in live if held.state is BatchState.DEAD]
-        unpublished = {row.id for held in dead for row in self.model.items(held)}
-        listed = {uid for held in live for uid in held.batch.item_ids or ()}
+        dead = [model_batch for model_batch in live if model_batch.state is BatchState.DEAD]
+        unpublished = {row.id for model_batch in dead for row in self.model.items(model_batch)}
+        listed = {uid for model_batch in live for uid in model_batch.batch.item_ids or ()}
         due = {
             row.id
             for row in self.model.matching(job)
-            if job.grows or job.has_planned(row.id) or row.id in listed
+            if job.is_incremental or job.covers(row.id) or row.id in listed
         }
         assert due - counts.keys() == unpublished, f"{job.name}, dead: {dead}"
         assert not unpublished & counts.keys()

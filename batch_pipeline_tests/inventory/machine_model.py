@@ -1,7 +1,7 @@
-"""The inventory in plain Python: what every call must come to, said without a database.
+"""A model of the inventory in plain Python: the expected result of every call.
 
-One model stands for one meta table and all jobs on it. Ids of batches and attempts are taken over
-from what the product gave; everything else is worked out here, to be compared.
+One model covers one meta table and all jobs on it. Ids of batches and attempts are taken from the
+product; everything else is computed here and compared.
 """
 
 from collections.abc import Iterator
@@ -17,23 +17,23 @@ OPEN = (*WAITING, BatchState.FAILED, BatchState.DEAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A row of the meta table; `by_hand` has an id that somebody made up."""
+    """A row of the meta table; `explicit_id` means that its id is not from the sequence."""
 
     id: int
     weight: int
     kind: int
-    by_hand: bool = False
+    explicit_id: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Try:
-    """An attempt that `worker` started: `gone` when it may be taken over, `read` is what it saw."""
+class ModelAttempt:
+    """An attempt of a worker: `is_lost` if it may be taken over, `read` holds the items it read."""
 
     attempt: Attempt
-    batch: "Held"
+    batch: "ModelBatch"
     worker: int | None
     status: AttemptStatus = AttemptStatus.RUNNING
-    gone: bool = False
+    is_lost: bool = False
     read: dict[int, int] | None = None
     generation: int | None = None
 
@@ -42,12 +42,12 @@ class Try:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether nobody has ended it."""
+        """Return whether the attempt has not ended."""
         return self.status is AttemptStatus.RUNNING
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
-class Held:
+class ModelBatch:
     """A batch with its attempts, oldest first; `planned` are the ids that it was planned with."""
 
     batch: Batch
@@ -55,7 +55,7 @@ class Held:
     planned: frozenset[int]
     state: BatchState = BatchState.PLANNED
     forgiven: int = 0
-    tries: list[Try] = field(default_factory=list)
+    attempts: list[ModelAttempt] = field(default_factory=list)
     parent_id: int | None = None
 
     def __repr__(self) -> str:
@@ -63,45 +63,49 @@ class Held:
         return f"batch {self.batch.id} of {self.job.name} ({ids}, {self.state})"
 
     @property
-    def running(self) -> Try | None:
-        """The attempt that nobody has ended."""
-        return next((one for one in self.tries if one.is_running), None)
+    def running(self) -> ModelAttempt | None:
+        """The running attempt."""
+        return next((attempt for attempt in self.attempts if attempt.is_running), None)
 
     @property
     def generation(self) -> int | None:
-        """How often it was published."""
-        return max((one.generation for one in self.tries if one.generation), default=None)
+        """The newest generation."""
+        return max(
+            (attempt.generation for attempt in self.attempts if attempt.generation), default=None
+        )
 
     @property
     def seen(self) -> dict[int, int]:
-        """What its latest published attempt read, by id and weight."""
-        published = [one for one in self.tries if one.generation is not None]
+        """The items that the latest published attempt read, by id and weight."""
+        published = [attempt for attempt in self.attempts if attempt.generation is not None]
         return (published[-1].read or {}) if published else {}
 
-    def holds(self, item_id: int) -> bool:
-        """Tell whether an id belongs to it."""
+    def contains(self, item_id: int) -> bool:
+        """Return whether an id belongs to the batch."""
         return item_id in self.planned
 
-    def lies_in(self, window: IdRange) -> bool:
-        """Tell whether all of it lies in a window."""
+    def is_within(self, window: IdRange) -> bool:
+        """Return whether the whole batch is within a window."""
         ids = self.batch.id_range
         return window.first_id <= ids.first_id and ids.last_id <= window.last_id
 
-    def begin(self, attempt: Attempt, worker: int) -> Try:
+    def start_attempt(self, attempt: Attempt, worker: int) -> ModelAttempt:
         """Start an attempt."""
         assert self.running is None
-        assert attempt.number == len(self.tries) + 1
-        self.tries.append(Try(attempt=attempt, batch=self, worker=worker))
+        assert attempt.number == len(self.attempts) + 1
+        self.attempts.append(ModelAttempt(attempt=attempt, batch=self, worker=worker))
         self.state = BatchState.RUNNING
-        return self.tries[-1]
+        return self.attempts[-1]
 
-    def end(self, one: Try, status: AttemptStatus, *, counts: bool = True) -> None:
-        """End an attempt that did not succeed, and may be none of those that the job allows."""
-        one.status = status
+    def end_attempt(
+        self, attempt: ModelAttempt, status: AttemptStatus, *, counts: bool = True
+    ) -> None:
+        """End an attempt that did not succeed; it may not count towards the limit."""
+        attempt.status = status
         self.forgiven += not counts
         failed = status is AttemptStatus.FAILED
         failed_half = failed and self.parent_id is not None and self.batch.count > 1
-        tried_enough = len(self.tries) - self.forgiven >= self.job.max_attempts
+        tried_enough = len(self.attempts) - self.forgiven >= self.job.max_attempts
         if self.generation is not None:
             self.state = BatchState.PUBLISHED
         elif status is AttemptStatus.CANCELLED:
@@ -111,49 +115,49 @@ class Held:
         else:
             self.state = BatchState.FAILED if failed else BatchState.INTERRUPTED
 
-    def publish(self, one: Try) -> int:
-        """End an attempt that succeeded, and give its generation."""
-        one.generation, one.status = (self.generation or 0) + 1, AttemptStatus.SUCCEEDED
+    def publish(self, attempt: ModelAttempt) -> int:
+        """End an attempt that succeeded and return its generation."""
+        attempt.generation, attempt.status = (self.generation or 0) + 1, AttemptStatus.SUCCEEDED
         self.state = BatchState.PUBLISHED
-        return one.generation
+        return attempt.generation
 
     def cancel(self) -> bool:
-        """Call it off; tell whether it was being tried."""
-        if (one := self.running) is None:
+        """Cancel the batch; return whether an attempt was running."""
+        if (attempt := self.running) is None:
             self.state = BatchState.CANCELLED
             return False
-        self.end(one, AttemptStatus.CANCELLED)
+        self.end_attempt(attempt, AttemptStatus.CANCELLED)
         return True
 
     def forgive(self) -> None:
-        """Let it be tried again as if it never had been."""
-        self.forgiven = len(self.tries)
-        self.state = BatchState.INTERRUPTED if self.tries else BatchState.PLANNED
+        """Let the batch be retried as if it had no attempts."""
+        self.forgiven = len(self.attempts)
+        self.state = BatchState.INTERRUPTED if self.attempts else BatchState.PLANNED
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """A job: `kind` is the only kind of rows that it takes, `covered` its planned runs of ids.
+    """A job; `kind` is the only kind of rows that it accepts, `covered` are its planned id runs.
 
-    That of a stream takes registered items instead.
+    The job of a stream reads registered items instead of rows.
     """
 
     name: str
     kind: int | None
     max_attempts: int
     bisect: bool
-    grows: bool = True
+    is_incremental: bool = True
     is_stream: bool = False
     paused: bool = False
     covered: list[tuple[int, int]] = field(default_factory=list)
     parent: "Job | None" = None
 
-    def takes(self, row: Row) -> bool:
-        """Tell whether a row passes its filter."""
+    def accepts(self, row: Row) -> bool:
+        """Return whether a row passes the filter."""
         return self.kind is None or row.kind == self.kind
 
     def gaps(self, window: IdRange) -> Iterator[IdRange]:
-        """Give what is not planned of a window, rising."""
+        """Yield the unplanned ranges of a window in order."""
         next_id = window.first_id
         for first_id, last_id in [*self.covered, (MAX_ID + 1, MAX_ID + 1)]:
             last_free = min(first_id - 1, window.last_id)
@@ -162,7 +166,7 @@ class Job:
             next_id = max(next_id, last_id + 1)
 
     def cover(self, first_id: int, last_id: int) -> None:
-        """Note that ids are planned."""
+        """Add ids to the planned runs."""
         runs: list[tuple[int, int]] = []
         for run in sorted([*self.covered, (first_id, last_id)]):
             if runs and run[0] <= runs[-1][1] + 1:
@@ -171,19 +175,19 @@ class Job:
                 runs.append(run)
         self.covered = runs
 
-    def has_planned(self, item_id: int) -> bool:
-        """Tell whether an id lies in a planned run."""
+    def covers(self, item_id: int) -> bool:
+        """Return whether an id is in a planned run."""
         return any(first_id <= item_id <= last_id for first_id, last_id in self.covered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lateness:
-    """What an audit must find: ids to plan, ids planned by earlier audits, rows that are gone.
+class ExpectedAudit:
+    """The expected result of an audit: late ids, ids planned by earlier audits, missing rows.
 
-    `left_out` counts published batches that are just tried again.
+    `left_out` counts published batches that are running again.
     """
 
-    fresh: frozenset[int]
+    late: frozenset[int]
     known: frozenset[int]
     missing: int
     left_out: int
@@ -196,118 +200,140 @@ class Model:
     rows: dict[int, Row] = field(default_factory=dict)
     registered: dict[int, Row] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
-    batches: dict[int, Held] = field(default_factory=dict)
+    batches: dict[int, ModelBatch] = field(default_factory=dict)
 
     @property
-    def tries(self) -> list[Try]:
+    def attempts(self) -> list[ModelAttempt]:
         """All attempts, by batch."""
-        return [one for held in self.batches.values() for one in held.tries]
+        return [
+            attempt for model_batch in self.batches.values() for attempt in model_batch.attempts
+        ]
 
-    def roots(self) -> list[Job]:
-        """Give the jobs that are not for the late arrivals of another one."""
-        return [one for one in self.jobs.values() if one.parent is None]
+    @property
+    def running(self) -> list[ModelAttempt]:
+        """The running attempts."""
+        return [attempt for attempt in self.attempts if attempt.is_running]
+
+    def main_jobs(self) -> list[Job]:
+        """Return the jobs that are not jobs of late arrivals."""
+        return [job for job in self.jobs.values() if job.parent is None]
 
     def matching(self, job: Job, ids: IdRange = ALL_IDS) -> list[Row]:
-        """Give the committed rows of a range that a job takes, rising."""
+        """Return the committed rows of a range that a job accepts, in order."""
         rows = self.registered if job.is_stream else self.rows
-        found = (row for row in rows.values() if row.id in ids and job.takes(row))
-        return sorted(found, key=lambda row: row.id)
+        matches = (row for row in rows.values() if row.id in ids and job.accepts(row))
+        return sorted(matches, key=lambda row: row.id)
 
-    def items(self, held: Held) -> list[Row]:
-        """Give the committed rows of a batch, rising."""
-        return [row for row in self.matching(held.job) if held.holds(row.id)]
+    def items(self, model_batch: ModelBatch) -> list[Row]:
+        """Return the committed rows of a batch, in order."""
+        return [row for row in self.matching(model_batch.job) if model_batch.contains(row.id)]
 
-    def planned(self, job: Job, one: Batch) -> frozenset[int]:
-        """Give the ids that a batch is planned with right now."""
-        if one.item_ids is not None:
-            return frozenset(one.item_ids)
-        return frozenset(row.id for row in self.matching(job, one.id_range))
+    def planned(self, job: Job, batch: Batch) -> frozenset[int]:
+        """Return the ids that a batch would be planned with now."""
+        if batch.item_ids is not None:
+            return frozenset(batch.item_ids)
+        return frozenset(row.id for row in self.matching(job, batch.id_range))
 
-    def live(self, job: Job) -> list[Held]:
-        """Give the batches of a job and of its late arrivals that were not split, oldest first."""
+    def live(self, job: Job) -> list[ModelBatch]:
+        """Return the unsplit batches of a job and of its late arrivals, oldest first."""
         return sorted(
             (
-                held
-                for held in self.batches.values()
-                if job in {held.job, held.job.parent} and held.state is not BatchState.SUPERSEDED
+                model_batch
+                for model_batch in self.batches.values()
+                if job in {model_batch.job, model_batch.job.parent}
+                and model_batch.state is not BatchState.SUPERSEDED
             ),
-            key=lambda held: held.batch.id,
+            key=lambda model_batch: model_batch.batch.id,
         )
 
-    def first(self, job: Job, window: IdRange, *states: BatchState) -> Held | None:
-        """Give the oldest batch of a window in some states."""
-        found = (held for held in self.live(job) if held.state in states and held.lies_in(window))
-        return next(found, None)
+    def first(self, job: Job, window: IdRange, *states: BatchState) -> ModelBatch | None:
+        """Return the oldest batch within a window in one of the states."""
+        matches = (
+            model_batch
+            for model_batch in self.live(job)
+            if model_batch.state in states and model_batch.is_within(window)
+        )
+        return next(matches, None)
 
     def sweep(self, job: Job) -> None:
-        """Close the attempts whose worker is gone."""
-        for held in self.live(job):
-            if (one := held.running) is not None and one.gone:
-                held.end(one, AttemptStatus.ABANDONED)
+        """Close the attempts of lost workers."""
+        for model_batch in self.live(job):
+            if (attempt := model_batch.running) is not None and attempt.is_lost:
+                model_batch.end_attempt(attempt, AttemptStatus.ABANDONED)
 
-    def halves(self, held: Held) -> list[tuple[IdRange, list[Row]]] | None:
-        """Give the ranges and rows that a batch is split into, None when it cannot be."""
-        rows = self.items(held)
+    def halves(self, model_batch: ModelBatch) -> list[tuple[IdRange, list[Row]]] | None:
+        """Return the ranges and rows that a batch is split into, or None if it cannot be split."""
+        rows = self.items(model_batch)
         if len(rows) < 2:
             return None
         middle = (len(rows) + 1) // 2
-        cut, ids = rows[middle].id, held.batch.id_range
+        cut, ids = rows[middle].id, model_batch.batch.id_range
         return [
             (IdRange(first_id=ids.first_id, last_id=cut - 1), rows[:middle]),
             (IdRange(first_id=cut, last_id=ids.last_id), rows[middle:]),
         ]
 
-    def lateness(self, job: Job) -> Lateness:
+    def expected_audit(self, job: Job) -> ExpectedAudit:
         """Compare what published batches of a job read with the rows that are there."""
-        own = [held for held in self.live(job) if held.job is job and held.batch.item_ids is None]
-        published = [held for held in own if held.state is BatchState.PUBLISHED]
+        own = [
+            model_batch
+            for model_batch in self.live(job)
+            if model_batch.job is job and model_batch.batch.item_ids is None
+        ]
+        published = [
+            model_batch for model_batch in own if model_batch.state is BatchState.PUBLISHED
+        ]
         surplus = {
             row.id
-            for held in published
-            for row in self.matching(job, held.batch.id_range)
-            if row.id not in held.seen
+            for model_batch in published
+            for row in self.matching(job, model_batch.batch.id_range)
+            if row.id not in model_batch.seen
         }
-        # Nobody will publish these by itself, and whoever does reads what was planned.
+        # These are published only on request, and then with the planned rows.
         surplus |= {
             row.id
-            for held in own
-            if held.state in {BatchState.DEAD, BatchState.CANCELLED}
-            for row in self.matching(job, held.batch.id_range)
-            if row.id not in held.planned
+            for model_batch in own
+            if model_batch.state in {BatchState.DEAD, BatchState.CANCELLED}
+            for row in self.matching(job, model_batch.batch.id_range)
+            if row.id not in model_batch.planned
         }
         rows = self.registered if job.is_stream else self.rows
-        missing = sum(item_id not in rows for held in published for item_id in held.seen)
-        again = sum(held.generation is not None for held in own) - len(published)
-        if own and job.has_planned(MIN_ID):
-            lowest = min(held.batch.id_range.first_id for held in own)
+        missing = sum(
+            item_id not in rows for model_batch in published for item_id in model_batch.seen
+        )
+        again = sum(model_batch.generation is not None for model_batch in own) - len(published)
+        if own and job.covers(MIN_ID):
+            lowest = min(model_batch.batch.id_range.first_id for model_batch in own)
             surplus |= {row.id for row in self.matching(job) if row.id < lowest}
         known = surplus & self._listed_late(job)
-        return Lateness(
-            fresh=frozenset(surplus - known),
+        return ExpectedAudit(
+            late=frozenset(surplus - known),
             known=frozenset(known),
             missing=missing,
             left_out=again,
         )
 
-    def homes(self, job: Job, row: Row) -> list[Held]:
-        """Give the live batches that have read a row, or will; there must never be two."""
+    def owners(self, job: Job, row: Row) -> list[ModelBatch]:
+        """Return the live batches that have read a row or will read it; there is at most one."""
         return [
-            held
-            for held in self.live(job)
-            if held.holds(row.id)
-            and (held.state is not BatchState.PUBLISHED or row.id in held.seen)
+            model_batch
+            for model_batch in self.live(job)
+            if model_batch.contains(row.id)
+            and (model_batch.state is not BatchState.PUBLISHED or row.id in model_batch.seen)
         ]
 
     def will_be_late(self, job: Job, row: Row) -> bool:
-        """Tell whether a row came into the range of a batch that is yet to be published."""
+        """Return whether a row was inserted into the range of a batch that is not published yet."""
         return any(
-            held.state not in {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED}
-            and held.batch.item_ids is None
-            and row.id in held.batch.id_range
-            and not held.holds(row.id)
-            for held in self.live(job)
+            model_batch.state not in {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED}
+            and model_batch.batch.item_ids is None
+            and row.id in model_batch.batch.id_range
+            and not model_batch.contains(row.id)
+            for model_batch in self.live(job)
         )
 
     def _listed_late(self, job: Job) -> set[int]:
-        late = (held for held in self.batches.values() if held.job.parent is job)
-        return {item_id for held in late for item_id in held.batch.item_ids or ()}
+        late = (
+            model_batch for model_batch in self.batches.values() if model_batch.job.parent is job
+        )
+        return {item_id for model_batch in late for item_id in model_batch.batch.item_ids or ()}

@@ -1,4 +1,4 @@
-"""A stage for operations of the inventory: a stream and a user's table, filled step by step."""
+"""An inventory to run operations on: a stream and a user's table, filled step by step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, found_file, item_report, limits, stream
-from batch_pipeline_tests.inventory.test_acquire import ALL, CREATE, INSERT, Scene
+from batch_pipeline_tests.inventory.test_acquire import ALL, CREATE, INSERT, FilesJob
 from batch_pipeline_tests.seeds import LEASE, ORDER_ID, execute, query
 
 Call = Callable[[], object]
@@ -39,94 +39,94 @@ SELECT FROM batch_pipeline.attempt
 
 
 @dataclass
-class Stage:
-    """The stream `orders` and a user's table, in a database that may be reached by a detour."""
+class InventoryFixture:
+    """An inventory with a stream `orders` and a user's table, both filled step by step."""
 
     database: Database
-    scene: Scene = field(init=False)
+    files_job: FilesJob = field(init=False)
     held: list[Attempt] = field(default_factory=list)
     claims: list[AbstractContextManager[Attempt]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        with suppress(sa.exc.ProgrammingError):  # an earlier process has made it
+        with suppress(sa.exc.ProgrammingError):  # an earlier process has created it
             execute(self.database, CREATE)
         url = self.database.engine.url.render_as_string(hide_password=False)
-        self.scene = Scene(self.database, open_meta_engine(url))
+        self.files_job = FilesJob(self.database, open_meta_engine(url))
 
     def close(self) -> None:
         """Close every session."""
-        self.scene.engine.dispose()
+        self.files_job.engine.dispose()
         self.database.close()
 
     def register(self) -> None:
-        """Register two files that nobody knows yet."""
-        self.registering()()
+        """Register two new files."""
+        self.register_call()()
 
-    def registering(self) -> Call:
-        """Give the call that registers two files."""
+    def register_call(self) -> Call:
+        """Return a call that registers two new files."""
         known = query(self.database, "SELECT count(*) FROM batch_pipeline.item")[0][0]
         files = [found_file(known + 1), found_file(known + 2)]
         table = self.database.meta_table("orders")
         return lambda: table.register(files, accept_changed=False)
 
-    def planning(self) -> Call:
-        """Give the call that plans what is registered."""
+    def plan_call(self) -> Call:
+        """Return a call that plans all registered items."""
         table, bounds = self.database.meta_table("orders"), limits(max_count=2)
         return lambda: self.database.batches.plan(table, bounds, drain=True)
 
-    def planned(self) -> Batch:
-        """Give a new batch of two items of the stream."""
+    def plan_batch(self) -> Batch:
+        """Plan a new batch of two items of the stream."""
         self.register()
-        self.planning()()
+        self.plan_call()()
         self.database.schemas.widen("orders", [ORDER_ID], text_source=True)
         return self.database.batches.statuses("orders")[-1].batch
 
-    def claimed(self, one: Batch) -> Attempt:
-        """Claim a batch until the stage ends."""
-        claim = self.database.attempts.claim(one, run_id="run-1", lease=LEASE)
+    def claim(self, batch: Batch) -> Attempt:
+        """Claim a batch until `finish`."""
+        claim = self.database.attempts.claim(batch, run_id="run-1", lease=LEASE)
         self.claims.append(claim)
         attempt = claim.__enter__()
         self.held.append(attempt)
         return attempt
 
-    def rows(self, number: int) -> list[int]:
-        """Insert rows into the user's table, with free ids between them; give their ids."""
+    def insert_rows(self, number: int) -> list[int]:
+        """Insert rows into the user's table, with gaps between their ids; return their ids."""
         statement = "SELECT coalesce(max(id), 0) FROM public.files"
         highest = query(self.database, statement)[0][0]
         ids = [highest + 2 * step for step in range(1, number + 1)]
         for uid in ids:
-            self.add(uid)
+            self.insert_row(uid)
         return ids
 
-    def add(self, uid: int) -> None:
+    def insert_row(self, uid: int) -> None:
         """Insert a row of weight 1 into the user's table."""
         execute(self.database, INSERT, id=uid, weight=1)
 
-    def acquired(
+    def acquire(
         self, bounds: Limits = SINGLE, window: IdRange = ALL_IDS, name: str = "job", **terms: Any
     ) -> Attempt | None:
-        """Acquire from the user's table and hold what comes."""
-        source = self.scene.source
-        wish = AcquireRequest(
+        """Acquire from the user's table and keep the attempt until `finish`."""
+        source = self.files_job.source
+        request = AcquireRequest(
             terms=JobTerms(name=name, meta_table=source.name, **terms),
             limits=bounds,
             config={"batch_weight": bounds.max_weight, "batch_count": bounds.max_count},
             window=window,
         )
-        attempt = self.database.acquisitions.acquire(wish, source)
+        attempt = self.database.acquisitions.acquire(request, source)
         if attempt is not None:
             self.held.append(attempt)
         return attempt
 
-    def new(self, number: int = 2) -> Attempt:
+    def acquire_new(self, number: int = 2) -> Attempt:
         """Acquire a batch of new rows."""
-        self.rows(number)
-        attempt = self.acquired(Limits(max_weight=MAX_ID, max_count=number), max_attempts=1)
+        self.insert_rows(number)
+        attempt = self.acquire(Limits(max_weight=MAX_ID, max_count=number), max_attempts=1)
         assert attempt is not None
         return attempt
 
     def publish(self, attempt: Attempt) -> object:
-        """Publish an attempt on a batch of the stream or of one of its backfills."""
+        """Publish an attempt of the stream or of one of its backfills."""
         items = self.database.meta_table("orders").items(attempt.batch)
         reports = tuple(item_report(item.id) for item in items)
         return self.database.attempts.publish(
@@ -134,31 +134,33 @@ class Stage:
         )
 
     def succeed(self, attempt: Attempt) -> int:
-        """Publish an attempt on a batch of the user's table."""
-        items = read_items(self.scene.database.engine, self.scene.source.table, attempt.batch)
+        """Publish an attempt of the user's table."""
+        items = read_items(
+            self.files_job.database.engine, self.files_job.source.table, attempt.batch
+        )
         seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
         return self.database.attempts.succeed(attempt, logging=None, seen=seen)
 
     def finish(self) -> None:
-        """Do all that is left; expect each item to be published exactly once by each job."""
-        eventually(lambda: not query(self.database, _WORKED_ON, mine=self.my_key))
+        """Do all remaining work; check that each job published each item exactly once."""
+        eventually(lambda: not query(self.database, _WORKED_ON, mine=self.liveness_key))
         for claim in self.claims:
             claim.__exit__(None, None, None)
         for attempt in self.held:
             self.database.attempts.fail(attempt, "left", AttemptStatus.ABANDONED)
         self._finish_stream()
-        self.rows(1)
+        self.insert_rows(1)
         for name in self._jobs():
             self._finish_job(name)
         published: dict[str, Counter[int]] = {}
         for name, seen in query(self.database, _PUBLISHED):
             job = name.removesuffix(".late")
             published.setdefault(job, Counter()).update(ItemIdSet.from_json(seen))
-        for name, expected in self._due():
+        for name, expected in self._expected_items():
             assert published.get(name, Counter()) == Counter(expected), f"published by {name}"
 
-    def _due(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """Give by job what it has to publish."""
+    def _expected_items(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """Yield each job with the item ids that it has to publish."""
         for name in self._jobs():
             yield name, [uid for (uid,) in query(self.database, "SELECT id FROM public.files")]
         for name, kind in query(self.database, "SELECT name, kind FROM batch_pipeline.job"):
@@ -169,29 +171,31 @@ class Stage:
                 yield name, [uid for (uid,) in query(self.database, statement)]
 
     @property
-    def my_key(self) -> int:
-        """What tells the sessions of this process."""
+    def liveness_key(self) -> int:
+        """The liveness key of this process."""
         return self.database.heartbeat.liveness_key
 
     def _finish_stream(self) -> None:
         self.register()
-        self.planning()()
+        self.plan_call()()
         self.database.schemas.widen("orders", [ORDER_ID], text_source=True)
         for report in self.database.jobs.jobs():
             self.database.jobs.resume(report.job.name)
             self.database.jobs.retry(report.job.name)
             for status in self.database.jobs.unfinished(report.job.name):
                 if report.job.stream is not None:
-                    self.publish(self.claimed(status.batch))
+                    self.publish(self.claim(status.batch))
 
     def _finish_job(self, name: str) -> None:
-        while (attempt := self.acquired(ALL, name=name)) is not None:
+        while (attempt := self.acquire(ALL, name=name)) is not None:
             self.succeed(attempt)
-        audit = self.database.late_arrivals.audit(name, self.scene.source.table, since=None)
+        audit = self.database.late_arrivals.audit(name, self.files_job.source.table, since=None)
         if audit.late_batches:
             self._finish_job(name)
 
     def _jobs(self) -> set[str]:
         reports = self.database.jobs.jobs()
-        mine = [one for one in reports if one.job.stream is None and one.parent is None]
-        return {"job", *(one.job.name for one in mine)}
+        table_jobs = [
+            report for report in reports if report.job.stream is None and report.parent is None
+        ]
+        return {"job", *(report.job.name for report in table_jobs)}

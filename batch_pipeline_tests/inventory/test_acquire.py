@@ -1,4 +1,4 @@
-"""Acquiring on Postgres: two ways that must agree, windows, kills, and many workers on one job."""
+"""Acquiring on Postgres: in the server and from the client, windows, kills, and many workers."""
 
 import signal
 from collections.abc import Iterator
@@ -33,12 +33,13 @@ ALL = Limits(max_weight=MAX_ID, max_count=MAX_ID)
 WORKER = """
 import sys
 import sqlalchemy as sa
-from batch_pipeline_tests.inventory.test_acquire import Scene, limited
+from batch_pipeline_tests.inventory.test_acquire import FilesJob, weight_limit
 from batch_pipeline.inventory.database import open_database
 database = open_database(sys.argv[1], migrated=None)
-scene = Scene(database, sa.create_engine(database.engine.url), short=sys.argv[2] == "short")
+engine = sa.create_engine(database.engine.url)
+files_job = FilesJob(database, engine, server_side=sys.argv[2] == "server")
 for _ in range(int(sys.argv[3])):
-    attempt = scene.acquire(limited(30))
+    attempt = files_job.acquire(weight_limit(30))
     if attempt is None:
         break
     database.attempts.succeed(attempt, logging=None, seen=None)
@@ -46,33 +47,33 @@ print("done")
 """
 
 
-class LongWay(MetaSource):
-    """The same table, as if it lived in another database than the inventory."""
+class ClientSideSource(MetaSource):
+    """A table handled as if it were in another database than the inventory."""
 
     def cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
-        """Give nothing to execute there."""
+        """Return None: nothing can run in the inventory's database."""
         return None
 
 
-def limited(weight: int, count: int = MAX_ID) -> Limits:
-    """Batches of a weight."""
+def weight_limit(weight: int, count: int = MAX_ID) -> Limits:
+    """Return limits with a maximum weight."""
     return Limits(max_weight=weight, max_count=count)
 
 
 @dataclass
-class Scene:
-    """A table `public.files` beside the inventory, and one job on it."""
+class FilesJob:
+    """A table `public.files` in the inventory's database, and a job on it."""
 
     database: Database
     engine: sa.Engine
-    short: bool = True
+    server_side: bool = True
     source: MetaSource = field(init=False)
 
     def __post_init__(self) -> None:
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(self.engine, "public.files", columns)
-        way = MetaSource if self.short else LongWay
-        self.source = way(table=table, choice=choose_watermark(table))
+        source_type = MetaSource if self.server_side else ClientSideSource
+        self.source = source_type(table=table, choice=choose_watermark(table))
 
     def add(self, weights: dict[int, int]) -> None:
         """Insert rows by id and weight."""
@@ -81,19 +82,19 @@ class Scene:
                 rows = [{"id": uid, "weight": weight} for uid, weight in weights.items()]
                 connection.execute(sa.text(INSERT), rows)
 
-    def acquire(self, limits: Limits = ALL, job: str = "job", **wish: Any) -> Attempt | None:
+    def acquire(self, limits: Limits = ALL, job: str = "job", **options: Any) -> Attempt | None:
         """Acquire the next batch of a job."""
-        terms = JobTerms(name=job, meta_table=self.source.name, where=wish.pop("where", None))
-        asked = AcquireRequest(terms=terms, limits=limits, config={}, **wish)
-        return self.database.acquisitions.acquire(asked, self.source)
+        terms = JobTerms(name=job, meta_table=self.source.name, where=options.pop("where", None))
+        request = AcquireRequest(terms=terms, limits=limits, config={}, **options)
+        return self.database.acquisitions.acquire(request, self.source)
 
-    def ranges(self, limits: Limits = ALL, **wish: Any) -> list[str]:
-        """Acquire and release batch after batch until nothing is left; give their ranges."""
-        found = []
-        while (attempt := self.acquire(limits, **wish)) is not None:
-            found.append(str(attempt.batch.id_range))
+    def ranges(self, limits: Limits = ALL, **options: Any) -> list[str]:
+        """Acquire and publish batches until none is left; return their ranges."""
+        ranges = []
+        while (attempt := self.acquire(limits, **options)) is not None:
+            ranges.append(str(attempt.batch.id_range))
             self.database.attempts.succeed(attempt, logging=None, seen=None)
-        return found
+        return ranges
 
 
 INSERT = "INSERT INTO public.files (id, item, weight) VALUES (:id, 'file-' || :id, :weight)"
@@ -103,38 +104,38 @@ CREATE TABLE public.files (
 """
 
 
-@pytest.fixture(params=["short", "long"])
-def scene(request: pytest.FixtureRequest, database: Database, database_url: str) -> Iterator[Scene]:
-    """An empty table, acquired from in one round trip and in several."""
+@pytest.fixture(params=["server", "client"])
+def files_job(
+    request: pytest.FixtureRequest, database: Database, database_url: str
+) -> Iterator[FilesJob]:
+    """A job on an empty table, acquired from in one round trip and in several."""
     execute(database, CREATE)
     with meta_engine(database_url) as engine:
-        yield Scene(database, engine, short=request.param == "short")
+        yield FilesJob(database, engine, server_side=request.param == "server")
 
 
-def test_acquire_takes_batch_after_batch_and_then_nothing(scene: Scene) -> None:
-    """Expect the ranges to tile the ids up to the last row, weights and counts with them."""
-    scene.add({3: 10, 4: 10, 7: 10, 9: 10, 20: 10})
-    first = scene.acquire(limited(20))
+def test_acquire_returns_consecutive_batches_then_none(files_job: FilesJob) -> None:
+    files_job.add({3: 10, 4: 10, 7: 10, 9: 10, 20: 10})
+    first = files_job.acquire(weight_limit(20))
     assert first is not None
     assert (first.number, first.batch.weight, first.batch.count) == (1, 20, 2)
     assert str(first.batch.id_range) == "3..6"
-    assert scene.ranges(limited(20)) == ["7..19", "20..20"]
-    assert scene.acquire() is None
-    check_invariants(scene.database)
+    assert files_job.ranges(weight_limit(20)) == ["7..19", "20..20"]
+    assert files_job.acquire() is None
+    check_invariants(files_job.database)
 
 
-def test_acquire_from_an_empty_table_gives_nothing_until_a_row_comes(scene: Scene) -> None:
-    """Expect None before the first row and the row afterwards."""
-    assert scene.acquire() is None
-    scene.add({1: 1})
-    assert scene.ranges() == ["1..1"]
+def test_acquire_from_empty_table_returns_none_until_row_appears(files_job: FilesJob) -> None:
+    assert files_job.acquire() is None
+    files_job.add({1: 1})
+    assert files_job.ranges() == ["1..1"]
 
 
 @pytest.mark.guarantee("G6", "G7")
 @given(
     weights=st.dictionaries(st.integers(-20, 60), st.integers(0, 40), max_size=25),
-    calls=st.lists(
-        st.builds(limited, st.integers(1, 60), st.integers(1, 6)), min_size=1, max_size=4
+    limits_per_call=st.lists(
+        st.builds(weight_limit, st.integers(1, 60), st.integers(1, 6)), min_size=1, max_size=4
     ),
 )
 @settings(
@@ -142,140 +143,140 @@ def test_acquire_from_an_empty_table_gives_nothing_until_a_row_comes(scene: Scen
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_acquire_gives_what_cutting_gives(
-    scene: Scene, weights: dict[int, int], calls: list[Limits]
+def test_acquire_matches_reference_cut(
+    files_job: FilesJob, weights: dict[int, int], limits_per_call: list[Limits]
 ) -> None:
-    """Expect each batch to be the first cut of what is left, whatever the limits were before."""
-    execute(scene.database, "TRUNCATE batch_pipeline.job CASCADE")
-    execute(scene.database, "TRUNCATE public.files")
-    scene.source._known = None
-    scene.add(weights)
-    ceiling = max(weights, default=0)
+    execute(files_job.database, "TRUNCATE batch_pipeline.job CASCADE")
+    execute(files_job.database, "TRUNCATE public.files")
+    files_job.source._known = None
+    files_job.add(weights)
+    high_watermark = max(weights, default=0)
     after_id = min(weights, default=1) - 1
-    for limits in calls * 30:
+    for limits in limits_per_call * 30:
         left = sorted((uid, weight) for uid, weight in weights.items() if uid > after_id)
-        expected = next(cut(left, after_id=after_id, high_watermark=ceiling, limits=limits), None)
-        attempt = scene.acquire(limits)
+        expected = next(
+            cut(left, after_id=after_id, high_watermark=high_watermark, limits=limits), None
+        )
+        attempt = files_job.acquire(limits)
         if expected is None:
             assert attempt is None
             break
         assert attempt is not None
-        found = attempt.batch
-        assert (found.id_range, found.weight, found.count) == (
+        batch = attempt.batch
+        assert (batch.id_range, batch.weight, batch.count) == (
             expected.id_range,
             expected.weight,
             expected.count,
         )
         after_id = expected.id_range.last_id
-    check_invariants(scene.database)
+    check_invariants(files_job.database)
 
 
-def test_acquire_within_windows_takes_every_id_once(scene: Scene) -> None:
-    """Expect a window to say where to look, and the ids around it to be taken later, once."""
-    scene.add(dict.fromkeys(range(1, 101), 1))
+def test_acquire_within_windows_takes_each_id_once(files_job: FilesJob) -> None:
+    """Ids outside of a window are acquired later."""
+    files_job.add(dict.fromkeys(range(1, 101), 1))
     window = IdRange(first_id=50, last_id=60)
-    assert scene.ranges(limited(5), window=window) == ["50..54", "55..59", "60..60"]
-    assert scene.ranges(window=IdRange(first_id=40, last_id=70)) == ["40..49", "61..70"]
-    assert scene.ranges() == ["1..39", "71..100"]
-    assert query(scene.database, "SELECT first_id, last_id FROM batch_pipeline.bookmark") == [
+    assert files_job.ranges(weight_limit(5), window=window) == ["50..54", "55..59", "60..60"]
+    assert files_job.ranges(window=IdRange(first_id=40, last_id=70)) == ["40..49", "61..70"]
+    assert files_job.ranges() == ["1..39", "71..100"]
+    assert query(files_job.database, "SELECT first_id, last_id FROM batch_pipeline.bookmark") == [
         (MIN_ID, 100)
     ]
-    scene.add({101: 1})
-    assert scene.ranges() == ["101..101"]
-    check_invariants(scene.database)
+    files_job.add({101: 1})
+    assert files_job.ranges() == ["101..101"]
+    check_invariants(files_job.database)
 
 
-def test_acquire_window_ends_at_its_bound_however_much_arrives(scene: Scene) -> None:
-    """Expect nothing beyond the window, before and after more rows come."""
-    scene.add(dict.fromkeys(range(1, 31), 1))
+def test_acquire_never_exceeds_window(files_job: FilesJob) -> None:
+    files_job.add(dict.fromkeys(range(1, 31), 1))
     window = IdRange(first_id=MIN_ID, last_id=20)
-    assert scene.ranges(limited(8), window=window) == ["1..8", "9..16", "17..20"]
-    scene.add({31: 1})
-    assert scene.acquire(window=window) is None
+    assert files_job.ranges(weight_limit(8), window=window) == ["1..8", "9..16", "17..20"]
+    files_job.add({31: 1})
+    assert files_job.acquire(window=window) is None
 
 
-def test_acquire_with_another_filter_is_refused(scene: Scene) -> None:
-    """Expect ids that the first filter passed over not to be skipped in silence."""
-    scene.add({1: 1})
-    scene.acquire()
+def test_acquire_with_other_filter_is_rejected(files_job: FilesJob) -> None:
+    """Ids that the first filter excluded must not be skipped silently."""
+    files_job.add({1: 1})
+    files_job.acquire()
     with pytest.raises(JobChangedError, match="filter"):
-        scene.acquire(where=Condition("item", Operator.EQUAL, "file-1"))
+        files_job.acquire(where=Condition("item", Operator.EQUAL, "file-1"))
 
 
-def test_acquire_failed_batch_again_after_the_new_ones(scene: Scene) -> None:
-    """Expect attempt 2 of the failed range once nothing new is left, three times at most."""
-    scene.add(dict.fromkeys(range(1, 5), 1))
+def test_failed_batch_is_retried_after_new_batches(files_job: FilesJob) -> None:
+    """A batch has at most three attempts."""
+    files_job.add(dict.fromkeys(range(1, 5), 1))
     tries = []
-    while (attempt := scene.acquire(limited(2))) is not None:
+    while (attempt := files_job.acquire(weight_limit(2))) is not None:
         tries.append((str(attempt.batch.id_range), attempt.number))
         if attempt.batch.id_range.first_id == 1:
-            scene.database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
+            files_job.database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
         else:
-            scene.database.attempts.succeed(attempt, logging=None, seen=None)
+            files_job.database.attempts.succeed(attempt, logging=None, seen=None)
     assert tries == [("1..2", 1), ("3..4", 1), ("1..2", 2), ("1..2", 3)]
-    states = query(scene.database, "SELECT state FROM batch_pipeline.batch_state ORDER BY 1")
+    states = query(files_job.database, "SELECT state FROM batch_pipeline.batch_state ORDER BY 1")
     assert states == [("dead",), ("published",)]
 
 
-def test_acquire_of_a_dead_worker_is_handed_out_again_first(
-    scene: Scene, database_url: str
-) -> None:
-    """Expect the batch of a killed process before any new one, and the zombie to be refused."""
-    scene.add(dict.fromkeys(range(1, 11), 10))
-    way = "short" if scene.short else "long"
+def test_batch_of_dead_worker_is_acquired_first(files_job: FilesJob, database_url: str) -> None:
+    """The killed worker's attempt is fenced."""
+    files_job.add(dict.fromkeys(range(1, 11), 10))
+    side = "server" if files_job.server_side else "client"
     dying = "acquire.after_commit=kill"
-    assert run_python(WORKER, database_url, way, "9", failpoints=dying) == -signal.SIGKILL
+    assert run_python(WORKER, database_url, side, "9", failpoints=dying) == -signal.SIGKILL
     (token, batch_id) = query(
-        scene.database, "SELECT token, batch_id FROM batch_pipeline.attempt WHERE number = 1"
+        files_job.database, "SELECT token, batch_id FROM batch_pipeline.attempt WHERE number = 1"
     )[0]
-    again = scene.acquire(limited(30))
+    again = files_job.acquire(weight_limit(30))
     assert again is not None
     assert (again.batch.id, again.number, str(again.batch.id_range)) == (batch_id, 2, "1..3")
     zombie = Attempt(id=1, batch=again.batch, number=1, token=token)
     with pytest.raises(FencedError):
-        scene.database.attempts.succeed(zombie, logging=None, seen=None)
-    assert scene.database.attempts.succeed(again, logging=None, seen=None) == 1
+        files_job.database.attempts.succeed(zombie, logging=None, seen=None)
+    assert files_job.database.attempts.succeed(again, logging=None, seen=None) == 1
 
 
 @pytest.mark.guarantee("G1", "G2")
-def test_acquire_by_eight_workers_has_neither_overlap_nor_hole(
-    scene: Scene, database_url: str
+def test_acquire_by_eight_workers_has_no_overlap_or_gap(
+    files_job: FilesJob, database_url: str
 ) -> None:
-    """Expect two processes and six threads to share 600 ids in batches of three, each once."""
-    scene.add(dict.fromkeys(range(1, 601), 10))
-    way = "short" if scene.short else "long"
-    with python(WORKER, database_url, way, "999") as one, python(WORKER, database_url, way, "999"):
-        results = together(*[partial(scene.ranges, limited(30))] * 6)
+    """Two processes and six threads share 600 ids in batches of three."""
+    files_job.add(dict.fromkeys(range(1, 601), 10))
+    side = "server" if files_job.server_side else "client"
+    with (
+        python(WORKER, database_url, side, "999") as process,
+        python(WORKER, database_url, side, "999"),
+    ):
+        results = together(*[partial(files_job.ranges, weight_limit(30))] * 6)
         assert not [error for error in results if isinstance(error, Exception)]
-        assert one.stdout is not None
-        one.stdout.readline()
-    scene.ranges(limited(30))
-    assert _published(scene.database) == list(range(1, 601))
-    found = query(
-        scene.database,
+        assert process.stdout is not None
+        process.stdout.readline()
+    files_job.ranges(weight_limit(30))
+    assert _published(files_job.database) == list(range(1, 601))
+    ranges = query(
+        files_job.database,
         "SELECT first_id, last_id FROM batch_pipeline.batch ORDER BY first_id",
     )
-    assert all(right[0] == left[1] + 1 for left, right in pairwise(found))
-    check_invariants(scene.database)
+    assert all(right[0] == left[1] + 1 for left, right in pairwise(ranges))
+    check_invariants(files_job.database)
 
 
-def test_acquire_in_one_round_trip_sends_one_statement(scene: Scene) -> None:
-    """Expect the short way to be taken where the table is in the inventory's database, only."""
-    scene.add(dict.fromkeys(range(1, 10), 10))
-    for _ in range(2):  # the first ones get to know the job and the table
-        scene.acquire(limited(20))
+def test_server_side_acquire_sends_one_statement(files_job: FilesJob) -> None:
+    files_job.add(dict.fromkeys(range(1, 10), 10))
+    for _ in range(2):  # the first two look up the job and the table
+        files_job.acquire(weight_limit(20))
     sent: list[str] = []
-    engine = scene.database.acquisitions._server_side._engine
+    engine = files_job.database.acquisitions._server_side._engine
     sa.event.listen(engine, "before_cursor_execute", lambda *event: sent.append(event[2]))
-    attempt = scene.acquire(limited(20))
+    attempt = files_job.acquire(weight_limit(20))
     assert attempt is not None
     assert str(attempt.batch.id_range) == "5..6"
-    calls = [one for one in sent if "FROM pg_temp.batch_pipeline_acquire" in one]
-    assert (len(sent), len(calls)) == ((1, 1) if scene.short else (0, 0))
+    calls = [statement for statement in sent if "FROM pg_temp.batch_pipeline_acquire" in statement]
+    assert (len(sent), len(calls)) == ((1, 1) if files_job.server_side else (0, 0))
 
 
 def _published(database: Database) -> list[int]:
-    """Give the ids of all published batches, as often as they were published."""
+    """Return the ids of all published batches, one entry for each publish."""
     rows = query(
         database,
         "SELECT item.id FROM batch_pipeline.batch JOIN batch_pipeline.attempt "

@@ -1,4 +1,4 @@
-"""Attempts: claims, leases, liveness, fencing; publishing and failing, once and in commit order."""
+"""Attempts: claims, leases, liveness, fencing, publishing and failing."""
 
 import signal
 from collections.abc import Callable
@@ -33,19 +33,19 @@ INSERT INTO batch_pipeline.attempt
        (batch_id, number, token, liveness_key, status, run_id, lease_until)
 VALUES (:batch_id, 7, :token, :key, 'running', 'run-0', clock_timestamp() + interval '1 hour')
 """
-RUNNING = """
+SET_RUNNING = """
 UPDATE batch_pipeline.batch_state SET state = 'running', attempts = 7 WHERE batch_id = :batch_id
 """
-HOLDERS = """
+LIVENESS_LOCKS = """
 SELECT pid FROM pg_locks JOIN batch_pipeline.attempt ON locktype = 'advisory' AND objsubid = 1
    AND classid::bigint << 32 | objid::bigint = liveness_key
  WHERE token = :token
 """
 
 
-def _holder(database: Database, attempt: Attempt) -> int | None:
-    """Give the server process that holds the liveness lock of an attempt."""
-    rows = query(database, HOLDERS, token=attempt.token)
+def _liveness_lock_pid(database: Database, attempt: Attempt) -> int | None:
+    """Return the server process that holds the liveness lock of an attempt."""
+    rows = query(database, LIVENESS_LOCKS, token=attempt.token)
     return rows[0][0] if rows else None
 
 
@@ -58,8 +58,7 @@ def _renewal(database: Database, attempt: Attempt) -> tuple[datetime, datetime]:
     return rows[0][0], rows[0][1]
 
 
-def test_claim_of_a_planned_batch_starts_attempt_one(database: Database, one: Batch) -> None:
-    """Expect number 1, a lease of five minutes by the database clock and a name stem."""
+def test_claim_planned_batch_starts_attempt_one(database: Database, one: Batch) -> None:
     with claimed(database, one) as attempt:
         assert (attempt.number, attempt.batch) == (1, one)
         token = attempt.token.hex[:8]
@@ -69,10 +68,9 @@ def test_claim_of_a_planned_batch_starts_attempt_one(database: Database, one: Ba
         assert database.batches.statuses("orders")[0].state is BatchState.RUNNING
 
 
-def test_claim_beside_a_live_attempt_is_refused(
+def test_claim_of_running_batch_raises_conflict(
     database: Database, rival: Database, one: Batch
 ) -> None:
-    """Expect the second claim to name the first, and to leave it alone."""
     with claimed(database, one) as attempt:
         with pytest.raises(ConflictError, match="is running") as caught, claimed(rival, one):
             pass
@@ -82,10 +80,7 @@ def test_claim_beside_a_live_attempt_is_refused(
     assert statuses(database) == ["succeeded"]
 
 
-def test_claim_by_two_at_once_is_won_by_one(
-    database: Database, rival: Database, one: Batch
-) -> None:
-    """Expect exactly one of two claims that start together to get the batch."""
+def test_one_of_two_concurrent_claims_wins(database: Database, rival: Database, one: Batch) -> None:
     ended: list[bool] = []
 
     def claim(inventory: Database) -> int:
@@ -101,10 +96,10 @@ def test_claim_by_two_at_once_is_won_by_one(
     assert statuses(database) == ["running"]
 
 
-def test_claim_after_a_killed_process_takes_over_without_waiting_for_the_lease(
+def test_claim_takes_over_from_killed_process_before_lease_expires(
     database: Database, database_url: str, one: Batch
 ) -> None:
-    """Expect the liveness lock to give the batch free, and the zombie's publish to do nothing."""
+    """Its liveness lock is free; a later publish of the killed attempt changes nothing."""
     with python(CLAIM_AND_WAIT, database_url, one.key) as child:
         attempt_id, number, token = said(child).split()
         zombie = Attempt(id=int(attempt_id), batch=one, number=int(number), token=UUID(token))
@@ -112,7 +107,7 @@ def test_claim_after_a_killed_process_takes_over_without_waiting_for_the_lease(
             pass
         child.send_signal(signal.SIGKILL)
         child.wait()
-    eventually(lambda: _holder(database, zombie) is None)
+    eventually(lambda: _liveness_lock_pid(database, zombie) is None)
     with claimed(database, one) as attempt:
         assert attempt.number == 2
         assert statuses(database) == ["abandoned", "running"]
@@ -128,13 +123,13 @@ def test_claim_after_a_killed_process_takes_over_without_waiting_for_the_lease(
         assert database.attempts.publish(attempt, encoded(), stream()).attempt == 2
 
 
-def test_claim_after_an_expired_lease_takes_over_though_the_process_lives(
+def test_claim_takes_over_expired_lease_of_live_process(
     database: Database, rival: Database, one: Batch
 ) -> None:
-    """Expect a lease that ran out to suffice, and its holder to be fenced from then on."""
+    """The previous attempt is fenced."""
     with claimed(database, one) as stuck:
         expire(database, stuck)
-        assert _holder(database, stuck) is not None
+        assert _liveness_lock_pid(database, stuck) is not None
         with claimed(rival, one) as attempt:
             assert attempt.number == 2
             with pytest.raises(FencedError):
@@ -143,17 +138,16 @@ def test_claim_after_an_expired_lease_takes_over_though_the_process_lives(
             assert statuses(database) == ["abandoned", "running"]
 
 
-def test_publish_with_an_expired_lease_counts_while_nobody_took_over(
+def test_publish_with_expired_lease_succeeds_until_taken_over(
     database: Database, one: Batch
 ) -> None:
-    """Expect only a newer claim, not the clock, to fence an attempt."""
+    """Only a newer claim fences an attempt, not the clock."""
     with claimed(database, one) as attempt:
         expire(database, attempt)
         assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
 
 
-def test_claim_left_open_by_its_block_is_taken_over(database: Database, one: Batch) -> None:
-    """Expect a block that exited without reporting to count as a process that is gone."""
+def test_claim_takes_over_attempt_whose_block_exited(database: Database, one: Batch) -> None:
     with claimed(database, one):
         pass
     with claimed(database, one) as second:
@@ -161,42 +155,39 @@ def test_claim_left_open_by_its_block_is_taken_over(database: Database, one: Bat
         assert statuses(database) == ["abandoned", "running"]
 
 
-def test_heartbeat_renews_the_lease(database: Database, one: Batch) -> None:
-    """Expect a lease of 0.6 s to be moved on while the block lasts."""
+def test_heartbeat_renews_lease(database: Database, one: Batch) -> None:
     with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
         renewed_at, lease_until = _renewal(database, attempt)
         eventually(lambda: _renewal(database, attempt)[0] > renewed_at)
         assert _renewal(database, attempt)[1] > lease_until
 
 
-def test_heartbeat_whose_connection_is_cut_takes_a_new_one(database: Database, one: Batch) -> None:
-    """Expect lock and renewals to be back after the server ended the session."""
+def test_heartbeat_reconnects_after_connection_is_cut(database: Database, one: Batch) -> None:
     with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
-        first = _holder(database, attempt)
+        first = _liveness_lock_pid(database, attempt)
         query(database, "SELECT pg_terminate_backend(:pid)", pid=first)
-        eventually(lambda: _holder(database, attempt) not in {None, first})
+        eventually(lambda: _liveness_lock_pid(database, attempt) not in {None, first})
         renewed_at, _ = _renewal(database, attempt)
         eventually(lambda: _renewal(database, attempt)[0] > renewed_at)
         assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
 
 
-def test_liveness_lock_ends_with_its_inventory(
+def test_liveness_lock_is_released_when_inventory_closes(
     database: Database, rival: Database, one: Batch
 ) -> None:
-    """Expect one lock for all attempts of a process, dropped when it closes the inventory."""
+    """One lock covers all attempts of a process."""
     with claimed(rival, one) as attempt:
-        assert _holder(database, attempt) is not None
+        assert _liveness_lock_pid(database, attempt) is not None
         rival.close()
-        eventually(lambda: _holder(database, attempt) is None)
+        eventually(lambda: _liveness_lock_pid(database, attempt) is None)
 
 
 @pytest.mark.parametrize("key", [0, 1, -1, 2**63 - 1, -(2**63), 2**32])
 def test_close_dead_sees_liveness_locks_of_any_key(
     database: Database, rival: Database, one: Batch, key: int
 ) -> None:
-    """Expect keys that are zero, negative and largest to be found while held, and only then."""
     execute(database, INSERT_ATTEMPT, batch_id=one.id, token=UUID("f" * 32), key=key)
-    execute(database, RUNNING, batch_id=one.id)
+    execute(database, SET_RUNNING, batch_id=one.id)
     with rival.engine.connect() as connection:
         connection.execute(sa.select(sa.func.pg_advisory_lock(key)))
         assert database.attempts.close_dead("orders") == 0
@@ -206,13 +197,11 @@ def test_close_dead_sees_liveness_locks_of_any_key(
     assert statuses(database) == ["abandoned"]
 
 
-def test_close_dead_after_a_server_restart_trusts_the_lease_until_a_renewal(
-    database: Database, one: Batch
-) -> None:
-    """Expect an attempt last renewed before the server started to keep its lease without a lock."""
+def test_close_dead_after_server_restart_relies_on_lease(database: Database, one: Batch) -> None:
+    """An attempt last renewed before the server started has no lock but keeps its lease."""
     token = UUID("f" * 32)
     execute(database, INSERT_ATTEMPT, batch_id=one.id, token=token, key=17)
-    execute(database, RUNNING, batch_id=one.id)
+    execute(database, SET_RUNNING, batch_id=one.id)
     execute(
         database,
         "UPDATE batch_pipeline.attempt "
@@ -223,19 +212,16 @@ def test_close_dead_after_a_server_restart_trusts_the_lease_until_a_renewal(
     assert database.attempts.close_dead("orders") == 1
 
 
-def test_second_running_attempt_of_a_batch_is_refused_by_the_database(
-    database: Database, one: Batch
-) -> None:
-    """Expect the partial unique index to hold whatever the code does."""
+def test_second_running_attempt_is_rejected_by_database(database: Database, one: Batch) -> None:
     token = UUID("f" * 32)
-    refused = pytest.raises(sa.exc.IntegrityError, match="attempt_one_running_per_batch")
-    with claimed(database, one), refused:
+    violation = pytest.raises(sa.exc.IntegrityError, match="attempt_one_running_per_batch")
+    with claimed(database, one), violation:
         execute(database, INSERT_ATTEMPT, batch_id=one.id, token=token, key=1)
 
 
 @pytest.mark.guarantee("G5")
-def test_publish_twice_gives_the_same_manifest(database: Database, one: Batch) -> None:
-    """Expect the second call to change nothing, also with other files in its hands."""
+def test_publish_twice_returns_same_manifest(database: Database, one: Batch) -> None:
+    """Even if the second call passes other files."""
     with claimed(database, one) as attempt:
         first = database.attempts.publish(attempt, encoded(), stream())
         before = everything(database)
@@ -243,19 +229,15 @@ def test_publish_twice_gives_the_same_manifest(database: Database, one: Batch) -
         assert everything(database) == before
 
 
-def test_publish_of_a_second_attempt_counts_the_generation_up(
-    database: Database, one: Batch
-) -> None:
-    """Expect generations 1 and 2 for one batch and 1 for another."""
+def test_publish_of_second_attempt_increments_generation(database: Database, one: Batch) -> None:
     other = planned(database, 2)[0]
-    generations = [publish(database, one).generation for one in (one, one, other)]
+    generations = [publish(database, batch).generation for batch in (one, one, other)]
     assert generations == [1, 2, 1]
 
 
-def test_publish_numbers_of_concurrent_attempts_follow_their_commits(database: Database) -> None:
-    """Expect numbers 1..6 without gaps, in the order in which the attempts ended."""
+def test_publish_numbers_follow_commit_order(database: Database) -> None:
     calls: list[Callable[[], Manifest]] = [
-        partial(publish, database, one) for one in planned(database, 6)
+        partial(publish, database, batch) for batch in planned(database, 6)
     ]
     assert all(isinstance(result, Manifest) for result in together(*calls))
     numbers = query(
@@ -264,10 +246,8 @@ def test_publish_numbers_of_concurrent_attempts_follow_their_commits(database: D
     assert numbers == [(number,) for number in range(1, 7)]
 
 
-def test_publish_behind_an_open_publish_waits_for_its_end(
-    database: Database, rival: Database, one: Batch
-) -> None:
-    """Expect a number to be given only when nobody can still commit a smaller one."""
+def test_publish_waits_for_open_publish(database: Database, rival: Database, one: Batch) -> None:
+    """A publish number is assigned only when no smaller one can still commit."""
 
     def hold() -> None:
         with rival.engine.connect() as connection:
@@ -288,8 +268,7 @@ def test_publish_behind_an_open_publish_waits_for_its_end(
     assert query(database, "SELECT publish_number FROM batch_pipeline.attempt") == [(1,)]
 
 
-def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch) -> None:
-    """Expect status, reason and time to be kept, and the next attempt to be number 2."""
+def test_fail_stores_reason(database: Database, one: Batch) -> None:
     with claimed(database, one) as attempt:
         assert database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED) is True
     status = database.batches.statuses("orders")[0]
@@ -298,16 +277,14 @@ def test_fail_closes_the_attempt_with_its_reason(database: Database, one: Batch)
     assert publish(database, one).attempt == 2
 
 
-def test_fail_cancelled_leaves_the_batch_cancelled(database: Database, one: Batch) -> None:
-    """Expect a cancelled attempt to be told apart from a failed one."""
+def test_fail_with_cancelled_status_cancels_batch(database: Database, one: Batch) -> None:
     with claimed(database, one) as attempt:
         assert database.attempts.fail(attempt, "cancelled", AttemptStatus.CANCELLED) is True
     assert statuses(database) == ["cancelled"]
     assert database.batches.statuses("orders")[0].state is BatchState.CANCELLED
 
 
-def test_fail_after_publish_says_that_it_is_published(database: Database, one: Batch) -> None:
-    """Expect a published attempt to stay so."""
+def test_fail_after_publish_returns_false(database: Database, one: Batch) -> None:
     with claimed(database, one) as attempt:
         database.attempts.publish(attempt, encoded(), stream())
         assert database.attempts.fail(attempt, "too late", AttemptStatus.FAILED) is False
@@ -316,7 +293,6 @@ def test_fail_after_publish_says_that_it_is_published(database: Database, one: B
 
 @pytest.mark.guarantee("G4")
 def test_publish_after_fail_is_fenced(database: Database, one: Batch) -> None:
-    """Expect a closed attempt to publish nothing."""
     with claimed(database, one) as attempt:
         database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
         with pytest.raises(FencedError):
@@ -325,24 +301,23 @@ def test_publish_after_fail_is_fenced(database: Database, one: Batch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "kept"),
+    ("error", "stored"),
     [
         ("x" * 5_000, "x" * 4_000),
         ("a\0b", "a\\x00b"),
         ("orders-\udcff.csv", "orders-\\udcff.csv"),
     ],
 )
-def test_fail_with_text_that_postgres_refuses_keeps_what_can_be_kept(
-    database: Database, one: Batch, error: str, kept: str
+def test_fail_stores_text_that_postgres_cannot_store_verbatim(
+    database: Database, one: Batch, error: str, stored: str
 ) -> None:
-    """Expect long reasons to be cut, and NUL and lone surrogates to be spelled out."""
+    """Long reasons are truncated; NUL and lone surrogates are escaped."""
     with claimed(database, one) as attempt:
         assert database.attempts.fail(attempt, error, AttemptStatus.FAILED) is True
-    assert database.batches.statuses("orders")[0].error == kept
+    assert database.batches.statuses("orders")[0].error == stored
 
 
-def test_batch_with_a_failed_later_attempt_stays_published(database: Database, one: Batch) -> None:
-    """Expect the newest generation to count, with the later attempt's error beside it."""
+def test_batch_with_failed_later_attempt_stays_published(database: Database, one: Batch) -> None:
     publish(database, one)
     with claimed(database, one) as attempt:
         database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)

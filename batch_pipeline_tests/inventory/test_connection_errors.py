@@ -1,4 +1,4 @@
-"""What goes wrong with a database, by the domain's names and without a password."""
+"""Database errors: translated, and without passwords."""
 
 import traceback
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import NOON, found_file, limits
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
-SECRET = "s3cr3t-w0rd"  # noqa: S105 - what must not be seen
+SECRET = "s3cr3t-w0rd"  # noqa: S105 - must not appear in errors
 
 
-def _shown(error: BaseException) -> str:
-    """Give all that a person can get to see of an error, the trail of its causes included."""
+def _traceback_text(error: BaseException) -> str:
+    """Return the formatted traceback, including causes."""
     return "".join(traceback.format_exception(error))
 
 
 @pytest.fixture
 def role(database: Database) -> Iterator[str]:
-    """A role of its own with that secret for a password and rights to nothing."""
+    """A role with a password and no privileges."""
     name = f"role_{uuid4().hex}"
     execute(database, f"CREATE ROLE {name} LOGIN PASSWORD '{SECRET}'")
     yield name
@@ -51,7 +51,7 @@ def role(database: Database) -> Iterator[str]:
 
 @pytest.fixture
 def password_rule(server_url: str, database: Database, role: str) -> Iterator[None]:
-    """A server that asks this role for its password."""
+    """Make the server require this role's password."""
 
     def reload() -> None:
         with psycopg.connect(server_url, autocommit=True) as connection:
@@ -73,31 +73,29 @@ def password_rule(server_url: str, database: Database, role: str) -> Iterator[No
     reload()
 
 
-def _as(role: str, password: str, database_url: str) -> str:
+def _url_as(role: str, password: str, database_url: str) -> str:
     return database_url.replace("//postgres@", f"//{role}:{password}@")
 
 
-def test_open_engine_of_a_silent_port_is_unreachable_without_the_password() -> None:
-    """Expect host and database to be named, and the password nowhere."""
+def test_unreachable_server_error_hides_password() -> None:
     with pytest.raises(DatabaseUnreachableError) as caught:
         open_engine(f"postgresql://me:{SECRET}@127.0.0.1:1/inventory")
     assert caught.value.location == "127.0.0.1:1/inventory"
-    assert SECRET not in _shown(caught.value)
+    assert SECRET not in _traceback_text(caught.value)
 
 
-def test_open_engine_of_an_unknown_database_is_no_retryable_error(database_url: str) -> None:
+def test_nonexistent_database_raises_setting_error(database_url: str) -> None:
     url = database_url.replace("/test_", f"/no_such_test_{uuid4().hex}")
     with pytest.raises(SettingError, match="does not exist"):
         open_engine(url)
 
 
 @pytest.mark.usefixtures("password_rule")
-def test_open_engine_with_a_wrong_password_does_not_show_it(role: str, database_url: str) -> None:
-    """Expect the refusal to name the role and no password, neither the right nor the wrong one."""
+def test_wrong_password_error_hides_password(role: str, database_url: str) -> None:
     with pytest.raises(DatabaseUnreachableError, match="password authentication failed") as caught:
-        open_engine(_as(role, f"not-{SECRET}", database_url))
-    assert SECRET not in _shown(caught.value)
-    open_engine(_as(role, SECRET, database_url)).dispose()
+        open_engine(_url_as(role, f"not-{SECRET}", database_url))
+    assert SECRET not in _traceback_text(caught.value)
+    open_engine(_url_as(role, SECRET, database_url)).dispose()
 
 
 @pytest.mark.parametrize(
@@ -112,24 +110,21 @@ def test_open_engine_with_a_wrong_password_does_not_show_it(role: str, database_
         "",
     ],
 )
-def test_open_engine_of_no_postgres_url_shows_no_part_of_it(url: str) -> None:
-    """Expect what cannot be read to be refused before anything of it can be printed."""
+def test_invalid_url_error_hides_url(url: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         open_engine(url)
     assert caught.value.name == "BATCH_PIPELINE_INVENTORY_CONN"
-    assert SECRET not in _shown(caught.value)
+    assert SECRET not in _traceback_text(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
-def test_normalized_url_names_the_driver(scheme: str) -> None:
-    """Expect every way to write Postgres to mean the one driver."""
+def test_normalize_url_sets_driver(scheme: str) -> None:
     url = normalize_url(f"{scheme}://me:p%40ss@db:5433/inventory?sslmode=require", driver="x")
     assert url == "postgresql+x://me:p%40ss@db:5433/inventory?sslmode=require"
 
 
-def test_check_version_of_an_old_server_names_both_versions(database: Database) -> None:
-    """Expect 12.4 to be refused and 13.0 to be enough."""
-    with database.engine.connect():  # the dialect learns the version on connecting
+def test_old_server_version_is_rejected(database: Database) -> None:
+    with database.engine.connect():  # the dialect reads the version on connect
         pass
     database.engine.dialect.server_version_info = (12, 4)
     with pytest.raises(ConfigurationError, match="Upgrade the server, or set") as caught:
@@ -140,10 +135,8 @@ def test_check_version_of_an_old_server_names_both_versions(database: Database) 
 
 
 @pytest.mark.guarantee("G12")
-def test_transaction_that_waits_too_long_for_a_lock_may_be_repeated(
-    database: Database, database_url: str
-) -> None:
-    """Expect a planner behind a held lock to give up with a retryable error and no change."""
+def test_lock_timeout_is_retryable(database: Database, database_url: str) -> None:
+    """The message names the blocking session, and nothing is changed."""
     register(database, 1)
     plan(database, limits())
     (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
@@ -157,21 +150,20 @@ def test_transaction_that_waits_too_long_for_a_lock_may_be_repeated(
     with transaction(database.engine) as holder:
         lock_planning(holder, job_id)
         pid = holder.execute(sa.select(sa.func.pg_backend_pid())).scalar_one()
-        told = rf"lock timeout; blocked by: pid {pid} \(batch-pipeline, in a transaction for 0 s\)"
-        with pytest.raises(RetryableError, match=told):
+        message = (
+            rf"lock timeout; blocked by: pid {pid} \(batch-pipeline, in a transaction for 0 s\)"
+        )
+        with pytest.raises(RetryableError, match=message):
             plan(impatient, limits())
     assert len(plan(impatient, limits())) == 1
     impatient.close()
 
 
-def test_role_that_may_only_read_is_told_so(
-    database: Database, database_url: str, role: str
-) -> None:
-    """Expect reading to work and writing to be refused by name, with nothing changed."""
+def test_read_only_role_is_denied_writes(database: Database, database_url: str, role: str) -> None:
     register(database, 1)
     execute(database, f"GRANT USAGE ON SCHEMA batch_pipeline TO {role}")
     execute(database, f"GRANT SELECT ON ALL TABLES IN SCHEMA batch_pipeline TO {role}")
-    reader = open_database(_as(role, SECRET, database_url), migrated=False)
+    reader = open_database(_url_as(role, SECRET, database_url), migrated=False)
     assert unplanned(reader, reader.meta_table("orders")) == (1, 10)
     with pytest.raises(PermissionDeniedError, match="permission denied for table item"):
         reader.meta_table("orders").register([found_file(2)], accept_changed=False)
@@ -181,10 +173,8 @@ def test_role_that_may_only_read_is_told_so(
     assert unplanned(database, database.meta_table("orders")) == (1, 10)
 
 
-def test_server_that_only_reads_is_told_as_a_missing_right(
-    database: Database, database_url: str
-) -> None:
-    """Expect writing to a standby, which is read-only, to be refused by name."""
+def test_read_only_server_raises_permission_denied(database: Database, database_url: str) -> None:
+    """As on a standby."""
     execute(
         database,
         f"ALTER DATABASE {database.engine.url.database} SET default_transaction_read_only = on",
@@ -195,10 +185,9 @@ def test_server_that_only_reads_is_told_as_a_missing_right(
     reader.close()
 
 
-def test_connection_cut_inside_a_transaction_is_unreachable_and_then_replaced(
+def test_connection_cut_in_transaction_rolls_back_and_is_replaced(
     database: Database, rival: Database
 ) -> None:
-    """Expect the cut transaction to leave nothing, and the next one to work."""
     insert = sa.text("INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('orders', 'x')")
 
     def work() -> None:
@@ -213,10 +202,7 @@ def test_connection_cut_inside_a_transaction_is_unreachable_and_then_replaced(
     assert query(database, "SELECT FROM batch_pipeline.job") == []
 
 
-def test_pooled_connection_cut_while_idle_is_replaced_unnoticed(
-    database: Database, rival: Database
-) -> None:
-    """Expect a restart of the server between two transactions not to be felt."""
+def test_idle_pooled_connection_is_replaced_silently(database: Database, rival: Database) -> None:
     register(database, 1)
     query(
         rival,
@@ -227,9 +213,7 @@ def test_pooled_connection_cut_while_idle_is_replaced_unnoticed(
     assert unplanned(database, database.meta_table("orders")) == (2, 20)
 
 
-def test_own_table_on_an_unreachable_server_is_the_inventory_not_a_users_database(
-    database: Database, rival: Database
-) -> None:
+def test_unreachable_own_table_raises_inventory_error(database: Database, rival: Database) -> None:
     """Its reads share the code of users' tables, whose errors name BATCH_PIPELINE_META_CONN."""
 
     def refuse(*_: object) -> None:
@@ -241,8 +225,8 @@ def test_own_table_on_an_unreachable_server_is_the_inventory_not_a_users_databas
         rival.meta_table("orders").backlog(None)
 
 
-def test_reads_of_the_own_table_leave_other_statements_prepared(database: Database) -> None:
-    """A connection of the pool that never prepares again would slow down acquiring."""
+def test_reads_of_own_table_keep_prepared_statements(database: Database) -> None:
+    """A pooled connection that never prepares statements would slow down acquiring."""
     database.meta_table("orders").backlog(None)
     with database.engine.connect() as connection:
         driver = connection.connection.driver_connection
@@ -250,7 +234,7 @@ def test_reads_of_the_own_table_leave_other_statements_prepared(database: Databa
         assert driver.prepare_threshold == 5
 
 
-def test_reads_of_a_users_table_are_never_prepared(
+def test_reads_of_users_table_are_not_prepared(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
     """A generic plan would not use a partial index, and could read the whole table."""
@@ -261,8 +245,8 @@ def test_reads_of_a_users_table_are_never_prepared(
         assert driver.prepare_threshold is None
 
 
-def test_other_database_errors_leave_as_they_are(database: Database) -> None:
-    """Expect a broken check, which would be our bug, not to be dressed up as an outage."""
+def test_other_database_errors_are_not_translated(database: Database) -> None:
+    """A violated check would be our bug, not an outage."""
     negative = {
         "stream": "orders",
         "id": 1,

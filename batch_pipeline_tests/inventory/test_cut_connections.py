@@ -1,6 +1,6 @@
-"""Connections that are lost at every statement of every operation (G10), and lost replies (G11).
+"""Connections lost at every statement of every operation (G10), and lost replies (G11).
 
-The points are counted while the operation runs, so that new statements are covered by themselves.
+Points are counted while an operation runs, so new statements are covered automatically.
 """
 
 import gc
@@ -12,11 +12,11 @@ import pytest
 
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.model.errors import RetryableError
-from batch_pipeline_tests.inventory.connection_cuts import Cutter, cutting
+from batch_pipeline_tests.inventory.connection_cuts import ConnectionCutter, cutting_connections
 from batch_pipeline_tests.inventory.every_operation import OPERATIONS, STARTS
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.lost_replies import LostReplies, losing
-from batch_pipeline_tests.inventory.operations_fixture import Stage
+from batch_pipeline_tests.inventory.lost_replies import LostReplies, losing_replies
+from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
 
@@ -33,14 +33,14 @@ SNAPSHOT = {
     "load": "attempt_id, target, number, status, token",
     "schema_version": "job_id, version, columns::text",
 }
-# The steps of a batch's life; the other operations are run with --long.
+# The main steps of a batch; the other operations are run with --long.
 BY_DEFAULT = {
     "register",
     "plan",
     "claim",
     "publish",
     "fail",
-    "acquire the short way",
+    "acquire server-side",
     "succeed",
     "claim a load",
 }
@@ -61,23 +61,23 @@ SELECT token FROM batch_pipeline.load
 )
 def fault(
     request: pytest.FixtureRequest, database: Database, database_url: str
-) -> Iterator[tuple[str, Cutter | LostReplies]]:
-    """A URL of the inventory, and what goes wrong with connections to it."""
+) -> Iterator[tuple[str, ConnectionCutter | LostReplies]]:
+    """A URL of the inventory, and the fault that its connections suffer."""
     if request.param == "cut":
-        with cutting(database) as cutter:
+        with cutting_connections(database) as cutter:
             yield database_url, cutter
     else:
-        with losing(database_url) as (url, replies):
+        with losing_replies(database_url) as (url, replies):
             yield url, replies
 
 
 @pytest.fixture
-def stage(fault: tuple[str, Cutter | LostReplies]) -> Iterator[Stage]:
-    """What suffers from it."""
-    opened = Stage(open_database(fault[0], migrated=None))
+def inventory(fault: tuple[str, ConnectionCutter | LostReplies]) -> Iterator[InventoryFixture]:
+    """An inventory whose connections suffer the fault."""
+    opened = InventoryFixture(open_database(fault[0], migrated=None))
     yield opened
     opened.close()
-    gc.collect()  # what warns when it goes shall go here, where that is expected
+    gc.collect()  # collect objects here whose finalizers warn, where warnings are expected
 
 
 def _snapshot(database: Database) -> Snapshot:
@@ -100,42 +100,48 @@ def _hashable(row: tuple[Any, ...]) -> tuple[Any, ...]:
         for name in OPERATIONS
     ],
 )
-def test_operation_that_loses_its_connection_happened_or_did_not(
+def test_operation_with_lost_connection_is_atomic(
     database: Database,
-    stage: Stage,
-    fault: tuple[str, Cutter | LostReplies],
+    inventory: InventoryFixture,
+    fault: tuple[str, ConnectionCutter | LostReplies],
     name: str,
     figures: Figures,
 ) -> None:
-    """Expect a retryable error or none, no state in between, and every item once in the end."""
+    """The error is retryable, no intermediate state remains, and every item is published once."""
     for point in count(1):
-        call = OPERATIONS[name](stage)
+        call = OPERATIONS[name](inventory)
         before = _snapshot(database)
         fault[1].arm(point)
         try:
             call()
         except RetryableError:
             assert fault[1].disarm()
-            _check_before_or_after(database, stage, name, before, call)
+            _check_before_or_after(database, inventory, name, before, call)
         else:
             if not fault[1].disarm():
                 break
     assert point > 3
-    stage.finish()
+    inventory.finish()
     check_invariants(database)
     figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
 def _check_before_or_after(
-    database: Database, stage: Stage, name: str, before: Snapshot, call: Callable[[], object]
+    database: Database,
+    inventory: InventoryFixture,
+    name: str,
+    before: Snapshot,
+    call: Callable[[], object],
 ) -> None:
     check_invariants(database)
-    left = _snapshot(database)
-    if name in STARTS and left != before:
-        loads = len(left["load"]) - len(before["load"])
-        assert len(left["attempt"] - before["attempt"]) + loads == 1
-    nobodys = {token for (token,) in query(database, _OWNED)} - {one.token for one in stage.held}
-    assert not nobodys, "an attempt that nobody knows of keeps its batch"
+    after = _snapshot(database)
+    if name in STARTS and after != before:
+        loads = len(after["load"]) - len(before["load"])
+        assert len(after["attempt"] - before["attempt"]) + loads == 1
+    unowned = {token for (token,) in query(database, _OWNED)} - {
+        attempt.token for attempt in inventory.held
+    }
+    assert not unowned, "an attempt without an owner keeps its batch"
     call()
     if name not in STARTS:
-        assert left in (before, _snapshot(database))
+        assert after in (before, _snapshot(database))

@@ -1,7 +1,7 @@
-"""Killed at every failpoint there is (G3): another process completes everything exactly once.
+"""A process killed at each failpoint (G3): another process completes everything exactly once.
 
-Failpoints are found in the source, so that a new one fails here until it has an operation that
-reaches it, or another test that covers it.
+Failpoints are read from the source. A new one fails here until an operation reaches it or another
+test covers it.
 """
 
 import re
@@ -16,21 +16,21 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.inventory.every_operation import OPERATIONS
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.operations_fixture import Stage
+from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
 from batch_pipeline_tests.proofs import Figures
 
 PACKAGE = Path(batch_pipeline.__file__).parent
 TESTS = Path(__file__).parents[1]
 SCRIPT = "from batch_pipeline_tests.inventory.every_operation import main; main()"
 
-# By the first part of their names: the operation that reaches them.
+# Operations that reach failpoints, by the first part of the failpoint's name.
 REACHED_BY = {
     "register": "register",
     "plan": "plan",
     "schema": "widen a schema",
     "claim": "claim",
     "publish": "publish",
-    "acquire": "acquire the long way",
+    "acquire": "acquire client-side",
     "succeed": "succeed",
     "fail": "fail",
     "pause": "pause",
@@ -40,7 +40,7 @@ REACHED_BY = {
     "backfill": "plan a backfill",
     "audit": "audit",
 }
-# Not the inventory's: the test that stops or kills a process there.
+# Failpoints outside of the inventory, with the test that stops or kills a process there.
 COVERED_BY = {
     "encode.after_claim": "pipeline/test_attempt_failures.py",
     "encode.before_publish": "pipeline/test_attempt_failures.py",
@@ -70,7 +70,7 @@ COVERED_BY = {
 
 def _failpoints() -> list[str]:
     calls = (re.findall(r"\bfailpoint\((.*?)\)", path.read_text()) for path in _modules())
-    return sorted({argument.strip("\"'") for found in calls for argument in found})
+    return sorted({argument.strip("\"'") for arguments in calls for argument in arguments})
 
 
 def _modules() -> list[Path]:
@@ -81,39 +81,39 @@ def _family(failpoint: str) -> str:
     return failpoint.split(".", maxsplit=1)[0]
 
 
-OURS = [one for one in _failpoints() if one not in COVERED_BY]
+INVENTORY_FAILPOINTS = [name for name in _failpoints() if name not in COVERED_BY]
 
 
-def test_every_failpoint_is_reached_by_an_operation_or_covered_elsewhere() -> None:
-    """Expect names that can be found by reading, and none that nobody tests."""
-    found = _failpoints()
-    assert len(found) > 30
-    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", one) for one in found), found
-    assert {_family(one) for one in OURS} == REACHED_BY.keys()
-    assert COVERED_BY.keys() <= set(found)
-    for one, test in COVERED_BY.items():
-        assert f'"{one}' in (TESTS / test).read_text(), f"nobody stops at {one}"
+def test_every_failpoint_is_covered() -> None:
+    """Either by an operation here or by a test named above."""
+    failpoints = _failpoints()
+    assert len(failpoints) > 30
+    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in failpoints), failpoints
+    assert {_family(name) for name in INVENTORY_FAILPOINTS} == REACHED_BY.keys()
+    assert COVERED_BY.keys() <= set(failpoints)
+    for name, test in COVERED_BY.items():
+        assert f'"{name}' in (TESTS / test).read_text(), f"no test stops at {name}"
 
 
 @pytest.fixture
-def stage(database: Database) -> Iterator[Stage]:
-    """What another process sees."""
-    opened = Stage(database)
+def inventory(database: Database) -> Iterator[InventoryFixture]:
+    """The inventory as another process uses it."""
+    opened = InventoryFixture(database)
     yield opened
-    opened.scene.engine.dispose()
+    opened.files_job.engine.dispose()
 
 
 @pytest.mark.guarantee("G3")
-@pytest.mark.parametrize("failpoint", OURS)
-def test_process_killed_at_a_failpoint_leaves_what_another_one_completes(
-    stage: Stage, database_url: str, failpoint: str, figures: Figures
+@pytest.mark.parametrize("failpoint", INVENTORY_FAILPOINTS)
+def test_process_killed_at_failpoint_leaves_completable_state(
+    inventory: InventoryFixture, database_url: str, failpoint: str, figures: Figures
 ) -> None:
-    """Expect every promise to hold after the kill, and every item once in the end."""
+    """Invariants hold after the kill, and every item is published once in the end."""
     operation = REACHED_BY[_family(failpoint)]
     killed = run_python(SCRIPT, database_url, operation, failpoints=f"{failpoint}=kill")
     assert killed == -signal.SIGKILL, f"{operation!r} does not reach {failpoint}"
-    check_invariants(stage.database)
-    OPERATIONS[operation](stage)()
-    stage.finish()
-    check_invariants(stage.database)
+    check_invariants(inventory.database)
+    OPERATIONS[operation](inventory)()
+    inventory.finish()
+    check_invariants(inventory.database)
     figures(operations_killed=1)

@@ -1,4 +1,4 @@
-"""The checker of invariants finds what is broken: each damage is one that only a bug could do."""
+"""The invariant checker detects damage that only a bug could cause."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import claimed, execute, planned, publish
 
-DAMAGES = {
+DAMAGE = {
     "state": ("UPDATE batch_state SET state = 'failed' WHERE batch_id = 1", "by its attempts"),
     "attempts": ("UPDATE batch_state SET attempts = 7 WHERE batch_id = 2", "its state says 7"),
     "forgiven": ("UPDATE batch_state SET forgiven = -1 WHERE batch_id = 2", "forgiven"),
@@ -35,15 +35,15 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_check_of_a_damaged_inventory_names_the_damage(database: Database, name: str) -> None:
-    """Expect an untouched inventory to pass, and a damaged one to fail with the broken promise."""
+@pytest.mark.parametrize("name", DAMAGE)
+def test_check_invariants_detects_damage(database: Database, name: str) -> None:
+    """An undamaged inventory passes."""
     published, failed, _ = planned(database, 3)
     publish(database, published)
     with claimed(database, failed) as attempt:
         database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
     check_invariants(database)
-    damage, told = DAMAGES[name]
+    damage, message = DAMAGE[name]
     execute(database, f"SET search_path = batch_pipeline; {damage}")
-    with pytest.raises(AssertionError, match=told):
+    with pytest.raises(AssertionError, match=message):
         check_invariants(database)

@@ -1,11 +1,11 @@
 """The inventory against a model in plain Python, step by step, in any order (G1, G2, G4).
 
-Hypothesis writes rows in transactions that overlap, acquires, ends, abandons, cancels, splits,
+Hypothesis writes rows in overlapping transactions, acquires, ends, abandons, cancels, splits,
 audits and restarts, and compares everything after each step. At the end all work is done without
 faults, and every row must have been published exactly once by each job.
 
-Few runs are made usually, 100 of 50 steps with `--long`; the nightly form makes 800, most of them
-of 60 steps: `uv run pytest --hypothesis-profile=nightly -k test_inventory_does_what_the_model_does`
+By default there are few runs; `--long` makes 100 of 50 steps, and the nightly form 800, most of
+them of 60 steps: `uv run pytest --hypothesis-profile=nightly -k test_inventory_matches_model`
 """
 
 import sys
@@ -30,9 +30,9 @@ from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.errors import ConfigurationError, UnknownBatchError
 from batch_pipeline.model.id_range import MIN_ID, IdRange
 from batch_pipeline.model.planning import Limits
-from batch_pipeline_tests.inventory.machine_checks import Checks
-from batch_pipeline_tests.inventory.machine_model import ALL_IDS, OPEN, Row, Try
-from batch_pipeline_tests.inventory.machine_system import insert_by_hand, meta_tables
+from batch_pipeline_tests.inventory.machine_checks import MachineChecks
+from batch_pipeline_tests.inventory.machine_model import ALL_IDS, OPEN, ModelAttempt, Row
+from batch_pipeline_tests.inventory.machine_system import insert_explicit_id, meta_tables
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import LEASE, execute, expire
 
@@ -59,139 +59,154 @@ CLOSED = st.sampled_from(  # how, and whether it counts
 RETRIABLE = [BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED, BatchState.INTERRUPTED]
 
 
-class InventoryMachine(Checks):
-    """What may happen, one rule each; `done` counts what happened in all runs."""
+class InventoryMachine(MachineChecks):
+    """One rule per action; `done` counts what happened in all runs."""
 
     done: ClassVar[Counter[str]] = Counter()
 
-    def drawn(self, data: st.DataObject, what: Any) -> Any:
+    def draw(self, data: st.DataObject, what: Any) -> Any:
         return data.draw(st.sampled_from(list(what)))
 
     @initialize(rows=ROWS)
     def start(self, rows: list[tuple[int, int]]) -> None:
-        """Begin with some rows."""
-        self.taken |= set(self.writer(None).insert(rows, keep=True))
+        """Start with some rows."""
+        self.used_ids |= set(self.writer(None).insert(rows, keep=True))
         self.end_writer(0, commits=True)
 
     @rule(data=st.data(), rows=ROWS, keep=st.integers(0, 4))
     def write(self, data: st.DataObject, rows: list[tuple[int, int]], keep: int) -> None:
-        """Insert rows in a transaction that stays open, a new one or one that is."""
+        """Insert rows in a new or an already open transaction, which stays open."""
         new = [None] if len(self.writers) < 4 else []
-        number = self.drawn(data, [*new, *range(len(self.writers))])
-        self.taken |= set(self.writer(number).insert(rows, keep=keep > 0))
+        number = self.draw(data, [*new, *range(len(self.writers))])
+        self.used_ids |= set(self.writer(number).insert(rows, keep=keep > 0))
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data(), commits=st.integers(0, 3))
     def end_a_writer(self, data: st.DataObject, commits: int) -> None:
-        """Commit or roll back any of the open transactions."""
-        self.end_writer(self.drawn(data, range(len(self.writers))), commits=commits > 0)
+        """Commit or roll back one of the open transactions."""
+        self.end_writer(self.draw(data, range(len(self.writers))), commits=commits > 0)
 
     @rule(data=st.data(), weight=WEIGHTS, kind=st.integers(1, 2))
-    def write_by_hand(self, data: st.DataObject, weight: int, kind: int) -> None:
-        """Insert a row where nobody expects one any more."""
-        free = [one for one in range(-6, max(self.taken)) if one not in self.taken]
+    def write_explicit_id(self, data: st.DataObject, weight: int, kind: int) -> None:
+        """Insert a row with a free id, possibly below a bookmark."""
+        free = [uid for uid in range(-6, max(self.used_ids)) if uid not in self.used_ids]
         if not free:
             return
-        row = Row(id=self.drawn(data, free), weight=weight, kind=kind, by_hand=True)
-        insert_by_hand(self.url, row)
-        self.taken.add(row.id)
+        row = Row(id=self.draw(data, free), weight=weight, kind=kind, explicit_id=True)
+        insert_explicit_id(self.url, row)
+        self.used_ids.add(row.id)
         self.model.rows[row.id] = row
 
     @precondition(lambda self: self.model.rows)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """Delete a row."""
-        row = self.model.rows.pop(self.drawn(data, self.model.rows))
-        execute(self.watch, "DELETE FROM public.files WHERE id = :id", id=row.id)
+        row = self.model.rows.pop(self.draw(data, self.model.rows))
+        execute(self.observer, "DELETE FROM public.files WHERE id = :id", id=row.id)
 
-    @rule(worker=WORKERS, data=st.data(), limits=LIMITS, short=st.booleans(), sweeps=st.booleans())
-    def take(
-        self, worker: int, data: st.DataObject, limits: Limits, *, short: bool, sweeps: bool
+    @rule(
+        worker=WORKERS,
+        data=st.data(),
+        limits=LIMITS,
+        server_side=st.booleans(),
+        sweeps=st.booleans(),
+    )
+    def acquire_next(
+        self, worker: int, data: st.DataObject, limits: Limits, *, server_side: bool, sweeps: bool
     ) -> None:
-        """Acquire whatever is next of a job."""
-        self.acquire(worker, self.a_job(data), limits, ALL_IDS, short=short, sweeps=sweeps)
-
-    @rule(worker=WORKERS, data=st.data(), limits=LIMITS, window=WINDOWS, short=st.booleans())
-    def take_within(
-        self, worker: int, data: st.DataObject, limits: Limits, window: IdRange, *, short: bool
-    ) -> None:
-        """Acquire within a window, perhaps on other terms than before."""
-        one = self.a_job(data)
-        job = replace(
-            one,
-            max_attempts=data.draw(st.sampled_from([one.max_attempts, 1, 2, 3])),
-            bisect=data.draw(st.sampled_from([one.bisect, True])),
+        """Acquire the next batch of a job."""
+        self.acquire(
+            worker, self.draw_job(data), limits, ALL_IDS, server_side=server_side, sweeps=sweeps
         )
-        self.acquire(worker, job, limits, window, short=short, sweeps=False)
 
-    @precondition(lambda self: self.model.tries)
+    @rule(worker=WORKERS, data=st.data(), limits=LIMITS, window=WINDOWS, server_side=st.booleans())
+    def acquire_within(
+        self,
+        worker: int,
+        data: st.DataObject,
+        limits: Limits,
+        window: IdRange,
+        *,
+        server_side: bool,
+    ) -> None:
+        """Acquire within a window, possibly with changed terms."""
+        known = self.draw_job(data)
+        job = replace(
+            known,
+            max_attempts=data.draw(st.sampled_from([known.max_attempts, 1, 2, 3])),
+            bisect=data.draw(st.sampled_from([known.bisect, True])),
+        )
+        self.acquire(worker, job, limits, window, server_side=server_side, sweeps=False)
+
+    @precondition(lambda self: self.model.attempts)
     @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
-        """Let a worker read the items of its batch, long before it ends."""
-        running = [one for one in self.model.tries if one.is_running and one.read is None]
+        """Read the items of a running attempt, long before it ends."""
+        running = [attempt for attempt in self.model.running if attempt.read is None]
         if running:
-            self.read_items(self.drawn(data, running))
+            self.read_items(self.draw(data, running))
 
-    @precondition(lambda self: any(one.is_running for one in self.model.tries))
+    @precondition(lambda self: self.model.running)
     @rule(data=st.data())
     def succeed(self, data: st.DataObject) -> None:
-        """Publish an attempt that runs, though its lease may have run out."""
-        self.publish(self.drawn(data, [one for one in self.model.tries if one.is_running]))
+        """Publish a running attempt, even if its lease has expired."""
+        self.publish(self.draw(data, self.model.running))
 
-    @precondition(lambda self: not all(one.is_running for one in self.model.tries))
+    @precondition(lambda self: not all(attempt.is_running for attempt in self.model.attempts))
     @rule(data=st.data())
     def succeed_again(self, data: st.DataObject) -> None:
-        """Publish an attempt that has ended: what was published stays, zombies are refused."""
-        self.publish(self.drawn(data, [one for one in self.model.tries if not one.is_running]))
+        """Publish an ended attempt: published ones stay, others are fenced."""
+        self.publish(
+            self.draw(data, [attempt for attempt in self.model.attempts if not attempt.is_running])
+        )
 
-    @precondition(lambda self: self.model.tries)
+    @precondition(lambda self: self.model.attempts)
     @rule(data=st.data(), closed=CLOSED)
     def fail(self, data: st.DataObject, closed: tuple[AttemptStatus, bool]) -> None:
         """Close an attempt, running or not."""
-        one: Try = self.drawn(data, self.model.tries)
+        attempt: ModelAttempt = self.draw(data, self.model.attempts)
         status, counts = closed
-        unpublished = self.attempts_of(one).fail(one.attempt, "no", status, counts=counts)
-        assert unpublished == (one.status is not AttemptStatus.SUCCEEDED)
-        if one.is_running:
-            one.batch.end(one, status, counts=counts)
+        unpublished = self.attempts_of(attempt).fail(attempt.attempt, "no", status, counts=counts)
+        assert unpublished == (attempt.status is not AttemptStatus.SUCCEEDED)
+        if attempt.is_running:
+            attempt.batch.end_attempt(attempt, status, counts=counts)
 
-    @precondition(lambda self: any(one.is_running for one in self.model.tries))
+    @precondition(lambda self: self.model.running)
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        """Let the lease of an attempt run out, as of a process that hangs."""
-        one: Try = self.drawn(data, [one for one in self.model.tries if one.is_running])
-        self.attempts_of(one).heartbeat.stop_renewing(one.attempt.token)
-        expire(self.watch, one.attempt)
-        one.gone = True
+        """Let the lease of an attempt expire, as for a process that hangs."""
+        attempt: ModelAttempt = self.draw(data, self.model.running)
+        self.attempts_of(attempt).heartbeat.stop_renewing(attempt.attempt.token)
+        expire(self.observer, attempt.attempt)
+        attempt.is_lost = True
 
     @rule(number=WORKERS)
     def renew(self, number: int) -> None:
-        """Let a worker renew all its leases, those included that have run out meanwhile."""
+        """Renew all leases of a worker, including expired ones."""
         heartbeat = self.workers[number].database.heartbeat
-        running = [one for one in self.model.tries if one.is_running and one.worker == number]
-        for one in running:
-            heartbeat.renew(one.attempt.token, LEASE)
-            one.gone = False
+        running = [attempt for attempt in self.model.running if attempt.worker == number]
+        for attempt in running:
+            heartbeat.renew(attempt.attempt.token, LEASE)
+            attempt.is_lost = False
         heartbeat._renew_all()
-        assert all(heartbeat.is_renewing(one.attempt.token) for one in running)
+        assert all(heartbeat.is_renewing(attempt.attempt.token) for attempt in running)
 
     @rule(number=WORKERS)
     def restart(self, number: int) -> None:
-        """End a worker without a word and start another one in its place."""
+        """Kill a worker and start another one."""
         self.restart_worker(number)
 
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data(), number=WORKERS, ending=st.sampled_from(["succeed", "fail", "leave"]))
     def claim(self, data: st.DataObject, number: int, ending: str) -> None:
-        """Try one certain batch: of a stream also one that is published, which is another try."""
+        """Claim a given batch; batches of a stream also when they are published."""
         batches = self.model.batches.values()
-        choice = [one for one in batches if one.generation is None or one.job.is_stream]
+        choice = [batch for batch in batches if batch.generation is None or batch.job.is_stream]
         if choice:
-            self.claim_one(number, self.drawn(data, choice), ending)
+            self.claim_one(number, self.draw(data, choice), ending)
 
     @rule(number=WORKERS, size=st.integers(1, 4), limits=LIMITS, plans=st.booleans())
     def register_and_plan(self, number: int, size: int, limits: Limits, *, plans: bool) -> None:
-        """Register files of a stream, and perhaps plan its batches."""
+        """Register files of a stream, and possibly plan its batches."""
         self.register(number, size)
         if plans:
             self.plan(number, limits)
@@ -199,78 +214,82 @@ class InventoryMachine(Checks):
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data(), number=WORKERS, whole=st.booleans())
     def cancel(self, data: st.DataObject, number: int, *, whole: bool) -> None:
-        """Call off a batch, or all of a job that are not published."""
+        """Cancel one batch, or all unpublished batches of a job."""
         control = self.workers[number].database.jobs
-        held = self.drawn(data, self.model.batches.values())
-        root = held.job.parent or held.job
-        if held.state is BatchState.SUPERSEDED and not whole:
+        model_batch = self.draw(data, self.model.batches.values())
+        main_job = model_batch.job.parent or model_batch.job
+        if model_batch.state is BatchState.SUPERSEDED and not whole:
             with pytest.raises(UnknownBatchError):
-                control.cancel_batch(root.name, held.batch.id)
+                control.cancel_batch(main_job.name, model_batch.batch.id)
             return
-        chosen = self.model.live(root) if whole else [held]
-        open_ones = [one for one in chosen if one.state in {*OPEN, BatchState.RUNNING}]
+        chosen = self.model.live(main_job) if whole else [model_batch]
+        open_batches = [batch for batch in chosen if batch.state in {*OPEN, BatchState.RUNNING}]
         done = (
-            control.cancel(root.name) if whole else control.cancel_batch(root.name, held.batch.id)
+            control.cancel(main_job.name)
+            if whole
+            else control.cancel_batch(main_job.name, model_batch.batch.id)
         )
         assert (done.batches, done.attempts) == (
-            len(open_ones),
-            sum([one.cancel() for one in open_ones]),
+            len(open_batches),
+            sum([batch.cancel() for batch in open_batches]),
         )
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data(), number=WORKERS, states=st.sets(st.sampled_from(RETRIABLE), min_size=1))
     def retry(self, data: st.DataObject, number: int, states: set[BatchState]) -> None:
-        """Let batches of a job be tried again."""
-        root = self.drawn(data, self.model.roots())
-        chosen = [held for held in self.model.live(root) if held.state in states]
-        assert self.workers[number].database.jobs.retry(root.name, states=states) == len(chosen)
-        for held in chosen:
-            held.forgive()
+        """Retry batches of a job."""
+        main_job = self.draw(data, self.model.main_jobs())
+        chosen = [
+            model_batch for model_batch in self.model.live(main_job) if model_batch.state in states
+        ]
+        assert self.workers[number].database.jobs.retry(main_job.name, states=states) == len(chosen)
+        for model_batch in chosen:
+            model_batch.forgive()
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data(), number=WORKERS)
     def pause_or_resume(self, data: st.DataObject, number: int) -> None:
-        """Pause a job, or let a paused one go on."""
-        root = self.drawn(data, self.model.roots())
+        """Pause a job, or resume a paused one."""
+        main_job = self.draw(data, self.model.main_jobs())
         control = self.workers[number].database.jobs
-        (control.resume if root.paused else control.pause)(root.name)
-        root.paused = not root.paused
+        (control.resume if main_job.paused else control.pause)(main_job.name)
+        main_job.paused = not main_job.paused
 
     @precondition(lambda self: self.model.batches)
     @rule(data=st.data(), number=WORKERS)
     def bisect(self, data: st.DataObject, number: int) -> None:
-        """Split a batch by hand."""
-        held = self.drawn(data, self.model.batches.values())
-        root, worker = held.job.parent or held.job, self.workers[number]
+        """Split a batch."""
+        model_batch = self.draw(data, self.model.batches.values())
+        main_job, worker = model_batch.job.parent or model_batch.job, self.workers[number]
         split: Callable[..., Any] = worker.database.jobs.split
-        halves = self.model.halves(held)
-        refused: Any = None
+        halves = self.model.halves(model_batch)
+        expected_error: Any = None
         message = ""
-        if held.state is BatchState.SUPERSEDED:
-            refused, message = UnknownBatchError, "has no batch"
-        elif halves is None or held.state in {BatchState.RUNNING, BatchState.PUBLISHED}:
-            refused, message = ConfigurationError, "cannot be split"
-        if refused is not None:
-            with pytest.raises(refused, match=message):
-                split(root.name, held.batch.id, worker.table(held.job))
+        if model_batch.state is BatchState.SUPERSEDED:
+            expected_error, message = UnknownBatchError, "has no batch"
+        elif halves is None or model_batch.state in {BatchState.RUNNING, BatchState.PUBLISHED}:
+            expected_error, message = ConfigurationError, "cannot be split"
+        if expected_error is not None:
+            with pytest.raises(expected_error, match=message):
+                split(main_job.name, model_batch.batch.id, worker.table(model_batch.job))
             return
-        split(root.name, held.batch.id, worker.table(held.job))
-        self.split_into(held)
+        split(main_job.name, model_batch.batch.id, worker.table(model_batch.job))
+        self.split_into(model_batch)
 
     @precondition(lambda self: self.model.jobs)
     @rule(data=st.data(), number=WORKERS, limits=LIMITS)
     def audit(self, data: st.DataObject, number: int, limits: Limits) -> None:
-        """Look for late arrivals."""
-        self.audit_job(number, self.drawn(data, self.model.roots()), limits)
+        """Audit a job for late arrivals."""
+        self.audit_job(number, self.draw(data, self.model.main_jobs()), limits)
 
     @rule(data=st.data(), number=WORKERS, limits=LIMITS, window=WINDOWS)
     def backfill(self, data: st.DataObject, number: int, limits: Limits, window: IdRange) -> None:
-        """Plan a backfill: a window, a list of items, what failed, or an earlier one again."""
+        """Plan a backfill of a window, a list or failed items, or plan an earlier one again."""
         parent = "all" if "all" in self.model.jobs else None
         kinds = ["window", *(["failed"] if parent else []), *(["list"] if self.model.rows else [])]
-        kind = self.drawn(data, [*kinds, *(["again"] if self.backfills else [])])
+        kind = self.draw(data, [*kinds, *(["again"] if self.backfills else [])])
         if kind == "again":
-            self.plan_backfill(number, self.drawn(data, self.backfills.values()))
+            self.plan_backfill(number, self.draw(data, self.backfills.values()))
             return
         selection = Selection(ids=window, failed_only=kind == "failed")
         if kind == "list":
@@ -282,25 +301,25 @@ class InventoryMachine(Checks):
         self.plan_backfill(number, request)
 
     def teardown(self) -> None:
-        """Do all that is left without faults, unless the run has failed already."""
+        """Do all remaining work without faults, unless the run has already failed."""
         try:
             if sys.exc_info()[0] is None:
                 self.finish()
                 self.done["runs"] += 1
                 self.done["rows"] += len(self.model.rows)
                 self.done["batches"] += len(self.model.batches)
-                self.done["attempts"] += len(self.model.tries)
+                self.done["attempts"] += len(self.model.attempts)
         finally:
             self.close()
 
 
 @pytest.mark.guarantee("G1", "G2", "G4", "G5")
-def test_inventory_does_what_the_model_does(
+def test_inventory_matches_model(
     database_url: str, database: Database, figures: Figures, *, long_form: bool
 ) -> None:
-    """Expect product and model to agree after every step, and every row exactly once in the end."""
+    """Product and model agree after every step, and every row is published exactly once."""
     with meta_tables(database_url) as tables:
-        InventoryMachine.url, InventoryMachine.watch = database_url, database
+        InventoryMachine.url, InventoryMachine.observer = database_url, database
         InventoryMachine.tables = tables
         run_state_machine_as_test(InventoryMachine, settings=_settings(long_form=long_form))
     figures(**{f"{name}_against_the_model": n for name, n in InventoryMachine.done.items()})

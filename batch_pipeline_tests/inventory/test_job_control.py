@@ -1,4 +1,4 @@
-"""What a person does with jobs: pause, resume, cancel, try again; and what workers notice of it."""
+"""Job control: pause, resume, cancel and retry, and their effect on workers."""
 
 from datetime import timedelta
 from functools import partial
@@ -41,9 +41,9 @@ def _states(database: Database) -> list[str]:
     return [state for (state,) in rows]
 
 
-def _fail(database: Database, one: Batch, *, times: int = 1) -> None:
+def _fail(database: Database, batch: Batch, *, times: int = 1) -> None:
     for _ in range(times):
-        with claimed(database, one) as attempt:
+        with claimed(database, batch) as attempt:
             database.attempts.fail(attempt, "bad data", AttemptStatus.FAILED)
 
 
@@ -55,13 +55,13 @@ def _cancel(database: Database) -> None:
     database.jobs.cancel("orders")
 
 
-def _wish(**terms: object) -> AcquireRequest:
+def _request(**terms: object) -> AcquireRequest:
     facts = {"name": "import", "meta_table": "ops.files", **terms}
     return AcquireRequest(terms=JobTerms(**facts), limits=limits(max_count=2), config={})  # type: ignore[arg-type] # overrides by name
 
 
 def _acquired(database: Database, source: MetaSource, **terms: object) -> Attempt:
-    attempt = database.acquisitions.acquire(_wish(**terms), source)
+    attempt = database.acquisitions.acquire(_request(**terms), source)
     assert attempt is not None
     return attempt
 
@@ -73,14 +73,12 @@ def source(files: ReflectedMetaTable) -> MetaSource:
     return MetaSource(table=files, choice=choose_watermark(files))
 
 
-def test_pause_of_a_job_hands_out_nothing_until_it_is_resumed(
-    database: Database, source: MetaSource
-) -> None:
-    """Expect the reason in the error, the running attempt to publish, and the rest after resume."""
+def test_paused_job_acquires_nothing_until_resumed(database: Database, source: MetaSource) -> None:
+    """A running attempt can still publish."""
     running = _acquired(database, source)
     assert database.jobs.pause("import", " disk full ").paused == "disk full"
     with pytest.raises(JobPausedError) as caught:
-        database.acquisitions.acquire(_wish(), source)
+        database.acquisitions.acquire(_request(), source)
     assert (caught.value.job, caught.value.reason) == ("import", "disk full")
     assert "batch-pipeline jobs resume import" in str(caught.value)
     assert database.attempts.succeed(running, logging=None, seen=None) == 1
@@ -89,10 +87,8 @@ def test_pause_of_a_job_hands_out_nothing_until_it_is_resumed(
     check_invariants(database)
 
 
-def test_pause_of_a_stream_refuses_to_plan_and_keeps_what_is_registered(
-    database: Database, one: Batch
-) -> None:
-    """Expect no new batch while paused, a claim by hand to work, and the rest after resume."""
+def test_paused_stream_is_not_planned_until_resumed(database: Database, one: Batch) -> None:
+    """A batch can still be claimed explicitly."""
     database.jobs.pause("orders")
     assert database.jobs.paused("orders") == ""
     register(database, 3, first=4)
@@ -108,15 +104,13 @@ def test_pause_of_a_stream_refuses_to_plan_and_keeps_what_is_registered(
     check_invariants(database)
 
 
-def test_pause_of_a_stream_that_has_no_job_yet_is_refused(database: Database) -> None:
-    """Expect an error that lists no job, and a stream without a job not to be paused."""
+def test_pause_of_unknown_stream_raises_unknown_job(database: Database) -> None:
     with pytest.raises(UnknownJobError, match="jobs: none"):
         database.jobs.pause("orders")
     database.jobs.check_not_paused("orders")
 
 
-def test_cancel_of_a_running_attempt_fences_its_worker(database: Database, one: Batch) -> None:
-    """Expect its publish to be refused, its heartbeat to end, and the batch to be cancelled."""
+def test_cancel_fences_running_attempt(database: Database, one: Batch) -> None:
     with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
         assert database.heartbeat.is_renewing(attempt.token)
         cancelled = database.jobs.cancel_batch("orders", one.key)
@@ -130,26 +124,27 @@ def test_cancel_of_a_running_attempt_fences_its_worker(database: Database, one: 
     check_invariants(database)
 
 
-def test_heartbeat_of_an_acquired_attempt_that_was_cancelled_ends(
+def test_heartbeat_of_cancelled_attempt_ends(
     database: Database, rival: Database, source: MetaSource
 ) -> None:
-    """Expect the worker to know at the next renewal, whoever cancelled, and others to go on."""
+    """Another process cancels it; the worker learns of it at the next renewal."""
     lease = timedelta(seconds=0.6)
-    wish = AcquireRequest(terms=_wish().terms, limits=limits(max_count=2), config={}, lease=lease)
-    one, other = (database.acquisitions.acquire(wish, source) for _ in range(2))
-    assert one is not None
+    request = AcquireRequest(
+        terms=_request().terms, limits=limits(max_count=2), config={}, lease=lease
+    )
+    cancelled, other = (database.acquisitions.acquire(request, source) for _ in range(2))
+    assert cancelled is not None
     assert other is not None
-    rival.jobs.cancel_batch("import", one.batch.id)
-    eventually(lambda: not database.heartbeat.is_renewing(one.token))
+    rival.jobs.cancel_batch("import", cancelled.batch.id)
+    eventually(lambda: not database.heartbeat.is_renewing(cancelled.token))
     assert database.heartbeat.is_renewing(other.token)
     with pytest.raises(FencedError):
-        database.attempts.succeed(one, logging=None, seen=None)
+        database.attempts.succeed(cancelled, logging=None, seen=None)
     assert database.attempts.succeed(other, logging=None, seen=None) == 1
     check_invariants(database)
 
 
-def test_cancel_of_a_job_leaves_what_is_published(database: Database) -> None:
-    """Expect planned, failed, dead and running batches to be called off, and nothing else."""
+def test_cancel_job_keeps_published_batches(database: Database) -> None:
     done, failed, dead, running, _ = planned(database, 5)
     publish(database, done)
     _fail(database, failed)
@@ -163,8 +158,7 @@ def test_cancel_of_a_job_leaves_what_is_published(database: Database) -> None:
     check_invariants(database)
 
 
-def test_cancel_of_a_second_generation_leaves_the_first(database: Database, one: Batch) -> None:
-    """Expect a published batch that is tried anew to stay published."""
+def test_cancel_of_reprocessing_keeps_published_generation(database: Database, one: Batch) -> None:
     publish(database, one)
     with claimed(database, one):
         assert database.jobs.cancel_batch("orders", one.id).attempts == 1
@@ -173,54 +167,51 @@ def test_cancel_of_a_second_generation_leaves_the_first(database: Database, one:
     check_invariants(database)
 
 
-def test_cancelled_batches_are_handed_out_to_nobody(database: Database, source: MetaSource) -> None:
-    """Expect an acquire to go on behind a batch that was called off."""
+def test_cancelled_batch_is_not_acquired(database: Database, source: MetaSource) -> None:
     first = _acquired(database, source)
     database.attempts.fail(first, "no", AttemptStatus.FAILED)
     database.jobs.cancel_batch("import", first.batch.id)
     for _ in range(2):
         database.attempts.succeed(_acquired(database, source), logging=None, seen=None)
-    assert database.acquisitions.acquire(_wish(), source) is None
+    assert database.acquisitions.acquire(_request(), source) is None
     check_invariants(database)
 
 
-def test_cancel_beside_a_publish_is_either_before_or_after(
-    database: Database, rival: Database
-) -> None:
-    """Expect each batch to be published or cancelled, as its worker was told."""
-    for one in planned(database, 8):
-        with claimed(database, one) as attempt:
+def test_concurrent_cancel_and_publish_are_serialized(database: Database, rival: Database) -> None:
+    """Each batch is either published or cancelled, consistent with the worker's result."""
+    for batch in planned(database, 8):
+        with claimed(database, batch) as attempt:
             results = together(partial(_publish, database, attempt), partial(_cancel, rival))
         [state] = query(
             database,
             "SELECT state FROM batch_pipeline.batch_state WHERE batch_id = :id",
-            id=one.id,
+            id=batch.id,
         )
-        won = not isinstance(results[0], Exception)
-        assert won or isinstance(results[0], FencedError)
+        is_published = not isinstance(results[0], Exception)
+        assert is_published or isinstance(results[0], FencedError)
         assert results[1] is None
-        assert state == ("published" if won else "cancelled",)
+        assert state == ("published" if is_published else "cancelled",)
         check_invariants(database)
 
 
-def test_retry_of_a_dead_batch_counts_anew(database: Database, source: MetaSource) -> None:
-    """Expect it first in line, three tries more, and dead again after them."""
-    while (attempt := database.acquisitions.acquire(_wish(), source)) is not None:
+def test_retry_of_dead_batch_resets_attempt_count(database: Database, source: MetaSource) -> None:
+    """It gets three more attempts."""
+    while (attempt := database.acquisitions.acquire(_request(), source)) is not None:
         database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     assert _states(database) == ["dead"] * 3
     assert database.jobs.retry("import", batches=["1..2", 3]) == 2
     assert _states(database) == ["interrupted", "dead", "interrupted"]
     check_invariants(database)
     numbers = []
-    while (attempt := database.acquisitions.acquire(_wish(), source)) is not None:
+    while (attempt := database.acquisitions.acquire(_request(), source)) is not None:
         numbers.append((attempt.batch.id, attempt.number))
         database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     assert sorted(numbers) == [(1, 4), (1, 5), (1, 6), (3, 4), (3, 5), (3, 6)]
     check_invariants(database)
 
 
-def test_retry_takes_back_a_cancellation(database: Database) -> None:
-    """Expect batches that were tried to be interrupted, others planned; published ones to stay."""
+def test_retry_reverts_cancellation(database: Database) -> None:
+    """Batches with attempts become interrupted, others planned."""
     done, failed, fresh = planned(database, 3)
     publish(database, done)
     _fail(database, failed)
@@ -235,8 +226,7 @@ def test_retry_takes_back_a_cancellation(database: Database) -> None:
     check_invariants(database)
 
 
-def test_retry_of_a_state_that_cannot_be_retried_is_refused(database: Database, one: Batch) -> None:
-    """Expect published and running batches to be out of reach."""
+def test_retry_of_published_or_running_batch_is_rejected(database: Database, one: Batch) -> None:
     for state in (BatchState.PUBLISHED, BatchState.RUNNING, BatchState.SUPERSEDED):
         with pytest.raises(InvalidValueError):
             database.jobs.retry("orders", states=[state])
@@ -245,10 +235,7 @@ def test_retry_of_a_state_that_cannot_be_retried_is_refused(database: Database, 
     assert _states(database) == ["published"]
 
 
-def test_job_whose_name_is_on_two_tables_needs_the_table(
-    database: Database, source: MetaSource
-) -> None:
-    """Expect both tables in the error, and one of them to settle it."""
+def test_ambiguous_job_name_needs_table(database: Database, source: MetaSource) -> None:
     for table in ("ops.files", "ops.other"):
         _acquired(database, source, meta_table=table)
     with pytest.raises(AmbiguousJobError) as caught:
@@ -264,23 +251,20 @@ def test_job_whose_name_is_on_two_tables_needs_the_table(
 @pytest.mark.parametrize(
     "name", ["7", "99999999999999999999", "1-3", "00000001-00000004", "3..1", "-1..3", "x"]
 )
-def test_batch_that_is_not_there_is_refused(database: Database, one: Batch, name: str) -> None:
-    """Expect an error that names job and batch, whatever was written."""
+def test_unknown_batch_name_is_rejected(database: Database, one: Batch, name: str) -> None:
     with pytest.raises(UnknownBatchError) as caught:
         database.jobs.cancel_batch("orders", name)
     assert f"Job 'orders' has no batch {name!r}." in str(caught.value)
     assert _states(database) == ["planned"]
 
 
-def test_batch_goes_by_number_key_or_range(database: Database, one: Batch) -> None:
-    """Expect three names for the same batch."""
+def test_batch_is_found_by_id_key_or_range(database: Database, one: Batch) -> None:
     for name in (one.id, str(one.id), one.key, str(one.id_range)):
         database.jobs.cancel_batch("orders", name)
         assert database.jobs.retry("orders", batches=[name]) == 1
 
 
-def test_lists_that_begin_and_end_alike_need_their_number(database: Database, one: Batch) -> None:
-    """Expect the numbers to choose from."""
+def test_ambiguous_list_batches_need_id(database: Database, one: Batch) -> None:
     for listed in ("{1,2,9}", "{1,8,9}"):
         execute(
             database,
@@ -294,7 +278,6 @@ def test_lists_that_begin_and_end_alike_need_their_number(database: Database, on
 
 
 def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaSource) -> None:
-    """Expect every job by name with its numbers."""
     done, failed, _, _ = planned(database, 4)
     publish(database, done)
     _fail(database, failed)
@@ -319,8 +302,7 @@ def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaS
     ]
 
 
-def test_late_job_is_cancelled_and_tried_again_with_its_parent(database: Database) -> None:
-    """Expect what is done to a job to reach the batches of its late arrivals."""
+def test_late_job_is_cancelled_and_retried_with_its_parent(database: Database) -> None:
     planned(database, 1)
     execute(
         database,

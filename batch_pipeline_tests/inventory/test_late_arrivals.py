@@ -22,11 +22,15 @@ from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.inventory.audit_fixture import Feed, lists, row_counts, taken_even_ids
+from batch_pipeline_tests.inventory.audit_fixture import (
+    Feed,
+    consume_even_ids,
+    late_item_ids,
+    row_counts,
+)
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
-    MARIADB,
     delete,
     execute,
     insert,
@@ -34,7 +38,6 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 from batch_pipeline_tests.seeds import claimed, query
 from batch_pipeline_tests.seeds import execute as change
 
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
 AUDIT = """
 import sys
 import sqlalchemy as sa
@@ -49,98 +52,94 @@ database.late_arrivals.audit("job", table)
 
 @pytest.fixture
 def feed(database: Database, files: ReflectedMetaTable) -> Feed:
-    """A job that has taken the even ids from 2 to 18 of a Postgres table, three a batch."""
-    return taken_even_ids(Feed(database, files))
+    """A job that has processed the even ids 2 to 18 of a Postgres table, three a batch."""
+    return consume_even_ids(Feed(database, files))
 
 
-@pytest.fixture(params=TABLES)
-def either(request: pytest.FixtureRequest, database: Database) -> Feed:
-    """The same feed, once in every database that there is."""
-    return taken_even_ids(Feed(database, request.getfixturevalue(request.param)))
+@pytest.fixture
+def any_feed(database: Database, any_table: ReflectedMetaTable) -> Feed:
+    """The same in each available database."""
+    return consume_even_ids(Feed(database, any_table))
 
 
 @pytest.mark.guarantee("G8")
-def test_rows_that_appear_below_the_bookmark_are_handed_out_once(either: Feed) -> None:
-    """Expect ids in gaps and below the first batch, cut by the job's limits, before new rows."""
-    insert(either.table, dict.fromkeys((-7, 1, 3, 11, 17, 19), 10))
-    audit = either.audit()
+def test_rows_below_bookmark_are_acquired_once(any_feed: Feed) -> None:
+    """Late rows in gaps and below the first batch are acquired before new rows."""
+    insert(any_feed.table, dict.fromkeys((-7, 1, 3, 11, 17, 19), 10))
+    audit = any_feed.audit()
     assert (audit.late, audit.late_batches) == (CountedNames(count=5, first=(-7, 1, 3, 11, 17)), 2)
-    assert either.drain() == [[-7, 1, 3], [11, 17], [19]]
-    assert sorted(either.taken) == sorted({-7, 1, 3, 11, 17, 19, *range(2, 19, 2)})
-    check_invariants(either.database)
+    assert any_feed.drain() == [[-7, 1, 3], [11, 17], [19]]
+    assert sorted(any_feed.taken) == sorted({-7, 1, 3, 11, 17, 19, *range(2, 19, 2)})
+    check_invariants(any_feed.database)
 
 
-def test_audit_again_knows_what_is_planned(either: Feed) -> None:
-    """Expect the second audit to write nothing, before and after the late batch is done."""
-    insert(either.table, {3: 10, 11: 10})
-    assert either.audit().late.count == 2
+def test_second_audit_knows_planned_rows(any_feed: Feed) -> None:
+    insert(any_feed.table, {3: 10, 11: 10})
+    assert any_feed.audit().late.count == 2
     for _ in range(2):
-        before = row_counts(either.database)
-        audit = either.audit()
+        before = row_counts(any_feed.database)
+        audit = any_feed.audit()
         assert (audit.late.count, audit.late_batches, audit.known) == (0, 0, 2)
-        assert row_counts(either.database) == before
-        either.drain()
-    insert(either.table, {5: 10})
-    assert (either.audit().late.first, either.drain()) == ((5,), [[5]])
+        assert row_counts(any_feed.database) == before
+        any_feed.drain()
+    insert(any_feed.table, {5: 10})
+    assert (any_feed.audit().late.first, any_feed.drain()) == ((5,), [[5]])
 
 
-def test_audit_without_late_rows_writes_nothing(either: Feed) -> None:
-    """Expect no late job, no batch, and a clean report."""
-    insert(either.table, {20: 10, 22: 10})  # above the bookmark
-    before = row_counts(either.database)
-    audit = either.audit()
+def test_audit_without_late_rows_writes_nothing(any_feed: Feed) -> None:
+    insert(any_feed.table, {20: 10, 22: 10})  # above the bookmark
+    before = row_counts(any_feed.database)
+    audit = any_feed.audit()
     assert audit == Audit(job="job", late_job="job.late", batches=3)
     assert audit.is_clean
-    assert row_counts(either.database) == before
+    assert row_counts(any_feed.database) == before
 
 
-def test_deleted_rows_are_reported_and_nothing_else(either: Feed) -> None:
-    """Expect their ids, of a batch that lost some and of one that lost all."""
-    delete(either.table, either.table.uid.in_([4, 8, 10, 12]))
-    before = row_counts(either.database)
-    audit = either.audit()
+def test_deleted_rows_are_reported_only(any_feed: Feed) -> None:
+    delete(any_feed.table, any_feed.table.uid.in_([4, 8, 10, 12]))
+    before = row_counts(any_feed.database)
+    audit = any_feed.audit()
     assert audit.missing == CountedNames(count=4, first=(4, 8, 10, 12))
     assert (audit.late.count, audit.changed.count) == (0, 0)
-    assert row_counts(either.database) == before
+    assert row_counts(any_feed.database) == before
 
 
-def test_row_that_replaced_another_is_found(either: Feed) -> None:
-    """Expect a batch with as many rows of the same weight as before to be known by its ids."""
-    delete(either.table, either.table.uid == 4)
-    insert(either.table, {5: 10})
-    audit = either.audit()
+def test_replaced_row_is_detected(any_feed: Feed) -> None:
+    """The batch has as many rows of the same weight as before."""
+    delete(any_feed.table, any_feed.table.uid == 4)
+    insert(any_feed.table, {5: 10})
+    audit = any_feed.audit()
     assert (audit.missing.first, audit.late.first) == ((4,), (5,))
 
 
-def test_changed_weights_are_reported_by_batch(either: Feed) -> None:
-    """Expect the batch to be named, also beside a late row, whose weight does not count."""
-    table = either.table
+def test_changed_weights_are_reported_by_batch(any_feed: Feed) -> None:
+    """The weight of a late row in the batch does not count."""
+    table = any_feed.table
     with table.engine.begin() as connection:
         heavier = sa.update(table.table).values(size_in_bytes=11)
         connection.execute(heavier.where(table.uid.in_([2, 14])))
     insert(table, {3: 10, 9: 99})
-    audit = either.audit()
+    audit = any_feed.audit()
     assert audit.changed.first == ("00000002-00000007", "00000014-00000018")
     assert (audit.late.first, audit.missing.count) == ((3, 9), 0)
 
 
-def test_late_row_with_a_refused_weight_waits_until_it_is_corrected(either: Feed) -> None:
-    """Expect the others to be planned meanwhile."""
-    insert(either.table, {3: None, 5: 10})
-    audit = either.audit()
+def test_late_row_with_bad_weight_waits_until_corrected(any_feed: Feed) -> None:
+    """Other late rows are planned."""
+    insert(any_feed.table, {3: None, 5: 10})
+    audit = any_feed.audit()
     assert (audit.late.first, audit.refused.first) == ((5,), (3,))
-    with either.table.engine.begin() as connection:
-        corrected = sa.update(either.table.table).values(size_in_bytes=10)
-        connection.execute(corrected.where(either.table.uid == 3))
-    audit = either.audit()
+    with any_feed.table.engine.begin() as connection:
+        corrected = sa.update(any_feed.table.table).values(size_in_bytes=10)
+        connection.execute(corrected.where(any_feed.table.uid == 3))
+    audit = any_feed.audit()
     assert (audit.late.first, audit.refused.count) == ((3,), 0)
 
 
 @pytest.mark.guarantee("G8")
-def test_transaction_longer_than_the_settle_delay_is_found_late(
+def test_transaction_longer_than_settle_delay_is_late(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect the rows that a delay too short has passed over to be processed exactly once."""
     feed = Feed(database, files)
     settle_by = SettleBy("imported", timedelta(microseconds=1))
     choice = choose_watermark(files, Strategy.SETTLE, settle_by=settle_by)
@@ -158,14 +157,15 @@ def test_transaction_longer_than_the_settle_delay_is_found_late(
 
 
 @pytest.mark.guarantee("G8")
-def test_audits_at_once_plan_each_row_once(feed: Feed, rival: Database) -> None:
-    """Expect four audits to share the late rows between them."""
+def test_concurrent_audits_plan_each_row_once(feed: Feed, rival: Database) -> None:
     insert(feed.table, dict.fromkeys(range(3, 18, 2), 10))
     other = Feed(rival, feed.table)
     audits = together(feed.audit, other.audit, feed.audit, other.audit)
-    found = [audit.late.count if isinstance(audit, Audit) else audit for audit in audits]
-    assert sorted(found, key=str) == [0, 0, 0, 8]
-    assert sorted(uid for ids in lists(feed.database) for uid in ids) == list(range(3, 18, 2))
+    counts = [audit.late.count if isinstance(audit, Audit) else audit for audit in audits]
+    assert sorted(counts, key=str) == [0, 0, 0, 8]
+    assert sorted(uid for ids in late_item_ids(feed.database) for uid in ids) == list(
+        range(3, 18, 2)
+    )
     check_invariants(feed.database)
 
 
@@ -179,25 +179,23 @@ def test_audits_at_once_plan_each_row_once(feed: Feed, rival: Database) -> None:
         ("audit.after_commit", 3),
     ],
 )
-def test_audit_killed_in_between_leaves_all_or_nothing(
+def test_killed_audit_plans_all_or_nothing(
     feed: Feed, database_url: str, failpoint: str, planned: int
 ) -> None:
-    """Expect the next audit to plan what the killed one had not."""
     insert(feed.table, {3: 10, 11: 10, 17: 10})
     meta_url = feed.table.engine.url.render_as_string(hide_password=False)
     killed = run_python(AUDIT, database_url, meta_url, failpoints=f"{failpoint}=kill")
     assert killed == -signal.SIGKILL
-    assert sum(map(len, lists(feed.database))) == planned
+    assert sum(map(len, late_item_ids(feed.database))) == planned
     check_invariants(feed.database)
     assert feed.audit().late.count == 3 - planned
-    assert sorted(uid for ids in lists(feed.database) for uid in ids) == [3, 11, 17]
+    assert sorted(uid for ids in late_item_ids(feed.database) for uid in ids) == [3, 11, 17]
 
 
-def test_limits_of_the_late_batches_can_be_named(feed: Feed) -> None:
-    """Expect lists of two items, and the limits to be kept with them."""
+def test_limits_of_late_batches_can_be_given(feed: Feed) -> None:
     insert(feed.table, dict.fromkeys((3, 5, 7, 9, 11), 10))
     assert feed.audit(limits=limits(max_weight=20)).late_batches == 3
-    assert lists(feed.database) == [[3, 5], [7, 9], [11]]
+    assert late_item_ids(feed.database) == [[3, 5], [7, 9], [11]]
     configs = query(
         feed.database,
         "SELECT DISTINCT config FROM batch_pipeline.batch WHERE item_ids IS NOT NULL",
@@ -205,14 +203,12 @@ def test_limits_of_the_late_batches_can_be_named(feed: Feed) -> None:
     assert [config["max_weight"] for (config,) in configs] == ["20"]
 
 
-def test_audit_of_a_job_that_is_not_there_is_an_error(feed: Feed) -> None:
-    """Expect the jobs of the table to be named."""
+def test_audit_of_unknown_job_raises(feed: Feed) -> None:
     with pytest.raises(UnknownJobError, match="job"):
         feed.database.late_arrivals.audit("jobs", feed.table)
 
 
-def test_late_job_whose_name_is_taken_is_refused_and_nothing_is_written(feed: Feed) -> None:
-    """Expect the job that has the name to stay as it is."""
+def test_audit_with_late_job_name_in_use_writes_nothing(feed: Feed) -> None:
     change(
         feed.database,
         "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('job.late', 'ops.files')",
@@ -224,22 +220,20 @@ def test_late_job_whose_name_is_taken_is_refused_and_nothing_is_written(feed: Fe
     assert row_counts(feed.database) == before
 
 
-def test_long_list_of_scattered_ids_is_read_whole(either: Feed) -> None:
-    """Expect a list of more ids than are read at once, without the rows between and the deleted."""
+def test_items_of_long_scattered_list_are_read(any_feed: Feed) -> None:
+    """The list has more ids than are read at once; one row was deleted."""
     rows = [{"id": uid, "file_location": "f", "size_in_bytes": 1} for uid in range(100, 3_700)]
-    with either.table.engine.begin() as connection:
-        connection.execute(sa.insert(either.table.table), rows)
-    asked = [2, *range(101, 3_700, 3)]
-    delete(either.table, either.table.uid == 104)
-    found = either.table.items_of([*reversed(asked), 2, 104])
-    assert [item.id for item in found] == [uid for uid in asked if uid != 104]
-    assert (found[0].item, found[0].weight) == ("file-2", 10)
+    with any_feed.table.engine.begin() as connection:
+        connection.execute(sa.insert(any_feed.table.table), rows)
+    requested = [2, *range(101, 3_700, 3)]
+    delete(any_feed.table, any_feed.table.uid == 104)
+    items = any_feed.table.items_of([*reversed(requested), 2, 104])
+    assert [item.id for item in items] == [uid for uid in requested if uid != 104]
+    assert (items[0].item, items[0].weight) == ("file-2", 10)
 
 
-def test_batches_that_are_not_published_are_not_audited(
-    database: Database, files: ReflectedMetaTable
-) -> None:
-    """Expect rows that come while a batch waits or runs to be late once it is published."""
+def test_unpublished_batches_are_not_audited(database: Database, files: ReflectedMetaTable) -> None:
+    """Rows that appear while a batch waits or runs are late once it is published."""
     feed = Feed(database, files)
     insert(files, dict.fromkeys((2, 4, 6, 8, 10, 12), 10))
     failed, running = feed.acquire(), feed.acquire()
@@ -255,7 +249,7 @@ def test_batches_that_are_not_published_are_not_audited(
 
 
 @pytest.mark.parametrize("is_dead", [True, False])
-def test_rows_in_gaps_of_a_batch_that_is_set_aside_are_late(
+def test_rows_in_gaps_of_dead_or_cancelled_batch_are_late(
     database: Database, files: ReflectedMetaTable, *, is_dead: bool
 ) -> None:
     feed = Feed(database, files)
@@ -275,10 +269,9 @@ def test_rows_in_gaps_of_a_batch_that_is_set_aside_are_late(
     check_invariants(database)
 
 
-def test_halves_of_a_split_batch_are_audited_in_its_place(
+def test_halves_of_split_batch_are_audited_instead(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect one late row in one of both halves."""
     feed = Feed(database, files)
     insert(files, {2: 10, 4: 10, 6: 10})
     failed = feed.acquire()
@@ -293,7 +286,7 @@ def test_halves_of_a_split_batch_are_audited_in_its_place(
 
 
 def test_published_batch_that_runs_again_is_left_out(feed: Feed) -> None:
-    """Expect its late row to be found once it is published again, if it was not seen then."""
+    """Its late row is found by the next audit."""
     insert(feed.table, {9: 10})
     with claimed(feed.database, feed.batch(8)) as attempt:
         audit = feed.audit()
@@ -302,8 +295,8 @@ def test_published_batch_that_runs_again_is_left_out(feed: Feed) -> None:
     assert feed.audit().late.first == (9,)
 
 
-def test_batch_that_starts_again_during_the_audit_is_left_to_the_next_one(feed: Feed) -> None:
-    """Expect nothing to be planned of it, since the new attempt sees the row itself.
+def test_batch_restarted_during_audit_is_left_to_next_audit(feed: Feed) -> None:
+    """Nothing of it is planned, because the new attempt reads the row itself.
 
     Only batches without a record of their planned ids read rows that came later.
     """
@@ -320,14 +313,13 @@ def test_batch_that_starts_again_during_the_audit_is_left_to_the_next_one(feed: 
     statements: list[str] = []
     sa.event.listen(feed.table.engine, "before_cursor_execute", run_again)
     audit = feed.audit()
-    assert (audit.late.count, lists(feed.database)) == (0, [])
+    assert (audit.late.count, late_item_ids(feed.database)) == (0, [])
     assert feed.audit().is_clean
 
 
-def test_batch_that_told_nothing_of_its_items_is_left_out(
+def test_batch_without_recorded_items_is_left_out(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect a success without reading the items to be counted apart."""
     feed = Feed(database, files)
     insert(files, {2: 10})
     attempt = feed.acquire()
@@ -338,7 +330,6 @@ def test_batch_that_told_nothing_of_its_items_is_left_out(
 
 
 def test_rows_between_windows_are_not_late(database: Database, files: ReflectedMetaTable) -> None:
-    """Expect ids that no window has reached to be left to whoever asks for them."""
     feed = Feed(database, files)
     insert(files, dict.fromkeys((2, 4, 12, 14), 10))
     low, high = IdRange(first_id=2, last_id=5), IdRange(first_id=11, last_id=15)
@@ -347,10 +338,8 @@ def test_rows_between_windows_are_not_late(database: Database, files: ReflectedM
     assert feed.audit().is_clean
 
 
-def test_late_rows_of_a_window_are_for_those_who_ask_within_it(
-    database: Database, files: ReflectedMetaTable
-) -> None:
-    """Expect a list for each window, though one batch could hold all."""
+def test_late_rows_are_batched_per_window(database: Database, files: ReflectedMetaTable) -> None:
+    """Although one batch could hold all of them."""
     feed = Feed(database, files)
     insert(files, dict.fromkeys((2, 4, 12, 14), 10))
     low, high = IdRange(first_id=2, last_id=5), IdRange(first_id=11, last_id=15)
@@ -360,10 +349,10 @@ def test_late_rows_of_a_window_are_for_those_who_ask_within_it(
     assert (feed.drain(high), feed.drain(low)) == ([[13]], [[3]])
 
 
-def test_rows_that_the_filter_leaves_out_are_not_late(
+def test_rows_excluded_by_filter_are_not_late(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect the late job to have the job's filter, and a row that stopped fitting to be gone."""
+    """A row that no longer matches is missing."""
     where = Condition("size_in_bytes", Operator.LESS, 50)
     table = ReflectedMetaTable.open(files.engine, "ops.files", FILES, where)
     feed = Feed(database, table)
@@ -379,8 +368,7 @@ def test_rows_that_the_filter_leaves_out_are_not_late(
     assert feed.drain() == [[5]]
 
 
-def test_only_batches_of_the_last_days_are_audited_unless_all_are_asked_for(feed: Feed) -> None:
-    """Expect a batch that was published nine days ago to be looked at on request."""
+def test_audit_is_limited_to_recent_batches_by_default(feed: Feed) -> None:
     change(
         feed.database,
         "UPDATE batch_pipeline.attempt SET finished_at = finished_at - interval '9 days' "
@@ -395,18 +383,16 @@ def test_only_batches_of_the_last_days_are_audited_unless_all_are_asked_for(feed
     assert (audit.batches, audit.late.first, audit.known) == (3, (9,), 1)
 
 
-def test_many_batches_are_audited_page_by_page(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect the same over pages of two batches."""
+def test_audit_spans_pages(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late_arrivals, "_PAGE", 2)
     insert(feed.table, {3: 10, 9: 10, 17: 10})
     audit = feed.audit()
     assert (audit.batches, audit.late.first, audit.late_batches) == (3, (3, 9, 17), 1)
 
 
-def test_ids_below_a_job_that_began_with_a_window_are_not_audited(
+def test_row_below_first_row_within_window_is_late(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect the lowest ids to count only for a job that looks at all of them."""
     feed = Feed(database, files)
     insert(files, {5: 10})
     assert feed.drain(IdRange(first_id=MIN_ID + 1, last_id=9)) == [[5]]
@@ -414,25 +400,23 @@ def test_ids_below_a_job_that_began_with_a_window_are_not_audited(
     assert feed.audit().late.first == (-5,)
 
 
-def test_look_finds_what_an_audit_would_plan_and_writes_nothing(feed: Feed) -> None:
-    """Expect late and missing items, the same rows as before, and the audit to find them still."""
+def test_preview_matches_audit_and_writes_nothing(feed: Feed) -> None:
     insert(feed.table, {3: 10, 11: 10})
     delete(feed.table, feed.table.uid == 18)
     before = row_counts(feed.database)
-    seen = feed.database.late_arrivals.preview("job", feed.table)
-    assert (seen.late, seen.late_batches, seen.known) == (
+    preview = feed.database.late_arrivals.preview("job", feed.table)
+    assert (preview.late, preview.late_batches, preview.known) == (
         CountedNames(count=2, first=(3, 11)),
         0,
         0,
     )
-    assert seen.missing == CountedNames(count=1, first=(18,))
+    assert preview.missing == CountedNames(count=1, first=(18,))
     assert row_counts(feed.database) == before
-    assert feed.audit().late == seen.late
+    assert feed.audit().late == preview.late
 
 
-def test_items_that_an_audit_has_planned_are_known_to_a_look(feed: Feed) -> None:
-    """Expect them not to count as late any more."""
+def test_preview_knows_planned_items(feed: Feed) -> None:
     insert(feed.table, {3: 10})
     feed.audit()
-    seen = feed.database.late_arrivals.preview("job", feed.table)
-    assert (seen.late.count, seen.known) == (0, 1)
+    preview = feed.database.late_arrivals.preview("job", feed.table)
+    assert (preview.late.count, preview.known) == (0, 1)

@@ -1,4 +1,4 @@
-"""Published manifests: read back whole, in order, for all jobs of a stream, and by the views."""
+"""Published manifests: round trips, order, jobs of a stream, and the SQL views."""
 
 import json
 from collections.abc import Iterator
@@ -51,8 +51,7 @@ VIEW_COLUMNS = [
 TABLES = ("item", "job", "batch", "schema_version", "attempt", "part_file", "attempt_item")
 
 
-def test_manifest_reads_back_as_the_tasks_reported_it(database: Database, one: Batch) -> None:
-    """Expect twelve files in record order, quarantine apart, and counters of all items."""
+def test_manifest_round_trips(database: Database, one: Batch) -> None:
     parts = tuple(part_file(f"part-{n}", records=1, size_bytes=2**40 + n) for n in range(12))
     bad = (part_file("bad", records=2),)
     items = (
@@ -76,15 +75,13 @@ def test_manifest_reads_back_as_the_tasks_reported_it(database: Database, one: B
     assert database.manifests.of_attempt(attempt.id) == manifest
 
 
-def test_manifest_of_a_batch_without_records_lists_no_file(database: Database, one: Batch) -> None:
-    """Expect an empty batch to be published like any other."""
+def test_manifest_of_batch_without_records_has_no_files(database: Database, one: Batch) -> None:
     empty = item_report(read=0, written=0)
     manifest = publish(database, one, encoded(part_files=(), items=(empty,)))
     assert (manifest.part_files, manifest.records, manifest.generation) == ((), 0, 1)
 
 
-def test_manifest_of_a_batch_is_its_newest_generation(database: Database, one: Batch) -> None:
-    """Expect None before the first publish, and the second one after the second."""
+def test_manifest_of_batch_is_newest_generation(database: Database, one: Batch) -> None:
     assert database.manifests.of_batch(one) is None
     publish(database, one)
     second = publish(database, one)
@@ -92,10 +89,7 @@ def test_manifest_of_a_batch_is_its_newest_generation(database: Database, one: B
     assert second.generation == 2
 
 
-def test_bad_file_reason_that_postgres_refuses_is_spelled_out(
-    database: Database, one: Batch
-) -> None:
-    """Expect a reason with a NUL in it not to keep the batch from being published."""
+def test_nul_in_bad_file_reason_is_escaped(database: Database, one: Batch) -> None:
     items = (item_report(1, bad_file="begins with \0"),)
     assert publish(database, one, encoded(items=items)).generation == 1
     assert query(database, "SELECT bad_file FROM batch_pipeline.attempt_item") == [
@@ -103,8 +97,7 @@ def test_bad_file_reason_that_postgres_refuses_is_spelled_out(
     ]
 
 
-def test_without_pointer_gives_what_nobody_has_pointed_to(database: Database) -> None:
-    """Expect manifests in publish order until their pointer is remembered."""
+def test_without_pointer_returns_unrecorded_manifests(database: Database) -> None:
     first, second = planned(database, 2)
     manifests = [publish(database, second), publish(database, first)]
     assert list(database.manifests.without_pointer("orders")) == manifests
@@ -113,10 +106,9 @@ def test_without_pointer_gives_what_nobody_has_pointed_to(database: Database) ->
     assert list(database.manifests.without_pointer("clicks")) == []
 
 
-def test_published_after_gives_publish_order_not_id_order(database: Database) -> None:
-    """Expect a batch published later to come later, whatever its ids."""
+def test_published_after_returns_publish_order(database: Database) -> None:
     first, second, third = planned(database, 3)
-    published = [publish(database, one) for one in (third, first, second)]
+    published = [publish(database, batch) for batch in (third, first, second)]
     assert list(database.manifests.published_after("orders", {})) == [
         (1, published[0]),
         (2, published[1]),
@@ -128,41 +120,42 @@ def test_published_after_gives_publish_order_not_id_order(database: Database) ->
 
 
 @pytest.mark.parametrize(
-    ("stream", "numbers", "told"),
+    ("stream", "numbers", "message"),
     [
         ("orders", {"orders": 3}, "'orders' was read up to publish number 3, .* published 2"),
         ("orders", {"orders.2023": 1}, "'orders.2023' was read up to .* published 0"),
         ("clicks", {"clicks": 1}, "'clicks' was read up to .* published 0"),
     ],
 )
-def test_published_after_more_than_was_published_is_refused(
-    database: Database, stream: str, numbers: dict[str, int], told: str
+def test_published_after_number_beyond_last_is_rejected(
+    database: Database, stream: str, numbers: dict[str, int], message: str
 ) -> None:
-    """Expect a bookmark of another inventory to be told, for new batches would be passed over."""
-    for one in planned(database, 2):
-        publish(database, one)
-    with pytest.raises(ConfigurationError, match=told):
+    """The bookmark is of another inventory, and new batches would be skipped."""
+    for batch in planned(database, 2):
+        publish(database, batch)
+    with pytest.raises(ConfigurationError, match=message):
         list(database.manifests.published_after(stream, numbers, backfills=False))
 
 
-def test_published_after_something_else_than_was_published_is_refused(database: Database) -> None:
-    """Expect an inventory that was made anew, and has come as far, not to be taken for the old."""
+def test_published_after_other_manifest_at_number_is_rejected(database: Database) -> None:
+    """A recreated inventory has published as many batches as the old one."""
     first, second = planned(database, 2)
-    for one in (first, second):
-        publish(database, one)
+    for batch in (first, second):
+        publish(database, batch)
     read, manifests = {"orders": 1}, database.manifests
-    [found] = manifests.published_after("orders", read, last=("orders", first.label, 1))
-    assert found[0] == 2
+    [entry] = manifests.published_after("orders", read, last=("orders", first.label, 1))
+    assert entry[0] == 2
     for label, generation in ((second.label, 1), (first.label, 2)):
-        told = f"number 1 of 'orders' was generation {generation} of {label}, .* 1 of {first.label}"
-        with pytest.raises(ConfigurationError, match=told):
+        message = (
+            f"number 1 of 'orders' was generation {generation} of {label}, .* 1 of {first.label}"
+        )
+        with pytest.raises(ConfigurationError, match=message):
             next(manifests.published_after("orders", read, last=("orders", label, generation)))
 
 
-def test_count_removed_after_counts_what_published_after_leaves_out(database: Database) -> None:
-    """Expect the second of three, whose files are gone, until the bookmark is behind it."""
-    for one in planned(database, 3):
-        publish(database, one)
+def test_count_removed_after_counts_manifests_with_removed_files(database: Database) -> None:
+    for batch in planned(database, 3):
+        publish(database, batch)
     execute(
         database,
         'UPDATE batch_pipeline.attempt SET facts = facts || \'{"files_removed_at": ""}\' '
@@ -178,20 +171,17 @@ def test_count_removed_after_counts_what_published_after_leaves_out(database: Da
     assert manifests.count_removed_after("clicks", {}) == 0
 
 
-def test_published_after_leaves_replaced_generations_out(database: Database) -> None:
-    """Expect a reprocessed batch once, at the number of its newest generation."""
+def test_published_after_omits_replaced_generations(database: Database) -> None:
     first, second = planned(database, 2)
     publish(database, first)
     publish(database, second)
     publish(database, first)
-    found = [
-        (n, m.batch, m.generation) for n, m in database.manifests.published_after("orders", {})
-    ]
-    assert found == [(2, second, 1), (3, first, 2)]
+    sent = [(n, m.batch, m.generation) for n, m in database.manifests.published_after("orders", {})]
+    assert sent == [(2, second, 1), (3, first, 2)]
 
 
-def test_published_after_reads_over_the_end_of_a_page(database: Database, one: Batch) -> None:
-    """Expect 401 manifests, which take three pages, each once and in order."""
+def test_published_after_spans_pages(database: Database, one: Batch) -> None:
+    """401 manifests take three pages."""
     publish(database, one)
     execute(
         database,
@@ -214,8 +204,7 @@ def test_published_after_reads_over_the_end_of_a_page(database: Database, one: B
     assert numbers == list(range(1, 402))
 
 
-def test_inventory_view_has_exactly_the_promised_columns(database: Database) -> None:
-    """Expect the columns in their order, with wide ids, zoned times and json."""
+def test_inventory_view_columns(database: Database) -> None:
     columns = query(
         database,
         "SELECT column_name, data_type FROM information_schema.columns "
@@ -230,10 +219,7 @@ def test_inventory_view_has_exactly_the_promised_columns(database: Database) -> 
     assert types["job_result_item"] == types["config"] == "json"
 
 
-def test_inventory_view_row_of_a_published_attempt_reads_right(
-    database: Database, one: Batch
-) -> None:
-    """Expect one row an attempt: what, when, with which result, and by which limits."""
+def test_inventory_view_row_of_published_attempt(database: Database, one: Batch) -> None:
     with claimed(database, one) as attempt:
         database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
     parts = (part_file("b"), part_file("a", records=0))
@@ -268,13 +254,8 @@ def test_inventory_view_row_of_a_published_attempt_reads_right(
     assert failed[11:14] == (1, "failed", "line 3 is broken")
 
 
-def test_history_of_an_item_tells_every_attempt_on_its_batch(
-    database: Database, one: Batch
-) -> None:
-    """Expect attempts oldest first, with the item's counters where it was published.
-
-    Of an object they tell which version was read.
-    """
+def test_history_of_item_lists_all_attempts_of_its_batch(database: Database, one: Batch) -> None:
+    """For objects, the version that was read is included."""
     with claimed(database, one) as attempt:
         database.attempts.fail(attempt, "line 3 is broken", AttemptStatus.FAILED)
     object_read = item_report(2, read=0, written=0, etag="9a0364b9", version="v1")
@@ -294,14 +275,12 @@ def test_history_of_an_item_tells_every_attempt_on_its_batch(
     assert database.history.of_item(one, 3)[1].read is None
 
 
-def test_pointer_json_of_a_manifest_survives_the_database(database: Database, one: Batch) -> None:
-    """Expect what the manifest file says to be plain JSON."""
+def test_manifest_json_round_trips(database: Database, one: Batch) -> None:
     manifest = publish(database, one)
     assert json.loads(json.dumps(manifest.to_json())) == manifest.to_json()
 
 
-def test_forget_deletes_one_stream_and_no_other(database: Database) -> None:
-    """Expect no row of the forgotten stream, and the other one as it was."""
+def test_delete_stream_keeps_other_streams(database: Database) -> None:
     for name in ("orders", "clicks"):
         publish(database, planned(database, name=name)[0])
     database.delete_stream("orders")
@@ -309,7 +288,7 @@ def test_forget_deletes_one_stream_and_no_other(database: Database) -> None:
         (count,) = query(database, f"SELECT count(*) FROM batch_pipeline.{table}")[0]  # noqa: S608 - names from above
         assert count == (3 if table == "item" else 1), table
     register(database, 1)
-    assert [one.id for one in database.meta_table("orders").find("1")] == [1]
+    assert [item.id for item in database.meta_table("orders").find("1")] == [1]
 
 
 ROW = (
@@ -318,10 +297,10 @@ ROW = (
 )
 
 
-def publish_items(database: Database, one: Batch) -> list[int]:
-    """Publish what a batch has, and give the ids of its items."""
-    ids = [item.id for item in database.meta_table("orders").items(one)]
-    with claimed(database, one) as attempt:
+def publish_items(database: Database, batch: Batch) -> list[int]:
+    """Publish a batch and return the ids of its items."""
+    ids = [item.id for item in database.meta_table("orders").items(batch)]
+    with claimed(database, batch) as attempt:
         reports = tuple(item_report(uid) for uid in ids)
         what = encoded(attempt.stem, items=reports)
         database.attempts.publish(attempt, what, stream())
@@ -340,26 +319,24 @@ def late_batch(database: Database) -> Batch:
     return status.batch
 
 
-def test_registered_stream_has_no_late_items(database: Database) -> None:
-    """Expect a clean report, and no neighbour's items in it."""
-    for one in (*planned(database, 2), *planned(database, 1, name="other")):
-        if one.job == "orders":
-            assert len(publish_items(database, one)) == 3
+def test_audit_of_published_stream_is_clean(database: Database) -> None:
+    for batch in (*planned(database, 2), *planned(database, 1, name="other")):
+        if batch.job == "orders":
+            assert len(publish_items(database, batch)) == 3
     before = row_counts(database)
-    found = audit(database)
-    assert (found.batches, found.is_clean) == (2, True)
+    result = audit(database)
+    assert (result.batches, result.is_clean) == (2, True)
     assert row_counts(database) == before
 
 
-def test_item_inserted_below_the_bookmark_is_in_one_batch_only(database: Database) -> None:
-    """Expect the late batch to hold it, and a second generation of the first batch not to."""
+def test_item_inserted_below_bookmark_is_in_one_batch_only(database: Database) -> None:
     first, second = planned(database, 2)
     execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
     assert publish_items(database, first) == [1, 3]
     assert publish_items(database, second) == [4, 5, 6]
     execute(database, ROW, id=2)
-    found = audit(database)
-    assert (found.late.first, found.changed.count) == ((2,), 1)
+    result = audit(database)
+    assert (result.late.first, result.changed.count) == ((2,), 1)
     late = late_batch(database)
     assert (late.job, late.item_ids) == ("orders.late", (2,))
     assert publish_items(database, late) == [2]
@@ -369,33 +346,29 @@ def test_item_inserted_below_the_bookmark_is_in_one_batch_only(database: Databas
     check_invariants(database)
 
 
-def test_late_job_of_a_stream_belongs_to_it_and_goes_with_it(database: Database) -> None:
-    """Expect stream and parent to be set, the stream's batches to be as before, and nothing left
-    once the stream is forgotten.
-    """
-    [one] = planned(database)
+def test_late_job_of_stream_is_deleted_with_it(database: Database) -> None:
+    [batch] = planned(database)
     execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
-    publish_items(database, one)
+    publish_items(database, batch)
     execute(database, ROW, id=2)
     audit(database)
     jobs = query(
         database, "SELECT name, kind, stream, parent_id IS NOT NULL FROM batch_pipeline.job"
     )
     assert ("orders.late", JobKind.LATE, "orders", True) in jobs
-    assert [status.batch.id for status in database.batches.statuses("orders")] == [one.id]
+    assert [status.batch.id for status in database.batches.statuses("orders")] == [batch.id]
     database.delete_stream("orders")
     assert row_counts(database) == [(0, 0, 0, 0, 0)]
 
 
-def test_item_whose_change_was_accepted_counts_as_changed_until_it_is_published_again(
+def test_accepted_change_is_reported_until_republished(
     database: Database,
 ) -> None:
-    """Expect the weight of the items as they were read to be what is compared."""
-    [one] = planned(database)
-    publish_items(database, one)
+    [batch] = planned(database)
+    publish_items(database, batch)
     execute(database, "UPDATE batch_pipeline.item SET size_bytes = 11 WHERE id = 2")
-    assert audit(database).changed.first == (one.key,)
-    with claimed(database, one) as attempt:
+    assert audit(database).changed.first == (batch.key,)
+    with claimed(database, batch) as attempt:
         reports = tuple(item_report(uid) for uid in (1, 2, 3))
         result = encoded(attempt.stem, items=reports).result
         what = replace(encoded(), result=result, weight=31)
@@ -414,7 +387,7 @@ def backfill(database: Database, name: str, first_id: int, last_id: int) -> Batc
 
 
 def published_late_batch(database: Database, first: Batch) -> Batch:
-    """Publish a batch that lacks its second item, and plan the item as a late one."""
+    """Publish a batch without its second item, and plan that item as late."""
     execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
     publish_items(database, first)
     execute(database, ROW, id=2)
@@ -422,18 +395,18 @@ def published_late_batch(database: Database, first: Batch) -> Batch:
     return late_batch(database)
 
 
-def told(
+def sent_generations(
     published: Iterator[tuple[int, Manifest]],
 ) -> list[tuple[str, int, str, int]]:
-    """Give job, publish number, batch and generation of what is sent."""
+    """Return job, publish number, id range and generation of each manifest."""
     return [
-        (one.batch.job, number, str(one.batch.id_range), one.generation)
-        for number, one in published
+        (manifest.batch.job, number, str(manifest.batch.id_range), manifest.generation)
+        for number, manifest in published
     ]
 
 
 def attempt_ids(database: Database, generation: int) -> list[int]:
-    """Read the ids of the attempts that published a generation."""
+    """Return the ids of the attempts that published a generation."""
     rows = query(
         database,
         "SELECT id FROM batch_pipeline.attempt WHERE generation = :generation ORDER BY id",
@@ -442,15 +415,14 @@ def attempt_ids(database: Database, generation: int) -> list[int]:
     return [attempt_id for (attempt_id,) in rows]
 
 
-def test_published_after_gives_the_streams_own_then_late_then_backfills(database: Database) -> None:
-    """Expect the jobs in this order, backfills as they were made, whatever was published first."""
+def test_published_after_returns_stream_then_late_then_backfills(database: Database) -> None:
     first, second = planned(database, 2)
     late = published_late_batch(database, first)
     old, older = backfill(database, "b", 4, 6), backfill(database, "a", 1, 3)
-    for one in (older, old, late, second):
-        publish(database, one)
+    for batch in (older, old, late, second):
+        publish(database, batch)
     planned(database, name="clicks")
-    sent = told(database.manifests.published_after("orders", {}))
+    sent = sent_generations(database.manifests.published_after("orders", {}))
     assert sent == [
         ("orders", 1, "1..3", 1),
         ("orders", 2, "4..6", 1),
@@ -458,61 +430,63 @@ def test_published_after_gives_the_streams_own_then_late_then_backfills(database
         ("orders.b", 1, "4..6", 1),
         ("orders.a", 1, "1..3", 1),
     ]
-    assert told(database.manifests.published_after("orders", {}, backfills=False)) == sent[:3]
+    assert (
+        sent_generations(database.manifests.published_after("orders", {}, backfills=False))
+        == sent[:3]
+    )
 
 
-def test_published_after_a_bookmark_gives_exactly_the_rest(database: Database) -> None:
-    """Expect to be able to stop behind any manifest, and what is published later to come once."""
+def test_published_after_bookmark_returns_exactly_the_rest(database: Database) -> None:
     first, second = planned(database, 2)
     late = published_late_batch(database, first)
-    for one in (second, late, backfill(database, "b", 4, 6)):
-        publish(database, one)
+    for batch in (second, late, backfill(database, "b", 4, 6)):
+        publish(database, batch)
     sent = list(database.manifests.published_after("orders", {}))
     bookmark = Bookmark()
-    for place, (number, manifest) in enumerate(sent, start=1):
+    for position, (number, manifest) in enumerate(sent, start=1):
         bookmark = bookmark.after(manifest, number)
         rest = database.manifests.published_after("orders", bookmark.numbers)
-        assert list(rest) == sent[place:]
+        assert list(rest) == sent[position:]
     publish(database, first)
     publish(database, late)
-    assert told(database.manifests.published_after("orders", bookmark.numbers)) == [
+    assert sent_generations(database.manifests.published_after("orders", bookmark.numbers)) == [
         ("orders", 3, "1..3", 2),
         ("orders.late", 2, "2..2", 2),
     ]
 
 
-def test_published_after_the_number_of_an_old_state_gives_other_jobs_whole(
+def test_published_after_old_state_returns_other_jobs_completely(
     database: Database,
 ) -> None:
-    """Expect a consumer that was never sent late items and backfills to get them now."""
+    """A consumer that was never sent late items and backfills gets them now."""
     (first,) = planned(database)
     late = published_late_batch(database, first)
     publish(database, late)
     publish(database, backfill(database, "b", 1, 3))
-    sent = told(database.manifests.published_after("orders", {"orders": 1}))
+    sent = sent_generations(database.manifests.published_after("orders", {"orders": 1}))
     assert sent == [("orders.late", 1, "2..2", 1), ("orders.b", 1, "1..3", 1)]
 
 
-def test_generation_whose_files_were_given_up_is_never_sent(database: Database) -> None:
-    """Expect the next generation in its place, also for a consumer that starts anew."""
+def test_generation_marked_superseded_is_not_sent(database: Database) -> None:
+    """The next generation is sent instead, also to a new consumer."""
     first, second = planned(database, 2)
-    for one in (first, second, first):
-        publish(database, one)
+    for batch in (first, second, first):
+        publish(database, batch)
     [superseded, _] = attempt_ids(database, 1)
     assert database.stored_attempts.mark_superseded([superseded]) == {superseded}
-    sent = told(database.manifests.published_after("orders", {}))
+    sent = sent_generations(database.manifests.published_after("orders", {}))
     assert sent == [("orders", 2, "4..6", 1), ("orders", 3, "1..3", 2)]
 
 
-def test_slow_consumer_is_not_sent_what_was_replaced_meanwhile(
+def test_slow_consumer_is_not_sent_replaced_generation(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a page that was read long ago to be read again: its files may be gone by now."""
+    """A page that was read long ago is read again, because its files may be gone."""
     first, second, third = planned(database, 3)
-    for one in (first, second, third):
-        publish(database, one)
+    for batch in (first, second, third):
+        publish(database, batch)
     monkeypatch.setattr(module, "_PAGE_MAX_AGE_SECONDS", -1)
     sent = database.manifests.published_after("orders", {})
     assert next(sent)[0] == 1
     publish(database, second)
-    assert told(sent) == [("orders", 3, "7..9", 1), ("orders", 4, "4..6", 2)]
+    assert sent_generations(sent) == [("orders", 3, "7..9", 1), ("orders", 4, "4..6", 2)]

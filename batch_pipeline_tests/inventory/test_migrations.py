@@ -1,4 +1,4 @@
-"""Migrations: of empty and filled inventories, of an earlier release's, and beside workers."""
+"""Migrations: of empty and filled inventories, of earlier releases, and during work."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ from batch_pipeline.model.id_range import MIN_ID
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import batch, limits
-from batch_pipeline_tests.inventory.logins import create_login, name_of, run, url_of
+from batch_pipeline_tests.inventory.logins import create_login, database_name, run, url_for_login
 from batch_pipeline_tests.seeds import claimed, execute, plan, planned, publish, query, register
 
 CATALOGUE = {
@@ -58,7 +58,7 @@ CATALOGUE = {
 
 
 @pytest.fixture
-def empty(empty_database_url: str) -> Iterator[Database]:
+def empty_database(empty_database_url: str) -> Iterator[Database]:
     """An open database without an inventory."""
     opened = open_database(empty_database_url, migrated=None)
     yield opened
@@ -66,67 +66,62 @@ def empty(empty_database_url: str) -> Iterator[Database]:
 
 
 def _catalogue(database: Database) -> dict[str, list[tuple[object, ...]]]:
-    """Describe all tables as the server sees them, Alembic's own left out."""
+    """Describe all tables as the server sees them, except Alembic's own."""
     return {
         name: [row for row in query(database, text) if "alembic_version" not in str(row)]
         for name, text in CATALOGUE.items()
     }
 
 
-def test_migrations_make_what_the_tables_say(database: Database, empty: Database) -> None:
-    """Expect columns, defaults, constraints, indexes and comments to be the same both ways."""
-    with empty.engine.begin() as connection:
+def test_migrated_schema_matches_table_metadata(
+    database: Database, empty_database: Database
+) -> None:
+    with empty_database.engine.begin() as connection:
         connection.execute(sa.schema.CreateSchema(SCHEMA))
         metadata.create_all(connection)
-    declared, migrated = _catalogue(empty), _catalogue(database)
+    declared, migrated = _catalogue(empty_database), _catalogue(database)
     assert len(migrated["constraints"]) > 20
     for name in CATALOGUE:
         assert migrated[name] == declared[name]
 
 
-def test_migrate_from_empty_tells_what_it_did(empty: Database) -> None:
-    """Expect the first migration to come from nothing and the second one from where it is."""
-    assert empty.migrate() == ("none", REVISION)
-    assert empty.migrate() == (REVISION, REVISION)
-    assert empty.batches.statuses("orders") == []
+def test_migrate_returns_old_and_new_revision(empty_database: Database) -> None:
+    assert empty_database.migrate() == ("none", REVISION)
+    assert empty_database.migrate() == (REVISION, REVISION)
+    assert empty_database.batches.statuses("orders") == []
 
 
-def test_migrate_filled_database_keeps_its_rows(database: Database) -> None:
-    """Expect published batches to be there after another migration."""
+def test_migrate_again_keeps_rows(database: Database) -> None:
     manifest = publish(database, planned(database)[0])
     assert database.migrate() == (REVISION, REVISION)
     assert database.manifests.of_batch(manifest.batch) == manifest
 
 
-def test_migrate_by_four_at_once_ends_well(empty_database_url: str) -> None:
-    """Expect one to make the schema and the others to find it."""
-
+def test_concurrent_migrations_create_schema_once(empty_database_url: str) -> None:
     def run(opened: Database) -> tuple[str, str]:
         return opened.migrate()
 
     databases = [open_database(empty_database_url, migrated=None) for _ in range(4)]
-    results = together(*(partial(run, one) for one in databases))
-    for one in databases:
-        one.close()
+    results = together(*(partial(run, database) for database in databases))
+    for database in databases:
+        database.close()
     assert sorted(map(str, results)) == sorted(
         [str((REVISION, REVISION))] * 3 + [str(("none", REVISION))]
     )
 
 
-def test_open_database_without_inventory_is_refused_unless_migrated(
+def test_open_database_without_inventory_requires_migrated(
     empty_database_url: str,
 ) -> None:
-    """Expect a database without a schema to be named as such, and to be filled on demand."""
     with pytest.raises(ConfigurationError, match="has no inventory schema"):
         open_database(empty_database_url, migrated=False)
     open_database(empty_database_url, migrated=True).close()
     open_database(empty_database_url, migrated=False).close()
 
 
-def test_database_of_a_later_release_is_refused_and_left_alone(
+def test_database_of_later_release_is_rejected_unchanged(
     database: Database, database_url: str
 ) -> None:
-    """Expect neither checking nor migrating to touch a schema from the future."""
     execute(database, "UPDATE batch_pipeline.alembic_version SET version_num = '9999'")
     before = _catalogue(database)
     for migrated in (True, False):
@@ -137,17 +132,15 @@ def test_database_of_a_later_release_is_refused_and_left_alone(
     assert query(database, "SELECT version_num FROM batch_pipeline.alembic_version") == [("9999",)]
 
 
-def test_check_revision_of_an_interrupted_schema_finds_none(empty: Database) -> None:
-    """Expect an empty version table, which only a foreign hand leaves, to count as no schema."""
-    execute(empty, "CREATE SCHEMA batch_pipeline")
-    execute(empty, "CREATE TABLE batch_pipeline.alembic_version (version_num text)")
+def test_empty_version_table_counts_as_no_schema(empty_database: Database) -> None:
+    execute(empty_database, "CREATE SCHEMA batch_pipeline")
+    execute(empty_database, "CREATE TABLE batch_pipeline.alembic_version (version_num text)")
     with pytest.raises(ConfigurationError, match="this release works with revision") as caught:
-        check_revision(empty.engine)
+        check_revision(empty_database.engine)
     assert "has no inventory schema;" in str(caught.value)
 
 
-def test_revision_of_the_release_is_the_newest_migration() -> None:
-    """Expect the constant that costs no import of Alembic to agree with Alembic."""
+def test_revision_constant_is_newest_migration() -> None:
     config = Config()
     folder = Path(migration.__file__).parent / "migrations"
     config.set_main_option("script_location", str(folder))
@@ -234,7 +227,7 @@ SOON = timedelta(milliseconds=200)
 
 @pytest.fixture
 def old_url(empty_database_url: str) -> str:
-    """URL of an inventory at revision 0001 that its release has filled."""
+    """URL of a filled inventory at revision 0001."""
     with closing(open_database(empty_database_url, migrated=None)) as database:
         with database.engine.begin() as connection:
             upgrade(connection, "0001")
@@ -244,20 +237,17 @@ def old_url(empty_database_url: str) -> str:
 
 
 @pytest.fixture
-def old(old_url: str) -> Iterator[Database]:
+def old_inventory(old_url: str) -> Iterator[Database]:
     """That inventory, open and not migrated."""
     with closing(open_database(old_url, migrated=None)) as opened:
         yield opened
 
 
-def test_upgrade_of_a_filled_inventory_says_where_every_batch_stands(old: Database) -> None:
-    """Expect bookmarks and states to say what the attempts say, and the attempts to be as before.
-
-    A cancelled or abandoned batch stays due, as it was.
-    """
-    attempts = query(old, ATTEMPTS)
-    assert old.migrate() == ("0001", REVISION)
-    assert query(old, STATES) == [
+def test_upgrade_derives_bookmarks_and_states_from_attempts(old_inventory: Database) -> None:
+    """A cancelled or abandoned batch stays due, as before."""
+    attempts = query(old_inventory, ATTEMPTS)
+    assert old_inventory.migrate() == ("0001", REVISION)
+    assert query(old_inventory, STATES) == [
         (1, "planned", 0, None),
         (2, "running", 2, None),
         (3, "published", 2, 2),
@@ -267,100 +257,107 @@ def test_upgrade_of_a_filled_inventory_says_where_every_batch_stands(old: Databa
         (7, "published", 2, 1),
     ]
     bookmarks = "SELECT job_id, first_id, last_id FROM batch_pipeline.bookmark ORDER BY job_id"
-    assert query(old, bookmarks) == [(1, MIN_ID, 12), (2, MIN_ID, 5)]
+    assert query(old_inventory, bookmarks) == [(1, MIN_ID, 12), (2, MIN_ID, 5)]
     jobs = "SELECT name, stream, kind, publish_count FROM batch_pipeline.job ORDER BY id"
-    assert query(old, jobs) == [
+    assert query(old_inventory, jobs) == [
         ("orders", "orders", "incremental", 2),
         ("clicks", "clicks", "incremental", 1),
         ("views", "views", "incremental", 0),
     ]
-    assert query(old, ATTEMPTS) == attempts
+    assert query(old_inventory, ATTEMPTS) == attempts
     view = (
         "SELECT job_result_item, logging, batch_id "
         "FROM batch_pipeline.inventory WHERE batch_id_start = 5"
     )
-    assert query(old, view) == [(["file:///batches/3"], None, 3), (["file:///batches/4"], None, 3)]
+    assert query(old_inventory, view) == [
+        (["file:///batches/3"], None, 3),
+        (["file:///batches/4"], None, 3),
+    ]
 
 
-def test_upgraded_inventory_goes_on_where_it_was(old: Database) -> None:
-    """Expect the next batch to start at the next id, nothing twice, and numbers to go on."""
-    old.migrate()
-    (new,) = plan(old, limits())
+def test_upgraded_inventory_continues_planning_and_publishing(old_inventory: Database) -> None:
+    old_inventory.migrate()
+    (new,) = plan(old_inventory, limits())
     assert str(new.id_range) == "13..13"
-    assert plan(old, limits()) == []
-    register(old, 2, first=101, name="views")
-    assert [str(one.id_range) for one in plan(old, limits(), name="views")] == ["1..2"]
-    batches = {one.batch.id: one.batch for one in old.batches.statuses("orders")}
-    again = publish(old, batches[3])
+    assert plan(old_inventory, limits()) == []
+    register(old_inventory, 2, first=101, name="views")
+    assert [str(batch.id_range) for batch in plan(old_inventory, limits(), name="views")] == [
+        "1..2"
+    ]
+    batches = {status.batch.id: status.batch for status in old_inventory.batches.statuses("orders")}
+    again = publish(old_inventory, batches[3])
     assert (again.attempt, again.generation) == (3, 3)
-    published = old.manifests.published_after("orders", {})
-    assert [(number, one.batch.id) for number, one in published] == [(3, 3)]
+    published = old_inventory.manifests.published_after("orders", {})
+    assert [(number, manifest.batch.id) for number, manifest in published] == [(3, 3)]
     for batch_id in (1, 4, 5, 6):
-        assert publish(old, batches[batch_id]).generation == 1
-    numbers = [number for number, _ in old.manifests.published_after("orders", {"orders": 3})]
+        assert publish(old_inventory, batches[batch_id]).generation == 1
+    numbers = [
+        number for number, _ in old_inventory.manifests.published_after("orders", {"orders": 3})
+    ]
     assert numbers == [4, 5, 6, 7]
 
 
-def test_upgraded_inventory_takes_a_dead_old_attempt_over(old: Database) -> None:
-    """Expect an attempt whose process is gone, since nobody holds its lock, to be closed."""
-    old.migrate()
-    assert old.attempts.close_dead("orders") == 1
-    assert query(old, STATES)[1] == (2, "interrupted", 2, None)
-    assert old.attempts.close_dead("orders") == 0
+def test_upgraded_inventory_closes_dead_attempt(old_inventory: Database) -> None:
+    """No process holds the attempt's lock."""
+    old_inventory.migrate()
+    assert old_inventory.attempts.close_dead("orders") == 1
+    assert query(old_inventory, STATES)[1] == (2, "interrupted", 2, None)
+    assert old_inventory.attempts.close_dead("orders") == 0
 
 
-def test_upgrade_that_fails_leaves_the_old_inventory(old: Database) -> None:
-    """Expect no step of the upgrade to stay when a later one fails."""
-    execute(old, "CREATE TABLE batch_pipeline.ceiling_candidate ()")
+def test_failed_upgrade_is_rolled_back(old_inventory: Database) -> None:
+    execute(old_inventory, "CREATE TABLE batch_pipeline.ceiling_candidate ()")
     with pytest.raises(exc.ProgrammingError, match="already exists"):
-        old.migrate()
-    assert query(old, "SELECT to_regclass('batch_pipeline.batch_state')") == [(None,)]
-    assert query(old, "SELECT sum(last_id) FROM batch_pipeline.job") == [(17,)]
-    execute(old, "DROP TABLE batch_pipeline.ceiling_candidate")
-    assert old.migrate() == ("0001", REVISION)
+        old_inventory.migrate()
+    assert query(old_inventory, "SELECT to_regclass('batch_pipeline.batch_state')") == [(None,)]
+    assert query(old_inventory, "SELECT sum(last_id) FROM batch_pipeline.job") == [(17,)]
+    execute(old_inventory, "DROP TABLE batch_pipeline.ceiling_candidate")
+    assert old_inventory.migrate() == ("0001", REVISION)
 
 
-def test_upgrade_beside_an_open_transaction_names_its_session(old: Database, old_url: str) -> None:
-    """Expect the one who is in the way to be named by pid and application, and nothing changed."""
+def test_upgrade_blocked_by_transaction_names_session(
+    old_inventory: Database, old_url: str
+) -> None:
     url = old_url.replace("postgresql:", "postgresql+psycopg:")
     engine = sa.create_engine(url, connect_args={"application_name": "long report"})
     with engine.begin() as connection:
         pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
         connection.execute(sa.text("SELECT FROM batch_pipeline.part_file"))
         with pytest.raises(RetryableError, match="Another session holds a lock") as caught:
-            migrate(old.engine, patience=SOON)
+            migrate(old_inventory.engine, patience=SOON)
         named = rf"pid {pid} \(long report, in a transaction for \d+ s\)"
         assert re.search(named, str(caught.value))
-        assert query(old, "SELECT version_num FROM batch_pipeline.alembic_version") == [("0001",)]
+        assert query(old_inventory, "SELECT version_num FROM batch_pipeline.alembic_version") == [
+            ("0001",)
+        ]
     engine.dispose()
-    assert migrate(old.engine) == ("0001", REVISION)
+    assert migrate(old_inventory.engine) == ("0001", REVISION)
 
 
-def test_upgrade_beside_another_one_names_its_session(old: Database, old_url: str) -> None:
-    """Expect a migration that does not end to be named as well."""
+def test_upgrade_blocked_by_migration_names_session(old_inventory: Database, old_url: str) -> None:
     with closing(open_database(old_url, migrated=None)) as other, other.engine.begin() as held:
         lock_migration(held, SOON)
         pid = held.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
         with pytest.raises(RetryableError, match=rf"pid {pid} \(batch-pipeline"):
-            migrate(old.engine, patience=SOON)
+            migrate(old_inventory.engine, patience=SOON)
 
 
-def test_upgrade_beside_busy_workers_loses_nothing_of_theirs(old: Database, old_url: str) -> None:
-    """Attempts that release 0.1.0 started are published and failed before and after the upgrade."""
-    with old.engine.begin() as connection:
+def test_upgrade_during_work_loses_no_attempts(old_inventory: Database, old_url: str) -> None:
+    """Workers of release 0.1.0 publish and fail attempts before and after the upgrade."""
+    with old_inventory.engine.begin() as connection:
         upgrade(connection, "0006")
-    execute(old, RUNNING_BATCHES)
+    execute(old_inventory, RUNNING_BATCHES)
     running = "SELECT id, batch_id, token FROM batch_pipeline.attempt WHERE run_id = 'old-run'"
     attempts = [
         Attempt(id=attempt_id, batch=batch(id=batch_id), number=1, token=token)
-        for attempt_id, batch_id, token in query(old, running)
+        for attempt_id, batch_id, token in query(old_inventory, running)
     ]
     upgraded = Event()
 
-    def work(mine: Sequence[Attempt], *, fails: bool) -> int:
+    def work(own_attempts: Sequence[Attempt], *, fails: bool) -> int:
         ended = 0
         with closing(open_database(old_url, migrated=None)) as worker:
-            for attempt in mine:
+            for attempt in own_attempts:
                 if fails:
                     worker.attempts.fail(attempt, "bad line", AttemptStatus.FAILED)
                 else:
@@ -371,34 +368,34 @@ def test_upgrade_beside_busy_workers_loses_nothing_of_theirs(old: Database, old_
         return ended
 
     def migrates() -> int:
-        eventually(lambda: sum(count for _, count in query(old, ENDED)) >= 20)
-        old.migrate()
+        eventually(lambda: sum(count for _, count in query(old_inventory, ENDED)) >= 20)
+        old_inventory.migrate()
         upgraded.set()
         return 0
 
     failing, *publishing = (partial(work, attempts[n::4], fails=n == 0) for n in range(4))
     migrated, failed, *published = together(migrates, failing, *publishing)
     assert migrated == 0
-    counts = [("failed", failed), ("succeeded", sum(int(str(one)) for one in published))]
-    assert query(old, ENDED) == counts
+    counts = [("failed", failed), ("succeeded", sum(int(str(count)) for count in published))]
+    assert query(old_inventory, ENDED) == counts
 
 
-def test_migrate_gives_way_to_a_worker_before_the_server_ends_a_deadlock(old: Database) -> None:
+def test_migrate_yields_to_worker_instead_of_deadlock(old_inventory: Database) -> None:
     """A prepared publish may lock `attempt` before `job`; `migrate` locks them in turn."""
     lock = "LOCK TABLE batch_pipeline.{} IN ROW EXCLUSIVE MODE"
     waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = CAST(:table AS regclass)"
 
     def is_awaited(table: str) -> bool:
-        return bool(query(old, waits, table=f"batch_pipeline.{table}"))
+        return bool(query(old_inventory, waits, table=f"batch_pipeline.{table}"))
 
     with (
         ThreadPoolExecutor(2) as pool,
-        old.engine.connect() as worker,
-        old.engine.connect() as other,
+        old_inventory.engine.connect() as worker,
+        old_inventory.engine.connect() as other,
     ):
         worker.exec_driver_sql(lock.format("attempt"))
-        other.exec_driver_sql(lock.format("batch"))  # so that the worker is the first to wait
-        migrated = pool.submit(migrate, old.engine)
+        other.exec_driver_sql(lock.format("batch"))  # so that the worker waits first
+        migrated = pool.submit(migrate, old_inventory.engine)
         eventually(lambda: is_awaited("batch"))
         read = pool.submit(worker.exec_driver_sql, "SELECT FROM batch_pipeline.job")
         eventually(lambda: is_awaited("job"))
@@ -408,18 +405,16 @@ def test_migrate_gives_way_to_a_worker_before_the_server_ends_a_deadlock(old: Da
         assert migrated.result() == ("0001", REVISION)
 
 
-def test_open_inventory_notices_an_upgrade(database: Database, rival: Database) -> None:
-    """Expect what is running to end, and nothing new to be planned or claimed by this release."""
+def test_open_inventory_detects_upgrade(database: Database, rival: Database) -> None:
+    """Running attempts can end; nothing new is planned or claimed."""
     register(database, 3)
-    (one,) = plan(database, limits())
-    with claimed(database, one) as attempt:
+    (batch,) = plan(database, limits())
+    with claimed(database, batch) as attempt:
         execute(rival, "UPDATE batch_pipeline.alembic_version SET version_num = '9999'")
         for new_work in (
             lambda: plan(database, limits()),
-            claimed(database, one).__enter__,
-            lambda: database.attempts.close_dead(
-                "orders"
-            ),  # as every acquisition does now and then
+            claimed(database, batch).__enter__,
+            lambda: database.attempts.close_dead("orders"),  # which acquisitions call regularly
         ):
             with pytest.raises(
                 ConfigurationError, match="this release works with revision"
@@ -432,36 +427,36 @@ def test_open_inventory_notices_an_upgrade(database: Database, rival: Database) 
     assert database.batches.statuses("orders")[0].state is BatchState.CANCELLED
 
 
-def test_upgrade_by_a_member_of_the_owner_belongs_to_the_owner(old: Database, old_url: str) -> None:
-    """Expect new tables to be the owner group's whoever migrates, and others to be refused."""
-    group, dev, guest = (f"{who}_{name_of(old_url)}" for who in ("group", "dev", "guest"))
+def test_upgrade_by_group_member_keeps_owner(old_inventory: Database, old_url: str) -> None:
+    """Members of the owner group can migrate, others cannot."""
+    group, dev, guest = (f"{name}_{database_name(old_url)}" for name in ("group", "dev", "guest"))
     run(old_url, f"CREATE ROLE {group} NOLOGIN")
     create_login(old_url, dev, [group])
     create_login(old_url, guest)
     run(old_url, f"GRANT USAGE ON SCHEMA batch_pipeline TO {guest}")
     run(old_url, f"GRANT SELECT ON batch_pipeline.alembic_version TO {guest}")
-    for (relation,) in query(old, RELATIONS):
+    for (relation,) in query(old_inventory, RELATIONS):
         run(old_url, f"ALTER TABLE {relation} OWNER TO {group}")
     run(old_url, f"ALTER SCHEMA batch_pipeline OWNER TO {group}")
-    guests = closing(open_database(url_of(old_url, guest), migrated=None))
+    guests = closing(open_database(url_for_login(old_url, guest), migrated=None))
     with guests as opened, pytest.raises(PermissionDeniedError):
         opened.migrate()
-    with closing(open_database(url_of(old_url, dev), migrated=None)) as opened:
+    with closing(open_database(url_for_login(old_url, dev), migrated=None)) as opened:
         assert opened.migrate() == ("0001", REVISION)
-    assert {owner for (owner,) in query(old, OWNERS)} == {group}
+    assert {owner for (owner,) in query(old_inventory, OWNERS)} == {group}
 
 
-def test_upgrade_from_revision_0002_keeps_the_schema_versions(old: Database) -> None:
-    """Expect versions of before to say nothing of where they come from, and to widen as ever."""
-    with old.engine.begin() as connection:
+def test_upgrade_from_revision_0002_keeps_schema_versions(old_inventory: Database) -> None:
+    """Old versions have no origin, and can be widened."""
+    with old_inventory.engine.begin() as connection:
         upgrade(connection, "0002")
-    known = (1, RecordSchema.from_json([("order_id", "integer")]))
+    version_1 = (1, RecordSchema.from_json([("order_id", "integer")]))
 
-    assert old.migrate() == ("0002", REVISION)
+    assert old_inventory.migrate() == ("0002", REVISION)
 
-    assert old.schemas.latest("orders") == known
-    kept = "SELECT item_id, location, line, changes, declared FROM batch_pipeline.schema_version"
-    assert query(old, kept) == [(None,) * 5]
-    assert old.schemas.declare("orders", known[1]) == known
-    seen = Column(name="amount", type=ColumnType.NUMBER)
-    assert old.schemas.widen("orders", [seen], text_source=False)[0] == 2
+    assert old_inventory.schemas.latest("orders") == version_1
+    stored = "SELECT item_id, location, line, changes, declared FROM batch_pipeline.schema_version"
+    assert query(old_inventory, stored) == [(None,) * 5]
+    assert old_inventory.schemas.declare("orders", version_1[1]) == version_1
+    column = Column(name="amount", type=ColumnType.NUMBER)
+    assert old_inventory.schemas.widen("orders", [column], text_source=False)[0] == 2

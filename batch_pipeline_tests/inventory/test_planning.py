@@ -1,4 +1,4 @@
-"""Planning on Postgres: what becomes a batch, and what rivals, crashes and big numbers change."""
+"""Planning on Postgres: limits, gaps and overlaps, concurrent planners, 64-bit values."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,11 +24,11 @@ VALUES (:job_id, :first_id, :last_id, 1, 1, '{}')
 """
 
 
-def _ranges(planned: Sequence[Batch]) -> list[str]:
-    return [str(one.id_range) for one in planned]
+def _ranges(batches: Sequence[Batch]) -> list[str]:
+    return [str(batch.id_range) for batch in batches]
 
 
-def _stored(database: Database, job: str = "orders") -> list[Batch]:
+def _stored_batches(database: Database, job: str = "orders") -> list[Batch]:
     return [status.batch for status in database.batches.statuses(job)]
 
 
@@ -47,59 +47,53 @@ def _insert_batch(database: Database, **values: Any) -> None:
         connection.execute(sa.text(INSERT_BATCH), values)
 
 
-def test_plan_all_items_tiles_the_ids(database: Database) -> None:
-    """Expect ranges that follow one another without a hole, up to the last item."""
+def test_plan_tiles_all_ids(database: Database) -> None:
     register(database, 25)
-    planned = plan(database, limits(max_weight=60))
-    assert _ranges(planned) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
-    assert [(one.weight, one.count) for one in planned] == [(60, 6)] * 4 + [(10, 1)]
-    assert _stored(database) == planned
+    batches = plan(database, limits(max_weight=60))
+    assert _ranges(batches) == ["1..6", "7..12", "13..18", "19..24", "25..25"]
+    assert [(batch.weight, batch.count) for batch in batches] == [(60, 6)] * 4 + [(10, 1)]
+    assert _stored_batches(database) == batches
 
 
-def test_plan_without_news_gives_nothing(database: Database) -> None:
-    """Expect an empty plan before the first item and after the last one."""
+def test_plan_without_new_items_is_empty(database: Database) -> None:
     assert plan(database, limits()) == []
     register(database, 3)
     plan(database, limits())
     assert plan(database, limits()) == []
-    assert _ranges(_stored(database)) == ["1..3"]
+    assert _ranges(_stored_batches(database)) == ["1..3"]
 
 
-def test_plan_again_continues_behind_the_last_batch(database: Database) -> None:
-    """Expect the second plan to start at the id after the first plan's end."""
+def test_next_plan_continues_after_last_batch(database: Database) -> None:
     register(database, 3)
     plan(database, limits())
     register(database, 2, first=4)
     assert _ranges(plan(database, limits())) == ["4..5"]
 
 
-def test_plan_item_above_the_limit_stands_alone_and_is_flagged(database: Database) -> None:
-    """Expect the heavy item in a batch of its own, marked as oversized."""
+def test_oversized_item_gets_own_flagged_batch(database: Database) -> None:
     files = [found_file(1), found_file(2, size_bytes=101), found_file(3)]
     database.meta_table("orders").register(files, accept_changed=False)
-    planned = plan(database, limits(max_weight=100))
-    assert [(str(one.id_range), one.oversized) for one in planned] == [
+    batches = plan(database, limits(max_weight=100))
+    assert [(str(batch.id_range), batch.oversized) for batch in batches] == [
         ("1..1", False),
         ("2..2", True),
         ("3..3", False),
     ]
 
 
-def test_plan_far_ids_and_heavy_items_tiles_64_bits(database: Database) -> None:
-    """Expect ids far apart, weights above 2^31 and the largest id to be planned exactly."""
+def test_plan_handles_64_bit_ids_and_weights(database: Database) -> None:
     for item_id in (3, 5_000_000_000, MAX_ID - 1, MAX_ID):
         _insert_item(database, item_id, size_bytes=2**40)
-    planned = plan(database, limits(max_weight=2**41))
-    assert _ranges(planned) == [f"1..{MAX_ID - 2}", f"{MAX_ID - 1}..{MAX_ID}"]
-    assert [one.weight for one in planned] == [2**41, 2**41]
-    assert database.batches.batch("orders", planned[1].key) == planned[1]
+    batches = plan(database, limits(max_weight=2**41))
+    assert _ranges(batches) == [f"1..{MAX_ID - 2}", f"{MAX_ID - 1}..{MAX_ID}"]
+    assert [batch.weight for batch in batches] == [2**41, 2**41]
+    assert database.batches.batch("orders", batches[1].key) == batches[1]
     assert plan(database, limits()) == []
 
 
-def test_plan_item_registered_meanwhile_waits_for_the_next_plan(
+def test_item_registered_during_plan_is_planned_next_time(
     database: Database, rival: Database
 ) -> None:
-    """Expect an item that appears behind the ceiling to be in no batch yet, and lost by none."""
     register(database, 2)
 
     def register_rival(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -107,46 +101,45 @@ def test_plan_item_registered_meanwhile_waits_for_the_next_plan(
             register(rival, 20, first=3)
 
     sa.event.listen(database.engine, "after_cursor_execute", register_rival)
-    planned = plan(database, limits())
+    batches = plan(database, limits())
     sa.event.remove(database.engine, "after_cursor_execute", register_rival)
-    assert [(str(one.id_range), one.count, one.weight) for one in planned] == [("1..2", 2, 20)]
+    assert [(str(batch.id_range), batch.count, batch.weight) for batch in batches] == [
+        ("1..2", 2, 20)
+    ]
     assert _ranges(plan(database, limits())) == ["3..12", "13..22"]
 
 
 @pytest.mark.guarantee("G1", "G2")
-def test_plan_by_two_beside_two_registrars_has_neither_hole_nor_overlap(
+def test_concurrent_plans_and_registrations_have_no_gap_or_overlap(
     database: Database, rival: Database
 ) -> None:
-    """Expect every item in exactly one batch when planners and registrars race."""
-
     def plan_often(inventory: Database) -> None:
         for _ in range(10):
             plan(inventory, limits(max_count=3))
 
-    def add(inventory: Database, first: int) -> None:
+    def register_often(inventory: Database, first: int) -> None:
         for number in range(first, first + 50, 5):
             register(inventory, 5, first=number)
 
     errors = together(
         partial(plan_often, database),
         partial(plan_often, rival),
-        partial(add, database, 1),
-        partial(add, rival, 51),
+        partial(register_often, database, 1),
+        partial(register_often, rival, 51),
     )
     assert errors == [None] * 4
     plan(database, limits(max_count=3))
-    stored = _stored(database)
+    stored = _stored_batches(database)
     assert (stored[0].id_range.first_id, stored[-1].id_range.last_id) == (1, 100)
     for left, right in pairwise(stored):
         assert right.id_range.first_id == left.id_range.last_id + 1
-    for one in stored:
-        assert one.count == one.id_range.last_id - one.id_range.first_id + 1 <= 3
-        assert one.weight == one.count * 10
+    for batch in stored:
+        assert batch.count == batch.id_range.last_id - batch.id_range.first_id + 1 <= 3
+        assert batch.weight == batch.count * 10
 
 
 @pytest.mark.guarantee("G2")
-def test_insert_of_an_overlapping_batch_is_refused_by_name(database: Database) -> None:
-    """Expect the exclusion constraint to refuse one shared id, and the error to say which ids."""
+def test_overlapping_batch_is_rejected_by_database(database: Database) -> None:
     register(database, 20)
     plan(database, limits())
     (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
@@ -156,12 +149,11 @@ def test_insert_of_an_overlapping_batch_is_refused_by_name(database: Database) -
         _insert_batch(database, job_id=job_id, first_id=20, last_id=30)
     assert "[20,31)" in str(caught.value)
     assert "batch_ranges_do_not_overlap" in str(caught.value.__cause__)
-    assert _ranges(_stored(database)) == ["1..10", "11..20"]
+    assert _ranges(_stored_batches(database)) == ["1..10", "11..20"]
 
 
 @pytest.mark.guarantee("G2")
-def test_insert_of_neighbours_up_to_the_largest_id_is_accepted(database: Database) -> None:
-    """Expect a range up to 2^63-1 to fit beside its neighbour, and to refuse what lies in it."""
+def test_adjacent_ranges_up_to_largest_id_are_accepted(database: Database) -> None:
     register(database, 1)
     plan(database, limits())
     (job_id,) = query(database, "SELECT id FROM batch_pipeline.job")[0]
@@ -171,17 +163,16 @@ def test_insert_of_neighbours_up_to_the_largest_id_is_accepted(database: Databas
         _insert_batch(database, job_id=job_id, first_id=MAX_ID, last_id=MAX_ID)
 
 
-def test_insert_of_the_same_range_for_another_job_is_accepted(database: Database) -> None:
-    """Expect ranges to be disjoint within a job only."""
+def test_same_range_in_other_job_is_accepted(database: Database) -> None:
     for name in ("orders", "clicks"):
         register(database, 3, name=name)
-        planned = plan(database, limits(), name=name)
-        assert [(str(one.id_range), one.count) for one in planned] == [("1..3", 3)]
+        batches = plan(database, limits(), name=name)
+        assert [(str(batch.id_range), batch.count) for batch in batches] == [("1..3", 3)]
         assert unplanned(database, database.meta_table(name)) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("items", "is_old", "drain", "planned"),
+    ("items", "is_old", "drain", "expected"),
     [
         (8, False, False, ["1..5"]),
         (8, False, True, ["1..5", "6..8"]),
@@ -189,23 +180,22 @@ def test_insert_of_the_same_range_for_another_job_is_accepted(database: Database
         (2, True, False, ["1..2"]),
     ],
 )
-def test_plan_light_rest_waits_until_it_is_old_or_drained(
-    database: Database, items: int, planned: list[str], *, is_old: bool, drain: bool
+def test_batch_below_min_weight_waits_for_age_or_drain(
+    database: Database, items: int, expected: list[str], *, is_old: bool, drain: bool
 ) -> None:
-    """At most 5 items; a batch below 40 bytes waits for an hour."""
+    """Batches have at most 5 items; one below 40 bytes waits for an hour."""
     bounds = limits(max_count=5, min_weight=40, max_wait=timedelta(hours=1))
     register(database, items)
     if is_old:
         age = "UPDATE batch_pipeline.item SET registered_at = now() - interval '2 hours'"
         execute(database, f"{age} WHERE id = 1")
-    assert _ranges(plan(database, bounds, drain=drain)) == planned
+    assert _ranges(plan(database, bounds, drain=drain)) == expected
     assert plan(database, bounds, drain=False) == []
-    rest = items - int(planned[-1].split("..")[1])
+    rest = items - int(expected[-1].split("..")[1])
     assert unplanned(database, database.meta_table("orders")) == (rest, 10 * rest)
 
 
-def test_plan_keeps_its_limits_with_the_batch(database: Database) -> None:
-    """Expect the row to tell what limits a batch was cut by."""
+def test_plan_stores_limits_with_batch(database: Database) -> None:
     register(database, 1)
     plan(database, limits(max_weight=60))
     (config,) = query(database, "SELECT config FROM batch_pipeline.batch")[0]
@@ -217,8 +207,7 @@ def test_plan_keeps_its_limits_with_the_batch(database: Database) -> None:
     }
 
 
-def test_planned_batch_is_found_by_key_and_by_item(database: Database) -> None:
-    """Expect both ways to the batch, and its first state to be planned."""
+def test_batch_is_found_by_key_and_item(database: Database) -> None:
     register(database, 13)
     first, second = plan(database, limits())
     assert database.batches.batch("orders", "00000011-00000013") == second
@@ -229,8 +218,7 @@ def test_planned_batch_is_found_by_key_and_by_item(database: Database) -> None:
     assert states == [(BatchState.PLANNED, 0, None)] * 2
 
 
-def test_batch_of_an_unplanned_key_is_unknown(database: Database) -> None:
-    """Expect keys of no batch, well formed or not, to be refused by name."""
+def test_key_without_batch_raises_unknown_batch(database: Database) -> None:
     register(database, 3)
     plan(database, limits())
     for key in (

@@ -1,4 +1,4 @@
-"""The group roles: each does its work with the rights that it has, and nothing else."""
+"""The group roles: each can do its own work and nothing else."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +35,9 @@ from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.inventory.every_operation import OPERATIONS
-from batch_pipeline_tests.inventory.logins import Logins, run, url_of
+from batch_pipeline_tests.inventory.logins import Logins, run, url_for_login
 from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, meta_engine
-from batch_pipeline_tests.inventory.operations_fixture import Stage
+from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
 from batch_pipeline_tests.seeds import (
     LEASE,
     ORDER_ID,
@@ -51,7 +51,7 @@ from batch_pipeline_tests.seeds import (
 )
 
 TABLES = sorted(metadata.tables.values(), key=lambda table: table.name)
-ENDED = {"attempt", "load"}  # rows that a worker begins and ends
+WORKER_TABLES = {"attempt", "load"}  # rows that a worker inserts and ends
 PRIVILEGES = r"""
 SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges
  WHERE table_schema = 'batch_pipeline' AND grantee LIKE 'bp\_%' AND grantee <> 'bp_owner'
@@ -64,8 +64,8 @@ SELECT grantee, table_name, 'UPDATE ' || column_name FROM information_schema.col
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """A published batch, one that is being tried, and an item that is not planned."""
+class RolesFixture:
+    """A published batch, a running attempt, and an unplanned item."""
 
     logins: Logins
     published: Batch
@@ -73,8 +73,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(logins: Logins) -> Iterator[Scene]:
-    """A scene that planner and worker have made, each with no more than its own rights."""
+def state(logins: Logins) -> Iterator[RolesFixture]:
+    """The fixture, set up by planner and worker with their own rights only."""
     planner, worker = logins.of("paul"), logins.of("wanda")
     register(planner, 6)
     first, second = plan(planner, limits(max_count=3))
@@ -82,12 +82,12 @@ def scene(logins: Logins) -> Iterator[Scene]:
     worker.schemas.widen("orders", [ORDER_ID], text_source=True)
     publish(worker, first)
     with claimed(worker, second) as attempt:
-        yield Scene(logins=logins, published=first, attempt=attempt)
+        yield RolesFixture(logins=logins, published=first, attempt=attempt)
 
 
 @pytest.fixture
 def admin(granted_url: str) -> Iterator[Database]:
-    """The inventory as the server's superuser sees it."""
+    """The inventory as opened by the superuser."""
     with closing(open_database(granted_url, migrated=False)) as opened:
         yield opened
 
@@ -100,8 +100,8 @@ def test_roles_file_grants_select_and_insert_on_every_table(admin: Database) -> 
     assert {table for _, table, verb in rows if verb == "INSERT"} == tables
 
 
-def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
-    """Expect only bookmarks to be deleted from, and updates column by column."""
+def test_roles_file_grants_nothing_else(admin: Database) -> None:
+    """DELETE only on bookmarks; UPDATE column by column."""
     rows = query(admin, PRIVILEGES)
     verbs = {verb for _, _, verb in rows if not verb.startswith("UPDATE ")}
     assert verbs == {"SELECT", "INSERT", "DELETE"}
@@ -115,7 +115,7 @@ def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
         *("batch", "batch_state", "bookmark", "ceiling_candidate", "item", "job")
     ]
     updates = [row[1:] for row in rows if row[0] == "bp_worker" and row[2].startswith("UPDATE ")]
-    assert [(table, column) for table, column in updates if table not in ENDED] == [
+    assert [(table, column) for table, column in updates if table not in WORKER_TABLES] == [
         ("batch_state", "UPDATE attempts"),
         ("batch_state", "UPDATE forgiven"),
         ("batch_state", "UPDATE generation"),
@@ -129,11 +129,10 @@ def test_grants_are_no_more_than_what_is_said_here(admin: Database) -> None:
     }
     never = {"id", "batch_id", "number", "token", "liveness_key", "run_id", "started_at"}
     never |= {"attempt_id", "stream", "target"}
-    assert not never & {column.split()[1] for table, column in updates if table in ENDED}
+    assert not never & {column.split()[1] for table, column in updates if table in WORKER_TABLES}
 
 
-def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
-    """Expect all of a planner's work to need none of a worker's rights."""
+def test_planner_can_register_plan_and_control_jobs(logins: Logins) -> None:
     planner = logins.of("paul")
     register(planner, 6)
     changed = [found_file(1, size_bytes=20)]
@@ -149,16 +148,14 @@ def test_planner_registers_plans_and_controls_jobs(logins: Logins) -> None:
     _save(planner)
 
 
-def test_planner_cancels_what_a_worker_tries(scene: Scene) -> None:
-    """Expect the attempt to be closed, so that its worker is fenced."""
-    assert scene.logins.of("paul").jobs.cancel("orders").attempts == 1
-    states = [one.state for one in scene.logins.of("rita").batches.statuses("orders")]
+def test_planner_can_cancel_running_attempt(state: RolesFixture) -> None:
+    assert state.logins.of("paul").jobs.cancel("orders").attempts == 1
+    states = [status.state for status in state.logins.of("rita").batches.statuses("orders")]
     assert states == [BatchState.PUBLISHED, BatchState.CANCELLED]
 
 
-def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
-    """Expect all of a worker's work to need none of a planner's rights."""
-    worker, attempt = scene.logins.of("wanda"), scene.attempt
+def test_worker_can_claim_publish_fail_and_take_over(state: RolesFixture) -> None:
+    worker, attempt = state.logins.of("wanda"), state.attempt
     assert worker.attempts.fail(attempt, "no more paper", AttemptStatus.FAILED)
     with claimed(worker, attempt.batch) as second:
         expire(worker, second)
@@ -168,108 +165,108 @@ def test_worker_claims_publishes_fails_and_takes_over(scene: Scene) -> None:
         assert worker.attempts.fail(third, error, status, counts=False)
     with claimed(worker, attempt.batch) as last:
         assert worker.attempts.succeed(last, result={"rows": 1}, logging="done", seen=None) == 1
-    again = publish(worker, scene.published)
+    again = publish(worker, state.published)
     worker.attempts.record_pointer(again, "file:///batches/pointer.json")
-    assert [one.state for one in worker.batches.statuses("orders")] == [BatchState.PUBLISHED] * 2
-    assert worker.manifests.of_batch(scene.published) == again
+    assert [status.state for status in worker.batches.statuses("orders")] == [
+        BatchState.PUBLISHED
+    ] * 2
+    assert worker.manifests.of_batch(state.published) == again
 
 
-def test_worker_loads_what_is_published(scene: Scene) -> None:
-    """Expect claim, renewal, success, reload and failure to need no other right."""
-    worker = scene.logins.of("wanda")
+def test_worker_can_load_published_batches(state: RolesFixture) -> None:
+    worker = state.logins.of("wanda")
     for _ in range(2):
-        wanted = list(worker.loads.due(stream(), "warehouse"))
-        with _claimed_load(worker, wanted) as claim:
+        loadings = list(worker.loads.due(stream(), "warehouse"))
+        with _claimed_load(worker, loadings) as claim:
             assert claim is not None
             worker.heartbeat._renew_all()
             worker.loads.succeed(claim.load, Loaded(records=5), None)
-        assert worker.loads.void("orders", "warehouse", [wanted[0].label])
-    with _claimed_load(worker, wanted) as claim:
+        assert worker.loads.void("orders", "warehouse", [loadings[0].label])
+    with _claimed_load(worker, loadings) as claim:
         assert claim is not None
         worker.loads.fail(claim.load, KeyboardInterrupt())
-    (standing,) = scene.logins.of("rita").loads.target_statuses("orders", ["warehouse"])
-    assert (standing.loaded, standing.due) == (0, 1)
+    (status,) = state.logins.of("rita").loads.target_statuses("orders", ["warehouse"])
+    assert (status.loaded, status.due) == (0, 1)
 
 
 def _claimed_load(
-    database: Database, wanted: Sequence[Loading]
+    database: Database, loadings: Sequence[Loading]
 ) -> AbstractContextManager[LoadClaim | None]:
-    return database.loads.claim("orders", "warehouse", wanted, run_id="run-1", lease=LEASE)
+    return database.loads.claim("orders", "warehouse", loadings, run_id="run-1", lease=LEASE)
 
 
-def _load(database: Database, scene: Scene) -> None:
+def _load(database: Database, state: RolesFixture) -> None:
     with _claimed_load(database, list(database.loads.due(stream(), "warehouse"))):
         pytest.fail("it was claimed")
 
 
-def test_reader_reads_every_table_and_the_view(scene: Scene) -> None:
-    """Expect everything that is asked in SQL or by a command to be answered."""
-    reader = scene.logins.of("rita")
+def test_reader_can_read_every_table_and_view(state: RolesFixture) -> None:
+    reader = state.logins.of("rita")
     for table in TABLES:
         with reader.engine.begin() as connection:
             connection.execute(sa.select(table)).all()
     statuses = query(reader, "SELECT job, status FROM batch_pipeline.inventory ORDER BY id")
     assert statuses == [("orders", "succeeded"), ("orders", "running")]
-    assert reader.manifests.of_batch(scene.published) is not None
-    assert len(reader.history.of_item(scene.published, 1)) == 1
+    assert reader.manifests.of_batch(state.published) is not None
+    assert len(reader.history.of_item(state.published, 1)) == 1
     assert reader.schemas.latest("orders")[0] == 1
     assert unplanned(reader, reader.meta_table("orders")) == (1, 10)
     assert [report.publish_count for report in reader.jobs.jobs()] == [1]
 
 
-def _register(database: Database, scene: Scene) -> None:
+def _register(database: Database, state: RolesFixture) -> None:
     database.meta_table("orders").register([found_file(99)], accept_changed=False)
 
 
-def _accept(database: Database, scene: Scene) -> None:
+def _accept(database: Database, state: RolesFixture) -> None:
     database.meta_table("orders").register([found_file(1, size_bytes=9)], accept_changed=True)
 
 
-def _plan(database: Database, scene: Scene) -> None:
+def _plan(database: Database, state: RolesFixture) -> None:
     plan(database, limits())
 
 
-def _pause(database: Database, scene: Scene) -> None:
+def _pause(database: Database, state: RolesFixture) -> None:
     database.jobs.pause("orders")
 
 
-def _retry(database: Database, scene: Scene) -> None:
+def _retry(database: Database, state: RolesFixture) -> None:
     database.jobs.retry("orders")
 
 
-def _save(database: Database, scene: Scene | None = None) -> None:
-    state = Candidates(strategy=Strategy.LOCKS, epoch="")
-    StoredCandidates(database.engine, "here").save("ops.files", state)
+def _save(database: Database, state: RolesFixture | None = None) -> None:
+    candidates = Candidates(strategy=Strategy.LOCKS, epoch="")
+    StoredCandidates(database.engine, "here").save("ops.files", candidates)
 
 
-def _claim(database: Database, scene: Scene) -> None:
-    with claimed(database, scene.published):
+def _claim(database: Database, state: RolesFixture) -> None:
+    with claimed(database, state.published):
         pytest.fail("it was claimed")
 
 
-def _publish(database: Database, scene: Scene) -> None:
-    database.attempts.publish(scene.attempt, encoded("forged"), stream())
+def _publish(database: Database, state: RolesFixture) -> None:
+    database.attempts.publish(state.attempt, encoded("forged"), stream())
 
 
-def _succeed(database: Database, scene: Scene) -> None:
-    database.attempts.succeed(scene.attempt, result=None, logging=None, seen=None)
+def _succeed(database: Database, state: RolesFixture) -> None:
+    database.attempts.succeed(state.attempt, result=None, logging=None, seen=None)
 
 
-def _fail(database: Database, scene: Scene) -> None:
-    database.attempts.fail(scene.attempt, "forged", AttemptStatus.FAILED)
+def _fail(database: Database, state: RolesFixture) -> None:
+    database.attempts.fail(state.attempt, "forged", AttemptStatus.FAILED)
 
 
-def _widen(database: Database, scene: Scene) -> None:
+def _widen(database: Database, state: RolesFixture) -> None:
     amount = Column(name="amount", type=ColumnType.NUMBER)
     database.schemas.widen("orders", [amount], text_source=True)
 
 
-def _forget(database: Database, scene: Scene) -> None:
+def _delete_stream(database: Database, state: RolesFixture) -> None:
     database.delete_stream("orders")
 
 
-def _runs(statement: str) -> Callable[[Database, Scene], None]:
-    def runs(database: Database, scene: Scene) -> None:
+def _runs(statement: str) -> Callable[[Database, RolesFixture], None]:
+    def runs(database: Database, state: RolesFixture) -> None:
         with transaction(database.engine) as connection:
             connection.execute(sa.text(statement))
 
@@ -277,8 +274,8 @@ def _runs(statement: str) -> Callable[[Database, Scene], None]:
 
 
 _renew = _runs("UPDATE batch_pipeline.attempt SET lease_until = lease_until + interval '1 hour'")
-DESTRUCTION = (
-    _forget,
+OWNER_ONLY = (
+    _delete_stream,
     _runs("DELETE FROM batch_pipeline.attempt_item"),
     _runs("UPDATE batch_pipeline.batch SET last_id = last_id"),
     _runs("UPDATE batch_pipeline.attempt SET token = gen_random_uuid()"),
@@ -287,32 +284,32 @@ DESTRUCTION = (
     _runs("CREATE TABLE batch_pipeline.own ()"),
     _runs("DROP VIEW batch_pipeline.inventory"),
 )
-FORBIDDEN: dict[str, tuple[Callable[[Database, Scene], None], ...]] = {
-    "paul": (_claim, _publish, _succeed, _renew, _widen, _load, *DESTRUCTION),
-    "wanda": (_register, _accept, _plan, _pause, _save, *DESTRUCTION),
+FORBIDDEN: dict[str, tuple[Callable[[Database, RolesFixture], None], ...]] = {
+    "paul": (_claim, _publish, _succeed, _renew, _widen, _load, *OWNER_ONLY),
+    "wanda": (_register, _accept, _plan, _pause, _save, *OWNER_ONLY),
     "rita": (
         *(_register, _accept, _plan, _pause, _retry, _save),
         *(_claim, _publish, _succeed, _fail, _renew, _widen, _load),
-        *DESTRUCTION,
+        *OWNER_ONLY,
     ),
 }
 
 
 @pytest.mark.parametrize("login", FORBIDDEN)
-def test_role_is_refused_what_is_not_its_work(scene: Scene, admin: Database, login: str) -> None:
-    """Expect every call and statement of others to be refused, and nothing to be changed by it."""
+def test_role_is_denied_other_operations(state: RolesFixture, admin: Database, login: str) -> None:
+    """Denied operations change nothing."""
     before = _all_rows(admin)
     for operation in FORBIDDEN[login]:
         with pytest.raises(PermissionDeniedError) as caught:
-            operation(scene.logins.of(login), scene)
+            operation(state.logins.of(login), state)
         assert "permission denied" in str(caught.value) or "must be owner" in str(caught.value)
     assert _all_rows(admin) == before
-    publish_by_its_worker = scene.logins.of("wanda").attempts.publish
-    assert publish_by_its_worker(scene.attempt, encoded(), stream()).generation == 1
+    attempts = state.logins.of("wanda").attempts
+    assert attempts.publish(state.attempt, encoded(), stream()).generation == 1
 
 
 def _all_rows(database: Database) -> dict[str, list[str]]:
-    """Read everything but what the heartbeat renews by itself."""
+    """Read all rows, without the columns that heartbeats renew."""
     renewed = {"renewed_at", "lease_until"}
     with database.engine.begin() as connection:
         rows = {
@@ -321,83 +318,78 @@ def _all_rows(database: Database) -> dict[str, list[str]]:
             ).all()
             for table in TABLES
         }
-    return {name: sorted(map(repr, found)) for name, found in rows.items()}
+    return {name: sorted(map(repr, table_rows)) for name, table_rows in rows.items()}
 
 
-def test_owner_deletes_a_stream(scene: Scene) -> None:
-    """Expect nothing to be left of it."""
-    owner = scene.logins.of("olga")
+def test_owner_can_delete_stream(state: RolesFixture) -> None:
+    owner = state.logins.of("olga")
     owner.delete_stream("orders")
     assert [query(owner, "SELECT FROM batch_pipeline.item, batch_pipeline.job")] == [[]]
 
 
-def test_library_worker_acquires_as_planner_and_worker(logins: Logins, granted_url: str) -> None:
-    """Expect both groups to suffice for acquiring, with nothing but SELECT on the meta table."""
-    _make_files(granted_url, "lib")
+def test_planner_and_worker_can_acquire(logins: Logins, granted_url: str) -> None:
+    """SELECT on the meta table is enough."""
+    _create_files(granted_url, "lib")
     database = logins.of("lib")
-    with meta_engine(url_of(granted_url, "lib")) as engine:
+    with meta_engine(url_for_login(granted_url, "lib")) as engine:
         source = _source(engine)
         assert source.choice.strategy is Strategy.LOCKS
         terms = JobTerms(name="orders", meta_table=source.name)
-        wish = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
+        request = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
         ranges = []
-        while (attempt := database.acquisitions.acquire(wish, source)) is not None:
+        while (attempt := database.acquisitions.acquire(request, source)) is not None:
             ranges.append(str(attempt.batch.id_range))
             database.attempts.succeed(attempt, logging=None, seen=None)
         store = StoredCandidates(database.engine, "here")
         choose_watermark(source.table, store=store).watermark.read()
         table = source.table
         cuts = [str(cut.id_range) for cut in all_cuts(table, None, 10, limits(max_count=4))]
-    assert [one.split("..")[1] for one in ranges] == ["4", "8", "10"]
+    assert [ids.split("..")[1] for ids in ranges] == ["4", "8", "10"]
     assert cuts == ["1..4", "5..8", "9..10"]
 
 
 @pytest.mark.parametrize("login", ["paul", "wanda"])
-def test_library_worker_with_one_of_both_groups_is_refused(
+def test_planner_or_worker_alone_cannot_acquire(
     logins: Logins, granted_url: str, admin: Database, login: str
 ) -> None:
-    """Expect neither half to acquire, and nothing to be left of the try."""
-    _make_files(granted_url, login)
-    with meta_engine(url_of(granted_url, login)) as engine:
+    """A denied acquire leaves nothing."""
+    _create_files(granted_url, login)
+    with meta_engine(url_for_login(granted_url, login)) as engine:
         source = _source(engine)
-        wish = AcquireRequest(
+        request = AcquireRequest(
             terms=JobTerms(name="orders", meta_table=source.name), limits=limits(), config={}
         )
         before = _all_rows(admin)
         with pytest.raises(PermissionDeniedError):
-            logins.of(login).acquisitions.acquire(wish, source)
+            logins.of(login).acquisitions.acquire(request, source)
     assert _all_rows(admin) == before
 
 
-def test_meta_table_without_select_is_refused(logins: Logins, granted_url: str) -> None:
-    """Expect the missing right to be named as one on the meta table."""
-    _make_files(granted_url, "paul")
+def test_meta_table_without_select_is_rejected(logins: Logins, granted_url: str) -> None:
+    _create_files(granted_url, "paul")
     with (
-        meta_engine(url_of(granted_url, "wanda")) as engine,
+        meta_engine(url_for_login(granted_url, "wanda")) as engine,
         pytest.raises(MetaTableError, match="cannot be read"),
     ):
         _source(engine).read_high_watermark()
 
 
-def test_library_worker_without_temporary_objects_acquires(
-    logins: Logins, granted_url: str
-) -> None:
-    """Expect a database where nobody may make temporary objects to be worked with all the same."""
-    _make_files(granted_url, "lib")
+def test_acquire_without_temporary_privilege(logins: Logins, granted_url: str) -> None:
+    _create_files(granted_url, "lib")
     name = granted_url.rsplit("/", 1)[1].split("?", maxsplit=1)[0]
     run(granted_url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
     database = logins.of("lib")
-    with meta_engine(url_of(granted_url, "lib")) as engine:
+    with meta_engine(url_for_login(granted_url, "lib")) as engine:
         source = _source(engine)
         terms = JobTerms(name="orders", meta_table=source.name)
-        wish = AcquireRequest(terms=terms, limits=limits(max_count=2), config={})
-        acquired = [database.acquisitions.acquire(wish, source) for _ in range(6)]
-        assert [one is None for one in acquired] == [False] * 5 + [True]
+        request = AcquireRequest(terms=terms, limits=limits(max_count=2), config={})
+        acquired = [database.acquisitions.acquire(request, source) for _ in range(6)]
+        assert [attempt is None for attempt in acquired] == [False] * 5 + [True]
         assert len(list(all_cuts(source.table, None, 10, limits(max_count=4)))) == 3
 
 
-def _make_files(url: str, reader: str) -> None:
-    """Make a meta table of ten files that a login may read and no more."""
+def _create_files(url: str, reader: str) -> None:
+    """Create a meta table of ten files that a login may only read."""
     run(url, "CREATE SCHEMA ops")
     run(url, CREATE_FILES)
     run(url, "INSERT INTO ops.files (size_in_bytes) SELECT 1 FROM generate_series(1, 10)")
@@ -414,7 +406,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-OF_PUBLIC = """
+PUBLIC_PRIVILEGES = """
 SELECT 'schema ' || n.nspname FROM pg_catalog.pg_namespace n, aclexplode(n.nspacl) a
  WHERE n.nspname = 'batch_pipeline' AND a.grantee = 0
 UNION ALL
@@ -432,14 +424,14 @@ SELECT 'function ' || p.proname FROM pg_catalog.pg_proc p
 
 @pytest.fixture
 def worker_url(granted_url: str) -> str:
-    """URL of the login of a program that plans and works; it may make meta tables, for the test."""
+    """URL of a login that is planner and worker; for the test it may also create meta tables."""
     run(granted_url, "GRANT CREATE ON SCHEMA public TO lib")
-    return url_of(granted_url, "lib")
+    return url_for_login(granted_url, "lib")
 
 
 @pytest.fixture
 def worker(worker_url: str) -> Iterator[Database]:
-    """The inventory as that login sees it."""
+    """The inventory as opened by that login."""
     with closing(open_database(worker_url, migrated=False)) as opened:
         yield opened
 
@@ -448,24 +440,22 @@ def worker(worker_url: str) -> Iterator[Database]:
 def defs_scene(
     worker: Database, worker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """The stream `orders` in Dagster, which knows the inventory by that login."""
+    """The stream `orders` in Dagster, which uses that login."""
     with open_defs_scene(worker, worker_url, tmp_path, monkeypatch) as opened:
         yield opened
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_every_operation_needs_no_more_than_planner_and_worker(worker: Database) -> None:
-    """Expect each operation to succeed, and what is left to be finished, without other rights."""
-    stage = Stage(worker)
+def test_planner_and_worker_can_run_every_operation(worker: Database) -> None:
+    inventory = InventoryFixture(worker)
     for prepare in OPERATIONS.values():
-        prepare(stage)()
-    stage.finish()
-    stage.close()
-    gc.collect()  # a connection that warns when it goes shall go here, where that is expected
+        prepare(inventory)()
+    inventory.finish()
+    inventory.close()
+    gc.collect()  # collect connections here whose finalizers warn, where warnings are expected
 
 
-def test_sensors_and_jobs_need_no_more_than_planner_and_worker(defs_scene: DefsScene) -> None:
-    """Expect no tick of a sensor and no job of upkeep to be refused."""
+def test_planner_and_worker_can_run_sensors_and_jobs(defs_scene: DefsScene) -> None:
     batches = [status.batch for status in defs_scene.database.batches.statuses("orders")]
     publish(defs_scene.database, batches[0])
     Path(defs_scene.stream.storage.root.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
@@ -479,8 +469,8 @@ def test_sensors_and_jobs_need_no_more_than_planner_and_worker(defs_scene: DefsS
     assert "closed: 0" in defs_scene.tick_run_ends()
     assert ticked == ["orders_new_files", "orders_backfill"]
     assert reconciled(defs_scene).success
-    told = facts(collected(defs_scene, dry_run=False))
-    assert told["removed_files"] == 0
+    metadata = facts(collected(defs_scene, dry_run=False))
+    assert metadata["removed_files"] == 0
 
 
 @pytest.mark.parametrize(
@@ -495,19 +485,18 @@ def test_sensors_and_jobs_need_no_more_than_planner_and_worker(defs_scene: DefsS
     ],
     ids=lambda words: words[0],
 )
-def test_commands_that_only_look_need_no_more_than_reader(
+def test_reader_can_run_read_only_commands(
     defs_scene: DefsScene, granted_url: str, words: tuple[str, ...]
 ) -> None:
-    """Expect a report to be made with a login that can change nothing."""
     batches = [status.batch for status in defs_scene.database.batches.statuses("orders")]
     publish(defs_scene.database, batches[0])
-    variables = {"BATCH_PIPELINE_INVENTORY_CONN": url_of(granted_url, "rita")}
+    variables = {"BATCH_PIPELINE_INVENTORY_CONN": url_for_login(granted_url, "rita")}
     ended = CliRunner().invoke(cli, words, env=variables)
     assert "permission denied" not in ended.output
     assert not isinstance(ended.exception, Exception), ended.exception
 
 
-def test_everybody_else_may_do_nothing(granted_url: str) -> None:
-    """Expect no right of PUBLIC on schema, tables, views, columns, and no function at all."""
+def test_public_has_no_privileges(granted_url: str) -> None:
+    """No schema, table, view or column is granted to PUBLIC, and there are no functions."""
     with psycopg.connect(granted_url) as connection:
-        assert connection.execute(OF_PUBLIC).fetchall() == []
+        assert connection.execute(PUBLIC_PRIVILEGES).fetchall() == []

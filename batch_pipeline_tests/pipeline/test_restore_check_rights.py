@@ -10,13 +10,13 @@ from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
 )
 from batch_pipeline_tests.guarantees.restorable_stream import RestorableStream, open_stream
-from batch_pipeline_tests.inventory.logins import url_of
+from batch_pipeline_tests.inventory.logins import url_for_login
 
 
 @pytest.fixture
 def restored(tmp_path: Path, server_url: str, granted_url: str) -> Iterator[RestorableStream]:
     """The stream of a login that plans and works, whose backup lacks two of three batches."""
-    url = url_of(granted_url, "lib")
+    url = url_for_login(granted_url, "lib")
     with open_stream(tmp_path, server_url, url, str(tmp_path / "batches")) as opened:
         opened.land(1, 2)
         opened.publish()

@@ -17,7 +17,7 @@ from batch_pipeline_tests.guarantees.secrets.installation import (
     with_password,
 )
 from batch_pipeline_tests.guarantees.secrets.watcher import OWNER
-from batch_pipeline_tests.inventory.logins import copied
+from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.proofs import Figures
 
@@ -27,7 +27,7 @@ def installation(
     server_url: str, template: str, object_store: ObjectStore, long_form: bool
 ) -> Iterator[Installation]:
     """The installation after all commands have succeeded and failed."""
-    with copied(server_url, template) as url, open_installation(url) as installation:
+    with copied_database(server_url, template) as url, open_installation(url) as installation:
         installation.run("run", exits=3)  # one file is bad
         targets = ("table", "talking", "failing", "printing")
         installation.run("load", "orders", *(f"--target={name}" for name in targets), exits=3)

@@ -1,4 +1,4 @@
-"""Names and texts that people and programs give: found by any spelling, refused if unusable."""
+"""Names and texts from users: any spelling works, text that cannot be stored is rejected."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.fixture
-def known(meta_table: Database) -> Database:
+def known_job(meta_table: Database) -> Database:
     """A job `known` that has acquired a batch of `meta_table`."""
     fill_evenly(meta_table.engine, 4)
     acquired("known", batch_count=1).succeeded()
@@ -43,18 +43,18 @@ def known(meta_table: Database) -> Database:
 
 @pytest.mark.parametrize("text", UNSTORABLE)
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.usefixtures("known")
-def test_text_that_cannot_be_stored_is_refused_at_the_entry(call: str, text: str) -> None:
+@pytest.mark.usefixtures("known_job")
+def test_text_that_cannot_be_stored_is_rejected(call: str, text: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         CALLS[call](text)
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("spelled", ["meta_table", "public.meta_table", 'PUBLIC."meta_table"'])
-def test_job_is_found_by_any_spelling_of_its_table(known: Database, spelled: str) -> None:
+def test_any_spelling_of_table_name_finds_job(known_job: Database, spelled: str) -> None:
     pause_job("known", "by the library", spelled)
     resume_job("known", spelled)
-    url = known.engine.url.render_as_string(hide_password=False)
+    url = known_job.engine.url.render_as_string(hide_password=False)
     environment = {"BATCH_PIPELINE_INVENTORY_CONN": url}
     for command in ("pause", "list", "resume", "retry", "cancel"):
         words = ["jobs", command, "known", "--meta-table", spelled]
@@ -62,18 +62,16 @@ def test_job_is_found_by_any_spelling_of_its_table(known: Database, spelled: str
         assert done.exit_code == 0, done.output
 
 
-def test_job_on_a_table_that_does_not_exist_is_unknown(known: Database) -> None:
+def test_nonexistent_table_raises_unknown_job(known_job: Database) -> None:
     with pytest.raises(UnknownJobError, match="jobs: known"):
         pause_job("known", meta_table_name="public.others")
-    assert query(known, "SELECT paused_at FROM batch_pipeline.job") == [(None,)]
+    assert query(known_job, "SELECT paused_at FROM batch_pipeline.job") == [(None,)]
 
 
 @pytest.mark.parametrize(("uid", "rows"), [("high", 1), (1.5, 3)])
-def test_id_of_sqlite_that_is_no_integer_is_refused_by_name(
-    sqlite: sa.Engine, uid: Any, rows: int
-) -> None:
+def test_non_integer_sqlite_id_is_rejected(sqlite: sa.Engine, uid: Any, rows: int) -> None:
     execute(sqlite, "CREATE TABLE odd (uid BIGINT NOT NULL UNIQUE, item TEXT, weight BIGINT)")
-    for one in (uid, *range(1, rows)):
-        execute(sqlite, "INSERT INTO odd VALUES (:uid, 'file', 1)", uid=one)
+    for value in (uid, *range(1, rows)):
+        execute(sqlite, "INSERT INTO odd VALUES (:uid, 'file', 1)", uid=value)
     with pytest.raises(MetaTableError, match=f"the id {uid!r} is not an integer"):
         ReflectedMetaTable.open(sqlite, "odd", MetaColumns()).next_cut(None, 10, limits())

@@ -1,4 +1,4 @@
-"""Weights that are no whole numbers: rounded up for each item, alike in every database."""
+"""Fractional weights: rounded up for each item, the same in every database."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from batch_pipeline.model.errors import BadWeightError, MetaTableError
 from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline_tests.client.client_tables import COLUMNS, acquire_or_none, fill
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.inventory.meta_tables.user_tables import MARIADB, drained, execute, insert
+from batch_pipeline_tests.inventory.meta_tables.user_tables import MARIADB, cut_all, execute, insert
 from batch_pipeline_tests.seeds import query
 
 ROLES = MetaColumns(uid="id", item="file", weight="weight")
@@ -32,12 +32,12 @@ TYPES = [
 FRACTIONS = {1: 0.25, 2: 1.5, 3: 2, 4: 0, 5: 2.75, 6: 0.5}
 ROUNDED = [1, 2, 2, 0, 3, 1]
 LARGEST_BELOW_2_63 = 9_223_372_036_854_774_784
-FLOATING = [one for one in TYPES if one[1] in {"float8", "DOUBLE"}]
+FLOATING = [kind for kind in TYPES if kind[1] in {"float8", "DOUBLE"}]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Makes meta tables with weights of one type."""
+class WeightedTable:
+    """A table `weighed` with weights of one type."""
 
     engine: sa.Engine
     kind: str
@@ -48,20 +48,20 @@ class Made:
 
 
 @pytest.fixture(params=TYPES, ids=" ".join)
-def made(request: pytest.FixtureRequest) -> Iterator[Made]:
-    """An empty table `weighed` whose weights are of a type."""
+def weighted(request: pytest.FixtureRequest) -> Iterator[WeightedTable]:
+    """An empty table `weighed` for each weight type."""
     database, kind = request.param
     engine: sa.Engine = request.getfixturevalue(database)
     create = (
         f"CREATE TABLE weighed (id bigint NOT NULL PRIMARY KEY, file varchar(99), weight {kind})"
     )
     execute(engine, create)
-    yield Made(engine, kind)
+    yield WeightedTable(engine, kind)
     execute(engine, "DROP TABLE weighed")
 
 
-def test_fractions_are_rounded_up_for_each_item_by_every_read(made: Made) -> None:
-    table = made.table()
+def test_every_read_rounds_fractions_up_per_item(weighted: WeightedTable) -> None:
+    table = weighted.table()
     insert(table, FRACTIONS)
     everything = IdRange(first_id=1, last_id=6)
     assert [item.weight for item in table.items(everything)] == ROUNDED
@@ -70,28 +70,28 @@ def test_fractions_are_rounded_up_for_each_item_by_every_read(made: Made) -> Non
     halves = [IdRange(first_id=1, last_id=3), IdRange(first_id=4, last_id=6)]
     assert [facts.weight for facts in range_facts(table, halves) if facts] == [5, 4]
     bounds = limits(max_weight=4)
-    cuts = drained(table, 6, bounds)
+    cuts = cut_all(table, 6, bounds)
     assert [(cut.count, cut.weight) for cut in cuts] == [(2, 3), (2, 2), (2, 4)]
     assert list(all_cuts(table, None, 6, bounds)) == cuts
 
 
-def test_weights_that_cannot_be_counted_are_refused_by_their_row(made: Made) -> None:
+def test_null_and_negative_weights_are_rejected(weighted: WeightedTable) -> None:
     for bad in (None, -0.5):
-        table = made.table()
-        execute(made.engine, "DELETE FROM weighed")
+        table = weighted.table()
+        execute(weighted.engine, "DELETE FROM weighed")
         insert(table, {1: 1.5, 2: bad})
         with pytest.raises(BadWeightError) as caught:
-            drained(table, 2, limits(max_weight=10))
+            cut_all(table, 2, limits(max_weight=10))
         assert caught.value.item_id == 2
         assert table.facts(IdRange(first_id=1, last_id=1)).weight == 2
-        counted = made.table(on_bad_weight=7).items(IdRange(first_id=1, last_id=2))
+        counted = weighted.table(on_bad_weight=7).items(IdRange(first_id=1, last_id=2))
         assert [item.weight for item in counted] == [2, 7]
 
 
 @pytest.mark.parametrize(
-    ("made", "largest", "too_large", "weight"),
+    ("weighted", "largest", "too_large", "weight"),
     [
-        *((one, float(LARGEST_BELOW_2_63), float(2**63), LARGEST_BELOW_2_63) for one in FLOATING),
+        *((kind, float(LARGEST_BELOW_2_63), float(2**63), LARGEST_BELOW_2_63) for kind in FLOATING),
         (
             ("postgres", "numeric"),
             Decimal(MAX_ID) - Decimal("0.5"),
@@ -99,12 +99,12 @@ def test_weights_that_cannot_be_counted_are_refused_by_their_row(made: Made) -> 
             MAX_ID,
         ),
     ],
-    indirect=["made"],
+    indirect=["weighted"],
 )
-def test_weights_up_to_64_bits_are_weighed_and_larger_ones_refused(
-    made: Made, largest: float | Decimal, too_large: float | Decimal, weight: int
+def test_weights_beyond_64_bits_are_rejected(
+    weighted: WeightedTable, largest: float | Decimal, too_large: float | Decimal, weight: int
 ) -> None:
-    table = made.table()
+    table = weighted.table()
     insert(table, {1: largest, 2: too_large})
     assert table.items(IdRange(first_id=1, last_id=1))[0].weight == weight
     with pytest.raises(BadWeightError):
@@ -112,21 +112,21 @@ def test_weights_up_to_64_bits_are_weighed_and_larger_ones_refused(
 
 
 @pytest.mark.parametrize(
-    "made",
-    [one for one in TYPES if one[0] == "postgres" and one[1] != "numeric(30, 6)"],
+    "weighted",
+    [kind for kind in TYPES if kind[0] == "postgres" and kind[1] != "numeric(30, 6)"],
     indirect=True,
     ids=" ".join,
 )
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
-def test_nan_and_infinity_are_refused(made: Made, bad: float) -> None:
-    table = made.table()
-    execute(made.engine, "INSERT INTO weighed VALUES (1, 'file-1', :bad)", bad=bad)
+def test_nan_and_infinity_are_rejected(weighted: WeightedTable, bad: float) -> None:
+    table = weighted.table()
+    execute(weighted.engine, "INSERT INTO weighed VALUES (1, 'file-1', :bad)", bad=bad)
     with pytest.raises(BadWeightError) as caught:
-        drained(table, 1, limits())
+        cut_all(table, 1, limits())
     assert "from 0 to 2^63 - 1" in str(caught.value)
 
 
-def test_text_of_sqlite_is_no_weight(sqlite: sa.Engine) -> None:
+def test_text_in_sqlite_weight_column_is_rejected(sqlite: sa.Engine) -> None:
     execute(sqlite, "CREATE TABLE weighed (id INTEGER PRIMARY KEY, file TEXT, weight FLOAT)")
     execute(sqlite, "INSERT INTO weighed VALUES (1, 'a', 'heavy')")
     table = ReflectedMetaTable.open(sqlite, "weighed", ROLES)
@@ -135,7 +135,7 @@ def test_text_of_sqlite_is_no_weight(sqlite: sa.Engine) -> None:
 
 
 @pytest.mark.usefixtures("configured")
-def test_library_batches_by_rounded_weights_and_finds_nothing_changed(database: Database) -> None:
+def test_library_batches_and_audits_by_rounded_weights(database: Database) -> None:
     execute(
         database.engine,
         "CREATE TABLE meta_table (id bigserial PRIMARY KEY, file text, size_in_mib float8)",
@@ -158,7 +158,7 @@ def test_library_batches_by_rounded_weights_and_finds_nothing_changed(database: 
     client.close()
 
 
-def test_weights_of_text_are_refused(sqlite: sa.Engine) -> None:
+def test_text_weight_column_is_rejected(sqlite: sa.Engine) -> None:
     execute(sqlite, "CREATE TABLE weighed (id INTEGER PRIMARY KEY, file TEXT, weight TEXT)")
     with pytest.raises(MetaTableError, match="weights must be numbers"):
         ReflectedMetaTable.open(sqlite, "weighed", ROLES)

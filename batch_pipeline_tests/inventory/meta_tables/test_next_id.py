@@ -1,4 +1,4 @@
-"""Meta tables whose ids start again are reported, those that merely lost rows are not."""
+"""Restarted ids of meta tables are reported; deleted rows are not."""
 
 import logging
 from collections.abc import Iterator
@@ -14,18 +14,17 @@ from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE, acquire
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
-    MARIADB,
     execute,
     insert,
+    new_role,
 )
 
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
 RESTART = {
     "postgresql": ["TRUNCATE ops.files RESTART IDENTITY"],
     "sqlite": ["DELETE FROM files", "DELETE FROM sqlite_sequence"],
     "mysql": ["TRUNCATE files"],
 }
-MAKE_AGAIN = {
+RECREATE = {
     "postgresql": CREATE_FILES,
     "sqlite": "CREATE TABLE files (id INTEGER PRIMARY KEY AUTOINCREMENT, file_location TEXT, "
     "size_in_bytes BIGINT)",
@@ -34,23 +33,22 @@ MAKE_AGAIN = {
 }
 
 
-@pytest.fixture(params=TABLES)
-def five(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """A meta table with ids 1 to 5, once in every database that there is."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    add(table, 5)
-    return table
+@pytest.fixture
+def table_with_5_rows(any_table: ReflectedMetaTable) -> ReflectedMetaTable:
+    """A meta table with ids 1 to 5 in each available database."""
+    add(any_table, 5)
+    return any_table
 
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What was warned of."""
+    """Captured warnings."""
     with caplog.at_level(logging.WARNING):
         yield caplog
 
 
 def add(table: ReflectedMetaTable, rows: int) -> None:
-    """Insert rows whose ids the database gives."""
+    """Insert rows with generated ids."""
     values = {"file_location": "f", "size_in_bytes": 1}
     for _ in range(rows):
         with table.engine.begin() as connection:
@@ -64,12 +62,14 @@ def remove(table: ReflectedMetaTable, *, above: int) -> None:
 
 
 def restart(table: ReflectedMetaTable) -> None:
-    """Empty a table so that its ids start again."""
+    """Empty a table and restart its ids."""
     execute(table.engine, *RESTART[table.engine.dialect.name])
 
 
-def problem(table: ReflectedMetaTable, job: str = "job", planned_up_to: int = 5) -> int | None:
-    """Check, and give the next id when it is below what is planned."""
+def restart_next_id(
+    table: ReflectedMetaTable, job: str = "job", planned_up_to: int = 5
+) -> int | None:
+    """Return the next id that the restart error names, or None without an error."""
     try:
         check_not_restarted(table, job, planned_up_to)
     except MetaTableRestartedError as error:
@@ -78,49 +78,48 @@ def problem(table: ReflectedMetaTable, job: str = "job", planned_up_to: int = 5)
 
 
 @pytest.mark.parametrize("above", [5, 3, 0])
-def test_table_that_lost_its_last_rows_has_not_restarted(
-    five: ReflectedMetaTable, warnings: pytest.LogCaptureFixture, above: int
+def test_deleted_rows_are_no_restart(
+    table_with_5_rows: ReflectedMetaTable, warnings: pytest.LogCaptureFixture, above: int
 ) -> None:
-    """Expect nothing to be said when none, some or all rows were deleted: ids go on at 6."""
-    remove(five, above=above)
-    assert problem(five) is None
+    """The next id is still 6, whether none, some or all rows were deleted."""
+    remove(table_with_5_rows, above=above)
+    assert restart_next_id(table_with_5_rows) is None
     assert warnings.records == []
 
 
 @pytest.mark.parametrize("rows", [0, 1, 4])
-def test_truncated_table_whose_ids_start_again_is_reported(
-    five: ReflectedMetaTable, rows: int
+def test_truncated_table_with_restarted_ids_is_reported(
+    table_with_5_rows: ReflectedMetaTable, rows: int
 ) -> None:
-    """Expect the next id to be named, also while the table is empty."""
-    restart(five)
-    add(five, rows)
-    assert problem(five) == rows + 1
+    restart(table_with_5_rows)
+    add(table_with_5_rows, rows)
+    assert restart_next_id(table_with_5_rows) == rows + 1
 
 
-def test_table_that_has_grown_past_the_bookmark_again_passes(five: ReflectedMetaTable) -> None:
-    """Expect silence once new rows are acquired: what lies below is for an audit to find."""
-    restart(five)
-    add(five, 5)
-    assert problem(five) is None
+def test_restarted_table_that_grew_past_bookmark_passes(
+    table_with_5_rows: ReflectedMetaTable,
+) -> None:
+    """Rows below the bookmark are left to an audit."""
+    restart(table_with_5_rows)
+    add(table_with_5_rows, 5)
+    assert restart_next_id(table_with_5_rows) is None
 
 
-def test_table_dropped_and_made_again_is_reported(five: ReflectedMetaTable) -> None:
-    """Expect a new table of the same name to be known by its low ids."""
-    dialect = five.engine.dialect.name
+def test_recreated_table_is_reported(table_with_5_rows: ReflectedMetaTable) -> None:
+    dialect = table_with_5_rows.engine.dialect.name
     drop = "DROP TABLE ops.files" if dialect == "postgresql" else "DROP TABLE files"
-    execute(five.engine, drop, MAKE_AGAIN[dialect])
-    add(five, 2)
-    assert problem(five) == 3
+    execute(table_with_5_rows.engine, drop, RECREATE[dialect])
+    add(table_with_5_rows, 2)
+    assert restart_next_id(table_with_5_rows) == 3
 
 
-def test_table_filled_with_ids_of_its_own_is_warned_of_once_for_each_job(
+def test_explicit_ids_warn_once_per_job(
     files: ReflectedMetaTable, warnings: pytest.LogCaptureFixture
 ) -> None:
-    """Expect no error where the sequence is not what gives the ids, and one line for each job."""
     insert(files, {1: 1, 2: 1})
     for _ in range(3):
-        assert problem(files, "copied") is None
-        assert problem(files, "copied too") is None
+        assert restart_next_id(files, "copied") is None
+        assert restart_next_id(files, "copied too") is None
     assert [record.getMessage().split(":")[0] for record in warnings.records] == [
         "copied",
         "copied too",
@@ -128,31 +127,21 @@ def test_table_filled_with_ids_of_its_own_is_warned_of_once_for_each_job(
     assert "the database would give 1 next" in warnings.text
 
 
-def test_sequence_that_may_not_be_read_is_warned_of(
+def test_unreadable_sequence_warns(
     files: ReflectedMetaTable, warnings: pytest.LogCaptureFixture
 ) -> None:
-    """Expect the grant that is missing to be named, and certainty once it is given."""
-    engine, role = files.engine, "sequence_reader"
-    execute(
-        engine,
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT USAGE ON SCHEMA ops TO {role}",
-        f"GRANT SELECT ON ops.files TO {role}",
-    )
-    reader = sa.create_engine(engine.url.set(username=role))
-    try:
+    """The warning names the missing grant; with the grant the restart is detected."""
+    grant = "GRANT SELECT ON {} TO sequence_reader"
+    with new_role(files.engine, "sequence_reader", grant.format("ops.files")) as reader:
         table = ReflectedMetaTable.open(reader, "ops.files", FILES)
-        assert problem(table, "of a reader") is None
+        assert restart_next_id(table, "of a reader") is None
         assert "ops.files_id_seq may not be read: grant SELECT" in warnings.text
-        execute(engine, f"GRANT SELECT ON SEQUENCE ops.files_id_seq TO {role}")
-        assert problem(table, "of a reader") == 1
-    finally:
-        reader.dispose()
-        execute(engine, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+        execute(files.engine, grant.format("SEQUENCE ops.files_id_seq"))
+        assert restart_next_id(table, "of a reader") == 1
 
 
-def test_sequence_that_the_table_does_not_own_is_asked_too(postgres: sa.Engine) -> None:
-    """Expect a default of a free sequence to count, also by a quoted name."""
+def test_sequence_not_owned_by_table_is_checked(postgres: sa.Engine) -> None:
+    """The sequence has a quoted name and an increment."""
     execute(
         postgres,
         'CREATE SEQUENCE ops."the Ids" INCREMENT 10',
@@ -162,23 +151,22 @@ def test_sequence_that_the_table_does_not_own_is_asked_too(postgres: sa.Engine) 
     table = ReflectedMetaTable.open(postgres, "ops.files", FILES)
     add(table, 2)
     execute(postgres, "TRUNCATE ops.files RESTART IDENTITY")
-    assert problem(table, planned_up_to=11) is None
+    assert restart_next_id(table, planned_up_to=11) is None
     execute(postgres, 'ALTER SEQUENCE ops."the Ids" RESTART')
-    assert problem(table, planned_up_to=11) == 1
+    assert restart_next_id(table, planned_up_to=11) == 1
 
 
-def test_view_is_warned_of(files: ReflectedMetaTable, warnings: pytest.LogCaptureFixture) -> None:
-    """Expect a view to be named as what does not tell its next id."""
+def test_view_warns(files: ReflectedMetaTable, warnings: pytest.LogCaptureFixture) -> None:
     execute(files.engine, "CREATE VIEW ops.recent AS SELECT * FROM ops.files")
     view = ReflectedMetaTable.open(files.engine, "ops.recent", FILES)
-    assert problem(view, "of a view") is None
+    assert restart_next_id(view, "of a view") is None
     assert "it is a view" in warnings.text
 
 
-def test_sqlite_without_autoincrement_gives_the_id_of_a_deleted_last_row_again(
+def test_sqlite_without_autoincrement_reuses_id_and_is_reported(
     sqlite: sa.Engine,
 ) -> None:
-    """Expect that to be reported: the next row would be passed over."""
+    """A new row would be skipped otherwise."""
     execute(sqlite, "DROP TABLE files")
     execute(
         sqlite,
@@ -186,17 +174,16 @@ def test_sqlite_without_autoincrement_gives_the_id_of_a_deleted_last_row_again(
     )
     table = ReflectedMetaTable.open(sqlite, "files", FILES)
     add(table, 5)
-    assert problem(table) is None
+    assert restart_next_id(table) is None
     remove(table, above=4)
-    assert problem(table) == 5
+    assert restart_next_id(table) == 5
     remove(table, above=0)
-    assert problem(table) == 1
+    assert restart_next_id(table) == 1
 
 
-def test_sqlite_with_ids_given_by_hand_is_warned_of(
+def test_sqlite_key_without_rowid_alias_warns(
     sqlite: sa.Engine, warnings: pytest.LogCaptureFixture
 ) -> None:
-    """Expect a key that is no rowid to tell nothing."""
     execute(sqlite, "DROP TABLE files")
     execute(
         sqlite,
@@ -204,14 +191,14 @@ def test_sqlite_with_ids_given_by_hand_is_warned_of(
         "size_in_bytes BIGINT)",
     )
     table = ReflectedMetaTable.open(sqlite, "files", FILES)
-    assert problem(table, "by hand") is None
+    assert restart_next_id(table, "by hand") is None
     assert "ids of id are not given by SQLite" in warnings.text
 
 
-def test_acquiring_from_a_restarted_table_is_refused_and_leaves_all_as_it_was(
+def test_acquire_from_restarted_table_raises_and_changes_nothing(
     meta_table: Database,
 ) -> None:
-    """Expect new rows below the bookmark to be an error and not silence, until ids are above."""
+    """It works again once ids are above the bookmark."""
     rows = "INSERT INTO meta_table (file, size_in_mib) SELECT 'f', 1 FROM generate_series(1, 5)"
     execute(meta_table.engine, rows)
     assert list(drained()) == [(1, 5)]

@@ -1,4 +1,4 @@
-"""Chained jobs: what one job has published is the meta table of another, each row exactly once."""
+"""Chained jobs: one job reads what another has published, each row exactly once."""
 
 import logging
 from collections import Counter
@@ -28,53 +28,54 @@ from batch_pipeline_tests.client.client_tables import acquired, files, fill_even
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import Logins
-from batch_pipeline_tests.inventory.meta_tables.user_tables import recorded
+from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
 from batch_pipeline_tests.seeds import execute, planned, publish, query
 
 FUNCTION = (files_of(inventory) / "acquire_in_server.sql").read_text(encoding="utf-8")
 
 
 def equals(column: str, value: object) -> dict[str, object]:
-    """A condition of a filter."""
+    """Return an equality condition of a filter."""
     return {"column": column, "operator": "=", "value": value}
 
 
-def read(job: str, upstream: str, *conditions: dict[str, object], **asked: Any) -> Batch | None:
+def read(job: str, upstream: str, *conditions: dict[str, object], **options: Any) -> Batch | None:
     """Acquire a batch of what a job has published."""
     where: list[object] = [equals("job", upstream), *conditions]
-    return acquire_batch(job, asked.pop("table", "inventory"), where=where, **asked)
+    return acquire_batch(job, options.pop("table", "inventory"), where=where, **options)
 
 
-def taken(job: str, upstream: str, *conditions: dict[str, object], **asked: Any) -> list[list[Any]]:
-    """Acquire and release batch after batch; give the items of each."""
+def read_all(
+    job: str, upstream: str, *conditions: dict[str, object], **options: Any
+) -> list[list[Any]]:
+    """Acquire and release batches until none is left; return the items of each."""
     batches = []
-    while (batch := read(job, upstream, *conditions, **asked)) is not None:
+    while (batch := read(job, upstream, *conditions, **options)) is not None:
         batches.append(batch.items)
         batch.succeeded()
     return batches
 
 
 @pytest.fixture
-def ten(meta_table: Database) -> Database:
+def ten_files(meta_table: Database) -> Database:
     """Ten files in the meta table, none of them acquired."""
     fill_evenly(meta_table.engine, 10)
     return meta_table
 
 
-def test_downstream_gets_results_in_publish_order(ten: Database) -> None:
-    """Expect the order in which batches were released, not the one in which they were acquired."""
+def test_downstream_reads_results_in_publish_order(ten_files: Database) -> None:
+    """Not in the order of acquisition."""
     first, second, third = (acquired("up", batch_count=2) for _ in range(3))
     for batch in (second, third, first):
         batch.succeeded(result={"first": batch.id_range.first_id})
-    assert taken("down", "up", batch_count=2) == [[{"first": 3}, {"first": 5}], [{"first": 1}]]
+    assert read_all("down", "up", batch_count=2) == [[{"first": 3}, {"first": 5}], [{"first": 1}]]
 
 
 @pytest.mark.parametrize(
     "table",
     ["inventory", "INVENTORY", "batch_pipeline.inventory", '"batch_pipeline"."published"'],
 )
-def test_every_name_of_the_inventory_is_the_same_job(ten: Database, table: str) -> None:
-    """Expect a job to go on under another name of the table."""
+def test_any_name_of_published_table_continues_same_job(ten_files: Database, table: str) -> None:
     for _ in range(2):
         acquired("up", batch_count=1).succeeded(result="done")
     first = read("down", "up", batch_count=1)
@@ -85,61 +86,58 @@ def test_every_name_of_the_inventory_is_the_same_job(ten: Database, table: str) 
     assert (second.id_range, second.items) == (IdRange(first_id=2, last_id=2), ["done"])
 
 
-def test_running_and_failed_batches_are_never_delivered(ten: Database) -> None:
-    """Expect one row for the batch that succeeded, one more when the failed one does later."""
+def test_running_and_failed_batches_are_not_delivered(ten_files: Database) -> None:
     running, failed, done = (acquired("up", batch_count=2, max_attempts=5) for _ in range(3))
     failed.failed("no")
     done.succeeded(result="third")
-    assert taken("down", "up") == [["third"]]
+    assert read_all("down", "up") == [["third"]]
     again = acquired("up", batch_id_max=4, max_attempts=5)
     again.succeeded(result="second")
-    assert taken("down", "up") == [["second"]]
+    assert read_all("down", "up") == [["second"]]
     running.failed("no")
     assert read("down", "up") is None
 
 
-def test_weights_and_counts_bound_chained_batches(ten: Database) -> None:
-    """Expect the weight of an upstream batch to be what the downstream one is limited by."""
+def test_upstream_weights_and_counts_limit_chained_batches(ten_files: Database) -> None:
     for count in (1, 2, 3, 4):
         acquired("up", batch_count=count).succeeded(result=count)
-    assert taken("down", "up", batch_weight=35) == [[1, 2], [3], [4]]
+    assert read_all("down", "up", batch_weight=35) == [[1, 2], [3], [4]]
     columns = {"item": "batch_count", "weight": None}
-    assert taken("counted", "up", batch_count=3, meta_table_cols=columns) == [[1, 2, 3], [4]]
+    assert read_all("counted", "up", batch_count=3, meta_table_cols=columns) == [[1, 2, 3], [4]]
 
 
-def test_batch_published_once_more_is_delivered_as_a_new_row(database: Database) -> None:
-    """Expect part file URIs of a stream's batches, and those of a new generation once more."""
+def test_republished_batch_is_delivered_as_new_row(database: Database) -> None:
+    """The items are the part file URIs of each generation."""
     client.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
-    one, two = planned(database, batches=2)
-    manifests = [publish(database, batch) for batch in (one, two)]
+    batches = planned(database, batches=2)
+    manifests = [publish(database, batch) for batch in batches]
     expected = [[part.uri for part in manifest.part_files] for manifest in manifests]
-    assert taken("down", "orders") == [expected]
-    again = publish(database, one)
+    assert read_all("down", "orders") == [expected]
+    again = publish(database, batches[0])
     assert again.generation == 2
-    assert taken("down", "orders") == [[[part.uri for part in again.part_files]]]
+    assert read_all("down", "orders") == [[[part.uri for part in again.part_files]]]
     second = [equals("generation", 2)]
-    assert taken("second generations", "orders", *second) == [
+    assert read_all("second generations", "orders", *second) == [
         [[part.uri for part in again.part_files]]
     ]
     client.close()
 
 
-def test_batch_without_a_result_is_delivered_as_an_empty_list(ten: Database) -> None:
-    """Expect a row for every published batch, whatever its result."""
+def test_batch_without_result_is_delivered_as_empty_list(ten_files: Database) -> None:
     results: tuple[Any, ...] = (None, [], {"a": None}, "text", 2**60)
     for result in results:
         acquired("up", batch_count=1).succeeded(result=result)
-    assert taken("down", "up") == [[[], [], {"a": None}, "text", 2**60]]
+    assert read_all("down", "up") == [[[], [], {"a": None}, "text", 2**60]]
 
 
-def test_chained_batch_takes_the_short_way_in_the_server(ten: Database) -> None:
-    """Expect one function call and no statement that writes, from the second batch on."""
+def test_chained_batch_is_acquired_in_server(ten_files: Database) -> None:
+    """From the second batch on, one function call replaces all writes of the client."""
     for number in range(4):
         acquired("up", batch_count=1).succeeded(result=number)
     first = read("down", "up", batch_count=1)
     assert first is not None
     engine = SESSIONS.current().database.engine
-    with recorded(engine) as statements:
+    with record_statements(engine) as statements:
         second = read("down", "up", batch_count=1)
     assert second is not None
     assert second.items == [1]
@@ -148,23 +146,21 @@ def test_chained_batch_takes_the_short_way_in_the_server(ten: Database) -> None:
     assert "INSERT INTO batch_pipeline.attempt" not in sent.replace(FUNCTION, "")
 
 
-def test_jobs_that_publish_more_do_not_move_the_bookmark(ten: Database) -> None:
-    """Expect the ceiling to be that of the job that is read, whatever others have published."""
+def test_publishes_of_other_jobs_do_not_move_bookmark(ten_files: Database) -> None:
     for _ in range(5):
         acquired("busy", batch_count=1).succeeded()
     acquired("up", batch_count=1).succeeded(result=1)
-    assert taken("down", "up") == [[1]]
+    assert read_all("down", "up") == [[1]]
     acquired("up", batch_count=1).succeeded(result=2)
-    assert taken("down", "up") == [[2]]
+    assert read_all("down", "up") == [[2]]
 
 
-def test_three_jobs_in_a_chain_pass_everything_on(ten: Database) -> None:
-    """Expect the last of three to see what the first began with."""
-    while acquired_one := acquire_up():
-        acquired_one.process(lambda items: items)
+def test_chain_of_three_jobs_passes_everything_on(ten_files: Database) -> None:
+    while batch := acquire_up():
+        batch.process(lambda items: items)
     while batch := read("middle", "up", batch_count=2):
-        batch.process(lambda results: [one.upper() for result in results for one in result])
-    assert taken("last", "middle", batch_count=10) == [
+        batch.process(lambda results: [name.upper() for result in results for name in result])
+    assert read_all("last", "middle", batch_count=10) == [
         [
             [name.upper() for name in files(1, 6)],
             [name.upper() for name in files(7, 10)],
@@ -178,10 +174,9 @@ def acquire_up() -> Batch | None:
     return acquire_batch("up", "meta_table", columns, batch_count=3)
 
 
-def test_published_by_eight_threads_while_acquired_nothing_is_lost_or_doubled(
+def test_concurrent_publish_and_acquire_delivers_each_batch_once(
     meta_table: Database,
 ) -> None:
-    """Expect every upstream batch once, over the short way in the server and the long one."""
     fill_evenly(meta_table.engine, 240)
 
     def upstream() -> list[Any]:
@@ -192,35 +187,35 @@ def test_published_by_eight_threads_while_acquired_nothing_is_lost_or_doubled(
         return done
 
     def downstream() -> list[Any]:
-        got: list[Any] = []
-        while len(got) < 80:
+        items: list[Any] = []
+        while len(items) < 80:
             batch = read("down", "up", batch_count=3)
             if batch is None:
-                if finished(meta_table, "up") and nothing_waits(meta_table):
+                if has_published_all(meta_table, "up") and is_fully_planned(meta_table):
                     break
                 continue
-            got += batch.items
+            items += batch.items
             batch.succeeded()
-        return got
+        return items
 
     results = together(*[upstream] * 8, *[downstream] * 2)
-    assert not [one for one in results if isinstance(one, Exception)]
+    assert not [result for result in results if isinstance(result, Exception)]
     produced, received = (
-        sorted(item for one in part for item in one)  # type: ignore[union-attr] # no error, above
+        sorted(item for ids in part for item in ids)  # type: ignore[union-attr] # no error, above
         for part in (results[:8], results[8:])
     )
     assert produced == list(range(1, 241, 3))
     assert received == produced
 
 
-def finished(database: Database, job: str) -> bool:
-    """Tell whether all 80 batches of a job are published."""
+def has_published_all(database: Database, job: str) -> bool:
+    """Return whether all 80 batches of a job are published."""
     counted = "SELECT publish_count FROM batch_pipeline.job WHERE name = :job"
     return query(database, counted, job=job) == [(80,)]
 
 
-def nothing_waits(database: Database) -> bool:
-    """Tell whether the downstream job is planned up to the end."""
+def is_fully_planned(database: Database) -> bool:
+    """Return whether the downstream job is planned up to the end."""
     planned_up_to = (
         "SELECT max(last_id) FROM batch_pipeline.bookmark JOIN batch_pipeline.job ON id = job_id "
         "WHERE name = 'down'"
@@ -228,25 +223,23 @@ def nothing_waits(database: Database) -> bool:
     return query(database, planned_up_to) == [(80,)]
 
 
-def test_job_that_reads_itself_is_refused(ten: Database) -> None:
-    """Expect no job to be made, with the meta table told or not."""
+def test_job_that_reads_itself_is_rejected(ten_files: Database) -> None:
     for conditions in ([], [equals("meta_table", "batch_pipeline.published")]):
         with pytest.raises(ConfigurationError, match="'down' reads 'down'"):
             read("down", "down", *conditions)
-    assert query(ten, "SELECT FROM batch_pipeline.job") == []
+    assert query(ten_files, "SELECT FROM batch_pipeline.job") == []
 
 
-def test_job_may_read_the_one_of_its_name_on_another_table(ten: Database) -> None:
-    """Expect the meta table to tell them apart, and to be asked for."""
+def test_job_may_read_job_of_same_name_on_another_table(ten_files: Database) -> None:
     acquired("same", batch_count=1).succeeded(result="of the table")
     with pytest.raises(ConfigurationError, match=r"on public\.meta_table, batch_pipeline\.p"):
         read("same", "same")
-    told = equals("meta_table", "public.meta_table")
-    assert taken("same", "same", told) == [["of the table"]]
+    condition = equals("meta_table", "public.meta_table")
+    assert read_all("same", "same", condition) == [["of the table"]]
 
 
-def test_cycles_are_refused_by_name(ten: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """Expect the job that would close a circle of three to be refused, and the others to go on."""
+def test_cycle_is_rejected_and_named(ten_files: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """The job that would close the cycle is rejected; the others continue."""
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
         assert read("a", "b") is None
     assert caplog.messages == ["a: there is no job b yet to read from (jobs: none)"]
@@ -255,12 +248,11 @@ def test_cycles_are_refused_by_name(ten: Database, caplog: pytest.LogCaptureFixt
         read("c", "a")
     assert "'c' reads 'a' reads 'b' reads 'c'." in str(caught.value)
     acquired("c", batch_count=1).succeeded(result="c is another job")
-    assert taken("b", "c") == [["c is another job"]]
-    assert taken("a", "b") == [[[]]]
+    assert read_all("b", "c") == [["c is another job"]]
+    assert read_all("a", "b") == [[[]]]
 
 
-def test_filter_that_names_no_single_job_is_refused(ten: Database) -> None:
-    """Expect the message to show the filter that is missing."""
+def test_filter_must_name_exactly_one_job(ten_files: Database) -> None:
     for where in (None, [equals("batch_count", 1)], [equals("job", "a"), equals("job", "b")]):
         with pytest.raises(ConfigurationError, match="Name exactly one"):
             acquire_batch("down", "inventory", where=where)
@@ -269,12 +261,12 @@ def test_filter_that_names_no_single_job_is_refused(ten: Database) -> None:
         acquire_batch("down", "inventory", where=any_of)
 
 
-def test_jobs_of_one_name_on_two_tables_must_be_told_apart(ten: Database) -> None:
-    """Expect the first call to be refused, and a job that was there before to go on."""
+def test_ambiguous_upstream_name_is_rejected(ten_files: Database) -> None:
+    """A job that started before the name became ambiguous continues."""
     acquired("up", batch_count=1).succeeded(result="first table")
-    assert taken("early", "up") == [["first table"]]
-    execute(ten, "CREATE TABLE other (uid bigint PRIMARY KEY, item text)")
-    execute(ten, "INSERT INTO other VALUES (1, 'x')")
+    assert read_all("early", "up") == [["first table"]]
+    execute(ten_files, "CREATE TABLE other (uid bigint PRIMARY KEY, item text)")
+    execute(ten_files, "INSERT INTO other VALUES (1, 'x')")
     columns = {"weight": None}
     other = acquire_batch("up", "other", columns, ceiling="registrar")
     assert other is not None
@@ -282,21 +274,19 @@ def test_jobs_of_one_name_on_two_tables_must_be_told_apart(ten: Database) -> Non
     with pytest.raises(ConfigurationError, match="there are jobs of this name on") as caught:
         read("down", "up")
     assert "of this name on public.meta_table, public.other." in str(caught.value)
-    assert taken("down", "up", equals("meta_table", "public.other")) == [["second table"]]
+    assert read_all("down", "up", equals("meta_table", "public.other")) == [["second table"]]
     acquired("up", batch_count=1).succeeded(result="more")
-    assert taken("early", "up") == [["more"]]
+    assert read_all("early", "up") == [["more"]]
 
 
-def test_reader_of_another_job_cannot_change_its_mind(ten: Database) -> None:
-    """Expect a bookmark to belong to the job that it was made for."""
+def test_reader_cannot_change_its_upstream_job(ten_files: Database) -> None:
     acquired("up", batch_count=1).succeeded()
-    assert taken("down", "up") == [[[]]]
+    assert read_all("down", "up") == [[[]]]
     with pytest.raises(JobChangedError):
         read("down", "elsewhere")
 
 
-def test_other_ids_ceilings_and_columns_are_refused(ten: Database) -> None:
-    """Expect what would lose rows to be told, and what is not there to be listed."""
+def test_other_ids_watermarks_and_columns_are_rejected(ten_files: Database) -> None:
     with pytest.raises(InvalidValueError, match="'publish_number'"):
         read("down", "up", meta_table_cols={"uid": "id"})
     with pytest.raises(MetaTableError, match="commit order"):
@@ -307,38 +297,36 @@ def test_other_ids_ceilings_and_columns_are_refused(ten: Database) -> None:
         read("down", "up", equals("status", "running"))
 
 
-def test_forgotten_upstream_is_reported(database: Database) -> None:
-    """Expect publish numbers that start again to be an error, not silence."""
+def test_deleted_upstream_is_reported_as_restart(database: Database) -> None:
+    """Its publish numbers start again."""
     client.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
-    [one] = planned(database)
-    publish(database, one)
-    publish(database, one)
-    assert len(taken("down", "orders")[0]) == 2
+    [batch] = planned(database)
+    publish(database, batch)
+    publish(database, batch)
+    assert len(read_all("down", "orders")[0]) == 2
     database.delete_stream("orders")
-    [one] = planned(database)
-    publish(database, one)
+    [batch] = planned(database)
+    publish(database, batch)
     with pytest.raises(MetaTableRestartedError, match=r"planned its ids up to 2.* given is 2"):
         read("down", "orders")
     client.close()
 
 
-def test_chain_works_beside_meta_tables_of_another_database(
-    ten: Database, database_url: str, tmp_path: Path
+def test_chain_works_with_meta_tables_in_another_database(
+    ten_files: Database, database_url: str, tmp_path: Path
 ) -> None:
-    """Expect the inventory to be read where it is, though meta tables are in SQLite."""
     acquired("up", batch_count=1).succeeded(result="from the inventory")
     settings = {"inventory_conn": database_url, "meta_conn": f"sqlite:///{tmp_path}/meta.db"}
     client.configure(settings=settings)
-    assert taken("down", "up") == [["from the inventory"]]
+    assert read_all("down", "up") == [["from the inventory"]]
 
 
-def test_planner_and_worker_may_read_what_is_published(logins: Logins) -> None:
-    """Expect the rights that acquiring takes to be enough for a chained job."""
-    [one] = planned(logins.of("lib"))
-    publish(logins.of("lib"), one)
+def test_planner_and_worker_roles_can_read_published_batches(logins: Logins) -> None:
+    [batch] = planned(logins.of("lib"))
+    publish(logins.of("lib"), batch)
     url = logins.of("lib").engine.url.render_as_string(hide_password=False)
     client.configure(settings={"inventory_conn": url})
-    assert len(taken("down", "orders")[0]) == 1
+    assert len(read_all("down", "orders")[0]) == 1
     client.close()
 
 
@@ -359,10 +347,10 @@ SELECT id, 1, gen_random_uuid(), 1, 'succeeded', '', now(), now(), 1, first_id, 
 
 @pytest.mark.parametrize("analyzed", [True, False])
 @pytest.mark.parametrize(("after_id", "jobs"), [(0, 2), (10_000, 1), (19_900, 1)])
-def test_chained_batch_reads_its_rows_and_one(
+def test_chained_batch_reads_only_its_rows_and_one_more(
     database: Database, after_id: int, jobs: int, *, analyzed: bool
 ) -> None:
-    """Expect a job's 61 and 60 rows to be read, and as many of a job that has equal numbers."""
+    """If a second job has the same publish numbers, as many of its rows are read."""
     execute(database, FILL)
     execute(database, "ANALYZE" if analyzed else "SELECT 1")
     terms = SourceTerms(
@@ -372,32 +360,31 @@ def test_chained_batch_reads_its_rows_and_one(
         reader="down",
     )
     table = PublishedSources(database.engine, database.engine).table(terms)
-    with recorded(database.engine) as cutting:
+    with record_statements(database.engine) as cutting:
         cut = table.next_cut(after_id, 20_000, limits(max_weight=10**9, max_count=60))
     assert cut is not None
     assert cut.id_range == IdRange(first_id=after_id + 1, last_id=after_id + 60)
-    with recorded(database.engine) as reading:
+    with record_statements(database.engine) as reading:
         assert len(table.items(cut.id_range)) == 60
     for statements, rows in ((cutting, 61), (reading, 60)):
-        read = rows_read(database.engine, statements)
+        read = rows_scanned_by_table(database.engine, statements)
         assert read["batch"] == read["attempt"]
         assert rows * jobs - 1 <= read["batch"] <= rows * jobs
 
 
-def rows_read(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> Counter[str]:
-    """Explain a statement and count the rows that were read of each table."""
+def rows_scanned_by_table(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> Counter[str]:
+    """Run EXPLAIN ANALYZE and count the rows that were read from each table."""
     [(statement, parameters)] = statements
     with engine.connect() as connection:
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
         [plan] = connection.exec_driver_sql(explain, parameters).scalar_one()
-    return scanned(plan["Plan"])
+    return _scanned(plan["Plan"])
 
 
-def scanned(node: dict[str, Any]) -> Counter[str]:
-    """Add up what the scans of a plan met."""
+def _scanned(node: dict[str, Any]) -> Counter[str]:
     count: Counter[str] = Counter()
     for inner in node.get("Plans", ()):
-        count += scanned(inner)
+        count += _scanned(inner)
     if "Relation Name" in node:
         met = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
         count[node["Relation Name"]] += round(met * node["Actual Loops"])

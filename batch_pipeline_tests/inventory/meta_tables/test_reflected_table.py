@@ -1,4 +1,4 @@
-"""The user's own meta table on Postgres and SQLite: found by any spelling, read exactly."""
+"""Users' meta tables: names and columns, cutting, bad weights, reads, filters."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -31,15 +31,16 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
     MARIADB,
+    cut_all,
     delete,
-    drained,
     execute,
     insert,
     item_ids,
     meta_engine,
+    new_role,
 )
 
-EVERYTHING = IdRange(first_id=MIN_ID, last_id=MAX_ID)
+ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
 ODD_NAMES = [
     "select",
     "MiXed",
@@ -63,43 +64,27 @@ ODD_NAMES = [
 ]
 
 
-TABLES = ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])]
-ENGINES = ["postgres", "sqlite", *(["mariadb"] if MARIADB else [])]
-
-
-@pytest.fixture(params=TABLES)
-def either(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """An empty meta table, once in every database that there is."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    return table
-
-
 def ids(first_id: int, last_id: int) -> IdRange:
-    """A range."""
     return IdRange(first_id=first_id, last_id=last_id)
 
 
-def one_cut(first_id: int, last_id: int, weight: int, count: int, *, closed: bool) -> Cut:
-    """A cut."""
+def a_cut(first_id: int, last_id: int, weight: int, count: int, *, closed: bool) -> Cut:
     return Cut(id_range=ids(first_id, last_id), weight=weight, count=count, closed=closed)
 
 
-# Finding the table
+# Opening a table
 
 
 @pytest.mark.parametrize("name", ["files", "public.files", '"public"."files"', "FILES", "`files`"])
-def test_name_of_one_table_however_written_is_one_canonical_name(
-    postgres: sa.Engine, name: str
-) -> None:
-    """Expect one text for one table, so that it cannot have two bookmarks."""
+def test_any_spelling_gives_one_canonical_name(postgres: sa.Engine, name: str) -> None:
+    """Otherwise one table could have two bookmarks."""
     execute(postgres, CREATE_FILES.replace("ops.files", "public.files"))
     assert ReflectedMetaTable.open(postgres, name, FILES).canonical_name == "public.files"
 
 
-def test_name_without_schema_follows_the_search_path(
+def test_unqualified_name_follows_search_path(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
-    """Expect a table in a later schema of the search path to be found as SQL would find it."""
     engine = sa.create_engine(
         postgres.url, connect_args={"options": "-c search_path=public,ops,nowhere"}
     )
@@ -108,10 +93,7 @@ def test_name_without_schema_follows_the_search_path(
 
 
 @pytest.mark.parametrize("name", ["files", "main.files", '"Files"', "FILES"])
-def test_name_of_a_sqlite_table_in_any_case_is_one_canonical_name(
-    sqlite: sa.Engine, name: str
-) -> None:
-    """Expect the schema to be `main` and letters to be those of the catalogue."""
+def test_any_case_of_sqlite_name_gives_one_canonical_name(sqlite: sa.Engine, name: str) -> None:
     if name == '"Files"':
         with pytest.raises(UnknownMetaTableError):
             ReflectedMetaTable.open(sqlite, name, FILES)
@@ -119,35 +101,35 @@ def test_name_of_a_sqlite_table_in_any_case_is_one_canonical_name(
         assert ReflectedMetaTable.open(sqlite, name, FILES).canonical_name == "main.files"
 
 
-@pytest.mark.parametrize("odd", ODD_NAMES)
-def test_names_and_values_of_any_spelling_are_only_ever_names_and_values(
-    either: ReflectedMetaTable, odd: str
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_names_and_values_that_look_like_sql_are_not_executed(
+    any_table: ReflectedMetaTable, name: str
 ) -> None:
-    """Expect tables, columns and values that look like SQL to be found, read and compared."""
-    quoted_in_schema = f'{either.table.schema}."' + odd.replace('"', '""') + '"'
+    quoted_in_schema = f'{any_table.table.schema}."' + name.replace('"', '""') + '"'
     table = sa.Table(
-        odd,
+        name,
         sa.MetaData(),
-        sa.Column(odd, sa.BigInteger, primary_key=True),
-        sa.Column(f"{odd}2", sa.String(100)),
-        sa.Column(f"{odd}3", sa.BigInteger),
-        schema=either.table.schema,
+        sa.Column(name, sa.BigInteger, primary_key=True),
+        sa.Column(f"{name}2", sa.String(100)),
+        sa.Column(f"{name}3", sa.BigInteger),
+        schema=any_table.table.schema,
     )
-    table.create(either.engine)
-    columns = MetaColumns(uid=odd, item=f"{odd}2", weight=f"{odd}3")
-    where = parse_filter([{"column": f"{odd}2", "operator": "!=", "value": odd}])
-    opened = ReflectedMetaTable.open(either.engine, quoted_in_schema, columns, where)
+    table.create(any_table.engine)
+    columns = MetaColumns(uid=name, item=f"{name}2", weight=f"{name}3")
+    where = parse_filter([{"column": f"{name}2", "operator": "!=", "value": name}])
+    opened = ReflectedMetaTable.open(any_table.engine, quoted_in_schema, columns, where)
     insert(opened, {7: 3})
-    with either.engine.begin() as connection:
-        connection.execute(sa.insert(table).values({odd: 8, f"{odd}2": odd, f"{odd}3": 5}))
-    assert opened.next_cut(None, 9, limits()) == one_cut(7, 9, 3, 1, closed=False)
-    assert opened.items(EVERYTHING) == [MetaItem(id=7, item="file-7", weight=3)]
-    assert opened.facts(EVERYTHING).count == 1
-    assert either.highest_id() is None
+    with any_table.engine.begin() as connection:
+        connection.execute(sa.insert(table).values({name: 8, f"{name}2": name, f"{name}3": 5}))
+    assert opened.next_cut(None, 9, limits()) == a_cut(7, 9, 3, 1, closed=False)
+    assert opened.items(ALL_IDS) == [MetaItem(id=7, item="file-7", weight=3)]
+    assert opened.facts(ALL_IDS).count == 1
+    assert any_table.highest_id() is None
 
 
-def test_unknown_table_names_close_ones(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
-    """Expect a slip of the pen to be answered with what was meant."""
+def test_unknown_table_suggests_similar_names(
+    files: ReflectedMetaTable, postgres: sa.Engine
+) -> None:
     with pytest.raises(UnknownMetaTableError, match=r"Did you mean ops\.files\?"):
         ReflectedMetaTable.open(postgres, "ops.fils", FILES)
     with pytest.raises(UnknownMetaTableError):
@@ -155,8 +137,7 @@ def test_unknown_table_names_close_ones(files: ReflectedMetaTable, postgres: sa.
 
 
 @pytest.mark.parametrize("name", ["", ".", "a.", ".a", "a..b", "a.b.c", '"a', "a\0", '""', " "])
-def test_name_that_is_none_is_refused(postgres: sa.Engine, name: str) -> None:
-    """Expect whatever is not `table` or `schema.table` to be refused before it is looked up."""
+def test_malformed_table_name_is_rejected(postgres: sa.Engine, name: str) -> None:
     with pytest.raises(InvalidValueError, match="table or schema"):
         ReflectedMetaTable.open(postgres, name, FILES)
 
@@ -169,20 +150,16 @@ def test_name_that_is_none_is_refused(postgres: sa.Engine, name: str) -> None:
         (MetaColumns(uid="id", item="file_location", weight="size"), "weight"),
     ],
 )
-def test_unknown_column_lists_the_columns(
+def test_unknown_column_lists_columns(
     files: ReflectedMetaTable, postgres: sa.Engine, columns: MetaColumns, role: str
 ) -> None:
-    """Expect the message to name the role, the column and what there is."""
     with pytest.raises(MetaTableError, match="has no column") as raised:
         ReflectedMetaTable.open(postgres, "ops.files", columns)
     assert f"named as its {role} (its columns" in str(raised.value)
     assert "(its columns: id, file_location, size_in_bytes, imported)" in str(raised.value)
 
 
-def test_unknown_column_of_a_filter_is_refused(
-    files: ReflectedMetaTable, postgres: sa.Engine
-) -> None:
-    """Expect a filter's column to be looked up like any other."""
+def test_unknown_filter_column_is_rejected(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
     where = parse_filter([{"column": "kind", "operator": "=", "value": "a"}])
     with pytest.raises(MetaTableError, match="filter"):
         ReflectedMetaTable.open(postgres, "ops.files", FILES, where)
@@ -200,10 +177,9 @@ def test_unknown_column_of_a_filter_is_refused(
         ("id bigint PRIMARY KEY, w text", "weights must be numbers"),
     ],
 )
-def test_column_that_cannot_play_its_role_is_refused(
+def test_column_unsuitable_for_its_role_is_rejected(
     postgres: sa.Engine, definition: str, problem: str
 ) -> None:
-    """Expect the type and the key of columns to be checked before anything is planned."""
     execute(postgres, f"CREATE TABLE ops.odd (item text, {definition})")
     with pytest.raises(MetaTableError, match=problem):
         ReflectedMetaTable.open(postgres, "ops.odd", MetaColumns(uid="id", weight="w"))
@@ -218,17 +194,16 @@ def test_column_that_cannot_play_its_role_is_refused(
         "id serial PRIMARY KEY, w numeric(20, 0)",
     ],
 )
-def test_integer_columns_of_any_width_are_fine(postgres: sa.Engine, definition: str) -> None:
-    """Expect every integer type, and a ceiling far beyond a narrow one, to do."""
+def test_integer_columns_of_any_width_are_accepted(postgres: sa.Engine, definition: str) -> None:
+    """The high watermark may exceed the type of a narrow column."""
     execute(postgres, f"CREATE TABLE ops.odd (item text, {definition})")
     table = ReflectedMetaTable.open(postgres, "ops.odd", MetaColumns(uid="id", weight="w"))
     insert(table, {1: 5, 2: 6})
-    assert table.next_cut(0, MAX_ID, limits()) == one_cut(1, MAX_ID, 11, 2, closed=False)
+    assert table.next_cut(0, MAX_ID, limits()) == a_cut(1, MAX_ID, 11, 2, closed=False)
     assert list(table.weights(None, MAX_ID)) == [(1, 5), (2, 6)]
 
 
-def test_partial_unique_index_does_not_vouch_for_ids(postgres: sa.Engine) -> None:
-    """Expect an index over some rows not to count as unique."""
+def test_partial_unique_index_does_not_make_ids_unique(postgres: sa.Engine) -> None:
     execute(
         postgres,
         "CREATE TABLE ops.odd (uid bigint NOT NULL, item text, weight bigint)",
@@ -238,17 +213,15 @@ def test_partial_unique_index_does_not_vouch_for_ids(postgres: sa.Engine) -> Non
         ReflectedMetaTable.open(postgres, "ops.odd")
 
 
-def test_view_is_read_with_a_note(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
-    """Expect a view to work, and to say what could not be checked."""
+def test_view_is_accepted_with_note(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
     execute(postgres, "CREATE VIEW ops.big AS SELECT * FROM ops.files WHERE size_in_bytes > 5")
     insert(files, {1: 5, 2: 6, 3: 7})
     view = ReflectedMetaTable.open(postgres, "ops.big", FILES)
     assert "unique cannot be checked" in view.notes[0]
-    assert view.next_cut(None, 3, limits()) == one_cut(2, 3, 13, 2, closed=False)
+    assert view.next_cut(None, 3, limits()) == a_cut(2, 3, 13, 2, closed=False)
 
 
-def test_partitioned_table_with_a_wider_key_is_read_with_a_note(postgres: sa.Engine) -> None:
-    """Expect a table partitioned by day to do, though its key holds the day too."""
+def test_partitioned_table_with_composite_key_is_accepted_with_note(postgres: sa.Engine) -> None:
     execute(
         postgres,
         "CREATE TABLE ops.days (uid bigint, item text, weight bigint, day int, "
@@ -258,32 +231,24 @@ def test_partitioned_table_with_a_wider_key_is_read_with_a_note(postgres: sa.Eng
     assert "cannot be checked" in ReflectedMetaTable.open(postgres, "ops.days").notes[0]
 
 
-def test_role_without_select_is_told_what_to_grant(
+def test_missing_select_privilege_names_grant(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
-    """Expect a missing right to be found when the table is opened."""
-    role = "reader_of_nothing"
-    execute(postgres, f"CREATE ROLE {role} LOGIN", f"GRANT USAGE ON SCHEMA ops TO {role}")
-    engine = sa.create_engine(postgres.url.set(username=role))
-    try:
+    with new_role(postgres, "column_reader") as engine:
         with pytest.raises(MetaTableError, match="Grant SELECT"):
             ReflectedMetaTable.open(engine, "ops.files", FILES)
-        execute(postgres, f"GRANT SELECT (id, file_location) ON ops.files TO {role}")
-        unweighed = MetaColumns(uid="id", item="file_location", weight=None)
-        assert ReflectedMetaTable.open(engine, "ops.files", unweighed).highest_id() is None
+        execute(postgres, "GRANT SELECT (id, file_location) ON ops.files TO column_reader")
+        without_weight = MetaColumns(uid="id", item="file_location", weight=None)
+        assert ReflectedMetaTable.open(engine, "ops.files", without_weight).highest_id() is None
         with pytest.raises(MetaTableError, match="cannot be read"):
             ReflectedMetaTable.open(engine, "ops.files", FILES)
-    finally:
-        engine.dispose()
-        execute(postgres, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(
     "url",
     ["postgresql+psycopg://me:canary@127.0.0.1:1/meta", "sqlite:////nowhere/canary-free/meta.db"],
 )
-def test_database_that_does_not_answer_is_named_without_credentials(url: str) -> None:
-    """Expect a retryable error that tells where, and no password."""
+def test_unreachable_database_is_named_without_credentials(url: str) -> None:
     engine = sa.create_engine(url)
     with pytest.raises(MetaUnreachableError) as raised:
         ReflectedMetaTable.open(engine, "files")
@@ -294,104 +259,95 @@ def test_database_that_does_not_answer_is_named_without_credentials(url: str) ->
 # Cutting
 
 
-def test_next_cut_of_an_empty_table_is_none(either: ReflectedMetaTable) -> None:
-    """Expect nothing where there is nothing."""
-    assert either.next_cut(None, 10, limits()) is None
-    assert either.next_cut(0, 10, limits()) is None
-    assert (either.lowest_id(), either.highest_id()) == (None, None)
+def test_next_cut_of_empty_table_is_none(any_table: ReflectedMetaTable) -> None:
+    assert any_table.next_cut(None, 10, limits()) is None
+    assert any_table.next_cut(0, 10, limits()) is None
+    assert (any_table.lowest_id(), any_table.highest_id()) == (None, None)
 
 
-def test_next_cut_ends_before_the_first_item_that_does_not_fit(either: ReflectedMetaTable) -> None:
-    """Expect the gap above the last item to belong to the batch, and the next item not."""
-    insert(either, {1: 40, 2: 60, 10: 1, 11: 5})
-    assert either.next_cut(0, 20, limits()) == one_cut(1, 9, 100, 2, closed=True)
-    assert either.next_cut(9, 20, limits()) == one_cut(10, 20, 6, 2, closed=False)
-    assert either.next_cut(20, 20, limits()) is None
+def test_next_cut_ends_before_first_item_that_does_not_fit(any_table: ReflectedMetaTable) -> None:
+    """The gap after the last item belongs to the batch."""
+    insert(any_table, {1: 40, 2: 60, 10: 1, 11: 5})
+    assert any_table.next_cut(0, 20, limits()) == a_cut(1, 9, 100, 2, closed=True)
+    assert any_table.next_cut(9, 20, limits()) == a_cut(10, 20, 6, 2, closed=False)
+    assert any_table.next_cut(20, 20, limits()) is None
 
 
-def test_next_cut_leaves_an_oversized_item_alone(either: ReflectedMetaTable) -> None:
-    """Expect one batch for it, whatever follows."""
-    insert(either, {1: 101, 2: 0, 3: 200})
-    assert drained(either, 3, limits()) == [
-        one_cut(1, 1, 101, 1, closed=True),
-        one_cut(2, 2, 0, 1, closed=True),
-        one_cut(3, 3, 200, 1, closed=True),
+def test_next_cut_puts_oversized_item_in_own_batch(any_table: ReflectedMetaTable) -> None:
+    insert(any_table, {1: 101, 2: 0, 3: 200})
+    assert cut_all(any_table, 3, limits()) == [
+        a_cut(1, 1, 101, 1, closed=True),
+        a_cut(2, 2, 0, 1, closed=True),
+        a_cut(3, 3, 200, 1, closed=True),
     ]
 
 
-def test_next_cut_from_no_bookmark_starts_at_the_lowest_id(either: ReflectedMetaTable) -> None:
-    """Expect ids at and below zero to be items like all others."""
-    insert(either, {-7: 1, 0: 2, 5: 3})
-    assert either.next_cut(None, 5, limits(max_count=2)) == one_cut(-7, 4, 3, 2, closed=True)
+def test_next_cut_without_bookmark_starts_at_lowest_id(any_table: ReflectedMetaTable) -> None:
+    insert(any_table, {-7: 1, 0: 2, 5: 3})
+    assert any_table.next_cut(None, 5, limits(max_count=2)) == a_cut(-7, 4, 3, 2, closed=True)
 
 
-def test_ids_and_weights_at_the_ends_of_64_bits_are_handled(either: ReflectedMetaTable) -> None:
-    """Expect the smallest and the largest id, and sums beyond 2^63, to be cut and counted."""
-    insert(either, {MIN_ID: 2**62, -1: 2**63 - 1, MAX_ID - 1: 2**62, MAX_ID: 2**63 - 1})
+def test_64_bit_ids_and_weights_are_cut_and_counted(any_table: ReflectedMetaTable) -> None:
+    insert(any_table, {MIN_ID: 2**62, -1: 2**63 - 1, MAX_ID - 1: 2**62, MAX_ID: 2**63 - 1})
     whole = limits(max_weight=2**63 - 1)
-    assert [one.id_range for one in drained(either, MAX_ID, whole)] == [
+    assert [one.id_range for one in cut_all(any_table, MAX_ID, whole)] == [
         ids(MIN_ID, -2),
         ids(-1, MAX_ID - 2),
         ids(MAX_ID - 1, MAX_ID - 1),
         ids(MAX_ID, MAX_ID),
     ]
-    assert either.facts(EVERYTHING).weight == 2**63 + 2 * (2**63 - 1)
-    assert either.next_cut(MAX_ID, MAX_ID, whole) is None
+    assert any_table.facts(ALL_IDS).weight == 2**63 + 2 * (2**63 - 1)
+    assert any_table.next_cut(MAX_ID, MAX_ID, whole) is None
 
 
-# Weights that cannot be counted
+# Bad weights
 
 
 @pytest.mark.parametrize("bad", [None, -1])
-def test_bad_weight_is_refused_by_name(either: ReflectedMetaTable, bad: int | None) -> None:
-    """Expect every reader to stop at the row and to name it."""
-    insert(either, {1: 5, 2: bad, 3: 5})
+def test_bad_weight_is_rejected_with_its_id(any_table: ReflectedMetaTable, bad: int | None) -> None:
+    insert(any_table, {1: 5, 2: bad, 3: 5})
     readers: list[Any] = [
-        lambda: either.next_cut(0, 3, limits()),
-        lambda: list(either.weights(0, 3)),
-        lambda: either.items(EVERYTHING),
+        lambda: any_table.next_cut(0, 3, limits()),
+        lambda: list(any_table.weights(0, 3)),
+        lambda: any_table.items(ALL_IDS),
     ]
     for read in readers:
         with pytest.raises(BadWeightError) as raised:
             read()
         assert (raised.value.item_id, raised.value.weight) == (2, bad)
     assert "id 2" in str(raised.value)
-    assert either.facts(EVERYTHING).bad_id == 2
+    assert any_table.facts(ALL_IDS).bad_id == 2
 
 
-def test_bad_weight_beyond_the_batch_does_not_stop_it(either: ReflectedMetaTable) -> None:
-    """Expect the batches before the row to be cut, and the row to be named when it is reached."""
-    insert(either, {1: 5, 2: 5, 3: None})
-    assert either.next_cut(0, 3, limits(max_count=2)) == one_cut(1, 2, 10, 2, closed=True)
+def test_bad_weight_beyond_batch_does_not_affect_it(any_table: ReflectedMetaTable) -> None:
+    insert(any_table, {1: 5, 2: 5, 3: None})
+    assert any_table.next_cut(0, 3, limits(max_count=2)) == a_cut(1, 2, 10, 2, closed=True)
     with pytest.raises(BadWeightError):
-        either.next_cut(2, 3, limits(max_count=2))
+        any_table.next_cut(2, 3, limits(max_count=2))
 
 
 @pytest.mark.parametrize(("counted", "weight"), [(0, 10), (7, 24)])
-def test_bad_weight_counts_what_is_configured(
-    either: ReflectedMetaTable, counted: int, weight: int
+def test_bad_weight_is_replaced_by_configured_weight(
+    any_table: ReflectedMetaTable, counted: int, weight: int
 ) -> None:
-    """Expect such rows to be items of their batch with the weight that was stated."""
-    insert(either, {1: None, 2: 10, 3: -4})
-    name = either.canonical_name
-    table = ReflectedMetaTable.open(either.engine, name, FILES, on_bad_weight=counted)
-    assert table.next_cut(None, 3, limits()) == one_cut(1, 3, weight, 3, closed=False)
+    insert(any_table, {1: None, 2: 10, 3: -4})
+    name = any_table.canonical_name
+    table = ReflectedMetaTable.open(any_table.engine, name, FILES, on_bad_weight=counted)
+    assert table.next_cut(None, 3, limits()) == a_cut(1, 3, weight, 3, closed=False)
     assert list(table.weights(None, 3)) == [(1, counted), (2, 10), (3, counted)]
     cuts = all_cuts(table, 0, 3, limits(max_count=1))
-    assert [one.weight for one in cuts] == [counted, 10, counted]
-    assert [item.weight for item in table.items(EVERYTHING)] == [counted, 10, counted]
-    assert table.facts(EVERYTHING).weight == weight
+    assert [cut.weight for cut in cuts] == [counted, 10, counted]
+    assert [item.weight for item in table.items(ALL_IDS)] == [counted, 10, counted]
+    assert table.facts(ALL_IDS).weight == weight
 
 
-def test_stated_weight_that_is_none_is_refused(either: ReflectedMetaTable) -> None:
-    """Expect the substitute to be a weight itself."""
+def test_negative_replacement_weight_is_rejected(any_table: ReflectedMetaTable) -> None:
     with pytest.raises(InvalidValueError, match="on_bad_weight"):
-        ReflectedMetaTable.open(either.engine, either.canonical_name, FILES, on_bad_weight=-1)
+        ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, on_bad_weight=-1)
 
 
 @pytest.mark.parametrize("bad", [Decimal(2**63), Decimal(10**19)])
-def test_weight_beyond_64_bits_is_refused_by_name(postgres: sa.Engine, bad: Decimal) -> None:
-    """Expect a decimal that no bigint holds to be named like any bad weight."""
+def test_weight_beyond_64_bits_is_rejected_with_its_id(postgres: sa.Engine, bad: Decimal) -> None:
     execute(
         postgres,
         "CREATE TABLE ops.wide (uid bigint PRIMARY KEY, item text, weight numeric(20, 0))",
@@ -403,10 +359,10 @@ def test_weight_beyond_64_bits_is_refused_by_name(postgres: sa.Engine, bad: Deci
 
 
 @pytest.mark.parametrize("bad", ["many", 2.5, b"\x01"])
-def test_weight_of_another_type_in_sqlite_is_refused(
+def test_non_integer_sqlite_weight_is_rejected(
     sqlite_files: ReflectedMetaTable, bad: object
 ) -> None:
-    """Expect a value that SQLite let into an integer column not to count as a number."""
+    """SQLite accepts any value in an integer column."""
     insertion = "INSERT INTO files (id, file_location, size_in_bytes) VALUES (1, 'f', :bad)"
     execute(sqlite_files.engine, insertion, bad=bad)
     with pytest.raises(BadWeightError):
@@ -416,12 +372,11 @@ def test_weight_of_another_type_in_sqlite_is_refused(
 # Reading
 
 
-def test_items_are_ordered_by_id_after_an_update(files: ReflectedMetaTable) -> None:
-    """Expect the order of ids, not that of the storage."""
+def test_items_are_ordered_by_id_after_update(files: ReflectedMetaTable) -> None:
     insert(files, {number: number for number in range(1, 8)})
     execute(files.engine, "UPDATE ops.files SET file_location = 'new' WHERE id <= 3")
-    found = files.items(ids(2, 5))
-    assert [(item.id, item.item) for item in found] == [
+    items = files.items(ids(2, 5))
+    assert [(item.id, item.item) for item in items] == [
         (2, "new"),
         (3, "new"),
         (4, "file-4"),
@@ -430,39 +385,37 @@ def test_items_are_ordered_by_id_after_an_update(files: ReflectedMetaTable) -> N
     assert item_ids(files, ids(2, 5)) == [2, 3, 4, 5]
 
 
-def test_weights_left_early_give_the_connection_back(either: ReflectedMetaTable) -> None:
-    """Expect a reader that stops to hold no cursor open."""
-    insert(either, {1: 1, 2: 2, 3: 3})
-    stream = either.weights(None, 3)
+def test_closing_weights_early_returns_connection(any_table: ReflectedMetaTable) -> None:
+    insert(any_table, {1: 1, 2: 2, 3: 3})
+    stream = any_table.weights(None, 3)
     assert next(stream) == (1, 1)
     stream.close()  # type: ignore[attr-defined] # it is a generator
-    assert either.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # of a QueuePool
+    assert any_table.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # of a QueuePool
 
 
-def test_facts_are_the_same_in_every_database(
-    either: ReflectedMetaTable,
+def test_facts_match_reference_in_every_database(
+    any_table: ReflectedMetaTable,
 ) -> None:
-    """Expect count, weight and hash to be what plain Python gives."""
     weights = {-5: 1, 0: 2, 3: 2**40, 2**31 - 1: 4, 2**31: 5, 10**12 + 7: 6, MAX_ID: 7}
     prime = 2**31 - 1
     hashed = sum((abs(uid) ** 3 % prime) * (1 if uid > 0 else -1) for uid in weights)
-    insert(either, weights)
-    facts = either.facts(EVERYTHING)
+    insert(any_table, weights)
+    facts = any_table.facts(ALL_IDS)
     assert (facts.count, facts.weight) == (7, sum(weights.values()))
     assert facts.fingerprint == hashed
 
 
-def test_facts_of_a_range_tell_a_late_row_and_an_exchanged_one(
-    either: ReflectedMetaTable,
+def test_fingerprint_detects_replaced_rows(
+    any_table: ReflectedMetaTable,
 ) -> None:
-    """Expect the hash to tell apart sets of ids of one size, weight and sum."""
-    insert(either, {1: 1, 4: 1, 20: 1})
-    before = either.facts(ids(1, 10))
+    """The id sets have the same count, weight and sum."""
+    insert(any_table, {1: 1, 4: 1, 20: 1})
+    before = any_table.facts(ids(1, 10))
     assert (before.count, before.weight) == (2, 2)
-    delete(either, either.uid <= 4)
-    assert either.facts(ids(1, 10)).count == 0
-    insert(either, {2: 1, 3: 1})
-    after = either.facts(ids(1, 10))
+    delete(any_table, any_table.uid <= 4)
+    assert any_table.facts(ids(1, 10)).count == 0
+    insert(any_table, {2: 1, 3: 1})
+    after = any_table.facts(ids(1, 10))
     assert (after.count, after.weight) == (before.count, before.weight)
     assert after.fingerprint != before.fingerprint
 
@@ -471,7 +424,7 @@ def test_facts_of_a_range_tell_a_late_row_and_an_exchanged_one(
 
 
 @pytest.mark.parametrize(
-    ("condition", "kept"),
+    ("condition", "expected_ids"),
     [
         ({"column": "kind", "operator": "=", "value": "a"}, [1]),
         ({"column": "kind", "operator": "!=", "value": "a"}, [2]),
@@ -488,22 +441,19 @@ def test_facts_of_a_range_tell_a_late_row_and_an_exchanged_one(
         ({"column": "day", "operator": "<", "value": "2026-03-02"}, [1]),
     ],
 )
-@pytest.mark.parametrize("fixture", ENGINES)
-def test_filter_keeps_the_rows_that_fit(
-    request: pytest.FixtureRequest, fixture: str, condition: dict[str, Any], kept: list[int]
+def test_filter_selects_matching_rows(
+    any_engine: sa.Engine, condition: dict[str, Any], expected_ids: list[int]
 ) -> None:
-    """Expect every operator and type of column to compare as SQL does, bound as values."""
-    engine: sa.Engine = request.getfixturevalue(fixture)
     execute(
-        engine,
+        any_engine,
         "CREATE TABLE kinds (uid integer NOT NULL PRIMARY KEY, item varchar(10), weight integer, "
         "kind varchar(10), small smallint, ready boolean, price numeric(10, 2), "
         "arrived timestamp, day date)",
     )
-    opened = ReflectedMetaTable.open(engine, "kinds", where=parse_filter([condition]))
+    opened = ReflectedMetaTable.open(any_engine, "kinds", where=parse_filter([condition]))
     for number, kind in ((1, "a"), (2, "b"), (3, None)):
         execute(
-            engine,
+            any_engine,
             "INSERT INTO kinds VALUES (:n, 'f', 1, :kind, :n, :ready, :n, :arrived, :day)",
             n=number,
             kind=kind,
@@ -511,7 +461,7 @@ def test_filter_keeps_the_rows_that_fit(
             arrived=f"2026-03-01 0{number - 1}:00:00.000000",
             day=f"2026-03-0{number}",
         )
-    assert item_ids(opened, EVERYTHING) == kept
+    assert item_ids(opened, ALL_IDS) == expected_ids
 
 
 @pytest.mark.parametrize(
@@ -526,40 +476,37 @@ def test_filter_keeps_the_rows_that_fit(
         {"column": "imported", "operator": "in", "value": ["2026-03-01", "never"]},
     ],
 )
-def test_value_that_does_not_fit_its_column_is_refused_on_opening(
+def test_filter_value_of_wrong_type_is_rejected_on_open(
     files: ReflectedMetaTable, condition: dict[str, Any]
 ) -> None:
-    """Expect a message that names the column instead of an error of the driver later."""
     with pytest.raises(ConfigurationError, match=condition["column"]):
         ReflectedMetaTable.open(files.engine, "ops.files", FILES, parse_filter([condition]))
 
 
-def test_lowest_and_highest_id_ignore_the_filter(either: ReflectedMetaTable) -> None:
-    """Expect the edges of the table, since a ceiling must not depend on a job's filter."""
-    insert(either, {1: 1, 5: 1, 9: 1})
+def test_lowest_and_highest_id_ignore_filter(any_table: ReflectedMetaTable) -> None:
+    """A high watermark must not depend on a job's filter."""
+    insert(any_table, {1: 1, 5: 1, 9: 1})
     where = parse_filter([{"column": "id", "operator": "=", "value": 5}])
-    table = ReflectedMetaTable.open(either.engine, either.canonical_name, FILES, where)
+    table = ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, where)
     assert (table.lowest_id(), table.highest_id()) == (1, 9)
-    assert table.next_cut(None, 9, limits(max_wait=timedelta(0))) == one_cut(
-        1, 9, 1, 1, closed=False
-    )
-    assert list(all_cuts(table, None, 9, limits())) == [one_cut(1, 9, 1, 1, closed=False)]
+    assert table.next_cut(None, 9, limits(max_wait=timedelta(0))) == a_cut(1, 9, 1, 1, closed=False)
+    assert list(all_cuts(table, None, 9, limits())) == [a_cut(1, 9, 1, 1, closed=False)]
 
 
-# Long lists and missing databases
+# Long value lists and missing databases
 
 
-@pytest.mark.parametrize("name", ["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])])
 @pytest.mark.parametrize("column", ["id", "file_location", "imported"])
-def test_filter_by_seventy_thousand_values_reads_the_rows_that_fit(
-    request: pytest.FixtureRequest, name: str, column: str
+def test_filter_with_70000_values_selects_matching_rows(
+    any_table: ReflectedMetaTable, column: str
 ) -> None:
-    table: ReflectedMetaTable = request.getfixturevalue(name)
-    insert(table, {1: 10, 2: 10, 80_000: 10})
+    insert(any_table, {1: 10, 2: 10, 80_000: 10})
     early, late = datetime(2000, 1, 1, 0, 0, 1, tzinfo=UTC), datetime(2001, 1, 1, tzinfo=UTC)
-    with table.engine.begin() as connection:
-        for imported, ids in ((early, table.uid < 3), (late, table.uid > 3)):
-            connection.execute(sa.update(table.table).where(ids).values(imported=imported))
+    with any_table.engine.begin() as connection:
+        for imported, condition in ((early, any_table.uid < 3), (late, any_table.uid > 3)):
+            connection.execute(
+                sa.update(any_table.table).where(condition).values(imported=imported)
+            )
     start = datetime(2000, 1, 1, tzinfo=UTC)
     values: dict[str, list[int] | list[str]] = {
         "id": list(range(1, 70_001)),
@@ -567,25 +514,25 @@ def test_filter_by_seventy_thousand_values_reads_the_rows_that_fit(
         "imported": [(start + timedelta(seconds=n)).isoformat() for n in range(70_000)],
     }
     everything = IdRange(first_id=1, last_id=80_000)
-    for operator, taken in ((Operator.IN, [1, 2]), (Operator.NOT_IN, [80_000])):
+    for operator, expected_ids in ((Operator.IN, [1, 2]), (Operator.NOT_IN, [80_000])):
         where = Condition(column, operator, tuple(values[column]))
-        long = ReflectedMetaTable.open(table.engine, table.canonical_name, FILES, where)
-        assert item_ids(long, everything) == taken
+        long = ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, where)
+        assert item_ids(long, everything) == expected_ids
         cut = long.next_cut(0, 80_000, limits())
         assert cut is not None
-        assert cut.count == len(taken)
+        assert cut.count == len(expected_ids)
 
 
-def test_statement_with_too_many_values_is_no_retryable_error(postgres: sa.Engine) -> None:
+def test_too_many_parameters_raise_invalid_value(postgres: sa.Engine) -> None:
     values = tuple(range(70_000))
-    marks = ", ".join("%s" for _ in values)
+    placeholders = ", ".join("%s" for _ in values)
     too_many = pytest.raises(InvalidValueError, match="fewer or shorter values")
     with too_many, read_transaction(postgres) as connection:
-        connection.exec_driver_sql(f"VALUES ({marks})", values)
+        connection.exec_driver_sql(f"VALUES ({placeholders})", values)
 
 
 @pytest.mark.parametrize("server", ["server_url", *(["mariadb_url"] if MARIADB else [])])
-def test_database_that_does_not_exist_is_no_retryable_error(
+def test_nonexistent_database_raises_setting_error(
     request: pytest.FixtureRequest, server: str
 ) -> None:
     url: str = request.getfixturevalue(server)

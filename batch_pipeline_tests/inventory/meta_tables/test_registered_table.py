@@ -1,4 +1,4 @@
-"""The product's own meta table: who gets which id, files in ranges, and rivals."""
+"""The product's own meta table: ids, ranges of files, and concurrent registrations."""
 
 import os
 import subprocess
@@ -25,15 +25,14 @@ from batch_pipeline_tests.concurrency import eventually, python, run_python, sai
 from batch_pipeline_tests.factories import NOON, batch, found_file, limits, stream
 from batch_pipeline_tests.seeds import plan, query, register, somebody_waits
 
-EVERYTHING: Batch = batch(id_range=IdRange(first_id=0, last_id=MAX_ID))
+ALL_ITEMS: Batch = batch(id_range=IdRange(first_id=0, last_id=MAX_ID))
 
 
 def _items(database: Database, stream: str = "orders") -> list[Item]:
-    return list(database.meta_table(stream).items(EVERYTHING))
+    return list(database.meta_table(stream).items(ALL_ITEMS))
 
 
-def test_register_new_files_counts_from_one_in_the_given_order(database: Database) -> None:
-    """Expect ids 1, 2, 3 in the order of the listing and all facts kept."""
+def test_register_assigns_ids_in_listing_order(database: Database) -> None:
     files = [found_file(2), found_file(1, etag="v1"), found_file(3)]
     registered = database.meta_table("orders").register(files, accept_changed=False)
     assert registered == Registered(found=3, new_items=3)
@@ -44,8 +43,7 @@ def test_register_new_files_counts_from_one_in_the_given_order(database: Databas
     ]
 
 
-def test_register_again_adds_only_what_is_new(database: Database) -> None:
-    """Expect known files to keep their ids and the new one to get the next."""
+def test_register_again_adds_only_new_files(database: Database) -> None:
     register(database, 2)
     files = [found_file(3), found_file(1), found_file(2)]
     registered = database.meta_table("orders").register(files, accept_changed=False)
@@ -57,50 +55,44 @@ def test_register_again_adds_only_what_is_new(database: Database) -> None:
     ]
 
 
-def test_register_location_listed_twice_gives_one_item(database: Database) -> None:
-    """Expect a listing that repeats a location to make one item of it."""
+def test_register_same_location_twice_creates_one_item(database: Database) -> None:
     files = [found_file(1), found_file(2), found_file(1)]
     registered = database.meta_table("orders").register(files, accept_changed=False)
     assert registered == Registered(found=3, new_items=2)
     assert [item.id for item in _items(database)] == [1, 2]
 
 
-def test_register_two_streams_counts_each_from_one(database: Database) -> None:
-    """Expect streams to share nothing, even for the same location."""
+def test_register_two_streams_assigns_ids_separately(database: Database) -> None:
     register(database, 2, name="orders")
     register(database, 1, name="clicks")
     assert [item.id for item in _items(database, "orders")] == [1, 2]
     assert [item.id for item in _items(database, "clicks")] == [1]
 
 
-def test_register_more_than_a_chunk_stays_dense(database: Database) -> None:
-    """Expect 5,001 files, which take two transactions, to get 1..5001."""
+def test_register_more_than_one_chunk_has_no_id_gaps(database: Database) -> None:
     register(database, 5_001)
-    found = query(database, "SELECT min(id), max(id), count(*) FROM batch_pipeline.item")
-    assert found == [(1, 5_001, 5_001)]
+    rows = query(database, "SELECT min(id), max(id), count(*) FROM batch_pipeline.item")
+    assert rows == [(1, 5_001, 5_001)]
 
 
-def test_register_two_at_once_gives_each_location_one_id(
+def test_concurrent_registrations_give_each_location_one_id(
     database: Database, rival: Database
 ) -> None:
-    """Expect dense ids and one id a location when two listings overlap."""
     ours = [found_file(number) for number in range(1, 41)]
     theirs = [found_file(number) for number in range(60, 20, -1)]
     results = together(
         partial(database.meta_table("orders").register, ours, accept_changed=False),
         partial(rival.meta_table("orders").register, theirs, accept_changed=False),
     )
-    assert sum(one.new_items for one in results if isinstance(one, Registered)) == 60
+    assert sum(result.new_items for result in results if isinstance(result, Registered)) == 60
     items = _items(database)
     assert [item.id for item in items] == list(range(1, 61))
     assert len({item.file.location for item in items}) == 60
 
 
-def test_register_behind_an_open_registration_waits_for_its_commit(
+def test_register_waits_for_open_registration_to_commit(
     database: Database, rival: Database
 ) -> None:
-    """Expect id 2 to be given only after the transaction that gives id 1 has ended."""
-
     def first() -> None:
         with rival.engine.begin() as connection:
             lock_in_transaction(connection, LockClass.REGISTER, "orders")
@@ -125,10 +117,8 @@ def test_register_behind_an_open_registration_waits_for_its_commit(
     ]
 
 
-def test_register_changed_file_is_reported_and_left_alone(database: Database) -> None:
-    """Expect size, time and etag changes to be named and the rows to keep what was registered; a
-    file with the same ETag has the same bytes, whenever they were written.
-    """
+def test_register_reports_changed_file_and_keeps_its_row(database: Database) -> None:
+    """With an equal ETag, a file is unchanged whatever its time."""
     files = [found_file(number, etag="v1") for number in (1, 2, 3, 4)]
     files[2] = found_file(3)
     database.meta_table("orders").register(files, accept_changed=False)
@@ -144,8 +134,8 @@ def test_register_changed_file_is_reported_and_left_alone(database: Database) ->
     assert [item.file for item in _items(database)] == files
 
 
-def test_register_all_or_none_with_a_changed_file_adds_none(database: Database) -> None:
-    """Expect new files beside a changed one to stay without ids, and to get them without it."""
+def test_register_all_or_none_with_changed_file_adds_nothing(database: Database) -> None:
+    """Without the changed file the new files are registered."""
     register(database, 1)
     table = database.meta_table("orders")
     files = [found_file(2), replace(found_file(1), size_bytes=11), found_file(3)]
@@ -156,8 +146,7 @@ def test_register_all_or_none_with_a_changed_file_adds_none(database: Database) 
     assert table.register(again, accept_changed=False, all_or_none=True).new_items == 2
 
 
-def test_register_changed_file_accepted_updates_its_row(database: Database) -> None:
-    """Expect the row to take the present facts under the old id."""
+def test_register_accepted_change_updates_row(database: Database) -> None:
     register(database, 2)
     grown = found_file(2, size_bytes=2**40, etag="v2")
     registered = database.meta_table("orders").register([grown], accept_changed=True)
@@ -167,69 +156,67 @@ def test_register_changed_file_accepted_updates_its_row(database: Database) -> N
     assert again == Registered(found=1, new_items=0)
 
 
-def test_register_file_beyond_two_gib_keeps_its_weight(database: Database) -> None:
-    """Expect sizes above 32 bits to survive."""
+def test_register_keeps_64_bit_size(database: Database) -> None:
     database.meta_table("orders").register([found_file(size_bytes=2**62)], accept_changed=False)
     assert _items(database)[0].weight == 2**62
 
 
-def test_items_of_a_batch_are_those_of_its_range_in_id_order(database: Database) -> None:
-    """Expect both ends of the range to be in it and the neighbours not."""
+def test_items_of_batch_are_those_of_its_range_in_id_order(database: Database) -> None:
     register(database, 5)
-    found = database.meta_table("orders").items(batch(2, 4))
-    assert [item.id for item in found] == [2, 3, 4]
+    items = database.meta_table("orders").items(batch(2, 4))
+    assert [item.id for item in items] == [2, 3, 4]
 
 
-def test_find_by_id_location_or_name_gives_the_item(database: Database) -> None:
-    """Expect an id, a whole location and its last part to find item 2, and no pattern to match."""
+def test_find_by_id_location_or_name(database: Database) -> None:
+    """Wildcards do not match."""
     register(database, 3)
     table = database.meta_table("orders")
     table.register([found_file(location="file:///landing/1")], accept_changed=False)
     assert [item.id for item in table.find("1")] == [1, 4]
-    for what in ("2", "file:///landing/orders-0002.csv", "orders-0002.csv"):
-        assert [item.id for item in table.find(what)] == [2]
-    for what in ("orders-000_.csv", "%", "5", "9" * 30, "²"):
-        assert table.find(what) == []
+    for text in ("2", "file:///landing/orders-0002.csv", "orders-0002.csv"):
+        assert [item.id for item in table.find(text)] == [2]
+    for text in ("orders-000_.csv", "%", "5", "9" * 30, "²"):
+        assert table.find(text) == []
 
 
 STREAM = stream(source=Source(uri="file:///landing", format=SourceFormat.JSONL))
-TEN = b'{"id":1}\n' * 10  # 90 bytes
+TEN_LINES = b'{"id":1}\n' * 10  # 90 bytes
 
 REGISTER = """
 import sys
 from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.inventory.meta_tables.test_registered_table import cutter, facts_of
+from batch_pipeline_tests.inventory.meta_tables.test_registered_table import cutter, landed_file
 from pathlib import Path
 database = open_database(sys.argv[1], migrated=None)
-files = [facts_of(Path(sys.argv[2]))]
+files = [landed_file(Path(sys.argv[2]))]
 database.meta_table("orders").register(files, accept_changed=False, cutter=cutter(40))
 """
 
 
-def cutter(most_bytes: int) -> ItemCutter:
-    """What cuts files of JSON lines."""
-    return ItemCutter(stream=STREAM, most_bytes=most_bytes)
+def cutter(max_bytes: int) -> ItemCutter:
+    """Cut JSONL files into ranges of at most so many bytes."""
+    return ItemCutter(stream=STREAM, most_bytes=max_bytes)
 
 
-def facts_of(path: Path) -> LandedFile:
-    """Give what a listing says of a file."""
+def landed_file(path: Path) -> LandedFile:
+    """Return a file as a listing describes it."""
     stat = path.stat()
     return LandedFile(location=to_uri(path), size_bytes=stat.st_size, modified_at=modified_at(stat))
 
 
 @pytest.fixture
-def big(tmp_path: Path) -> Path:
-    """A file of ten lines with nine bytes each."""
-    path = tmp_path / "big.jsonl"
-    path.write_bytes(TEN)
+def large_file(tmp_path: Path) -> Path:
+    """A file of ten lines of nine bytes each."""
+    path = tmp_path / "large_file.jsonl"
+    path.write_bytes(TEN_LINES)
     return path
 
 
-def _register_cut(
-    database: Database, *files: LandedFile, most: int | None = 40, accept: bool = False
+def _register_with_ranges(
+    database: Database, *files: LandedFile, max_bytes: int | None = 40, accept: bool = False
 ) -> Registered:
     table = database.meta_table("orders")
-    chosen = None if most is None else cutter(most)
+    chosen = None if max_bytes is None else cutter(max_bytes)
     return table.register(files, accept_changed=accept, cutter=chosen)
 
 
@@ -237,10 +224,11 @@ def _ranges(database: Database) -> list[str]:
     return [item.file.location.partition("#")[2] for item in _items(database)]
 
 
-def test_large_file_becomes_items_in_the_order_of_the_files(database: Database, big: Path) -> None:
-    """Expect three ranges between two whole files; each has its own weight and the file's facts."""
-    file = facts_of(big)
-    registered = _register_cut(database, found_file(1), file, found_file(2))
+def test_large_file_is_registered_as_ranges_in_listing_order(
+    database: Database, large_file: Path
+) -> None:
+    file = landed_file(large_file)
+    registered = _register_with_ranges(database, found_file(1), file, found_file(2))
     assert registered == Registered(found=3, new_items=5)
     items = _items(database)
     assert [(item.id, item.weight) for item in items] == [
@@ -260,106 +248,118 @@ def test_large_file_becomes_items_in_the_order_of_the_files(database: Database, 
     assert {replace(item.file, location=item.file.uri) for item in items[1:4]} == {file}
 
 
-def test_ranges_are_planned_like_other_items(database: Database, big: Path) -> None:
-    """Expect batches within a file, bounded by the bytes of its ranges."""
-    _register_cut(database, facts_of(big))
+def test_ranges_are_planned_like_other_items(database: Database, large_file: Path) -> None:
+    _register_with_ranges(database, landed_file(large_file))
     batches = plan(database, limits(max_weight=60))
-    assert [(one.key, one.weight) for one in batches] == [
+    assert [(batch.key, batch.weight) for batch in batches] == [
         ("00000001-00000001", 36),
         ("00000002-00000003", 54),
     ]
 
 
-@pytest.mark.parametrize("most", [40, 20, 1_000, None])
-def test_file_known_as_ranges_is_not_registered_again(
-    database: Database, big: Path, most: int | None
+@pytest.mark.parametrize("max_bytes", [40, 20, 1_000, None])
+def test_file_registered_as_ranges_is_not_registered_again(
+    database: Database, large_file: Path, max_bytes: int | None
 ) -> None:
-    """Expect nothing new, whatever size of items is wanted by now."""
-    _register_cut(database, facts_of(big))
-    assert _register_cut(database, facts_of(big), most=most) == Registered(found=1, new_items=0)
+    """Even if the configured size has changed."""
+    _register_with_ranges(database, landed_file(large_file))
+    assert _register_with_ranges(
+        database, landed_file(large_file), max_bytes=max_bytes
+    ) == Registered(found=1, new_items=0)
 
 
-def test_file_known_as_a_whole_stays_one_item(database: Database, big: Path) -> None:
-    """Expect a size that is set later to concern new files only."""
-    _register_cut(database, facts_of(big), most=None)
-    assert _register_cut(database, facts_of(big)) == Registered(found=1, new_items=0)
+def test_file_registered_whole_stays_one_item(database: Database, large_file: Path) -> None:
+    _register_with_ranges(database, landed_file(large_file), max_bytes=None)
+    assert _register_with_ranges(database, landed_file(large_file)) == Registered(
+        found=1, new_items=0
+    )
     assert _ranges(database) == [""]
 
 
-def test_registration_killed_within_a_file_leaves_nothing_of_it(
-    database: Database, database_url: str, big: Path
+def test_registration_killed_within_file_leaves_no_items(
+    database: Database, database_url: str, large_file: Path
 ) -> None:
-    """Expect all ranges or none, and ids from 1 for the next one."""
-    killed = run_python(REGISTER, database_url, str(big), failpoints="register.before_commit=kill")
+    killed = run_python(
+        REGISTER, database_url, str(large_file), failpoints="register.before_commit=kill"
+    )
     assert killed == -9
     assert _items(database) == []
-    _register_cut(database, facts_of(big))
+    _register_with_ranges(database, landed_file(large_file))
     assert [item.id for item in _items(database)] == [1, 2, 3]
 
 
-def test_rivals_with_other_sizes_register_a_file_once(
-    database: Database, rival: Database, big: Path
+def test_concurrent_registrations_with_other_sizes_register_file_once(
+    database: Database, rival: Database, large_file: Path
 ) -> None:
-    """Expect the ranges of the one or of the other, never of both."""
-    file = facts_of(big)
-    together(partial(_register_cut, database, file), partial(_register_cut, rival, file, most=20))
+    file = landed_file(large_file)
+    together(
+        partial(_register_with_ranges, database, file),
+        partial(_register_with_ranges, rival, file, max_bytes=20),
+    )
     assert sum(item.weight for item in _items(database)) == 90
     assert [item.id for item in _items(database)] in ([1, 2, 3], [1, 2, 3, 4, 5])
 
 
-def test_file_that_changes_while_it_is_cut_is_left_for_the_next_look(
-    database: Database, big: Path
+def test_file_changed_since_listing_is_left_for_next_registration(
+    database: Database, large_file: Path
 ) -> None:
-    """Expect no item of what a listing saw before."""
-    before = facts_of(big)
-    big.write_bytes(TEN + TEN)
-    assert _register_cut(database, before) == Registered(found=1, new_items=0)
-    assert _register_cut(database, facts_of(big)) == Registered(found=1, new_items=5)
+    before = landed_file(large_file)
+    large_file.write_bytes(TEN_LINES + TEN_LINES)
+    assert _register_with_ranges(database, before) == Registered(found=1, new_items=0)
+    assert _register_with_ranges(database, landed_file(large_file)) == Registered(
+        found=1, new_items=5
+    )
 
 
 @pytest.mark.parametrize(
-    ("content", "most", "accept"),
+    ("content", "max_bytes", "accept"),
     [
-        (TEN + b"{}\n", 40, False),
-        # Its ids belong to bytes that hold other records now, so it cannot be accepted.
-        (b'{"id":1000}\n' + TEN[9:], 40, True),
-        (b'{"id":1000}\n' + TEN[9:], None, True),
+        (TEN_LINES + b"{}\n", 40, False),
+        # Its ranges now hold other records, so the change cannot be accepted.
+        (b'{"id":1000}\n' + TEN_LINES[9:], 40, True),
+        (b'{"id":1000}\n' + TEN_LINES[9:], None, True),
     ],
 )
-def test_changed_file_is_reported_once_for_all_of_its_ranges(
-    database: Database, big: Path, content: bytes, most: int | None, accept: bool
+def test_changed_file_is_reported_once_for_all_its_ranges(
+    database: Database, large_file: Path, content: bytes, max_bytes: int | None, accept: bool
 ) -> None:
-    _register_cut(database, facts_of(big))
+    _register_with_ranges(database, landed_file(large_file))
     before = _items(database)
-    big.write_bytes(content)
-    registered = _register_cut(database, facts_of(big), most=most, accept=accept)
-    assert registered == Registered(found=1, new_items=0, changed=(to_uri(big),))
+    large_file.write_bytes(content)
+    registered = _register_with_ranges(
+        database, landed_file(large_file), max_bytes=max_bytes, accept=accept
+    )
+    assert registered == Registered(found=1, new_items=0, changed=(to_uri(large_file),))
     assert _items(database) == before
 
 
-def test_file_that_was_only_touched_can_be_accepted(database: Database, big: Path) -> None:
-    """Expect all of its rows to take the new time, since it is cut where it was."""
-    _register_cut(database, facts_of(big))
-    os.utime(big, (1_750_000_000, 1_750_000_000))
-    registered = _register_cut(database, facts_of(big), accept=True)
+def test_touched_file_with_ranges_can_be_accepted(database: Database, large_file: Path) -> None:
+    """Its ranges are still the same, so all rows take the new time."""
+    _register_with_ranges(database, landed_file(large_file))
+    os.utime(large_file, (1_750_000_000, 1_750_000_000))
+    registered = _register_with_ranges(database, landed_file(large_file), accept=True)
     assert registered == Registered(found=1, new_items=0, accepted=1)
-    assert {item.file.modified_at for item in _items(database)} == {facts_of(big).modified_at}
-    assert _register_cut(database, facts_of(big)) == Registered(found=1, new_items=0)
+    assert {item.file.modified_at for item in _items(database)} == {
+        landed_file(large_file).modified_at
+    }
+    assert _register_with_ranges(database, landed_file(large_file)) == Registered(
+        found=1, new_items=0
+    )
 
 
-def test_file_that_is_cut_is_found_with_all_of_its_items(database: Database, big: Path) -> None:
-    """Expect its URI and its name to find all ranges, a whole location or an id one."""
+def test_find_file_with_ranges(database: Database, large_file: Path) -> None:
+    """The URI and the file name find all ranges; a full location or an id finds one."""
     register(database, 1)
-    _register_cut(database, facts_of(big))
+    _register_with_ranges(database, landed_file(large_file))
     table = database.meta_table("orders")
-    for what in (to_uri(big), "big.jsonl"):
-        assert [item.id for item in table.find(what)] == [2, 3, 4]
-    for what in ("3", _items(database)[2].file.location):
-        assert [item.id for item in table.find(what)] == [3]
+    for text in (to_uri(large_file), "large_file.jsonl"):
+        assert [item.id for item in table.find(text)] == [2, 3, 4]
+    for text in ("3", _items(database)[2].file.location):
+        assert [item.id for item in table.find(text)] == [3]
 
 
-def test_ranges_of_a_file_are_looked_up_by_an_index(database: Database) -> None:
-    """Expect a registration never to read all items of a stream for the few files it asks about."""
+def test_ranges_of_file_are_looked_up_by_index(database: Database) -> None:
+    """A registration must not read all items of a stream for a few files."""
     fill = sa.text(
         "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
         "SELECT 'orders', n, 'file:///in/' || n || '.csv#bytes=0-9,size=10', 10, now() "
@@ -369,13 +369,13 @@ def test_ranges_of_a_file_are_looked_up_by_an_index(database: Database) -> None:
         connection.execute(fill)
         connection.execute(sa.text("ANALYZE batch_pipeline.item"))
     files: sa.ColumnClause[list[str]] = sa.literal_column("ARRAY['file:///in/7.csv', 'x']")
-    asked = sa.select(item).where(
+    select = sa.select(item).where(
         item.c.stream == "orders",
         sa.text(IS_RANGE),
         sa.literal_column(FILE_OF_RANGE) == sa.any_(files),
     )
-    written = str(asked.compile(database.engine, compile_kwargs={"literal_binds": True}))
-    rows = query(database, f"EXPLAIN {written}")
+    statement = str(select.compile(database.engine, compile_kwargs={"literal_binds": True}))
+    rows = query(database, f"EXPLAIN {statement}")
     assert any("item_file_idx" in row[0] for row in rows)
 
 
@@ -384,7 +384,7 @@ CALLS = 25
 FILES_PER_CALL = 4
 FILES = CALLS * FILES_PER_CALL
 
-# Half of each call's files are the process's own, half are found by all processes.
+# Half of each call's files belong to the process alone, half are listed by all processes.
 REGISTER_OFTEN = f"""
 import sys
 from batch_pipeline.inventory.database import open_database
@@ -404,7 +404,7 @@ print(new)
 
 @pytest.fixture
 def processes(database_url: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that are ready to register and wait for the word."""
+    """Processes that are ready to register and wait for a line of input."""
     with ExitStack() as stack:
         children = [
             stack.enter_context(python(REGISTER_OFTEN, database_url, str(number)))
@@ -414,29 +414,28 @@ def processes(database_url: str) -> Iterator[list[subprocess.Popen[str]]]:
         yield children
 
 
-def planned_ids(database: Database) -> list[int]:
-    """Plan what can be planned now, and give the ids that lie in the new batches."""
-    taken: list[int] = []
-    small = limits(max_weight=10_000, max_count=7)
-    for one in plan(database, small):
-        found = [item.id for item in database.meta_table("orders").items(one)]
-        assert len(found) == one.count
-        taken += found
-    return taken
+def plan_and_list_ids(database: Database) -> list[int]:
+    """Plan what is available and return the ids of the new batches."""
+    ids: list[int] = []
+    bounds = limits(max_weight=10_000, max_count=7)
+    for new_batch in plan(database, bounds):
+        batch_ids = [item.id for item in database.meta_table("orders").items(new_batch)]
+        assert len(batch_ids) == new_batch.count
+        ids += batch_ids
+    return ids
 
 
-def test_planner_loses_nothing_while_eight_processes_register(
+def test_planner_loses_nothing_during_concurrent_registrations(
     database: Database, processes: list[subprocess.Popen[str]]
 ) -> None:
-    """Expect every file once, in dense ids, by plans made while registrations commit."""
     plans: list[list[int]] = []
     for child in processes:
         assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
     while any(child.poll() is None for child in processes):
-        plans.append(planned_ids(database))
-    plans.append(planned_ids(database))
+        plans.append(plan_and_list_ids(database))
+    plans.append(plan_and_list_ids(database))
     total = PROCESSES * FILES + FILES
     assert sum(int(said(child)) for child in processes) == total
     assert len([ids for ids in plans if ids]) > 3

@@ -1,4 +1,4 @@
-"""Candidates of high watermarks: how they advance, and their memory in the inventory."""
+"""Candidates of high watermarks: how they advance, and how they are stored."""
 
 import json
 from collections.abc import Iterator
@@ -38,87 +38,83 @@ from batch_pipeline_tests.seeds import query
 NOTHING = Candidates(strategy=Strategy.LOCKS, epoch="1")
 
 
-def look(state: Candidates, highest: int | None, *holders: str) -> Candidates:
-    """One look that found these."""
+def read_once(state: Candidates, highest: int | None, *holders: str) -> Candidates:
+    """Advance a state by one read."""
     return advance(state, highest, frozenset(holders))
 
 
-def test_idle_table_is_settled_at_once() -> None:
-    """Expect the highest id where nobody holds a lock."""
-    assert look(NOTHING, 7).released == 7
+def test_idle_table_releases_highest_id_at_once() -> None:
+    assert read_once(NOTHING, 7).released == 7
 
 
-def test_empty_table_has_no_ceiling() -> None:
-    """Expect nothing to be known, whoever writes."""
-    assert look(NOTHING, None, "3/1") == NOTHING
+def test_empty_table_has_no_watermark() -> None:
+    assert read_once(NOTHING, None, "3/1") == NOTHING
 
 
-def test_holder_of_then_keeps_the_ceiling_down_until_it_is_gone() -> None:
-    """Expect those who held the lock at the look to count, and later ones not."""
-    state = look(NOTHING, 7, "3/1")
+def test_lock_holder_at_read_delays_release() -> None:
+    """Holders that come after the read do not count."""
+    state = read_once(NOTHING, 7, "3/1")
     assert state.released is None
-    state = look(state, 9, "3/1", "4/1")
+    state = read_once(state, 9, "3/1", "4/1")
     assert state.released is None
-    assert look(state, 9, "4/1").released == 7
-    assert look(state, 9, "5/1").released == 9
+    assert read_once(state, 9, "4/1").released == 7
+    assert read_once(state, 9, "5/1").released == 9
 
 
-def test_ever_new_writers_do_not_keep_the_ceiling_down() -> None:
-    """Expect the ceiling to follow one look behind a table that is never idle."""
+def test_overlapping_writers_do_not_stall_watermark() -> None:
+    """The watermark lags one read behind a table that is never idle."""
     state = NOTHING
     for number in range(1, 50):
-        state = look(state, number, f"3/{number}")
+        state = read_once(state, number, f"3/{number}")
         assert state.released == (number - 1 or None)
 
 
-def test_recovered_prepared_transaction_holds_everything() -> None:
-    """Expect a holder whose old identity a crash has erased to be one of every candidate's."""
-    state = look(NOTHING, 7, "3/1")
-    state = look(state, 8, "-1/977")
+def test_recovered_prepared_transaction_holds_all_candidates() -> None:
+    """A crash has erased its old identity."""
+    state = read_once(NOTHING, 7, "3/1")
+    state = read_once(state, 8, "-1/977")
     assert state.released is None
-    assert look(state, 8).released == 8
+    assert read_once(state, 8).released == 8
 
 
-def test_ids_that_fall_take_the_ceiling_with_them() -> None:
-    """Expect a table that was emptied, or whose ids start again, to have no old ceiling."""
-    state = look(look(NOTHING, 100), 120, "3/1")
-    assert look(state, 5, "3/2") == Candidates(
+def test_falling_ids_reset_watermark() -> None:
+    """The table was emptied, or its ids start again."""
+    state = read_once(read_once(NOTHING, 100), 120, "3/1")
+    assert read_once(state, 5, "3/2") == Candidates(
         strategy=Strategy.LOCKS, epoch="1", waiting=(Candidate(5, frozenset({"3/2"})),)
     )
-    assert look(state, None).released is None
+    assert read_once(state, None).released is None
 
 
-def test_candidates_stay_few_behind_a_long_transaction() -> None:
-    """Expect candidates that wait for the same ones to become one, the highest."""
+def test_candidates_with_same_holders_are_merged() -> None:
     state = NOTHING
     for number in range(1, 1_000):
-        state = look(state, number, "3/1", "4/1")
-    assert [one.id for one in state.waiting] == [999]
+        state = read_once(state, number, "3/1", "4/1")
+    assert [candidate.id for candidate in state.waiting] == [999]
 
 
-def test_candidates_stay_few_behind_ever_more_transactions() -> None:
-    """Expect a bound on what is remembered, and the highest candidate never to be dropped."""
+def test_candidates_are_bounded() -> None:
+    """The highest candidate is never dropped."""
     state, holders = NOTHING, []
     for number in range(1, 1_000):
         holders.append(f"{number}/1")
-        state = look(state, number, *holders)
+        state = read_once(state, number, *holders)
         assert len(state.waiting) <= MAX_CANDIDATES
         assert state.waiting[-1].id == number
-    assert look(state, 999).released == 999
+    assert read_once(state, 999).released == 999
 
 
-def test_state_of_another_epoch_or_strategy_counts_as_none() -> None:
-    """Expect nothing to be believed of another server, table or way to look."""
+def test_state_of_other_epoch_or_strategy_is_ignored() -> None:
     store = InMemoryCandidates()
-    store.save("ops.files", look(NOTHING, 7))
+    store.save("ops.files", read_once(NOTHING, 7))
     assert load_candidates(store, "ops.files", Strategy.LOCKS, "1").released == 7
     assert load_candidates(store, "ops.files", Strategy.LOCKS, "2").released is None
     assert load_candidates(store, "ops.files", Strategy.SETTLE, "1").released is None
     assert load_candidates(store, "ops.other", Strategy.LOCKS, "1").released is None
 
 
-class World:
-    """Transactions that lock, take ids and end, as Postgres would run them."""
+class TransactionSimulation:
+    """Transactions that lock, take ids and end, as in Postgres."""
 
     def __init__(self) -> None:
         self.next_id = 1
@@ -133,61 +129,64 @@ class World:
         self.insert(self.started)
 
     def insert(self, choice: int) -> None:
-        """Take one more id in a transaction."""
+        """Take another id in a transaction."""
         if self.running:
             list(self.running.values())[choice % len(self.running)].append(self.next_id)
             self.next_id += 1
 
     def end(self, choice: int, *, commit: bool) -> None:
-        """Make a transaction's ids visible, or waste them."""
+        """Commit or roll back a transaction."""
         if self.running:
             ids = self.running.pop(list(self.running)[choice % len(self.running)])
             self.visible |= set(ids) if commit else set()
 
 
-moves = st.tuples(
-    st.sampled_from(["begin", "insert", "commit", "rollback", "look", "look"]), st.integers(0, 50)
+events = st.tuples(
+    st.sampled_from(["begin", "insert", "commit", "rollback", "read", "read"]), st.integers(0, 50)
 )
 
 
-@given(st.lists(moves, max_size=60))
-def test_no_id_below_a_released_ceiling_is_still_to_come(schedule: list[tuple[str, int]]) -> None:
-    """Expect, whatever the order of events, that nobody holds an id below the ceiling."""
-    world, state, highest, looking = World(), NOTHING, None, False
-    for move, choice in schedule:
-        if move == "begin":
-            world.begin()
-        elif move == "insert":
-            world.insert(choice)
-        elif move in {"commit", "rollback"}:
-            world.end(choice, commit=move == "commit")
-        elif not looking:
-            highest, looking = max(world.visible, default=None), True  # the first half of a look
+@given(st.lists(events, max_size=60))
+def test_no_open_transaction_holds_id_below_watermark(schedule: list[tuple[str, int]]) -> None:
+    simulation, state, highest, reading = TransactionSimulation(), NOTHING, None, False
+    for event, choice in schedule:
+        if event == "begin":
+            simulation.begin()
+        elif event == "insert":
+            simulation.insert(choice)
+        elif event in {"commit", "rollback"}:
+            simulation.end(choice, commit=event == "commit")
+        elif not reading:
+            highest, reading = (
+                max(simulation.visible, default=None),
+                True,
+            )  # the first half of a read
         else:
-            before, looking = state.released or 0, False
-            state = look(state, highest, *world.running)  # and the second, some moves later
+            before, reading = state.released or 0, False
+            state = read_once(
+                state, highest, *simulation.running
+            )  # the second half, some events later
             assert (state.released or 0) >= before
-        held = [uid for ids in world.running.values() for uid in ids]
+        held = [uid for ids in simulation.running.values() for uid in ids]
         assert all(uid > (state.released or 0) for uid in held)
 
 
-@given(st.lists(moves, max_size=60))
-def test_ceiling_reaches_the_highest_id_when_all_have_ended(
+@given(st.lists(events, max_size=60))
+def test_watermark_reaches_highest_id_when_idle(
     schedule: list[tuple[str, int]],
 ) -> None:
-    """Expect one look at an idle table to release everything."""
-    world, state = World(), NOTHING
-    for move, choice in schedule:
-        if move == "look":
-            state = look(state, max(world.visible, default=None), *world.running)
-        elif move == "begin":
-            world.begin()
+    simulation, state = TransactionSimulation(), NOTHING
+    for event, choice in schedule:
+        if event == "read":
+            state = read_once(state, max(simulation.visible, default=None), *simulation.running)
+        elif event == "begin":
+            simulation.begin()
         else:
-            world.end(choice, commit=move != "rollback")
-    while world.running:
-        world.end(0, commit=True)
-    highest = max(world.visible, default=None)
-    assert look(state, highest).released == highest
+            simulation.end(choice, commit=event != "rollback")
+    while simulation.running:
+        simulation.end(0, commit=True)
+    highest = max(simulation.visible, default=None)
+    assert read_once(state, highest).released == highest
 
 
 INSERT = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('f', 1)"
@@ -202,7 +201,7 @@ STATE = Candidates(
 )
 NEVER_SAVED = Candidates(strategy=Strategy.SETTLE, epoch="")
 
-READ_CEILING = """
+READ_WATERMARK = """
 import sys
 import sqlalchemy as sa
 from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates
@@ -219,12 +218,12 @@ with meta_engine(sys.argv[1]) as engine:
 
 @pytest.fixture
 def store(database: Database) -> StoredCandidates:
-    """The memory of a database `meta`."""
+    """Stored candidates of a database `meta`."""
     return StoredCandidates(database.engine, "meta")
 
 
-def put(database: Database, state: str) -> None:
-    """Write a state of `ops.files` as somebody else would."""
+def insert_state(database: Database, state: str) -> None:
+    """Insert a state of `ops.files` directly."""
     insert = (
         "INSERT INTO batch_pipeline.ceiling_candidate (scope, meta_table, state) "
         "VALUES ('meta', 'ops.files', CAST(:state AS jsonb))"
@@ -233,47 +232,44 @@ def put(database: Database, state: str) -> None:
 
 
 @pytest.mark.parametrize("state", [STATE, NEVER_SAVED])
-def test_saved_state_comes_back_as_it_was(store: StoredCandidates, state: Candidates) -> None:
-    """Expect the ends of the 64-bit integers, holders, and None to survive."""
+def test_saved_state_round_trips(store: StoredCandidates, state: Candidates) -> None:
     store.save("ops.files", state)
     assert store.load("ops.files") == state
 
 
-def test_table_without_a_state_has_none(store: StoredCandidates, database: Database) -> None:
-    """Expect nothing of another table, nor of a table of that name in another database."""
+def test_state_is_separate_per_table_and_scope(store: StoredCandidates, database: Database) -> None:
     store.save("ops.files", STATE)
     assert store.load("ops.other") is None
     assert StoredCandidates(database.engine, "archive").load("ops.files") is None
 
 
 def test_last_save_wins(store: StoredCandidates, rival: Database) -> None:
-    """Expect two planners to overwrite each other's state, in one row."""
-    theirs = StoredCandidates(rival.engine, "meta")
+    other = StoredCandidates(rival.engine, "meta")
     store.save("ops.files", STATE)
-    theirs.save("ops.files", NEVER_SAVED)
+    other.save("ops.files", NEVER_SAVED)
     assert store.load("ops.files") == NEVER_SAVED
     store.save("ops.files", STATE)
-    assert theirs.load("ops.files") == STATE
+    assert other.load("ops.files") == STATE
     assert query(rival, "SELECT count(*) FROM batch_pipeline.ceiling_candidate") == [(1,)]
 
 
-def test_load_and_save_are_one_round_trip_each(store: StoredCandidates) -> None:
-    """Expect one statement a call, with no BEGIN and COMMIT around it."""
+def test_load_and_save_take_one_round_trip_each(store: StoredCandidates) -> None:
+    """They run in autocommit mode, without BEGIN and COMMIT."""
     autocommit: list[bool] = []
 
-    def note(*event: Any) -> None:
+    def record(*event: Any) -> None:
         autocommit.append(event[1].connection.autocommit)
 
-    sa.event.listen(store.engine, "before_cursor_execute", note)
+    sa.event.listen(store.engine, "before_cursor_execute", record)
     store.save("ops.files", STATE)
     store.load("ops.files")
     store.save("ops.files", NEVER_SAVED)
-    sa.event.remove(store.engine, "before_cursor_execute", note)
+    sa.event.remove(store.engine, "before_cursor_execute", record)
     assert autocommit == [True, True, True]
 
 
-def test_save_of_the_same_state_writes_nothing(store: StoredCandidates, database: Database) -> None:
-    """Expect a planner that polls an idle table not to fill the inventory's log."""
+def test_saving_same_state_writes_nothing(store: StoredCandidates, database: Database) -> None:
+    """Polling an idle table must not fill the WAL."""
     row = "SELECT xmin::text, xmax::text, ctid::text FROM batch_pipeline.ceiling_candidate"
     store.save("ops.files", STATE)
     before = query(database, row)
@@ -283,56 +279,58 @@ def test_save_of_the_same_state_writes_nothing(store: StoredCandidates, database
     assert query(database, row) != before
 
 
-def test_saved_state_holds_no_transaction_open(store: StoredCandidates, rival: Database) -> None:
-    """Expect others to see a state at once, and its row not to be locked."""
+def test_save_leaves_no_transaction_open(store: StoredCandidates, rival: Database) -> None:
     store.save("ops.files", STATE)
     lock = "SELECT state->>'epoch' FROM batch_pipeline.ceiling_candidate FOR UPDATE NOWAIT"
     assert query(rival, lock) == [(STATE.epoch,)]
 
 
-GOOD: dict[str, Any] = {"strategy": "locks", "epoch": "1", "released": 5, "waiting": [[7, ["3/1"]]]}
+VALID: dict[str, Any] = {
+    "strategy": "locks",
+    "epoch": "1",
+    "released": 5,
+    "waiting": [[7, ["3/1"]]],
+}
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "invalid",
     [
         None,
         [],
         "text",
         {},
-        {name: value for name, value in GOOD.items() if name != "released"},
-        GOOD | {"added_by_another_release": 1},
-        GOOD | {"strategy": "guessing"},
-        GOOD | {"epoch": None},
-        GOOD | {"released": "5"},
-        GOOD | {"released": True},
-        GOOD | {"released": 5.5},
-        GOOD | {"released": 2**63},
-        GOOD | {"released": 8},
-        GOOD | {"waiting": None},
-        GOOD | {"waiting": [7]},
-        GOOD | {"waiting": [[7, "3/1"]]},
-        GOOD | {"waiting": [[7, [3]]]},
-        GOOD | {"waiting": [[7, [["3/1"]]]]},
-        GOOD | {"waiting": [[-(2**63) - 1, []]], "released": None},
-        GOOD | {"waiting": [[9, []], [7, []]]},
+        {name: value for name, value in VALID.items() if name != "released"},
+        VALID | {"added_by_another_release": 1},
+        VALID | {"strategy": "guessing"},
+        VALID | {"epoch": None},
+        VALID | {"released": "5"},
+        VALID | {"released": True},
+        VALID | {"released": 5.5},
+        VALID | {"released": 2**63},
+        VALID | {"released": 8},
+        VALID | {"waiting": None},
+        VALID | {"waiting": [7]},
+        VALID | {"waiting": [[7, "3/1"]]},
+        VALID | {"waiting": [[7, [3]]]},
+        VALID | {"waiting": [[7, [["3/1"]]]]},
+        VALID | {"waiting": [[-(2**63) - 1, []]], "released": None},
+        VALID | {"waiting": [[9, []], [7, []]]},
     ],
 )
-def test_state_that_cannot_be_understood_counts_as_none(
-    store: StoredCandidates, database: Database, broken: object
+def test_invalid_state_is_ignored(
+    store: StoredCandidates, database: Database, invalid: object
 ) -> None:
-    """Expect an older, newer or damaged state to cost time, never an error or a wrong ceiling."""
-    put(database, json.dumps(broken))
+    """An older, newer or damaged state never raises or yields a wrong watermark."""
+    insert_state(database, json.dumps(invalid))
     assert store.load("ops.files") is None
     store.save("ops.files", STATE)
     assert store.load("ops.files") == STATE
 
 
-def test_state_that_another_program_wrote_in_this_form_is_understood(
-    store: StoredCandidates, database: Database
-) -> None:
-    """Expect the written form to stay what it is, so that releases understand each other."""
-    put(database, json.dumps(GOOD))
+def test_stored_format_is_stable(store: StoredCandidates, database: Database) -> None:
+    """Releases must understand each other's states."""
+    insert_state(database, json.dumps(VALID))
     assert store.load("ops.files") == Candidates(
         strategy=Strategy.LOCKS,
         epoch="1",
@@ -345,58 +343,62 @@ ids = st.integers(MIN_ID, MAX_ID)
 holders = st.frozensets(st.from_regex(r"-?\d{1,3}/\d{1,6}", fullmatch=True), max_size=3)
 
 
-@given(st.lists(st.tuples(ids, holders), max_size=MAX_CANDIDATES, unique_by=lambda one: one[0]))
-def test_any_state_survives_its_written_form(waiting: list[tuple[int, frozenset[str]]]) -> None:
-    """Expect whatever a ceiling may save to be understood again."""
-    rising = sorted(waiting)
-    first = rising.pop(0)[0] if len(rising) % 2 else None
+@given(
+    st.lists(
+        st.tuples(ids, holders), max_size=MAX_CANDIDATES, unique_by=lambda candidate: candidate[0]
+    )
+)
+def test_any_state_round_trips_through_json(waiting: list[tuple[int, frozenset[str]]]) -> None:
+    candidates = sorted(waiting)
+    released = candidates.pop(0)[0] if len(candidates) % 2 else None
     state = Candidates(
         strategy=Strategy.LOCKS,
         epoch="1",
-        released=first,
-        waiting=tuple(Candidate(uid, names) for uid, names in rising),
+        released=released,
+        waiting=tuple(Candidate(uid, names) for uid, names in candidates),
     )
     assert _from_json(json.loads(json.dumps(_to_json(state)))) == state
 
 
-def test_unreachable_inventory_is_named(empty_database_url: str, store: StoredCandidates) -> None:
-    """Expect the domain's error, which planners know how to wait for."""
-    gone = open_engine(empty_database_url)
-    gone.dispose()
-    url = gone.url.set(query={"host": "/nowhere"})
-    away = StoredCandidates(sa.create_engine(url), "meta")
+def test_unreachable_inventory_raises_database_unreachable(
+    empty_database_url: str, store: StoredCandidates
+) -> None:
+    engine = open_engine(empty_database_url)
+    engine.dispose()
+    url = engine.url.set(query={"host": "/nowhere"})
+    unreachable = StoredCandidates(sa.create_engine(url), "meta")
     with pytest.raises(DatabaseUnreachableError):
-        away.load("ops.files")
+        unreachable.load("ops.files")
     with pytest.raises(DatabaseUnreachableError):
-        away.save("ops.files", STATE)
+        unreachable.save("ops.files", STATE)
 
 
 @pytest.fixture
 def late_writer(files: ReflectedMetaTable) -> Iterator[sa.Connection]:
-    """Somebody who has inserted row 1 of `ops.files` and not committed yet."""
+    """A transaction that has inserted row 1 of `ops.files` and is still open."""
     with files.engine.connect() as connection:
         connection.execute(sa.text(INSERT))
         yield connection
 
 
-def test_two_processes_wait_for_a_writer_only_once(
+def test_processes_share_stored_candidates(
     store: StoredCandidates,
     database_url: str,
     server_url: str,
     files: ReflectedMetaTable,
     late_writer: sa.Connection,
 ) -> None:
-    """Expect one process to release what another one found waiting, though a new writer came."""
+    """The second process does not wait for the writer that came in between."""
     execute(files.engine, INSERT)
-    with python(READ_CEILING, server_url, database_url) as other:
+    with python(READ_WATERMARK, server_url, database_url) as other:
         assert said(other) == "None"
-    with files.engine.connect() as newcomer:
-        newcomer.execute(sa.text(INSERT))
+    with files.engine.connect() as later_writer:
+        later_writer.execute(sa.text(INSERT))
         late_writer.commit()
-        # Without a stored state, one has to look twice.
+        # Without a stored state, two reads are needed.
         assert choose_watermark(files).watermark.read().value is None
         assert choose_watermark(files, store=store).watermark.read().value == 2
-        with python(READ_CEILING, server_url, database_url) as other:
+        with python(READ_WATERMARK, server_url, database_url) as other:
             assert said(other) == "2"
 
 
@@ -456,16 +458,15 @@ def holder(
         ),
     ],
 )
-def test_reading_is_described_in_one_line(reading: WatermarkReading, expected: str) -> None:
+def test_describe_reading(reading: WatermarkReading, expected: str) -> None:
     assert describe_reading(reading) == expected
 
 
 @pytest.mark.parametrize(
-    "hostile",
+    "name",
     ["ps\x1b]0;owned\x07ql", "ps\nql", "ps\r\tql", "ps\u202eql", "ps\u2028ql", "ps\x9bql", "\x00"],
 )
-def test_application_name_cannot_steer_a_terminal_or_break_the_line(hostile: str) -> None:
-    """Expect whatever cannot be printed to be left out of a name."""
-    described = describe_reading(locks(9, holder(hostile)))
+def test_control_characters_in_application_name_are_removed(name: str) -> None:
+    described = describe_reading(locks(9, holder(name)))
     assert described.isprintable()
     assert described.startswith("high watermark 9 (locks); held back by pid 4711")

@@ -1,4 +1,4 @@
-"""Ceilings on Postgres and SQLite: which one is chosen and why, and what each of them waits for."""
+"""High watermarks on Postgres and SQLite: the choice of a strategy, and what each waits for."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +24,9 @@ from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
-    MARIADB,
     execute,
     insert,
+    new_role,
 )
 
 INSERT = "INSERT INTO ops.files (file_location, size_in_bytes) VALUES ('f', 1)"
@@ -41,7 +41,7 @@ BY_IMPORT = SettleBy("imported", timedelta(minutes=15))
 
 @contextmanager
 def open_transaction(engine: sa.Engine, statement: str) -> Iterator[sa.Transaction]:
-    """Run a statement and leave its transaction open; roll back at the end what is left."""
+    """Run a statement and keep its transaction open; roll back at the end if still open."""
     with engine.connect() as connection:
         transaction = connection.begin()
         connection.execute(sa.text(statement))
@@ -51,8 +51,8 @@ def open_transaction(engine: sa.Engine, statement: str) -> Iterator[sa.Transacti
 
 
 @pytest.fixture
-def locks(files: ReflectedMetaTable) -> HighWatermark:
-    """The exact ceiling of `ops.files`."""
+def locks_watermark(files: ReflectedMetaTable) -> HighWatermark:
+    """The exact high watermark of `ops.files`."""
     choice = choose_watermark(files)
     assert choice.strategy is Strategy.LOCKS
     return choice.watermark
@@ -61,100 +61,98 @@ def locks(files: ReflectedMetaTable) -> HighWatermark:
 # Locks
 
 
-def test_locks_of_an_idle_table_give_its_highest_id(
-    locks: HighWatermark, files: ReflectedMetaTable
+def test_locks_on_idle_table_return_highest_id(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    assert locks.read().value is None
+    assert locks_watermark.read().value is None
     execute(files.engine, INSERT, INSERT)
-    assert locks.read().value == 2
+    assert locks_watermark.read().value == 2
 
 
 @pytest.mark.parametrize("is_read_between", [True, False])
 @pytest.mark.parametrize(
     "restart", [("TRUNCATE ops.files RESTART IDENTITY",), ("DROP TABLE ops.files", CREATE_FILES)]
 )
-def test_locks_of_a_table_that_starts_again_forget_the_old_ceiling(
-    locks: HighWatermark,
+def test_locks_discard_old_watermark_when_table_restarts(
+    locks_watermark: HighWatermark,
     files: ReflectedMetaTable,
     restart: Sequence[str],
     *,
     is_read_between: bool,
 ) -> None:
-    """Also if it was emptied and filled again between two reads."""
+    """Also if it was emptied and refilled between two reads."""
     execute(files.engine, *[INSERT] * 9)
-    assert locks.read().value == 9
+    assert locks_watermark.read().value == 9
     execute(files.engine, *restart)
     if is_read_between:
-        assert locks.read().value is None
+        assert locks_watermark.read().value is None
     with open_transaction(files.engine, INSERT) as late:
         execute(files.engine, *[INSERT] * 12)
-        assert locks.read().value is None
+        assert locks_watermark.read().value is None
         late.commit()
-    assert locks.read().value == 13
+    assert locks_watermark.read().value == 13
 
 
-def test_locks_wait_for_an_open_insert_and_name_it(
-    locks: HighWatermark, files: ReflectedMetaTable
+def test_locks_wait_for_open_insert_and_name_holder(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """Expect id 2 to be out of reach while id 1 may still come, and to be told why."""
     with open_transaction(files.engine, "SET LOCAL application_name = 'uploader'") as late:
         assert late.connection is not None
         late.connection.execute(sa.text(INSERT))
         pid = late.connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
         execute(files.engine, INSERT)
         assert files.highest_id() == 2
-        reading = locks.read()
+        reading = locks_watermark.read()
         assert reading.value is None
         (holder,) = reading.held_by
         assert (holder.pid, holder.application) == (pid, "uploader")
         assert holder.age_seconds is not None
         assert holder.age_seconds >= 0
         late.commit()
-    assert locks.read().value == 2
-    assert locks.read().held_by == ()
+    assert locks_watermark.read().value == 2
+    assert locks_watermark.read().held_by == ()
 
 
-def test_locks_pass_an_insert_that_was_rolled_back(
-    locks: HighWatermark, files: ReflectedMetaTable
+def test_locks_skip_rolled_back_insert(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """Expect a wasted id to hold nothing back."""
     with open_transaction(files.engine, INSERT) as late:
         execute(files.engine, INSERT)
-        assert locks.read().value is None
+        assert locks_watermark.read().value is None
         late.rollback()
-    assert locks.read().value == 2
+    assert locks_watermark.read().value == 2
 
 
-def test_locks_do_not_wait_for_a_writer_that_came_later(
-    locks: HighWatermark, files: ReflectedMetaTable
+def test_locks_do_not_wait_for_later_writer(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """Expect a table that is never idle to have a ceiling that rises."""
     with open_transaction(files.engine, INSERT) as first:
         execute(files.engine, INSERT)
-        assert locks.read().value is None
+        assert locks_watermark.read().value is None
         with open_transaction(files.engine, INSERT) as second:
             first.commit()
-            assert locks.read().value == 2
+            assert locks_watermark.read().value == 2
             second.commit()
-    assert locks.read().value == 3
+    assert locks_watermark.read().value == 3
 
 
-def test_locks_see_rows_of_a_savepoint(locks: HighWatermark, files: ReflectedMetaTable) -> None:
-    """Expect a released savepoint to be as open as its transaction."""
+def test_locks_wait_for_released_savepoint(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
+) -> None:
     with open_transaction(files.engine, "SAVEPOINT part") as late:
         assert late.connection is not None
         late.connection.execute(sa.text(INSERT))
         late.connection.execute(sa.text("RELEASE SAVEPOINT part"))
         execute(files.engine, INSERT)
-        assert locks.read().value is None
+        assert locks_watermark.read().value is None
         late.commit()
-    assert locks.read().value == 2
+    assert locks_watermark.read().value == 2
 
 
-def test_locks_see_an_insert_that_has_an_id_and_no_row(
-    locks: HighWatermark, files: ReflectedMetaTable
+def test_locks_wait_for_insert_with_id_but_no_row(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """Expect a statement that waits in a trigger, its id taken, to hold the ceiling back."""
+    """The statement waits in a trigger after it has taken its id."""
     execute(
         files.engine,
         """CREATE FUNCTION ops.wait() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -169,31 +167,31 @@ def test_locks_see_an_insert_that_has_an_id_and_no_row(
     def planner() -> list[int | None]:
         with open_transaction(files.engine, "SELECT pg_advisory_xact_lock(77)") as gate:
             started.set()
-            eventually(partial(somebody_waits, files.engine))
+            eventually(partial(is_waiting_for_advisory_lock, files.engine))
             execute(files.engine, INSERT)
-            seen = [files.highest_id(), locks.read().value]
+            values = [files.highest_id(), locks_watermark.read().value]
             gate.commit()
-        return seen
+        return values
 
     def writer() -> list[int | None]:
         assert started.wait(30)
         execute(files.engine, slow)
         return []
 
-    seen, _ = together(planner, writer)
-    assert seen == [2, None]
-    assert locks.read().value == 2
+    values, _ = together(planner, writer)
+    assert values == [2, None]
+    assert locks_watermark.read().value == 2
 
 
-def somebody_waits(engine: sa.Engine) -> bool:
-    """Tell whether a session of this database waits for an advisory lock."""
+def is_waiting_for_advisory_lock(engine: sa.Engine) -> bool:
+    """Return whether a session waits for an advisory lock."""
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
     with engine.connect() as connection:
         return bool(connection.execute(waiting).scalar_one())
 
 
-def test_locks_see_inserts_straight_into_a_partition(postgres: sa.Engine) -> None:
-    """Expect a partition's writers to count, though they do not lock the table itself."""
+def test_locks_wait_for_insert_directly_into_partition(postgres: sa.Engine) -> None:
+    """Such writers do not lock the partitioned table itself."""
     partition = "CREATE TABLE ops.day_{0} PARTITION OF ops.days FOR VALUES IN ({0})"
     execute(postgres, DAYS, partition.format(1), partition.format(2))
     execute(
@@ -221,51 +219,42 @@ def test_locks_see_inserts_straight_into_a_partition(postgres: sa.Engine) -> Non
         "LOCK TABLE ops.files IN SHARE MODE",
     ],
 )
-def test_locks_do_not_wait_for_those_who_cannot_insert(
-    locks: HighWatermark, files: ReflectedMetaTable, statement: str
+def test_locks_do_not_wait_for_transactions_that_cannot_insert(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable, statement: str
 ) -> None:
-    """Expect readers of the table, and writers of others, to hold nothing back."""
     execute(files.engine, "CREATE TABLE ops.other (n int)", INSERT)
     with open_transaction(files.engine, statement):
-        assert locks.read().value == 1
+        assert locks_watermark.read().value == 1
 
 
-def test_locks_make_no_writer_wait(locks: HighWatermark, files: ReflectedMetaTable) -> None:
-    """Expect a look to take no lock that anybody could meet: even one in a write's way is read."""
+def test_locks_do_not_block_writers(
+    locks_watermark: HighWatermark, files: ReflectedMetaTable
+) -> None:
+    """Even a lock that is in the way of the read does not make a writer wait."""
     execute(files.engine, INSERT)
     with open_transaction(files.engine, "UPDATE ops.files SET size_in_bytes = 2"):
-        assert locks.read().value is None
+        assert locks_watermark.read().value is None
         execute(files.engine, "SET lock_timeout = '1ms'", INSERT)
-    assert locks.read().value == 2
+    assert locks_watermark.read().value == 2
 
 
-def test_locks_can_be_read_by_a_role_with_select_only(files: ReflectedMetaTable) -> None:
-    """Expect no more rights than reading the table takes, and still the holder's name."""
-    engine, role = files.engine, "ceiling_reader"
-    execute(
-        engine,
-        f"CREATE ROLE {role} LOGIN",
-        f"GRANT USAGE ON SCHEMA ops TO {role}",
-        f"GRANT SELECT ON ops.files TO {role}",
-    )
-    reader = sa.create_engine(engine.url.set(username=role))
-    try:
-        ceiling = choose_watermark(ReflectedMetaTable.open(reader, "ops.files", FILES)).watermark
+def test_locks_need_only_select_privilege(files: ReflectedMetaTable) -> None:
+    """The holder's session is named too, without its age."""
+    engine = files.engine
+    grant = "GRANT SELECT ON ops.files TO watermark_reader"
+    with new_role(engine, "watermark_reader", grant) as reader:
+        watermark = choose_watermark(ReflectedMetaTable.open(reader, "ops.files", FILES)).watermark
         with open_transaction(engine, INSERT):
             execute(engine, INSERT)
-            reading = ceiling.read()
+            reading = watermark.read()
             assert reading.value is None
             assert [holder.age_seconds for holder in reading.held_by] == [None]
-        assert ceiling.read().value == 2
-    finally:
-        reader.dispose()
-        execute(engine, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+        assert watermark.read().value == 2
 
 
-def test_locks_with_one_memory_continue_where_another_reader_was(
+def test_locks_share_candidates_through_store(
     files: ReflectedMetaTable,
 ) -> None:
-    """Expect planners that share a memory to share candidates."""
     store = InMemoryCandidates()
     first, second = (choose_watermark(files, store=store).watermark for _ in range(2))
     with open_transaction(files.engine, INSERT) as late:
@@ -276,7 +265,7 @@ def test_locks_with_one_memory_continue_where_another_reader_was(
             assert second.read().value == 2
 
 
-# The choice
+# Choosing a strategy
 
 
 @pytest.mark.parametrize(
@@ -288,8 +277,7 @@ def test_locks_with_one_memory_continue_where_another_reader_was(
         "bigint DEFAULT nextval('ops.shared') PRIMARY KEY",
     ],
 )
-def test_choice_on_a_table_with_a_plain_sequence_is_locks(postgres: sa.Engine, uid: str) -> None:
-    """Expect every way to declare one to be seen."""
+def test_table_with_plain_sequence_uses_locks(postgres: sa.Engine, uid: str) -> None:
     execute(
         postgres,
         "CREATE SEQUENCE ops.shared",
@@ -310,10 +298,9 @@ def test_choice_on_a_table_with_a_plain_sequence_is_locks(postgres: sa.Engine, u
         ("bigint GENERATED ALWAYS AS IDENTITY (CYCLE) PRIMARY KEY", "descending or cycles"),
     ],
 )
-def test_choice_on_a_table_with_other_ids_is_settle_with_the_reason(
+def test_table_with_other_ids_uses_settle_and_gives_reason(
     postgres: sa.Engine, uid: str, reason: str
 ) -> None:
-    """Expect what locks cannot see to be found beforehand, and told."""
     execute(
         postgres,
         "CREATE SEQUENCE ops.cached CACHE 5",
@@ -330,10 +317,10 @@ def test_choice_on_a_table_with_other_ids_is_settle_with_the_reason(
         choose_watermark(table, Strategy.LOCKS)
 
 
-def test_ids_that_are_kept_for_later_are_warned_of_whatever_is_asked_for(
+def test_cached_sequence_always_warns(
     postgres: sa.Engine,
 ) -> None:
-    """Expect it where nobody can know what a session holds back: only the audit finds such rows."""
+    """Nobody can know which ids a session still holds; only the audit finds such rows."""
     uid = "bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY"
     execute(
         postgres,
@@ -348,16 +335,14 @@ def test_ids_that_are_kept_for_later_are_warned_of_whatever_is_asked_for(
     assert choose_watermark(table, Strategy.REGISTRAR).warnings == ()
 
 
-def test_choice_on_a_view_is_settle(files: ReflectedMetaTable) -> None:
-    """Expect no guess at what a view reads."""
-    execute(files.engine, "CREATE VIEW ops.seen AS SELECT * FROM ops.files")
-    view = ReflectedMetaTable.open(files.engine, "ops.seen", FILES)
+def test_view_uses_settle(files: ReflectedMetaTable) -> None:
+    execute(files.engine, "CREATE VIEW ops.all_files AS SELECT * FROM ops.files")
+    view = ReflectedMetaTable.open(files.engine, "ops.all_files", FILES)
     choice = choose_watermark(view, settle_by=BY_IMPORT)
-    assert (choice.strategy, choice.reason) == (Strategy.SETTLE, "ops.seen is a view")
+    assert (choice.strategy, choice.reason) == (Strategy.SETTLE, "ops.all_files is a view")
 
 
-def test_choice_on_a_table_with_subscribed_rows_is_settle(files: ReflectedMetaTable) -> None:
-    """Expect rows that logical replication brings, in an order of its own, to be noticed."""
+def test_table_with_subscription_uses_settle(files: ReflectedMetaTable) -> None:
     execute(
         files.engine,
         """INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
@@ -368,23 +353,20 @@ def test_choice_on_a_table_with_subscribed_rows_is_settle(files: ReflectedMetaTa
     assert "logical replication" in choice.reason
 
 
-def test_registrar_is_taken_on_request_only(files: ReflectedMetaTable) -> None:
-    """Expect the highest id, for tables whose ids are given in commit order."""
+def test_registrar_ignores_open_transactions(files: ReflectedMetaTable) -> None:
     choice = choose_watermark(files, Strategy.REGISTRAR)
     execute(files.engine, INSERT, INSERT)
     with open_transaction(files.engine, INSERT):
         assert choice.watermark.read().value == 2
 
 
-def test_strategy_of_another_database_is_refused(files: ReflectedMetaTable) -> None:
-    """Expect a request that cannot be met to be named, not replaced."""
+def test_strategy_of_another_database_is_rejected(files: ReflectedMetaTable) -> None:
     for strategy in (Strategy.SQLITE, Strategy.LOCKING_READ):
         with pytest.raises(MetaTableError, match=strategy.value):
             choose_watermark(files, strategy)
 
 
-def test_choice_on_sqlite_is_its_highest_id(sqlite_files: ReflectedMetaTable) -> None:
-    """Expect max(id) where one writer at a time is all there is."""
+def test_sqlite_uses_highest_id(sqlite_files: ReflectedMetaTable) -> None:
     choice = choose_watermark(sqlite_files)
     assert (choice.strategy, choice.warnings) == (Strategy.SQLITE, ())
     assert choice.watermark.read().value is None
@@ -392,8 +374,8 @@ def test_choice_on_sqlite_is_its_highest_id(sqlite_files: ReflectedMetaTable) ->
     assert choice.watermark.read().value == 3
 
 
-def test_choice_on_sqlite_without_autoincrement_warns(sqlite: sa.Engine) -> None:
-    """Expect to be told that ids of deleted rows come again."""
+def test_sqlite_without_autoincrement_warns(sqlite: sa.Engine) -> None:
+    """SQLite may then reuse the ids of deleted rows."""
     execute(sqlite, "CREATE TABLE plain (uid INTEGER PRIMARY KEY, item TEXT, weight INTEGER)")
     choice = choose_watermark(ReflectedMetaTable.open(sqlite, "plain"))
     assert "AUTOINCREMENT" in choice.warnings[0]
@@ -402,15 +384,8 @@ def test_choice_on_sqlite_without_autoincrement_warns(sqlite: sa.Engine) -> None
 # Settle
 
 
-@pytest.fixture(params=["files", "sqlite_files", *(["mariadb_files"] if MARIADB else [])])
-def settling(request: pytest.FixtureRequest) -> ReflectedMetaTable:
-    """A table whose ceiling is found by age, in every database that there is."""
-    table: ReflectedMetaTable = request.getfixturevalue(request.param)
-    return table
-
-
 def insert_aged(table: ReflectedMetaTable, uid: int, minutes: int | None) -> None:
-    """Insert a row that is so many minutes old, or has no time."""
+    """Insert a row of an age in minutes, or without a time."""
     age = {
         "sqlite": f"datetime('now', '-{minutes} minutes')",
         "postgresql": f"clock_timestamp() - interval '{minutes} minutes'",
@@ -420,12 +395,12 @@ def insert_aged(table: ReflectedMetaTable, uid: int, minutes: int | None) -> Non
     name = f"{table.table.schema}.files"
     execute(
         table.engine,
-        f"INSERT INTO {name} (id, size_in_bytes, imported) VALUES ({uid}, 1, {time})",  # noqa: S608 - all ours
+        f"INSERT INTO {name} (id, size_in_bytes, imported) VALUES ({uid}, 1, {time})",  # noqa: S608 - constant names
     )
 
 
 @pytest.mark.parametrize(
-    ("ages", "ceiling"),
+    ("ages", "watermark"),
     [
         ({}, None),
         ({1: 60, 2: 60}, 2),
@@ -436,35 +411,34 @@ def insert_aged(table: ReflectedMetaTable, uid: int, minutes: int | None) -> Non
         ({1: 16, 2: 14}, 1),
     ],
 )
-def test_settle_stops_below_the_first_young_row(
-    settling: ReflectedMetaTable, ages: dict[int, int | None], ceiling: int | None
+def test_settle_stops_below_first_young_row(
+    any_table: ReflectedMetaTable, ages: dict[int, int | None], watermark: int | None
 ) -> None:
-    """Expect the last old id below it, not the gap between, where a row may still come."""
+    """It returns the last old id, because rows may still appear in the gap above it."""
     for uid, minutes in ages.items():
-        insert_aged(settling, uid, minutes)
-    choice = choose_watermark(settling, Strategy.SETTLE, settle_by=BY_IMPORT)
+        insert_aged(any_table, uid, minutes)
+    choice = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT)
     reading = choice.watermark.read()
-    assert (reading.value, reading.strategy) == (ceiling, Strategy.SETTLE)
+    assert (reading.value, reading.strategy) == (watermark, Strategy.SETTLE)
 
 
-def test_settle_goes_on_from_where_it_was(settling: ReflectedMetaTable) -> None:
-    """Expect an old ceiling to stay, and to fall only when the ids do."""
-    ceiling = choose_watermark(settling, Strategy.SETTLE, settle_by=BY_IMPORT).watermark
-    insert_aged(settling, 5, 60)
-    assert ceiling.read().value == 5
-    insert_aged(settling, 6, 1)
-    assert ceiling.read().value == 5
-    insert_aged(settling, 3, 1)
-    assert ceiling.read().value == 5
-    with settling.engine.begin() as connection:
-        connection.execute(sa.delete(settling.table).where(settling.uid > 3))
-    assert ceiling.read().value is None
+def test_settle_keeps_its_watermark(any_table: ReflectedMetaTable) -> None:
+    """The watermark only falls if the ids do."""
+    watermark = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT).watermark
+    insert_aged(any_table, 5, 60)
+    assert watermark.read().value == 5
+    insert_aged(any_table, 6, 1)
+    assert watermark.read().value == 5
+    insert_aged(any_table, 3, 1)
+    assert watermark.read().value == 5
+    with any_table.engine.begin() as connection:
+        connection.execute(sa.delete(any_table.table).where(any_table.uid > 3))
+    assert watermark.read().value is None
 
 
-def test_settle_on_a_column_without_zone_takes_the_time_of_the_session(
+def test_settle_reads_column_without_zone_in_session_time_zone(
     postgres: sa.Engine,
 ) -> None:
-    """Expect `timestamp DEFAULT now()` to be as old as it is, wherever the server stands."""
     execute(
         postgres,
         "CREATE TABLE ops.odd (uid bigint PRIMARY KEY, item text, weight bigint, "
@@ -479,8 +453,7 @@ def test_settle_on_a_column_without_zone_takes_the_time_of_the_session(
     engine.dispose()
 
 
-def test_settle_by_an_unfit_column_is_refused(files: ReflectedMetaTable) -> None:
-    """Expect the time column to be looked up and to hold times."""
+def test_settle_by_unsuitable_column_is_rejected(files: ReflectedMetaTable) -> None:
     with pytest.raises(MetaTableError, match="insert time"):
         choose_watermark(files, Strategy.SETTLE, settle_by=SettleBy("imprted"))
     with pytest.raises(MetaTableError, match="insert time"):
@@ -491,16 +464,14 @@ def test_settle_by_an_unfit_column_is_refused(files: ReflectedMetaTable) -> None
         choose_watermark(files, Strategy.SETTLE)
 
 
-def test_ceiling_ignores_the_filter_of_a_job(files: ReflectedMetaTable) -> None:
-    """Expect ids of rows that a job does not want to be settled like all others."""
+def test_watermark_ignores_filter(files: ReflectedMetaTable) -> None:
     execute(files.engine, INSERT, INSERT)
     where = parse_filter([{"column": "id", "operator": "=", "value": 1}])
     table = ReflectedMetaTable.open(files.engine, "ops.files", FILES, where)
     assert choose_watermark(table).watermark.read().value == 2
 
 
-def test_columns_are_those_of_the_catalogue(files: ReflectedMetaTable) -> None:
-    """Expect a column written in other case to be found for the ceiling too."""
+def test_columns_in_other_case_are_found(files: ReflectedMetaTable) -> None:
     columns = MetaColumns(uid="ID", item="File_Location", weight="SIZE_IN_BYTES")
     table = ReflectedMetaTable.open(files.engine, "OPS.Files", columns)
     execute(files.engine, INSERT)

@@ -1,4 +1,4 @@
-"""The ceiling of an InnoDB table: a locking read that meets open inserts and makes nobody wait."""
+"""High watermarks of InnoDB tables: a locking read that sees open inserts and blocks no writer."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -28,68 +28,62 @@ ROWS = 500
 
 
 @pytest.fixture
-def ceiling(mariadb_files: ReflectedMetaTable) -> HighWatermark:
-    """The ceiling of `files`."""
+def watermark(mariadb_files: ReflectedMetaTable) -> HighWatermark:
+    """The high watermark of `files`."""
     choice = choose_watermark(mariadb_files)
     assert (choice.strategy, choice.warnings) == (Strategy.LOCKING_READ, ())
     return choice.watermark
 
 
-def test_locking_read_of_an_idle_table_gives_its_highest_id(
-    ceiling: HighWatermark, mariadb: sa.Engine
+def test_locking_read_on_idle_table_returns_highest_id(
+    watermark: HighWatermark, mariadb: sa.Engine
 ) -> None:
-    """Expect one look to do when nobody writes."""
-    assert ceiling.read().value is None
+    assert watermark.read().value is None
     execute(mariadb, INSERT, INSERT)
-    assert ceiling.read().value == 2
+    assert watermark.read().value == 2
 
 
-def test_locking_read_waits_for_an_open_insert_without_waiting_itself(
-    ceiling: HighWatermark, mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
+def test_locking_read_stays_below_open_insert_without_blocking(
+    watermark: HighWatermark, mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
 ) -> None:
-    """Expect id 3 to be out of reach while id 2 may still come, until it comes."""
     execute(mariadb, INSERT)
-    assert ceiling.read().value == 1
+    assert watermark.read().value == 1
     with mariadb.connect() as late, late.begin():
         late.execute(sa.text(INSERT))
         execute(mariadb, INSERT)
         assert mariadb_files.highest_id() == 3
-        assert ceiling.read().value == 1
-    assert ceiling.read().value == 3
+        assert watermark.read().value == 1
+    assert watermark.read().value == 3
 
 
-def test_locking_read_passes_an_insert_that_was_rolled_back(
-    ceiling: HighWatermark, mariadb: sa.Engine
+def test_locking_read_skips_rolled_back_insert(
+    watermark: HighWatermark, mariadb: sa.Engine
 ) -> None:
-    """Expect a wasted id to hold nothing back."""
     with mariadb.connect() as late:
         transaction = late.begin()
         late.execute(sa.text(INSERT))
         execute(mariadb, INSERT)
-        assert ceiling.read().value is None
+        assert watermark.read().value is None
         transaction.rollback()
-    assert ceiling.read().value == 2
+    assert watermark.read().value == 2
 
 
-def test_locking_read_does_not_wait_for_a_writer_that_came_later(
-    ceiling: HighWatermark, mariadb: sa.Engine
+def test_locking_read_does_not_wait_for_later_writer(
+    watermark: HighWatermark, mariadb: sa.Engine
 ) -> None:
-    """Expect a table that is never idle to have a ceiling that rises."""
     with mariadb.connect() as first, mariadb.connect() as second:
         ending = first.begin()
         first.execute(sa.text(INSERT))
         execute(mariadb, INSERT)
-        assert ceiling.read().value is None
+        assert watermark.read().value is None
         with second.begin():
             second.execute(sa.text(INSERT))
             ending.commit()
-            assert ceiling.read().value == 2
+            assert watermark.read().value == 2
 
 
-def test_locking_read_locks_no_gap_that_an_insert_needs(
-    ceiling: HighWatermark, mariadb: sa.Engine
-) -> None:
-    """Expect the level at which it reads to leave inserts alone, even while it reads."""
+def test_locking_read_takes_no_gap_locks(watermark: HighWatermark, mariadb: sa.Engine) -> None:
+    """An insert succeeds even while the read holds its locks."""
     execute(mariadb, INSERT)
     statements: list[str] = []
 
@@ -99,20 +93,19 @@ def test_locking_read_locks_no_gap_that_an_insert_needs(
             execute(mariadb, "SET STATEMENT innodb_lock_wait_timeout = 0 FOR " + INSERT)
 
     sa.event.listen(mariadb, "after_cursor_execute", insert_meanwhile)
-    assert ceiling.read().value == 1
+    assert watermark.read().value == 1
     sa.event.remove(mariadb, "after_cursor_execute", insert_meanwhile)
-    assert [one for one in statements if one.startswith("SET STATEMENT")]
-    assert ceiling.read().value == 2
+    assert [text for text in statements if text.startswith("SET STATEMENT")]
+    assert watermark.read().value == 2
 
 
-def test_locking_read_after_truncate_forgets_the_old_ceiling(
-    ceiling: HighWatermark, mariadb: sa.Engine
+def test_locking_read_after_truncate_discards_old_watermark(
+    watermark: HighWatermark, mariadb: sa.Engine
 ) -> None:
-    """Expect ids that begin again not to lie below a ceiling of the past."""
     execute(mariadb, INSERT_MANY)
-    assert ceiling.read().value == 3
+    assert watermark.read().value == 3
     execute(mariadb, "TRUNCATE files", INSERT)
-    assert ceiling.read().value == 1
+    assert watermark.read().value == 1
 
 
 @pytest.mark.parametrize(
@@ -122,10 +115,9 @@ def test_locking_read_after_truncate_forgets_the_old_ceiling(
         ("id BIGINT AUTO_INCREMENT PRIMARY KEY) ENGINE=MyISAM COMMENT=(''", "MyISAM"),
     ],
 )
-def test_choice_on_another_table_is_settle_with_the_reason(
+def test_other_tables_use_settle_and_give_reason(
     mariadb: sa.Engine, definition: str, reason: str
 ) -> None:
-    """Expect what a locking read cannot see to be found beforehand."""
     columns = "file_location VARCHAR(9), size_in_bytes BIGINT, imported DATETIME"
     definition = definition.replace("=(''", "=''") if "(''" in definition else f"{definition})"
     execute(mariadb, f"CREATE TABLE odd ({columns}, {definition}")
@@ -139,36 +131,36 @@ def test_choice_on_another_table_is_settle_with_the_reason(
 
 @dataclass
 class Planner:
-    """Consumes a table batch by batch up to its ceiling, and once more by `max(id)` alone."""
+    """Processes a table up to its high watermark, and for comparison up to `max(id)`."""
 
     table: ReflectedMetaTable
-    ceiling: HighWatermark
+    watermark: HighWatermark
     bookmark: int = 0
-    taken: list[int] = field(default_factory=list)
+    processed: list[int] = field(default_factory=list)
     naive_bookmark: int = 0
-    naively_taken: set[int] = field(default_factory=set)
+    naive_processed: set[int] = field(default_factory=set)
 
     def poll(self) -> None:
-        """Take what can be taken now."""
-        reached = self.ceiling.read().value or 0
+        """Process what is available."""
+        high_watermark = self.watermark.read().value or 0
         limits = Limits(max_weight=1_000, max_count=50)
-        while (cut := self.table.next_cut(self.bookmark, reached, limits)) is not None:
-            self.taken += item_ids(self.table, cut.id_range)
+        while (cut := self.table.next_cut(self.bookmark, high_watermark, limits)) is not None:
+            self.processed += item_ids(self.table, cut.id_range)
             self.bookmark = cut.id_range.last_id
         highest = self.table.highest_id() or 0
         if highest > self.naive_bookmark:
             above = IdRange(first_id=self.naive_bookmark + 1, last_id=highest)
-            self.naively_taken |= set(item_ids(self.table, above))
+            self.naive_processed |= set(item_ids(self.table, above))
             self.naive_bookmark = highest
 
-    def has_met_the_hole(self) -> bool:
-        """Tell whether the bookmark has passed ids that it had not seen, among many rows."""
-        passed = {uid for uid in self.taken if uid <= self.naive_bookmark}
-        return len(self.taken) >= ROWS and not passed <= self.naively_taken
+    def has_missed_rows(self) -> bool:
+        """Return whether many rows were processed and the `max(id)` bookmark has skipped some."""
+        passed = {uid for uid in self.processed if uid <= self.naive_bookmark}
+        return len(self.processed) >= ROWS and not passed <= self.naive_processed
 
 
 def write(engine: sa.Engine, seed: int, stop: Event) -> None:
-    """Write transactions, some long and some rolled back, until told to stop."""
+    """Write transactions, some long and some rolled back, until stopped."""
     chance = random.Random(seed)  # noqa: S311 - a repeatable workload
     with engine.connect() as connection:
         while not stop.is_set():
@@ -182,32 +174,32 @@ def write(engine: sa.Engine, seed: int, stop: Event) -> None:
                 transaction.commit()
 
 
-def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
-    ceiling: HighWatermark, mariadb_files: ReflectedMetaTable
+def test_planner_with_watermark_loses_no_row_that_max_id_bookmark_loses(
+    watermark: HighWatermark, mariadb_files: ReflectedMetaTable
 ) -> None:
-    """Expect every row once, though a bookmark at the highest id misses some in the same run."""
+    """Every row is processed once, while a bookmark at `max(id)` misses rows in the same run."""
     table, stop = mariadb_files, Event()
-    planner = Planner(table, ceiling)
+    planner = Planner(table, watermark)
     writers = sa.create_engine(table.engine.url, pool_size=WRITERS)
     with ThreadPoolExecutor(WRITERS) as pool:
         running = [pool.submit(write, writers, seed, stop) for seed in range(WRITERS)]
 
         def is_enough() -> bool:
             planner.poll()
-            return planner.has_met_the_hole() or any(one.done() for one in running)
+            return planner.has_missed_rows() or any(future.done() for future in running)
 
         def has_ended() -> bool:
             planner.poll()
-            return all(one.done() for one in running)
+            return all(future.done() for future in running)
 
         try:
             eventually(is_enough)
         finally:
             stop.set()
         eventually(has_ended)
-        for one in running:
-            one.result()
+        for future in running:
+            future.result()
     planner.poll()
     writers.dispose()
-    assert planner.taken == item_ids(table, IdRange(first_id=1, last_id=10**9))
-    assert planner.has_met_the_hole()
+    assert planner.processed == item_ids(table, IdRange(first_id=1, last_id=10**9))
+    assert planner.has_missed_rows()

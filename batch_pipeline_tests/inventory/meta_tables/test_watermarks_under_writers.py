@@ -1,7 +1,7 @@
-"""The hole in front of everybody: many writers, and a planner that must lose nothing (G1).
+"""High watermarks under many concurrent writers: no row is skipped (G1).
 
-Writers keep transactions open, roll back, use savepoints and two-phase commit, while a planner
-consumes up to the ceiling and, beside it, a bookmark at `max(id)` shows what would be lost.
+Writers keep transactions open, roll back, use savepoints and two-phase commit. A planner processes
+rows up to the high watermark, and a second bookmark at `max(id)` shows what would be lost.
 """
 
 import random
@@ -65,7 +65,7 @@ PATIENCE_SECONDS = 300.0
 
 @pytest.fixture(scope="module")
 def two_phase_folder() -> Iterator[Path]:
-    """The data folder of a running server of this module's own that allows two-phase commit."""
+    """The data folder of a running server that allows two-phase commit."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
     with psycopg.connect(embedded_server.ensure_running(data), autocommit=True) as connection:
@@ -78,22 +78,22 @@ def two_phase_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def kind() -> str:
-    """What kind of table the table is."""
+def table_kind() -> str:
+    """The kind of table, a key of TABLES."""
     return "plain"
 
 
 @pytest.fixture
-def files(two_phase_folder: Path, kind: str) -> Iterator[ReflectedMetaTable]:
+def files(two_phase_folder: Path, table_kind: str) -> Iterator[ReflectedMetaTable]:
     """An empty table `ops.files` on that server."""
     with meta_engine(embedded_server.ensure_running(two_phase_folder)) as engine:
-        execute(engine, "CREATE SCHEMA ops", *TABLES[kind][0])
+        execute(engine, "CREATE SCHEMA ops", *TABLES[table_kind][0])
         yield ReflectedMetaTable.open(engine, "ops.files", FILES)
         execute(engine, "DROP SCHEMA ops CASCADE")
 
 
 class Writer:
-    """One client that writes transactions of every kind until it is told to stop."""
+    """A client that writes transactions of all kinds until it is stopped."""
 
     names = count(1)
 
@@ -103,7 +103,7 @@ class Writer:
         self.transactions = 0
 
     def run(self) -> None:
-        """Write, and count the transactions."""
+        """Write transactions and count them."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             while not self.stop.is_set():
                 self._transaction(connection)
@@ -155,75 +155,75 @@ class Writer:
 
 @dataclass
 class Planner:
-    """Consumes a table batch by batch up to its ceiling, and once more by `max(id)` alone."""
+    """Processes a table up to its high watermark, and for comparison up to `max(id)`."""
 
     table: ReflectedMetaTable
-    ceiling: HighWatermark
+    watermark: HighWatermark
     bookmark: int = 0
-    taken: list[int] = field(default_factory=list)
+    processed: list[int] = field(default_factory=list)
     naive_bookmark: int = 0
-    naively_taken: list[int] = field(default_factory=list)
+    naive_processed: list[int] = field(default_factory=list)
 
     def poll(self) -> int | None:
-        """Take what can be taken now, and give the ceiling."""
-        ceiling = self.ceiling.read().value
-        while ceiling is not None:
-            cut = self.table.next_cut(self.bookmark, ceiling, BATCH)
+        """Process what is available and return the high watermark."""
+        watermark = self.watermark.read().value
+        while watermark is not None:
+            cut = self.table.next_cut(self.bookmark, watermark, BATCH)
             if cut is None:
                 break
-            found = item_ids(self.table, cut.id_range)
-            assert len(found) == cut.count
-            self.taken += found
+            ids = item_ids(self.table, cut.id_range)
+            assert len(ids) == cut.count
+            self.processed += ids
             self.bookmark = cut.id_range.last_id
-        self._poll_naively()
-        return ceiling
+        self._poll_max_id()
+        return watermark
 
-    def missed_naively(self) -> set[int]:
-        """Give the ids that the bookmark at `max(id)` has passed and not seen."""
-        passed = {uid for uid in self.taken if uid <= self.naive_bookmark}
-        return passed - set(self.naively_taken)
+    def missed_by_max_id(self) -> set[int]:
+        """Return the ids that the `max(id)` bookmark has skipped."""
+        passed = {uid for uid in self.processed if uid <= self.naive_bookmark}
+        return passed - set(self.naive_processed)
 
-    def _poll_naively(self) -> None:
+    def _poll_max_id(self) -> None:
         highest = self.table.highest_id()
         if highest is not None and highest > self.naive_bookmark:
             above = IdRange(first_id=self.naive_bookmark + 1, last_id=highest)
-            self.naively_taken += item_ids(self.table, above)
+            self.naive_processed += item_ids(self.table, above)
             self.naive_bookmark = highest
 
 
 def consume_under_writers(planner: Planner, writers: Sequence[Writer], rows: int) -> None:
-    """Let the writers loose until the hole has shown itself, then let the planner take the rest."""
+    """Run the writers until `max(id)` has missed rows, then process the rest."""
 
-    def has_met_the_hole() -> bool:
+    def has_missed_rows() -> bool:
         planner.poll()
-        return len(planner.taken) >= rows and bool(planner.missed_naively())
+        return len(planner.processed) >= rows and bool(planner.missed_by_max_id())
 
     with ThreadPoolExecutor(len(writers)) as pool:
         running = [pool.submit(writer.run) for writer in writers]
         try:
-            eventually(lambda: has_met_the_hole() or any(one.done() for one in running))
+            eventually(lambda: has_missed_rows() or any(future.done() for future in running))
         finally:
             writers[0].stop.set()
-        for one in running:
-            one.result(PATIENCE_SECONDS)
+        for future in running:
+            future.result(PATIENCE_SECONDS)
     assert planner.poll() == planner.table.highest_id()
 
 
 @pytest.mark.guarantee("G1")
-@pytest.mark.parametrize("kind", TABLES)
-def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
+@pytest.mark.parametrize("table_kind", TABLES)
+def test_planner_with_watermark_loses_no_row_that_max_id_bookmark_loses(
     two_phase_folder: Path,
     files: ReflectedMetaTable,
-    kind: str,
+    table_kind: str,
     figures: Figures,
     *,
     long_form: bool,
 ) -> None:
-    """Expect every row once, though a bookmark at the highest id misses some in the same run."""
+    """Every row is processed once, while a bookmark at `max(id)` misses rows in the same run."""
     choice = choose_watermark(files)
     assert choice.strategy is Strategy.LOCKS
     planner, stop = Planner(files, choice.watermark), Event()
-    url, kinds = embedded_server.ensure_running(two_phase_folder), TABLES[kind][1]
+    url, kinds = embedded_server.ensure_running(two_phase_folder), TABLES[table_kind][1]
     writers = [Writer(url, seed, stop, kinds) for seed in range(WRITERS)]
     consume_under_writers(planner, writers, rows=150_000 if long_form else 1_500)
     rows = item_ids(files, IdRange(first_id=1, last_id=10**9))
@@ -231,43 +231,43 @@ def test_planner_below_the_ceiling_loses_nothing_where_a_bookmark_does(
         writers=float(WRITERS),
         transactions=sum(writer.transactions for writer in writers),
         rows=len(rows),
-        lost=len(set(rows) - set(planner.taken)),
-        twice=len(planner.taken) - len(set(planner.taken)),
-        lost_by_a_bookmark=len(planner.missed_naively()),
+        lost=len(set(rows) - set(planner.processed)),
+        twice=len(planner.processed) - len(set(planner.processed)),
+        lost_by_a_bookmark=len(planner.missed_by_max_id()),
     )
-    assert planner.taken == rows
-    assert planner.missed_naively()
+    assert planner.processed == rows
+    assert planner.missed_by_max_id()
 
 
-def test_prepared_transaction_holds_the_ceiling_until_it_ends(
+def test_prepared_transaction_holds_watermark_until_it_ends(
     two_phase_folder: Path, files: ReflectedMetaTable
 ) -> None:
-    """Expect a transaction without a session to count, named by its own name."""
-    ceiling = choose_watermark(files).watermark
+    """It has no session and is named by its own name."""
+    watermark = choose_watermark(files).watermark
     with psycopg.connect(
         embedded_server.ensure_running(two_phase_folder), autocommit=True
     ) as writer:
         writer.execute("BEGIN")
         writer.execute(INSERT.encode())
         execute(files.engine, INSERT)
-        assert ceiling.read().value is None
+        assert watermark.read().value is None
         writer.execute("PREPARE TRANSACTION 'late'")
-        assert ceiling.read().value is None
-        (holder,) = ceiling.read().held_by
+        assert watermark.read().value is None
+        (holder,) = watermark.read().held_by
         assert (holder.pid, holder.application) == (None, "prepared transaction late")
         assert holder.age_seconds is not None
         writer.execute("COMMIT PREPARED 'late'")
-    assert ceiling.read().value == 2
+    assert watermark.read().value == 2
     assert item_ids(files, IdRange(first_id=1, last_id=2)) == [1, 2]
 
 
-def test_prepared_transaction_holds_the_ceiling_over_a_restart(
+def test_prepared_transaction_holds_watermark_across_restart(
     two_phase_folder: Path, files: ReflectedMetaTable
 ) -> None:
-    """Expect a server's restart, which renames the transaction, not to let it be forgotten."""
-    ceiling = choose_watermark(files).watermark
+    """The restart renames the transaction."""
+    watermark = choose_watermark(files).watermark
     execute(files.engine, INSERT)
-    assert ceiling.read().value == 1
+    assert watermark.read().value == 1
     with psycopg.connect(
         embedded_server.ensure_running(two_phase_folder), autocommit=True
     ) as writer:
@@ -275,12 +275,12 @@ def test_prepared_transaction_holds_the_ceiling_over_a_restart(
         writer.execute(INSERT.encode())
         writer.execute("PREPARE TRANSACTION 'late'")
     execute(files.engine, INSERT)
-    assert ceiling.read().value == 1
+    assert watermark.read().value == 1
     files.engine.dispose()
     embedded_server.release(two_phase_folder)
     embedded_server.ensure_running(two_phase_folder)
-    assert ceiling.read().value is None
-    assert [holder.application for holder in ceiling.read().held_by] == [
+    assert watermark.read().value is None
+    assert [holder.application for holder in watermark.read().held_by] == [
         "prepared transaction late"
     ]
     with files.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -288,5 +288,5 @@ def test_prepared_transaction_holds_the_ceiling_over_a_restart(
     highest = files.highest_id()
     assert highest is not None
     assert highest >= 3
-    assert ceiling.read().value == highest
+    assert watermark.read().value == highest
     assert len(item_ids(files, IdRange(first_id=1, last_id=highest))) == 3

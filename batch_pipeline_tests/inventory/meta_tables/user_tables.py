@@ -1,4 +1,4 @@
-"""Meta tables of users for tests: engines, rows, and the loop that consumes a table."""
+"""Users' meta tables for tests: engines, rows, statements."""
 
 import importlib.util
 import shutil
@@ -27,20 +27,20 @@ CREATE TABLE ops.files (
 
 @contextmanager
 def meta_engine(url: str) -> Iterator[sa.Engine]:
-    """An engine as a user of the library would make one, closed at the end."""
+    """Create an engine for the block."""
     engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     yield engine
     engine.dispose()
 
 
 def in_public(connection: sa.Connection) -> None:
-    """Let names without a schema be those of `public` on Postgres, until the transaction ends."""
+    """On Postgres, resolve unqualified names in `public` until the transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET LOCAL search_path = public")
 
 
 def execute(engine: sa.Engine, *statements: str, **values: object) -> None:
-    """Run statements of the test's own and commit them."""
+    """Run statements and commit them."""
     with engine.begin() as connection:
         in_public(connection)
         for statement in statements:
@@ -48,65 +48,78 @@ def execute(engine: sa.Engine, *statements: str, **values: object) -> None:
 
 
 def insert(table: ReflectedMetaTable, rows: Mapping[int, object]) -> None:
-    """Insert rows by id and weight; the item is named after the id."""
-    roles = table.columns
-    assert roles.weight is not None
+    """Insert rows from a mapping of id to weight; `file-{id}` is the item."""
+    columns = table.columns
+    assert columns.weight is not None
     values = [
-        {roles.uid: uid, roles.item: f"file-{uid}", roles.weight: weight}
+        {columns.uid: uid, columns.item: f"file-{uid}", columns.weight: weight}
         for uid, weight in rows.items()
     ]
     with table.engine.begin() as connection:
-        for one in values:
-            connection.execute(sa.insert(table.table).values(one))
+        for row in values:
+            connection.execute(sa.insert(table.table).values(row))
 
 
 def delete(table: ReflectedMetaTable, *where: sa.ColumnElement[bool]) -> None:
-    """Delete the rows that fit."""
+    """Delete the matching rows."""
     with table.engine.begin() as connection:
         connection.execute(sa.delete(table.table).where(*where))
 
 
-def drained(
-    table: ReflectedMetaTable, ceiling: int, limits: Limits, after_id: int | None = None
+def cut_all(
+    table: ReflectedMetaTable, high_watermark: int, limits: Limits, after_id: int | None = None
 ) -> list[Cut]:
-    """Cut batch after batch until nothing is left."""
+    """Cut batches until no rows are left."""
     cuts: list[Cut] = []
-    while (one := table.next_cut(after_id, ceiling, limits)) is not None:
-        cuts.append(one)
-        after_id = one.id_range.last_id
+    while (cut := table.next_cut(after_id, high_watermark, limits)) is not None:
+        cuts.append(cut)
+        after_id = cut.id_range.last_id
     return cuts
 
 
 @contextmanager
-def recorded(engine: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
-    """Note every statement with its parameters."""
+def new_role(engine: sa.Engine, role: str, *statements: str) -> Iterator[sa.Engine]:
+    """Create a Postgres role for the block, run statements, and connect as the role."""
+    execute(engine, f"CREATE ROLE {role} LOGIN", f"GRANT USAGE ON SCHEMA ops TO {role}")
+    execute(engine, *statements)
+    connected = sa.create_engine(engine.url.set(username=role))
+    try:
+        yield connected
+    finally:
+        connected.dispose()
+        execute(engine, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+@contextmanager
+def record_statements(engine: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
+    """Record every executed statement with its parameters."""
     statements: list[tuple[str, Any]] = []
 
-    def note(*event: Any) -> None:
+    def record(*event: Any) -> None:
         statements.append((event[2], event[3]))
 
-    sa.event.listen(engine, "before_cursor_execute", note)
+    sa.event.listen(engine, "before_cursor_execute", record)
     yield statements
-    sa.event.remove(engine, "before_cursor_execute", note)
+    sa.event.remove(engine, "before_cursor_execute", record)
 
 
-def rows_touched(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> int:
-    """Explain statements on Postgres and count the rows that their scans met."""
-    touched = 0
+def rows_scanned(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> int:
+    """Run EXPLAIN ANALYZE on Postgres and count the rows that the scans read."""
+    rows = 0
     with engine.connect() as connection:
         for statement, parameters in statements:
             explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
             plan = connection.exec_driver_sql(explain, parameters).scalar_one()
-            touched += _scanned(plan[0]["Plan"])
-    return touched
+            rows += _scanned(plan[0]["Plan"])
+    return rows
 
 
 def _scanned(node: dict[str, Any]) -> int:
     inner = sum(_scanned(child) for child in node.get("Plans", []))
     if not node["Node Type"].endswith("Scan") or node["Node Type"] == "Subquery Scan":
         return inner
-    seen = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
-    return inner + int(seen * node["Actual Loops"])
+    rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+    return inner + int(rows * node["Actual Loops"])
 
 
 def item_ids(table: ReflectedMetaTable, ids: IdRange) -> list[int]:
