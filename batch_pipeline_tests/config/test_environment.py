@@ -97,9 +97,7 @@ def test_relative_paths_and_tilde_become_absolute(
     assert (settings.home, settings.streams) == (Path.cwd() / "a", Path("/users/zoe/b"))
 
 
-def test_dot_env_values_are_literal_and_environment_is_unchanged(
-    tmp_path: Path,
-) -> None:
+def test_dot_env_values_are_literal_and_environment_is_unchanged(tmp_path: Path) -> None:
     """Values are not interpolated, and lines of other programs are skipped."""
     before = dict(os.environ)
     url = "postgresql://a:${HOME}#b@db/x"

@@ -234,8 +234,8 @@ def test_find_stream_files_lists_one_level_sorted_by_name(tmp_path: Path) -> Non
     stream_file(tmp_path, name=".git")
     stream_file(tmp_path, name="a/deeper")
     (tmp_path / "defs.yaml").write_text(MINIMAL)
-    found = [path.relative_to(tmp_path).as_posix() for path in find_stream_files(tmp_path)]
-    assert found == ["a/defs.yaml", "b/defs.yaml"]
+    paths = [path.relative_to(tmp_path).as_posix() for path in find_stream_files(tmp_path)]
+    assert paths == ["a/defs.yaml", "b/defs.yaml"]
 
 
 @pytest.mark.parametrize("folder", ["", "missing"])

@@ -474,7 +474,7 @@ def test_sensors_and_jobs_need_no_more_than_planner_and_worker(defs_scene: DefsS
         if sensor.name != "batch_pipeline_run_ends":
             defs_scene.tick(sensor.name)
             ticked.append(sensor.name)
-    failed = defs_scene.started(dg.RunRequest(job_name=defs_scene.batches.job, tags={}))
+    failed = defs_scene.start_run(dg.RunRequest(job_name=defs_scene.batches.job, tags={}))
     defs_scene.instance.report_run_failed(failed)
     assert "closed: 0" in defs_scene.tick_run_ends()
     assert ticked == ["orders_new_files", "orders_backfill"]

@@ -139,7 +139,7 @@ def test_each_ended_attempt_is_counted_once(scene: DefsScene) -> None:
 
 
 def test_backfills_are_counted_separately(scene: DefsScene) -> None:
-    scene.plan(most=6)
+    scene.plan(max_count=6)
     with metrics_server(scene.pipeline) as server:
         samples = server.scrape()
     kind = {"kind": "backfill", "state": "planned"}
