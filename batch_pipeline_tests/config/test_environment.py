@@ -1,4 +1,4 @@
-"""Settings from arguments, environment and dot-env files."""
+"""Settings from arguments, environment variables and dot-env files."""
 
 import os
 from pathlib import Path
@@ -8,20 +8,19 @@ import pytest
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.model.errors import SettingError
 
-PRIVATE_WORD = "hunter2"
+SENSITIVE = "hunter2"
 
 
-def env_file(tmp_path: Path, text: str, name: str = "one.env") -> Path:
-    """Write a dot-env file."""
+def env_file(tmp_path: Path, text: str, name: str = "settings.env") -> Path:
+    """Write a dot-env file and return its path."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_settings_without_any_source_are_the_defaults(
+def test_settings_without_sources_are_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing has to be configured: home and streams lie below the current folder."""
     monkeypatch.chdir(tmp_path)
     settings = load_settings(environment={})
     assert settings == Settings(
@@ -34,8 +33,7 @@ def test_settings_without_any_source_are_the_defaults(
     )
 
 
-def test_settings_from_environment_fill_every_field() -> None:
-    """Each field has its variable."""
+def test_every_field_is_read_from_its_environment_variable() -> None:
     settings = load_settings(
         environment={
             "BATCH_PIPELINE_HOME": "/h",
@@ -57,28 +55,27 @@ def test_settings_from_environment_fill_every_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_out", "master"),
+    ("sources_left_out", "master"),
     [(0, "local[1]"), (1, "local[2]"), (2, "local[3]"), (3, "local[4]"), (4, "local[*]")],
 )
-def test_settings_from_several_sources_take_the_first(
-    tmp_path: Path, left_out: int, master: str
+def test_first_source_with_a_value_takes_precedence(
+    tmp_path: Path, sources_left_out: int, master: str
 ) -> None:
-    """Argument before environment before dot-env before the named file before the default."""
-    given = [f"local[{n}]" if n > left_out else "" for n in (1, 2, 3, 4)]
-    named = env_file(tmp_path, f"BATCH_PIPELINE_SPARK_MASTER={given[3]}\n", "named.env")
+    """The order is argument, environment, `dot_env`, `BATCH_PIPELINE_ENV_FILE`, default."""
+    values = [f"local[{n}]" if n > sources_left_out else "" for n in (1, 2, 3, 4)]
+    named = env_file(tmp_path, f"BATCH_PIPELINE_SPARK_MASTER={values[3]}\n", "named.env")
     settings = load_settings(
-        settings={"spark_master": given[0] or None},
+        settings={"spark_master": values[0] or None},
         environment={
-            "BATCH_PIPELINE_SPARK_MASTER": given[1],
+            "BATCH_PIPELINE_SPARK_MASTER": values[1],
             "BATCH_PIPELINE_ENV_FILE": str(named),
         },
-        dot_env=env_file(tmp_path, f"BATCH_PIPELINE_SPARK_MASTER={given[2]}\n"),
+        dot_env=env_file(tmp_path, f"BATCH_PIPELINE_SPARK_MASTER={values[2]}\n"),
     )
     assert settings.spark_master == master
 
 
-def test_settings_from_several_sources_merge_value_by_value(tmp_path: Path) -> None:
-    """A source that says nothing of a field leaves it to the next one."""
+def test_settings_from_several_sources_are_merged_by_field(tmp_path: Path) -> None:
     settings = load_settings(
         settings={"home": "/h"},
         environment={"BATCH_PIPELINE_STREAMS": "/s"},
@@ -91,31 +88,28 @@ def test_settings_from_several_sources_merge_value_by_value(tmp_path: Path) -> N
     )
 
 
-def test_settings_with_relative_paths_become_absolute(
+def test_relative_paths_and_tilde_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later change of the current folder changes no setting; ~ is the user's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/users/zoe")
     settings = load_settings(settings={"home": "a"}, environment={"BATCH_PIPELINE_STREAMS": "~/b"})
     assert (settings.home, settings.streams) == (Path.cwd() / "a", Path("/users/zoe/b"))
 
 
-def test_settings_from_dot_env_take_values_literally_and_leave_environment_alone(
-    tmp_path: Path,
-) -> None:
-    """A password with `${` stays as written, other programs' lines are skipped, nothing leaks."""
+def test_dot_env_values_are_literal_and_environment_is_unchanged(tmp_path: Path) -> None:
+    """Values are not interpolated, and lines of other programs are skipped."""
     before = dict(os.environ)
     url = "postgresql://a:${HOME}#b@db/x"
-    text = f"# mine\nPOSTGRES_USER=me\nexport BATCH_PIPELINE_INVENTORY_CONN='{url}'\n"
+    text = f"# comment\nPOSTGRES_USER=me\nexport BATCH_PIPELINE_INVENTORY_CONN='{url}'\n"
     settings = load_settings(environment={}, dot_env=env_file(tmp_path, text))
     assert settings.inventory_conn is not None
     assert settings.inventory_conn.get_secret_value() == url
     assert dict(os.environ) == before
 
 
-def test_settings_with_unknown_variable_in_environment_are_fine() -> None:
-    """Other parts of the product read variables of their own."""
+def test_unknown_environment_variable_is_ignored() -> None:
+    """Other parts of the product read their own variables."""
     load_settings(environment={"BATCH_PIPELINE_FAILPOINTS": "x=kill", "BATCH_PIPELINE_HOMES": "y"})
 
 
@@ -127,10 +121,9 @@ def test_settings_with_unknown_variable_in_environment_are_fine() -> None:
         ("BATCH_PIPELINE_ENV_FILE=/x", "a dot-env file cannot name another one"),
     ],
 )
-def test_settings_with_wrong_name_in_dot_env_are_refused(
+def test_unknown_name_in_dot_env_is_rejected_with_its_line(
     tmp_path: Path, line: str, hint: str
 ) -> None:
-    """A name of ours in a dot-env file that nothing reads is a mistake, told with its line."""
     path = env_file(tmp_path, f"A=1\n\n{line}\n")
     with pytest.raises(SettingError) as caught:
         load_settings(environment={}, dot_env=path)
@@ -138,16 +131,15 @@ def test_settings_with_wrong_name_in_dot_env_are_refused(
     assert hint in str(caught.value)
 
 
-def test_settings_with_unreadable_dot_env_line_are_refused(tmp_path: Path) -> None:
-    """A broken line is not skipped, and not repeated: it may hold a secret."""
-    path = env_file(tmp_path, f'A=1\nBATCH_PIPELINE_META_CONN="{PRIVATE_WORD}\n')
+def test_malformed_dot_env_line_is_rejected_without_showing_it(tmp_path: Path) -> None:
+    path = env_file(tmp_path, f'A=1\nBATCH_PIPELINE_META_CONN="{SENSITIVE}\n')
     with pytest.raises(SettingError, match="line 2") as caught:
         load_settings(environment={}, dot_env=path)
-    assert PRIVATE_WORD not in str(caught.value)
+    assert SENSITIVE not in str(caught.value)
 
 
-def test_settings_with_missing_dot_env_are_refused(tmp_path: Path) -> None:
-    """A file that was asked for must be there; the message says who asked."""
+def test_missing_dot_env_file_is_rejected(tmp_path: Path) -> None:
+    """The message names the argument or variable that requested the file."""
     path = tmp_path / "no.env"
     with pytest.raises(SettingError) as by_argument:
         load_settings(environment={}, dot_env=path)
@@ -158,8 +150,7 @@ def test_settings_with_missing_dot_env_are_refused(tmp_path: Path) -> None:
     assert str(by_variable.value).startswith(f"BATCH_PIPELINE_ENV_FILE {problem}")
 
 
-def test_settings_with_unknown_argument_are_refused() -> None:
-    """Arguments go by field name, and a misspelt one is told."""
+def test_unknown_settings_argument_is_rejected() -> None:
     with pytest.raises(SettingError, match="did you mean spark_master") as caught:
         load_settings(settings={"spark_mastre": "x"}, environment={})
     assert caught.value.source == "settings argument"
@@ -168,19 +159,19 @@ def test_settings_with_unknown_argument_are_refused() -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("BATCH_PIPELINE_INVENTORY_CONN", f"host=db password={PRIVATE_WORD}"),
-        ("BATCH_PIPELINE_INVENTORY_CONN", f"mysql://a:{PRIVATE_WORD}@db/x"),
-        ("BATCH_PIPELINE_META_CONN", PRIVATE_WORD),
-        ("BATCH_PIPELINE_SPARK_REMOTE", f"spark://h/;token={PRIVATE_WORD}"),
+        ("BATCH_PIPELINE_INVENTORY_CONN", f"host=db password={SENSITIVE}"),
+        ("BATCH_PIPELINE_INVENTORY_CONN", f"mysql://a:{SENSITIVE}@db/x"),
+        ("BATCH_PIPELINE_META_CONN", SENSITIVE),
+        ("BATCH_PIPELINE_SPARK_REMOTE", f"spark://h/;token={SENSITIVE}"),
         ("BATCH_PIPELINE_SPARK_REMOTE", "sc://"),
         ("BATCH_PIPELINE_SPARK_MASTER", " "),
-        ("BATCH_PIPELINE_HOME", "~nobody-of-that-name/x"),
+        ("BATCH_PIPELINE_HOME", "~no-such-user/x"),
     ],
 )
-def test_settings_with_unusable_value_name_variable_and_source_only(
+def test_invalid_value_is_rejected_without_showing_it(
     tmp_path: Path, variable: str, value: str
 ) -> None:
-    """A refused value is told by its name and where it was given; secrets never show."""
+    """The message names the variable and its source."""
     path = env_file(tmp_path, f'{variable}="{value}"\n')
     sources: list[tuple[str, dict[str, str], Path | None]] = [
         ("environment", {variable: value}, None),
@@ -190,12 +181,11 @@ def test_settings_with_unusable_value_name_variable_and_source_only(
         with pytest.raises(SettingError) as caught:
             load_settings(environment=environment, dot_env=dot_env)
         assert str(caught.value).startswith(f"{variable} ({source}): ")
-        assert PRIVATE_WORD not in str(caught.value)
+        assert SENSITIVE not in str(caught.value)
         assert caught.value.__cause__ is None
 
 
-def test_settings_hide_their_secrets_when_printed() -> None:
-    """A settings object may appear in a log."""
-    url = f"postgresql://a:{PRIVATE_WORD}@db/x"
+def test_printed_settings_hide_secrets() -> None:
+    url = f"postgresql://a:{SENSITIVE}@db/x"
     settings = load_settings(environment={"BATCH_PIPELINE_INVENTORY_CONN": url})
-    assert PRIVATE_WORD not in f"{settings!r} {settings} {settings.model_dump_json()}"
+    assert SENSITIVE not in f"{settings!r} {settings} {settings.model_dump_json()}"

@@ -1,4 +1,4 @@
-"""What names of files tell of their kind, and which names streams get of them."""
+"""File kinds, file name patterns and stream names that are derived from file names."""
 
 from fnmatch import fnmatchcase
 
@@ -11,7 +11,7 @@ from batch_pipeline.model.stream import STREAM_NAME, stream_name_of
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "ending", "whole"),
+    ("name", "word", "ending", "full_ending"),
     [
         ("orders-2026-01-24.csv", "orders-", ".csv", ".csv"),
         ("orders-2026-01-24.csv.gz", "orders-", ".csv", ".csv.gz"),
@@ -26,9 +26,9 @@ from batch_pipeline.model.stream import STREAM_NAME, stream_name_of
         ("a\n1.csv", "", ".csv", ".csv"),
     ],
 )
-def test_kind_is_told_by_word_and_ending(name: str, word: str, ending: str, whole: str) -> None:
-    kind, written = kind_of(name)
-    assert (kind.word, kind.ending, written) == (word, ending, whole)
+def test_kind_of_file_name(name: str, word: str, ending: str, full_ending: str) -> None:
+    kind, found_ending = kind_of(name)
+    assert (kind.word, kind.ending, found_ending) == (word, ending, full_ending)
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_kind_is_told_by_word_and_ending(name: str, word: str, ending: str, whol
         ("", ""),
     ],
 )
-def test_word_that_several_files_share_ends_before_a_number(prefix: str, word: str) -> None:
+def test_common_word_ends_before_a_number(prefix: str, word: str) -> None:
     assert common_word(prefix) == word
 
 
 @given(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=40))
-def test_pattern_of_a_kind_takes_the_file_whatever_its_name(name: str) -> None:
+def test_pattern_of_a_kind_matches_its_file(name: str) -> None:
     kind, ending = kind_of(name)
     assert fnmatchcase(name, name_pattern(kind.word, ending))
 
 
 @given(st.text(max_size=200))
-def test_stream_name_made_of_any_text_is_one_or_none(text: str) -> None:
+def test_stream_name_of_any_text_is_valid_or_none(text: str) -> None:
     name = stream_name_of(text)
     assert name is None or STREAM_NAME.fullmatch(name)
 

@@ -33,12 +33,12 @@ with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev", since=since):
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Return a home that does not exist yet."""
+    """A home folder that does not exist yet."""
     return Home(path=tmp_path / "some" / "home")
 
 
 def start_holder(home: Home) -> subprocess.Popen[str]:
-    """Start a second process and wait until it says that it holds the lock."""
+    """Start a second process and wait until it holds the lock."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD_THE_LOCK, str(home.path)],
         stdin=subprocess.PIPE,
@@ -50,25 +50,25 @@ def start_holder(home: Home) -> subprocess.Popen[str]:
     return holder
 
 
-def end(holder: subprocess.Popen[str]) -> None:
-    """Let the second process end and close its pipes."""
+def stop_process(holder: subprocess.Popen[str]) -> None:
+    """Let a process end and close its pipes."""
     holder.communicate(timeout=300)
 
 
 def is_free(home: Home) -> bool:
-    """Tell whether another process could take the lock now."""
+    """Return whether another process could acquire the lock now."""
     program = HOLD_THE_LOCK.replace("sys.stdin.readline()", "pass")
     command = [sys.executable, "-c", program, str(home.path)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def test_ensure_on_missing_folder_creates_it_private_and_ignored(home: Home) -> None:
+def test_ensure_creates_private_folder_that_git_ignores(home: Home) -> None:
     home.ensure()
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
     assert (home.path / ".gitignore").read_text() == "*\n"
 
 
-def test_ensure_twice_keeps_mode_and_files(home: Home) -> None:
+def test_second_ensure_keeps_mode_and_files(home: Home) -> None:
     home.ensure()
     home.path.chmod(0o750)
     (home.path / ".gitignore").write_text("*\n!kept\n")
@@ -77,7 +77,7 @@ def test_ensure_twice_keeps_mode_and_files(home: Home) -> None:
     assert (home.path / ".gitignore").read_text() == "*\n!kept\n"
 
 
-def test_ensure_below_a_file_is_refused(tmp_path: Path) -> None:
+def test_ensure_below_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"The home folder .* cannot be used") as caught:
         Home(path=tmp_path / "file" / "home").ensure()
@@ -86,7 +86,7 @@ def test_ensure_below_a_file_is_refused(tmp_path: Path) -> None:
     assert "BATCH_PIPELINE_HOME" in str(caught.value)
 
 
-def test_ensure_on_read_only_folder_is_refused() -> None:
+def test_ensure_on_read_only_folder_is_rejected() -> None:
     folder = Path(tempfile.mkdtemp())
     home = Home(path=folder / "home")
     home.ensure()
@@ -102,7 +102,7 @@ def test_ensure_on_read_only_folder_is_refused() -> None:
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Be nobody for a while when the tests run as root, who may write everywhere."""
+    """Drop root privileges temporarily, because root may write everywhere."""
     if os.geteuid() != 0:
         yield
         return
@@ -120,27 +120,27 @@ def test_lock_held_by_second_process_names_its_holder(home: Home) -> None:
         home.lock("batch-pipeline run"),
     ):
         pass
-    end(holder)
+    stop_process(holder)
     expected = f"`batch-pipeline dev` (process {holder.pid}, since 2026-11-20 18:02 UTC)"
     assert expected in str(caught.value)
 
 
-def test_lock_after_holder_ended_is_free(home: Home) -> None:
-    end(start_holder(home))
+def test_lock_is_free_after_its_holder_ended(home: Home) -> None:
+    stop_process(start_holder(home))
     with home.lock("batch-pipeline run"):
         assert not is_free(home)
     assert is_free(home)
 
 
-def test_lock_after_holder_was_killed_is_free(home: Home) -> None:
+def test_lock_is_free_after_its_holder_was_killed(home: Home) -> None:
     holder = start_holder(home)
     holder.send_signal(signal.SIGKILL)
-    end(holder)
+    stop_process(holder)
     with home.lock("batch-pipeline run"):
         pass
 
 
-def test_lock_twice_in_one_process_is_refused(home: Home) -> None:
+def test_second_lock_in_one_process_is_rejected(home: Home) -> None:
     since = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     with (
         home.lock("batch-pipeline run", since=since),
@@ -151,14 +151,14 @@ def test_lock_twice_in_one_process_is_refused(home: Home) -> None:
 
 
 @pytest.mark.parametrize("pid", [4194305, "none"])
-def test_holder_that_is_gone_is_nobody(home: Home, pid: object) -> None:
+def test_ended_or_invalid_holder_is_none(home: Home, pid: object) -> None:
     home.ensure()
     holder = {"pid": pid, "purpose": "batch-pipeline dev", "since": "2026-01-01T00:00:00+00:00"}
     home.lock_file.write_text(json.dumps(holder))
     assert home.holder() is None
 
 
-def test_lock_with_unreadable_holder_says_another_process(home: Home) -> None:
+def test_lock_with_unreadable_holder_names_another_process(home: Home) -> None:
     with home.lock("batch-pipeline run"):
         home.lock_file.write_text("")
         with pytest.raises(RetryableError, match="in use by another process"), home.lock("x"):
@@ -171,9 +171,9 @@ def test_lock_with_unreadable_holder_says_another_process(home: Home) -> None:
         "child = os.fork()\n    if child == 0:\n        exec(CHILD)\n        os._exit(0)",
         "subprocess.Popen([sys.executable, '-c', CHILD], close_fds=False)",
     ],
-    ids=["forked", "started"],
+    ids=["fork", "subprocess"],
 )
-def test_lock_of_killed_process_is_not_kept_by_its_child(home: Home, start_child: str) -> None:
+def test_child_of_killed_process_does_not_hold_the_lock(home: Home, start_child: str) -> None:
     program = f"""
 import os, signal, subprocess, sys
 from pathlib import Path
@@ -195,10 +195,10 @@ with Home(path=Path(sys.argv[1])).lock("batch-pipeline dev"):
     parent.kill()
     assert parent.wait(timeout=300) == -signal.SIGKILL
     with home.lock("batch-pipeline run"):
-        end(parent)
+        stop_process(parent)
 
 
-def test_lock_left_by_forked_child_stays_with_its_parent(home: Home) -> None:
+def test_forked_child_does_not_release_the_parents_lock(home: Home) -> None:
     program = """
 import os, sys
 from pathlib import Path
@@ -212,7 +212,7 @@ with home.lock("batch-pipeline dev"):
         assert os.waitpid(child, 0)[1] == 0
         try:
             with home.lock("batch-pipeline run"):
-                print("lost", flush=True)
+                print("acquired", flush=True)
         except RetryableError as error:
             print(str(error).partition(" is in use by ")[2].partition(" (")[0], flush=True)
 if child == 0:
@@ -223,8 +223,8 @@ if child == 0:
     assert (run.stdout, run.stderr) == ("`batch-pipeline dev`\n", "")
 
 
-def test_fork_after_the_lock_ended_closes_no_file(home: Home) -> None:
-    """The number of the lock's descriptor may be that of another file by then."""
+def test_fork_after_release_closes_no_file(home: Home) -> None:
+    """The lock's file descriptor may have been reused by then."""
     with home.lock("batch-pipeline run"):
         pass
     with home.lock_file.open() as file:

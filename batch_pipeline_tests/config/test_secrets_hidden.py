@@ -1,4 +1,4 @@
-"""What values that hold a secret show of themselves, and what errors about them say."""
+"""Secrets do not appear in the text of values and errors."""
 
 import traceback
 from collections.abc import Callable
@@ -18,76 +18,74 @@ from batch_pipeline.spark.session import SparkSettings
 from batch_pipeline.storage.filesystem import UnreachableError
 from batch_pipeline.storage.s3_client import new_client, translate_store_errors, without_user
 
-WORD = "hunter2"
+SENSITIVE = "hunter2"
 ENVIRONMENT = {
-    "BATCH_PIPELINE_INVENTORY_CONN": f"postgresql://ann:{WORD}@localhost/x",
-    "BATCH_PIPELINE_SPARK_REMOTE": f"sc://localhost:15002/;token={WORD}",
-    "AWS_SECRET_ACCESS_KEY": WORD,
+    "BATCH_PIPELINE_INVENTORY_CONN": f"postgresql://ann:{SENSITIVE}@localhost/x",
+    "BATCH_PIPELINE_SPARK_REMOTE": f"sc://localhost:15002/;token={SENSITIVE}",
+    "AWS_SECRET_ACCESS_KEY": SENSITIVE,
 }
 HOLDERS: dict[str, Callable[[], object]] = {
     "pipeline": lambda: Pipeline.from_environment(ENVIRONMENT),
     "server": lambda: GuardedServer(
         name="x", command=["true"], environment=ENVIRONMENT, log=Path("log")
     ),
-    "settings of Spark": lambda: SparkSettings(home=Path("home"), remote=f"sc://x/;token={WORD}"),
-    "target": lambda: read_config({"inventory_conn": WORD}, CONFIG_SCHEMA["properties"]),
+    "Spark settings": lambda: SparkSettings(home=Path("home"), remote=f"sc://x/;token={SENSITIVE}"),
+    "target": lambda: read_config({"inventory_conn": SENSITIVE}, CONFIG_SCHEMA["properties"]),
 }
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_value_that_holds_a_secret_does_not_show_it(holder: str) -> None:
-    """Expect it not in the text that logs and tracebacks make of the value."""
-    assert WORD not in repr(HOLDERS[holder]())
+def test_repr_hides_secrets(holder: str) -> None:
+    assert SENSITIVE not in repr(HOLDERS[holder]())
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        f"postgresql://ann:se/{WORD}@localhost:5432/x",
-        f"postgresql://ann:se@{WORD}@localhost/x",
-        f"mysql://ann:{WORD}@localhost/x",
+        f"postgresql://ann:se/{SENSITIVE}@localhost:5432/x",
+        f"postgresql://ann:se@{SENSITIVE}@localhost/x",
+        f"mysql://ann:{SENSITIVE}@localhost/x",
     ],
 )
-def test_url_of_a_target_with_an_unescaped_password_is_refused_unseen(url: str) -> None:
-    """Expect no part of the password to be taken for a host or a database, and shown as one."""
+def test_target_url_with_unescaped_password_is_rejected_without_showing_it(url: str) -> None:
+    """No part of the password is parsed as a host or a database name and shown as such."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table="orders")
     with pytest.raises(InvalidValueError) as caught:
         PostgresLoader(target, url)
-    assert WORD not in str(caught.value)
+    assert SENSITIVE not in str(caught.value)
 
 
-def test_mistyped_key_of_the_target_does_not_show_its_text() -> None:
-    """Expect the key that was meant, since its value may be a password."""
+def test_misspelled_target_key_does_not_show_its_value() -> None:
     with pytest.raises(InvalidValueError) as caught:
-        read_config({"inventory_con": WORD}, CONFIG_SCHEMA["properties"])
+        read_config({"inventory_con": SENSITIVE}, CONFIG_SCHEMA["properties"])
     assert "did you mean inventory_conn?" in str(caught.value)
-    assert WORD not in str(caught.value)
+    assert SENSITIVE not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "expected"),
     [
-        (f'connect to "http://ann:{WORD}@host:9/b?x=1"', 'connect to "http://host:9/b?x=1"'),
-        (f"http://ann:p@{WORD}@host", "http://host"),
-        (f"Invalid endpoint: ann:{WORD}@host:9", "Invalid endpoint: host:9"),
+        (f'connect to "http://ann:{SENSITIVE}@host:9/b?x=1"', 'connect to "http://host:9/b?x=1"'),
+        (f"http://ann:p@{SENSITIVE}@host", "http://host"),
+        (f"Invalid endpoint: ann:{SENSITIVE}@host:9", "Invalid endpoint: host:9"),
         ("http://host/path and ann@example.org", "http://host/path and ann@example.org"),
     ],
 )
-def test_user_of_an_endpoint_is_taken_out_of_reasons(text: str, left: str) -> None:
-    """Expect the host to stay, and addresses of people too."""
-    assert without_user(text) == left
+def test_user_is_removed_from_endpoint(text: str, expected: str) -> None:
+    """The host and e-mail addresses stay."""
+    assert without_user(text) == expected
 
 
-def test_endpoint_with_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect neither Dagster's resource nor an error about the endpoint to hold it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://ann:{WORD}@localhost:9")
+def test_endpoint_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither Dagster's resource nor an error about the endpoint contains it."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://ann:{SENSITIVE}@localhost:9")
     assert StoreResource.of_environment().endpoint_url is None
     with pytest.raises(UnreachableError) as caught:
-        new_client(region="us-east-1", endpoint=f"http//ann:{WORD}@localhost")
-    assert WORD not in "".join(traceback.format_exception(caught.value))
+        new_client(region="us-east-1", endpoint=f"http//ann:{SENSITIVE}@localhost")
+    assert SENSITIVE not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(UnreachableError) as caught, translate_store_errors("s3://bucket"):
-        raise EndpointConnectionError(endpoint_url=f"http://ann:{WORD}@localhost:9/bucket")
+        raise EndpointConnectionError(endpoint_url=f"http://ann:{SENSITIVE}@localhost:9/bucket")
     assert "http://localhost:9/bucket" in str(caught.value)
-    assert WORD not in "".join(traceback.format_exception(caught.value))
+    assert SENSITIVE not in "".join(traceback.format_exception(caught.value))
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9")
     assert StoreResource.of_environment().endpoint_url == "http://localhost:9"

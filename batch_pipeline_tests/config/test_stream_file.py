@@ -1,4 +1,4 @@
-"""Stream files: the streams that they define, and folders of them."""
+"""Reading stream files and folders of stream files."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -43,7 +43,7 @@ from batch_pipeline.model.stream import (
     TableSource,
 )
 from batch_pipeline_tests.config.test_stream_file_mistakes import (
-    BESIDE,
+    META_TABLE,
     MINIMAL,
     QUEUE,
     stream_file,
@@ -84,7 +84,7 @@ attributes:
 """
 
 
-def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) -> None:
+def test_stream_file_with_required_keys_only_gets_the_defaults(tmp_path: Path) -> None:
     assert read_stream_file(stream_file(tmp_path)) == Stream(
         name="orders",
         source=Source(
@@ -107,7 +107,7 @@ def test_stream_file_with_required_keys_only_takes_the_defaults(tmp_path: Path) 
     )
 
 
-def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
+def test_stream_file_with_every_key(tmp_path: Path) -> None:
     file = stream_file(tmp_path, FULL)
     file.with_name("columns.json").write_text('{"properties": {"a": {"type": "integer"}}}')
     assert read_stream_file(file) == Stream(
@@ -164,10 +164,9 @@ def test_stream_file_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
         ("{format: parquet}", Compression.SNAPPY),
     ],
 )
-def test_stream_file_without_compression_takes_the_usual_one(
+def test_default_compression_depends_on_the_format(
     tmp_path: Path, encoding: str, compression: Compression
 ) -> None:
-    """Each format has its own usual compression."""
     path = stream_file(tmp_path, with_lines(f"encoding: {encoding}"))
     assert read_stream_file(path).encoding.compression is compression
 
@@ -188,20 +187,19 @@ def test_stream_file_without_compression_takes_the_usual_one(
         ("s3://my.bucket-1/a b//é%20c", "s3://my.bucket-1/a b//é%20c"),
     ],
 )
-def test_stream_file_location_becomes_an_absolute_uri(
+def test_location_becomes_an_absolute_uri(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, uri: str
 ) -> None:
-    """A folder has one percent-encoded URI; keys of a bucket are not escaped."""
+    """Paths are percent-encoded; keys of a bucket are not."""
     monkeypatch.setenv("HOME", "/users/zoe")
     text = MINIMAL.replace("./landing", f'"{written}"')
     expected = uri.format(folder=tmp_path, parent=tmp_path.parent)
     assert read_stream_file(stream_file(tmp_path, text)).source.place == expected
 
 
-def test_stream_file_named_by_relative_path_gives_absolute_uris(
+def test_stream_file_at_relative_path_has_absolute_uris(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current folder never becomes part of what is kept."""
     stream_file(tmp_path)
     monkeypatch.chdir(tmp_path)
     stream = read_stream_file(Path("orders/defs.yaml"))
@@ -220,35 +218,34 @@ def test_stream_file_with_anchors_is_read(tmp_path: Path) -> None:
 
 
 def test_stream_file_with_several_merge_keys_is_read(tmp_path: Path) -> None:
-    both = "  batch: {<<: {max_count: 5}, <<: {max_weight: 1MiB}}\n"
-    text = MINIMAL + both
+    text = with_lines("batch: {<<: {max_count: 5}, <<: {max_weight: 1MiB}}")
     limits = read_stream_file(stream_file(tmp_path, text)).limits
     assert (limits.max_count, limits.max_weight) == (5, 2**20)
 
 
-def test_stream_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_missing_stream_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StreamFileError, match=r"cannot be read \(No such file or directory\)"):
         read_stream_file(tmp_path / "defs.yaml")
 
 
-def test_find_stream_files_lists_one_level_by_name(tmp_path: Path) -> None:
+def test_find_stream_files_lists_one_level_sorted_by_name(tmp_path: Path) -> None:
     stream_file(tmp_path, name="b")
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, name=".git")
     stream_file(tmp_path, name="a/deeper")
     (tmp_path / "defs.yaml").write_text(MINIMAL)
-    found = [path.relative_to(tmp_path).as_posix() for path in find_stream_files(tmp_path)]
-    assert found == ["a/defs.yaml", "b/defs.yaml"]
+    paths = [path.relative_to(tmp_path).as_posix() for path in find_stream_files(tmp_path)]
+    assert paths == ["a/defs.yaml", "b/defs.yaml"]
 
 
 @pytest.mark.parametrize("folder", ["", "missing"])
-def test_load_streams_without_stream_file_is_refused(tmp_path: Path, folder: str) -> None:
+def test_load_streams_without_stream_file_is_rejected(tmp_path: Path, folder: str) -> None:
     with pytest.raises(ConfigurationError, match="There is no stream file"):
         load_streams(tmp_path / folder)
     assert load_valid_streams(tmp_path / folder) == ({}, [])
 
 
-def test_load_streams_gives_streams_by_their_own_name(tmp_path: Path) -> None:
+def test_load_streams_returns_streams_by_name(tmp_path: Path) -> None:
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="b")
     assert {name: stream.name for name, stream in load_streams(tmp_path).items()} == {
@@ -257,7 +254,7 @@ def test_load_streams_gives_streams_by_their_own_name(tmp_path: Path) -> None:
     }
 
 
-def test_load_streams_tolerantly_with_a_broken_file_loads_the_others(tmp_path: Path) -> None:
+def test_load_valid_streams_skips_a_broken_file(tmp_path: Path) -> None:
     stream_file(tmp_path, "type: [", name="a")
     stream_file(tmp_path, name="b")
     streams, errors = load_valid_streams(tmp_path)
@@ -267,7 +264,7 @@ def test_load_streams_tolerantly_with_a_broken_file_loads_the_others(tmp_path: P
         load_streams(tmp_path)
 
 
-def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -> None:
+def test_streams_with_a_duplicate_name_are_not_loaded(tmp_path: Path) -> None:
     stream_file(tmp_path, name="a")
     stream_file(tmp_path, name="b")
     stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="c")
@@ -280,13 +277,13 @@ def test_load_streams_with_one_name_in_two_files_loads_neither(tmp_path: Path) -
         load_streams(tmp_path)
 
 
-def test_stream_attributes_alone_give_a_stream_relative_to_a_base() -> None:
+def test_stream_attributes_without_a_file_are_relative_to_a_base() -> None:
     attributes = StreamAttributes.model_validate({"stream": "orders", "source": {"uri": "in"}})
     stream = attributes.to_stream(Path("/base"))
     assert (stream.source.place, stream.storage.root) == ("file:///base/in", "file:///base/batches")
 
 
-def test_stream_attributes_describe_every_key() -> None:
+def test_every_key_has_a_description() -> None:
     schema = StreamAttributes.model_json_schema()
     models = schema["$defs"]
     keys = [
@@ -298,7 +295,7 @@ def test_stream_attributes_describe_every_key() -> None:
     assert [name for name, description in keys if not description.endswith(".")] == []
 
 
-def test_stream_file_with_lineage_true_takes_the_columns_of_singer(tmp_path: Path) -> None:
+def test_lineage_true_selects_the_singer_columns(tmp_path: Path) -> None:
     lineage = read_stream_file(stream_file(tmp_path, with_lines("lineage: true"))).lineage
     assert len(lineage) == 7
     assert all(column.value.startswith("_sdc_") for column in lineage)
@@ -318,13 +315,13 @@ def test_stream_file_with_lineage_true_takes_the_columns_of_singer(tmp_path: Pat
             Arrivals(queue=QUEUE, relist=timedelta(minutes=15)),
         ),
     ],
-    ids=["usual", "ascending", "ascending-15m", "events"],
+    ids=["default", "ascending", "ascending-15m", "events"],
 )
-def test_bucket_is_listed_as_the_file_says(tmp_path: Path, source: str, arrivals: Arrivals) -> None:
+def test_bucket_listing_options(tmp_path: Path, source: str, arrivals: Arrivals) -> None:
     path = stream_file(tmp_path, with_source(f"uri: 's3://bucket/landing'{source}"))
-    found = read_stream_file(path).source
-    assert isinstance(found, Source)
-    assert found.arrivals == arrivals
+    bucket = read_stream_file(path).source
+    assert isinstance(bucket, Source)
+    assert bucket.arrivals == arrivals
     hour = timedelta(hours=1)
     assert arrivals.relist_every == (arrivals.relist or hour if source else None)
 
@@ -341,10 +338,12 @@ def test_bucket_is_listed_as_the_file_says(tmp_path: Path, source: str, arrivals
         ("s3://lake/in", "s3a://lake2/in/"),
     ],
 )
-def test_stream_may_write_beside_its_landing(tmp_path: Path, source: str, root: str) -> None:
+def test_storage_root_beside_the_landing_is_accepted(
+    tmp_path: Path, source: str, root: str
+) -> None:
     text = with_source(f"uri: '{source}'", f"storage: {{root: '{root}'}}")
-    stored = read_stream_file(stream_file(tmp_path, text)).storage.root
-    assert stored.endswith(root.lstrip(".").replace("s3a:", "s3:").rstrip("/"))
+    storage_root = read_stream_file(stream_file(tmp_path, text)).storage.root
+    assert storage_root.endswith(root.lstrip(".").replace("s3a:", "s3:").rstrip("/"))
 
 
 WITH_TABLE = """\
@@ -372,13 +371,13 @@ attributes:
 """
 
 
-def test_meta_table_by_its_name_alone_takes_the_defaults(tmp_path: Path) -> None:
-    assert read_stream_file(stream_file(tmp_path, with_source(BESIDE))).source == TableSource(
+def test_meta_table_with_required_keys_only_gets_the_defaults(tmp_path: Path) -> None:
+    assert read_stream_file(stream_file(tmp_path, with_source(META_TABLE))).source == TableSource(
         table="t", roots=("file:///",), uid="uid", item="item", weight="weight"
     )
 
 
-def test_meta_table_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
+def test_meta_table_with_every_key(tmp_path: Path) -> None:
     path = stream_file(tmp_path, WITH_TABLE)
     assert read_stream_file(path).user_table == TableSource(
         table="ops.files",
@@ -410,7 +409,7 @@ def test_meta_table_with_every_key_gives_all_of_them(tmp_path: Path) -> None:
         ("sqlite:///my files.db", "sqlite:///{folder}/my%20files.db"),
     ],
 )
-def test_connection_without_a_password_is_taken(
+def test_connection_without_a_password_is_accepted(
     tmp_path: Path, written: str, expected: str
 ) -> None:
     text = with_source(f"meta_table: {{table: t, roots: [/], conn: '{written}'}}")
@@ -419,7 +418,7 @@ def test_connection_without_a_password_is_taken(
     assert table.conn == expected.format(folder=tmp_path / "orders")
 
 
-def test_targets_are_kept_in_order(tmp_path: Path) -> None:
+def test_targets_keep_their_order(tmp_path: Path) -> None:
     text = with_lines(
         "key_properties: [id]",
         "targets:",

@@ -1,4 +1,4 @@
-"""Mistakes in stream files: the line and the words with which they are refused."""
+"""Error messages for mistakes in stream files, with their line numbers."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ attributes:
 """
 TARGETS = "targets: {dw: {postgres: {conn: $DW}}}"
 QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/landed"
-# Each list stands nine times in the next one, on the lines 2 to 7.
-LAUGHS = "".join(
+# "Billion laughs": each list appears nine times in the next one, on the lines 2 to 7.
+BILLION_LAUGHS = "".join(
     f"l{level}: &l{level} [{', '.join([f'*l{level - 1}' if level > 2 else '*a'] * 9)}]\n"
     for level in range(2, 8)
 )
 
 
 def stream_file(folder: Path, text: str = MINIMAL, name: str = "orders") -> Path:
-    """Write a stream file into a streams folder."""
+    """Write a stream file into a streams folder and return its path."""
     path = folder / name / "defs.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -31,17 +31,17 @@ def stream_file(folder: Path, text: str = MINIMAL, name: str = "orders") -> Path
 
 
 def with_lines(*lines: str) -> str:
-    """Return the minimal stream file with more lines; the first of them is line 5."""
+    """Return the minimal stream file with additional lines; the first of them is line 5."""
     return MINIMAL + "".join(f"  {line}\n" for line in lines)
 
 
 def with_source(source: str, *lines: str) -> str:
-    """Return a stream file with these keys of its source, on line 4."""
+    """Return a stream file with these source attributes on line 4."""
     return with_lines(*lines).replace("{uri: ./landing}", f"{{{source}}}")
 
 
-def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
-    """Read a stream file that must be refused; a secret must not be shown."""
+def read_error(tmp_path: Path, text: str) -> StreamFileError:
+    """Return the error of an invalid stream file, which must not show a secret."""
     with pytest.raises(StreamFileError) as caught:
         read_stream_file(stream_file(tmp_path, text))
     assert "hunter2" not in str(caught.value)
@@ -96,31 +96,31 @@ def refusal_of(tmp_path: Path, text: str) -> StreamFileError:
         ("targets: {-dw: {command: x}}", "expected 1 to 100 letters, digits"),
     ],
 )
-def test_attribute_with_a_mistake_is_refused_with_its_line(
+def test_invalid_attribute_is_rejected_with_its_line(
     tmp_path: Path, line: str, problem: str
 ) -> None:
-    refusal = refusal_of(tmp_path, with_lines("", line))
-    assert refusal.line == 6
-    assert problem in refusal.problem
-    assert str(refusal).startswith(f"{tmp_path}/orders/defs.yaml:6: ")
+    error = read_error(tmp_path, with_lines("", line))
+    assert error.line == 6
+    assert problem in error.problem
+    assert str(error).startswith(f"{tmp_path}/orders/defs.yaml:6: ")
 
 
-NO_LOCATION = "`source.uri` is not a usable location; expected "
-BESIDE = "meta_table: {table: t, roots: [/]}"
+NOT_A_LOCATION = "`source.uri` is not a usable location; expected "
+META_TABLE = "meta_table: {table: t, roots: [/]}"
 
 
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("uri: 's3://key:hunter2@bucket/x'", f"{NO_LOCATION}s3://bucket"),
-        ("uri: 's3://bucket/a/../hunter2'", f"{NO_LOCATION}s3://bucket"),
-        ("uri: 's3://b/hunter2'", f"{NO_LOCATION}s3://bucket"),
-        ("uri: 's3://bucket/hunter2#bytes=0-9'", f"{NO_LOCATION}s3://"),
+        ("uri: 's3://key:hunter2@bucket/x'", f"{NOT_A_LOCATION}s3://bucket"),
+        ("uri: 's3://bucket/a/../hunter2'", f"{NOT_A_LOCATION}s3://bucket"),
+        ("uri: 's3://b/hunter2'", f"{NOT_A_LOCATION}s3://bucket"),
+        ("uri: 's3://bucket/hunter2#bytes=0-9'", f"{NOT_A_LOCATION}s3://"),
         ("uri: 'gs://k:hunter2@bucket/x'", "`source.uri` has the scheme gs://, which this release"),
         ("uri: 'https://hunter2.s3.amazonaws.com/x'", "has the scheme https://, which this"),
-        ("uri: 'file://host:hunter2/x'", f"{NO_LOCATION}a file:///… URI"),
-        ("uri: 'file:x'", f"{NO_LOCATION}a file:///… URI"),
-        ("uri: '~no-such-user-hunter2/x'", NO_LOCATION),
+        ("uri: 'file://host:hunter2/x'", f"{NOT_A_LOCATION}a file:///… URI"),
+        ("uri: 'file:x'", f"{NOT_A_LOCATION}a file:///… URI"),
+        ("uri: '~no-such-user-hunter2/x'", NOT_A_LOCATION),
         ("uri: ''", "`source.uri` is ''; expected some text"),
         (
             "uri: x, options: {delimiter: ';;'}",
@@ -161,22 +161,25 @@ BESIDE = "meta_table: {table: t, roots: [/]}"
             "roots[1]` has the scheme https://, which",
         ),
         (
-            f"roots: [/data], {BESIDE}",
+            f"roots: [/data], {META_TABLE}",
             "`source.roots` cannot be combined with `source.meta_table`; u",
         ),
-        (f"uri: x, {BESIDE}", "`source.meta_table`; use one of them"),
-        (f"include: [a], {BESIDE}", "use `source.meta_table.where`"),
-        (f"max_item_size: 1MiB, {BESIDE}", "use rows whose locations name ranges of bytes"),
-        (f"listing: {{order: ascending}}, {BESIDE}", "`source.meta_table`; rows are read as they"),
+        (f"uri: x, {META_TABLE}", "`source.meta_table`; use one of them"),
+        (f"include: [a], {META_TABLE}", "use `source.meta_table.where`"),
+        (f"max_item_size: 1MiB, {META_TABLE}", "use rows whose locations name ranges of bytes"),
+        (
+            f"listing: {{order: ascending}}, {META_TABLE}",
+            "`source.meta_table`; rows are read as they",
+        ),
     ],
 )
-def test_source_with_a_mistake_is_refused_with_its_line(
+def test_invalid_source_is_rejected_with_its_line(
     tmp_path: Path, source: str, problem: str
 ) -> None:
-    """A location may hold credentials and is not repeated."""
-    refusal = refusal_of(tmp_path, with_source(source))
-    assert refusal.line == 4
-    assert problem in refusal.problem
+    """A location may contain credentials and is not shown."""
+    error = read_error(tmp_path, with_source(source))
+    assert error.line == 4
+    assert problem in error.problem
 
 
 @pytest.mark.parametrize(
@@ -205,27 +208,27 @@ def test_source_with_a_mistake_is_refused_with_its_line(
         ('conn: "$hunter2-x"', "is neither a variable nor a database URL"),
     ],
 )
-def test_meta_table_with_a_mistake_is_refused_with_its_line(
+def test_invalid_meta_table_is_rejected_with_its_line(
     tmp_path: Path, line: str, problem: str
 ) -> None:
     table = f"\n    meta_table:\n      table: ops.files\n      roots: [/data]\n      {line}"
-    refusal = refusal_of(tmp_path, MINIMAL.replace(" {uri: ./landing}", table))
-    assert refusal.line == 8
-    assert problem in refusal.problem
+    error = read_error(tmp_path, MINIMAL.replace(" {uri: ./landing}", table))
+    assert error.line == 8
+    assert problem in error.problem
 
 
-def test_filter_with_a_mistake_names_the_line_of_the_condition(tmp_path: Path) -> None:
+def test_invalid_filter_is_rejected_with_the_line_of_the_condition(tmp_path: Path) -> None:
     lines = ["where:", "  - {column: a, operator: is null}", "  - {column: b, operator: in}"]
     table = "\n    meta_table:\n      table: t\n      roots: [/]\n      " + "\n      ".join(lines)
-    refusal = refusal_of(tmp_path, MINIMAL.replace(" {uri: ./landing}", table))
-    assert refusal.line == 10
-    assert refusal.problem.startswith("`source.meta_table.where[2].value` is None; expected a list")
+    error = read_error(tmp_path, MINIMAL.replace(" {uri: ./landing}", table))
+    assert error.line == 10
+    assert error.problem.startswith("`source.meta_table.where[2].value` is None; expected a list")
 
 
-def test_min_weight_needs_the_column_of_insert_times(tmp_path: Path) -> None:
-    refusal = refusal_of(tmp_path, with_source(BESIDE, "batch: {min_weight: 1}"))
-    assert refusal.line == 5
-    assert refusal.problem.startswith("`batch.min_weight` is 1; expected 0 without `source.meta_")
+def test_min_weight_requires_the_imported_column(tmp_path: Path) -> None:
+    error = read_error(tmp_path, with_source(META_TABLE, "batch: {min_weight: 1}"))
+    assert error.line == 5
+    assert error.problem.startswith("`batch.min_weight` is 1; expected 0 without `source.meta_")
 
 
 @pytest.mark.parametrize(
@@ -266,12 +269,12 @@ def test_min_weight_needs_the_column_of_insert_times(tmp_path: Path) -> None:
         ("command: x, timeout: 0", "`targets.dw` has a `timeout` of 0 s"),
     ],
 )
-def test_target_with_a_mistake_is_refused_with_its_line(
+def test_invalid_target_is_rejected_with_its_line(
     tmp_path: Path, target: str, problem: str
 ) -> None:
-    refusal = refusal_of(tmp_path, with_lines("targets:", f"  dw: {{{target}}}"))
-    assert refusal.line == 6
-    assert problem in refusal.problem
+    error = read_error(tmp_path, with_lines("targets:", f"  dw: {{{target}}}"))
+    assert error.line == 6
+    assert problem in error.problem
 
 
 @pytest.mark.parametrize(
@@ -285,25 +288,25 @@ def test_target_with_a_mistake_is_refused_with_its_line(
         ("s3://lake", "s3://lake/out"),
     ],
 )
-def test_stream_that_would_land_its_own_files_is_refused(
+def test_storage_root_inside_the_landing_is_rejected(
     tmp_path: Path, source: str, root: str
 ) -> None:
     text = with_source(f"uri: '{source}'", f"storage: {{root: '{root}'}}")
-    refusal = refusal_of(tmp_path, text)
-    assert refusal.line == 5
-    assert refusal.problem.startswith("storage.root is ")
-    assert "expected a place outside of `source.uri` (" in refusal.problem
+    error = read_error(tmp_path, text)
+    assert error.line == 5
+    assert error.problem.startswith("storage.root is ")
+    assert "expected a place outside of `source.uri` (" in error.problem
 
 
 @pytest.mark.parametrize("name", ["a b", ".hidden", "-x", "é", "a" * 101, "a/b", ""])
-def test_stream_with_an_unsafe_name_is_refused(tmp_path: Path, name: str) -> None:
-    refusal = refusal_of(tmp_path, MINIMAL.replace("orders", f'"{name}"'))
-    assert (refusal.line, refusal.problem[:12]) == (3, "`stream` is ")
+def test_unsafe_stream_name_is_rejected(tmp_path: Path, name: str) -> None:
+    error = read_error(tmp_path, MINIMAL.replace("orders", f'"{name}"'))
+    assert (error.line, error.problem[:12]) == (3, "`stream` is ")
 
 
-def test_stream_file_with_several_mistakes_lists_them_all_in_order(tmp_path: Path) -> None:
+def test_several_mistakes_are_listed_in_order(tmp_path: Path) -> None:
     text = "type: x.Y\nattributes:\n  streem: orders\n  batch:\n    max_count: 0\n"
-    assert str(refusal_of(tmp_path, text)) == (
+    assert str(read_error(tmp_path, text)) == (
         f"{tmp_path}/orders/defs.yaml:1: `type` is 'x.Y'; expected 'batch_pipeline.BatchStream';\n"
         "  line 2: `stream` is missing;\n"
         "  line 2: `source` is missing;\n"
@@ -311,13 +314,13 @@ def test_stream_file_with_several_mistakes_lists_them_all_in_order(tmp_path: Pat
         "  line 5: `batch.max_count` is 0; expected at least 1. "
         "The stream was not loaded. Correct the file and run again."
     )
-    assert "did you mean `batch`? The" in str(refusal_of(tmp_path, with_lines("bathc: {}")))
+    assert "did you mean `batch`? The" in str(read_error(tmp_path, with_lines("bathc: {}")))
 
 
-def test_stream_file_with_very_many_mistakes_lists_the_first_ten(tmp_path: Path) -> None:
-    refusal = refusal_of(tmp_path, with_lines(*(f"unknown_key_{n}: 1" for n in range(14))))
-    assert refusal.problem.count("unknown key") == 10
-    assert refusal.problem.endswith(";\n  and 4 more")
+def test_more_than_ten_mistakes_are_truncated(tmp_path: Path) -> None:
+    error = read_error(tmp_path, with_lines(*(f"unknown_key_{n}: 1" for n in range(14))))
+    assert error.problem.count("unknown key") == 10
+    assert error.problem.endswith(";\n  and 4 more")
 
 
 @pytest.mark.parametrize(
@@ -338,21 +341,21 @@ def test_stream_file_with_very_many_mistakes_lists_the_first_ten(tmp_path: Path)
         ("[a]: 1\n", 1, "unhashable key"),
         ("type: &a [*a]\n", 1, "a value contains itself through an alias"),
         ("a: 1\nb: &b\n  <<: *b\n", 2, "a value contains itself through an alias"),
-        ("a: &a [x, x]\n" + LAUGHS, 6, "aliases make more than 100000"),
+        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases make more than 100000"),
         ("type: " + "[" * 2000 + "]" * 2000, None, "the values are nested too deeply"),
         ("type: !!int ''\n", None, "a value does not match its tag"),
         ("type: !!timestamp soon\n", None, "a value does not match its tag"),
     ],
 )
-def test_text_that_is_not_a_mapping_in_yaml_is_refused(
+def test_invalid_yaml_is_rejected(
     tmp_path: Path, text: str, line: int | None, problem: str
 ) -> None:
-    refusal = refusal_of(tmp_path, text)
-    assert refusal.line == line
-    assert problem in refusal.problem
+    error = read_error(tmp_path, text)
+    assert error.line == line
+    assert problem in error.problem
 
 
-def test_stream_file_in_another_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_invalid_utf8_is_rejected_with_its_line(tmp_path: Path) -> None:
     path = stream_file(tmp_path, MINIMAL)
     path.write_bytes(b"type: x\n# caf\xe9\n")
     with pytest.raises(StreamFileError, match=r"defs\.yaml:2: not UTF-8 text"):

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Parsing and formatting of sizes and durations."""
 
 from datetime import timedelta
 
@@ -31,8 +31,8 @@ from batch_pipeline.model.errors import InvalidValueError
         ("9223372036854775807", 2**63 - 1),
     ],
 )
-def test_parse_bytes_with_known_unit_gives_bytes(text: str | int, size: int) -> None:
-    """KB to TB count in thousands, KiB to TiB in 1024s, a fraction of a unit is rounded down."""
+def test_parse_bytes_with_known_unit(text: str | int, size: int) -> None:
+    """KB to TB are powers of 1000, KiB to PiB of 1024; a fraction is rounded down."""
     assert parse_bytes(text) == size
 
 
@@ -56,21 +56,19 @@ def test_parse_bytes_with_known_unit_gives_bytes(text: str | int, size: int) -> 
         "9bit",
     ],
 )
-def test_parse_bytes_of_other_text_is_refused(text: str | int) -> None:
-    """Nothing is guessed: no sign, exponent, comma, foreign digit, short unit or part of a byte."""
+def test_parse_bytes_rejects_invalid_text(text: str | int) -> None:
     with pytest.raises(InvalidValueError, match=r"expected a size such as 64MiB"):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "8388608TiB", "9" * 21])
-def test_parse_bytes_beyond_64_bits_is_refused(text: str) -> None:
-    """A size must fit the database's bigint."""
+def test_parse_bytes_rejects_sizes_beyond_64_bits(text: str) -> None:
+    """A size must fit a Postgres bigint."""
     with pytest.raises(InvalidValueError, match=r"below 8EiB"):
         parse_bytes(text)
 
 
-def test_parse_bytes_refusal_names_the_setting_and_the_value() -> None:
-    """The message says which setting, what it was, and what is expected."""
+def test_parse_bytes_error_names_the_setting_and_the_value() -> None:
     with pytest.raises(InvalidValueError) as caught:
         parse_bytes("64 elephants", name="batch.max_weight")
     assert str(caught.value).startswith("batch.max_weight is '64 elephants'; expected a size")
@@ -90,16 +88,12 @@ def test_parse_bytes_refusal_names_the_setting_and_the_value() -> None:
         ("0", timedelta(0)),
     ],
 )
-def test_parse_duration_with_known_unit_gives_duration(
-    text: str | float, duration: timedelta
-) -> None:
-    """Units are ms, s, m, h and d; a plain number is seconds."""
+def test_parse_duration_with_known_unit(text: str | float, duration: timedelta) -> None:
     assert parse_duration(text) == duration
 
 
 @pytest.mark.parametrize("text", ["", "m", "5M", "5min", "-5m", "1h30m", "5 m m", True, "36501d"])
-def test_parse_duration_of_other_text_is_refused(text: str) -> None:
-    """Nothing is guessed, and a century is the limit."""
+def test_parse_duration_rejects_invalid_text(text: str) -> None:
     with pytest.raises(InvalidValueError, match=r"expected a duration such as 5m"):
         parse_duration(text)
 
@@ -117,8 +111,8 @@ def test_parse_duration_of_other_text_is_refused(text: str) -> None:
         (-2048, "-2 KiB"),
     ],
 )
-def test_format_bytes_gives_largest_fitting_unit(size: int, text: str) -> None:
-    """A size has one decimal at most and never reads 1024 of a unit."""
+def test_format_bytes_uses_the_largest_unit(size: int, text: str) -> None:
+    """At most one decimal; a size never reads as 1024 of a unit."""
     assert format_bytes(size) == text
 
 
@@ -136,12 +130,10 @@ def test_format_bytes_gives_largest_fitting_unit(size: int, text: str) -> None:
         (timedelta(seconds=-3), "-3s"),
     ],
 )
-def test_format_duration_gives_two_largest_units(duration: timedelta, text: str) -> None:
-    """A duration reads in its two largest units, without zeros."""
+def test_format_duration_uses_the_two_largest_units(duration: timedelta, text: str) -> None:
     assert format_duration(duration) == text
 
 
 @given(st.integers(min_value=0, max_value=2**63 - 2**54))
-def test_format_bytes_read_back_differs_by_rounding_only(size: int) -> None:
-    """What is shown for a size can be given as a setting and means nearly the same."""
+def test_parse_bytes_inverts_format_bytes_up_to_rounding(size: int) -> None:
     assert parse_bytes(format_bytes(size)) == pytest.approx(size, rel=0.05)

@@ -1,1 +1,1 @@
-"""Rules that every BATCH producer should keep, run against ours; `python -m` runs them on any."""
+"""Conformance rules for BATCH producers, checked against ours; `python -m` checks any command."""

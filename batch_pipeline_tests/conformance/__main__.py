@@ -1,6 +1,6 @@
 """`python -m batch_pipeline_tests.conformance CMD…`: report the rules that a command breaks.
 
-The command gets `--state FILE` to be resumed from each STATE that it printed.
+The command is run again with `--state FILE` for each STATE that it printed.
 """
 
 import os

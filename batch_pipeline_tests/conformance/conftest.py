@@ -1,4 +1,4 @@
-"""Published batches for all tests of the folder."""
+"""Published batches that the tests of this folder share."""
 
 from collections.abc import Iterator
 
@@ -14,5 +14,5 @@ def home(
 ) -> Iterator[PublishedHome]:
     """A home with published batches, which tests only read."""
     folder = tmp_path_factory.mktemp("home")
-    with copied_database(server_url, template) as url, published_home(folder, url) as made:
-        yield made
+    with copied_database(server_url, template) as url, published_home(folder, url) as opened:
+        yield opened

@@ -1,4 +1,4 @@
-"""A command that prints Singer lines, run with or without a state."""
+"""A command that prints Singer messages, run with or without a state."""
 
 import json
 import subprocess
@@ -11,21 +11,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """A command line that takes `--state FILE` and prints Singer lines."""
+    """A command line that accepts `--state FILE` and prints Singer messages."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
 
     def lines(self, state: Mapping[str, Any] | None = None) -> list[bytes]:
-        """Run the command, which must succeed, and return its output as lines."""
+        """Run the command, which must succeed, and return its output lines."""
         with tempfile.TemporaryDirectory() as folder:
-            words = list(self.command)
+            command = list(self.command)
             if state is not None:
                 file = Path(folder) / "state.json"
                 file.write_text(json.dumps(state), encoding="utf-8")
-                words += ["--state", str(file)]
-            ended = subprocess.run(
-                words,
+                command += ["--state", str(file)]
+            completed = subprocess.run(
+                command,
                 cwd=folder,
                 env=dict(self.environment),
                 capture_output=True,
@@ -33,11 +33,11 @@ class Producer:
                 timeout=600,
                 check=False,
             )
-        assert ended.returncode == 0, ended.stderr.decode()
-        return ended.stdout.splitlines(keepends=True)
+        assert completed.returncode == 0, completed.stderr.decode()
+        return completed.stdout.splitlines(keepends=True)
 
 
 def parsed(lines: Sequence[bytes], kind: str | None = None) -> list[dict[str, Any]]:
-    """Parse lines as messages, of one kind if it is given."""
+    """Parse lines as messages; keep those of one kind, if given."""
     messages = [json.loads(line) for line in lines]
-    return [one for one in messages if kind in (None, one["type"])]
+    return [message for message in messages if kind in (None, message["type"])]

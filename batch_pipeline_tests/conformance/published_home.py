@@ -1,8 +1,8 @@
-"""A home with published batches of two streams, made by the real steps on a real Spark.
+"""A home with published batches of two streams, encoded by the real pipeline on a real Spark.
 
-`orders` is csv to jsonl with gzip: three batches, the second with a column more and published
-twice, and a backfill of the first two files. `parcels` is jsonl to parquet, with values
-of many types, below a folder with blanks and a percent sign in its name.
+`orders` is csv to jsonl with gzip: three batches, the second with an additional column and
+published twice, and a backfill of the first two files. `parcels` is jsonl to parquet, with values
+of many types, below a folder with spaces and a percent sign in its name.
 """
 
 import json
@@ -36,13 +36,13 @@ TAP = "from batch_pipeline.cli.tap import main; main()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedHome:
-    """Where the batches are, and how to read them."""
+    """A home with published batches and the commands that read them."""
 
     sandbox: Sandbox
     url: str
 
     def config(self, **more: Any) -> dict[str, Any]:
-        """Return a configuration of the tap, by default in RECORD mode."""
+        """Return a configuration of the tap; its default mode is RECORD."""
         return {
             "home": str(self.sandbox.home),
             "streams_folder": str(self.sandbox.streams),
@@ -51,14 +51,14 @@ class PublishedHome:
         }
 
     def tap(self, *options: str, **more: Any) -> Producer:
-        """Return the tap's command with a configuration and options of the command line."""
+        """Return the tap's command with a configuration and command-line options."""
         file = self.sandbox.folder / f"tap-{len(list(self.sandbox.folder.iterdir()))}.json"
         file.write_text(json.dumps(self.config(**more)), encoding="utf-8")
         command = [sys.executable, "-c", TAP, "--config", str(file), *options]
         return Producer(command=command, environment=self.sandbox.environment)
 
     def messages(self, stream: str) -> Producer:
-        """Return the command that writes the messages of a stream."""
+        """Return the command that prints the messages of a stream."""
         command = [sys.executable, "-m", "batch_pipeline", "messages", stream]
         return Producer(command=command, environment=self.sandbox.environment)
 

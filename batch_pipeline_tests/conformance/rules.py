@@ -1,7 +1,7 @@
-"""Rules for producers of BATCH messages: each line that breaks one is reported.
+"""Rules for producers of BATCH messages; each line that breaks a rule is reported.
 
-Nothing of the product is used here. Manifests may only name `file://` URIs, whose paths are taken
-as they stand, as the Singer SDK takes them.
+This module uses no product code. Manifests may only contain `file://` URIs, whose paths are not
+decoded, as in the Singer SDK.
 """
 
 import gzip
@@ -25,29 +25,29 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd", b"PA": "parquet", b"AR": "ar
 
 
 def broken_rules(lines: Sequence[bytes], json_schema: Any = None) -> list[str]:
-    """Return each broken rule with its line; with a JSON Schema every line has to fit it."""
+    """Return each broken rule with its line; with a JSON Schema, every line must conform to it."""
     return [f"line {number}: {problem}" for number, problem in _problems(lines, json_schema)]
 
 
 def broken_resume(producer: Producer) -> list[str]:
-    """Return each STATE after which another run does not send exactly the rest of the batches."""
-    whole, sent = parsed(producer.lines()), 0
-    batches = [message for message in whole if message["type"] == "BATCH"]
+    """Return each STATE after which a resumed run does not send exactly the remaining batches."""
+    messages, sent = parsed(producer.lines()), 0
+    batches = [message for message in messages if message["type"] == "BATCH"]
     problems: list[str] = []
-    for message in whole:
+    for message in messages:
         sent += message["type"] == "BATCH"
         if message["type"] == "STATE":
             rest = parsed(producer.lines(message["value"]), "BATCH")
             if rest != batches[sent:]:
-                problems.append(f"after batch {sent}: {len(rest)} of {len(batches) - sent} come")
+                expected = len(batches) - sent
+                problems.append(f"after batch {sent}: sent {len(rest)} batches, not {expected}")
     return problems
 
 
 def records_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read all records of a BATCH message by its label."""
-    label = message["encoding"]
+    """Read all records of a BATCH message with its declared encoding."""
     files = [_path_of(uri).read_bytes() for uri in message["manifest"]]
-    return [record for data in files for record in _records(data, **label)]
+    return [record for data in files for record in _records(data, **message["encoding"])]
 
 
 def _path_of(uri: str) -> Path:
@@ -63,10 +63,10 @@ def _problems(lines: Sequence[bytes], json_schema: Any) -> Iterator[tuple[int, s
             message = json.loads(line)
             kind = message["type"]
         except (ValueError, TypeError, KeyError) as error:
-            yield number, f"is no message ({error!r})"
+            yield number, f"is not a message ({error!r})"
             continue
         if not line.endswith(b"\n"):
-            yield number, "has no end"
+            yield number, "has no line ending"
         if validator is not None:
             yield from ((number, error.message) for error in validator.iter_errors(message))
         if kind == "SCHEMA":
@@ -88,14 +88,14 @@ def _problems(lines: Sequence[bytes], json_schema: Any) -> Iterator[tuple[int, s
 def _batch_problems(message: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
     encoding, manifest = message["encoding"], message["manifest"]
     if unknown := encoding.keys() - _ENCODING_KEYS:
-        yield f"encoding has the keys {sorted(unknown)}, which the SDK refuses"
-    format_, label = encoding["format"], encoding.get("compression") or "none"
+        yield f"encoding has the keys {sorted(unknown)}, which the SDK rejects"
+    format_, declared = encoding["format"], encoding.get("compression") or "none"
     count = size = 0
     for number, uri in enumerate(manifest):
         if not uri.startswith("file:///"):
             yield f"{uri} is not absolute"
         elif not _path_of(uri).is_file():
-            yield f"{uri} is not there, as a path that nothing is decoded in"
+            yield f"{uri} does not exist (its path is not decoded)"
         else:
             data = _path_of(uri).read_bytes()
             size += len(data)
@@ -103,30 +103,30 @@ def _batch_problems(message: Mapping[str, Any], schema: Mapping[str, Any]) -> It
                 "sha256" in message
                 and hashlib.sha256(data).hexdigest() != message["sha256"][number]
             ):
-                yield f"{uri} has another SHA-256"
-            found = _compression(data, format_)
-            if found not in (label, "unknown"):
-                yield f"{uri} is {found}, and its label {label}"
+                yield f"{uri} has a different SHA-256"
+            actual = _compression(data, format_)
+            if actual not in (declared, "unknown"):
+                yield f"{uri} is {actual}, declared as {declared}"
                 continue
-            records = _records(data, format_, label)
+            records = _records(data, format_, declared)
             count += len(records)
             yield from _record_problems(records, schema)
     for name, expected in (("record_count", count), ("bytes", size)):
         if message.get(name, expected) != expected:
-            yield f"{name} is {message[name]}, and the files have {expected}"
+            yield f"{name} is {message[name]}, but the files have {expected}"
 
 
 def _record_problems(records: list[dict[str, Any]], schema: Mapping[str, Any]) -> Iterator[str]:
     unknown = {key for record in records for key in record} - schema["schema"]["properties"].keys()
     if unknown:
-        yield f"records have {sorted(unknown)}, which the SCHEMA has not"
+        yield f"records have {sorted(unknown)}, which are not in the SCHEMA"
     for key in schema["key_properties"]:
         if any(record.get(key) is None for record in records):
-            yield f"records have no {key}, which is a key"
+            yield f"records lack the key property {key}"
 
 
 def _compression(data: bytes, file_format: str) -> str:
-    """Return how a file is compressed; `unknown` if its bytes do not show it."""
+    """Return the compression of a file; `unknown` if its bytes do not show it."""
     start = _MAGIC.get(data[:2], "none")
     if file_format == "jsonl":
         return start
@@ -139,7 +139,7 @@ def _compression(data: bytes, file_format: str) -> str:
     return "unknown" if start == file_format else f"not {file_format}"
 
 
-def _records(data: bytes, format: str, compression: str | None = None) -> list[dict[str, Any]]:  # noqa: A002 - the key of the label
+def _records(data: bytes, format: str, compression: str | None = None) -> list[dict[str, Any]]:  # noqa: A002 - the key of an encoding
     match format:
         case "parquet":
             table = pq.read_table(io.BytesIO(data))

@@ -1,4 +1,4 @@
-"""`tap-batch-pipeline` as people and other programs call it, and the SDK's own tests of taps."""
+"""The command `tap-batch-pipeline`, and the SDK's standard tests for taps."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ TestTap = get_tap_test_class(BatchPipelineTap, config={config!r})
 
 
 def run(producer: Producer, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with more options."""
+    """Run a command with additional options."""
     command = [*producer.command, *options]
     return subprocess.run(
         command, env=dict(producer.environment), capture_output=True, text=True, check=False
@@ -30,28 +30,28 @@ def test_tap_passes_the_standard_tests_of_the_sdk(home: PublishedHome) -> None:
     folder = home.sandbox.folder / "standard"
     folder.mkdir()
     (folder / "test_standard.py").write_text(STANDARD.format(config=home.config()))
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=found.xml"],
+    completed = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml"],
         cwd=folder,
         env=home.sandbox.environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout
-    [suite] = Xml.parse(folder / "found.xml").getroot()  # noqa: S314 - pytest wrote it just now
+    assert completed.returncode == 0, completed.stdout
+    [suite] = Xml.parse(folder / "report.xml").getroot()  # noqa: S314 - pytest wrote it just now
     counts = {name: int(suite.attrib[name]) for name in ("failures", "errors", "skipped")}
     assert counts == {"failures": 0, "errors": 0, "skipped": 0}
     assert int(suite.attrib["tests"]) >= 4 + 2 * 6
 
 
-def test_tap_in_record_mode_sends_what_the_files_of_batches_hold(home: PublishedHome) -> None:
+def test_tap_in_record_mode_sends_the_records_of_the_part_files(home: PublishedHome) -> None:
     batches = parsed(home.tap(mode="batch", streams=["orders"]).lines(), "BATCH")
-    held = [record for message in batches for record in records_of(message)]
+    stored = [record for message in batches for record in records_of(message)]
     lines = home.tap().lines()
-    sent = [one for one in parsed(lines, "RECORD") if one["stream"] == "orders"]
-    assert [one["record"] for one in sent] == held
-    assert len(held) == 13
+    sent = [message for message in parsed(lines, "RECORD") if message["stream"] == "orders"]
+    assert [message["record"] for message in sent] == stored
+    assert len(stored) == 13
     [heavy] = [line for line in lines if b"12345678901234567890123" in line]
     assert json.loads(heavy)["record"] == {
         "id": 1,
@@ -62,30 +62,31 @@ def test_tap_in_record_mode_sends_what_the_files_of_batches_hold(home: Published
     }
 
 
-def test_tap_in_record_mode_resumes_with_exactly_the_rest(home: PublishedHome) -> None:
+def test_tap_in_record_mode_resumes_with_exactly_the_remaining_records(home: PublishedHome) -> None:
     lines = home.tap().lines()
-    places = [place for place, line in enumerate(lines) if b'"type":"STATE"' in line]
-    state = json.loads(lines[places[1]])["value"]
+    second_state = [n for n, line in enumerate(lines) if b'"type":"STATE"' in line][1]
+    state = json.loads(lines[second_state])["value"]
     rest = home.tap().lines(state)
-    assert parsed(rest, "RECORD") == parsed(lines[places[1] :], "RECORD")
+    assert parsed(rest, "RECORD") == parsed(lines[second_state:], "RECORD")
     assert parsed(rest, "STATE")[-1] == parsed(lines, "STATE")[-1]
 
 
-def test_tap_leaves_a_deselected_column_out_of_parquet(home: PublishedHome) -> None:
+def test_tap_omits_a_deselected_column_of_parquet_files(home: PublishedHome) -> None:
     catalog = json.loads(run(home.tap(), "--discover").stdout)
-    for entry in catalog["streams"]:
-        for one in entry["metadata"]:
-            if one["breadcrumb"] in (["properties", "weight"], ["properties", "price"]):
-                one["metadata"]["selected"] = False
+    for stream in catalog["streams"]:
+        for entry in stream["metadata"]:
+            if entry["breadcrumb"] in (["properties", "weight"], ["properties", "price"]):
+                entry["metadata"]["selected"] = False
     file = home.sandbox.folder / "catalog.json"
     file.write_text(json.dumps(catalog))
     lines = home.tap("--catalog", str(file), mode="batch").lines()
     assert not [line for line in lines if b"weight" in line or b"price" in line]
-    sent = [one["record"] for one in parsed(lines, "RECORD") if one["stream"] == "parcels"]
+    records = parsed(lines, "RECORD")
+    sent = [message["record"] for message in records if message["stream"] == "parcels"]
     assert sent[1] == {"id": 2, "sent": None, "ratio": 2.0, "to": {"city": None, "zip": [8001]}}
 
 
-def test_tap_tells_what_it_is(home: PublishedHome) -> None:
+def test_tap_about_lists_settings_and_capabilities(home: PublishedHome) -> None:
     about = json.loads(run(home.tap(), "--about", "--format", "json").stdout)
     assert about["name"] == "tap-batch-pipeline"
     settings = about["settings"]["properties"]
@@ -98,41 +99,41 @@ def test_tap_tells_what_it_is(home: PublishedHome) -> None:
         "backfills",
         "batch_config",
     ]
-    assert all(one["description"] for one in settings.values())
+    assert all(setting["description"] for setting in settings.values())
     assert "batch" in about["capabilities"]
 
 
-def test_tap_discovers_the_streams_with_their_newest_columns(home: PublishedHome) -> None:
+def test_tap_discovers_streams_with_their_newest_columns(home: PublishedHome) -> None:
     catalog = json.loads(run(home.tap(), "--discover").stdout)
-    found = {one["stream"]: one for one in catalog["streams"]}
-    assert found["orders"]["key_properties"] == ["order_id"]
-    assert list(found["orders"]["schema"]["properties"]) == ["order_id", "price", "note"]
-    assert next(iter(found["parcels"]["schema"]["properties"])) == "id"
+    streams = {entry["stream"]: entry for entry in catalog["streams"]}
+    assert streams["orders"]["key_properties"] == ["order_id"]
+    assert list(streams["orders"]["schema"]["properties"]) == ["order_id", "price", "note"]
+    assert next(iter(streams["parcels"]["schema"]["properties"])) == "id"
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("record", "RECORD"), ("batch", "BATCH")])
 def test_tap_in_test_mode_sends_one_message_of_each_stream(
     home: PublishedHome, mode: str, kind: str
 ) -> None:
-    ended = run(home.tap(mode=mode), "--test")
-    assert ended.returncode == 0, ended.stderr
-    sent = parsed(ended.stdout.encode().splitlines(), kind)
-    assert [one["stream"] for one in sent] == ["orders", "parcels"]
+    completed = run(home.tap(mode=mode), "--test")
+    assert completed.returncode == 0, completed.stderr
+    sent = parsed(completed.stdout.encode().splitlines(), kind)
+    assert [message["stream"] for message in sent] == ["orders", "parcels"]
 
 
-def test_tap_tells_a_mistake_in_one_message(home: PublishedHome) -> None:
-    ended = run(home.tap(streams=["clicks"]))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.splitlines()[-1] == (
+def test_tap_reports_an_unknown_stream_without_a_traceback(home: PublishedHome) -> None:
+    completed = run(home.tap(streams=["clicks"]))
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr.splitlines()[-1] == (
         "Error: streams: there is no stream clicks (streams there: orders, parcels). Nothing was "
         "sent. Correct the name or the streams folder."
     )
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in completed.stderr
 
 
-def test_tap_never_prints_the_credentials_of_its_inventory(home: PublishedHome) -> None:
+def test_tap_never_prints_inventory_credentials(home: PublishedHome) -> None:
     conn = "postgresql://me:secret@127.0.0.1:1/none"
-    ended = run(home.tap(inventory_conn=conn))
-    assert ended.returncode == 75
-    assert "secret" not in ended.stderr + ended.stdout
-    assert "127.0.0.1" in ended.stderr
+    completed = run(home.tap(inventory_conn=conn))
+    assert completed.returncode == 75
+    assert "secret" not in completed.stderr + completed.stdout
+    assert "127.0.0.1" in completed.stderr

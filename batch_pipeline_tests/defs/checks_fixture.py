@@ -1,4 +1,4 @@
-"""Batches that are published with files on a disk, and what checks say of them."""
+"""Batches published with files on a disk, and the results of asset checks."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,70 +17,75 @@ from batch_pipeline_tests.factories import encode_result, item_report, record_sc
 from batch_pipeline_tests.seeds import claimed
 
 
-def publish_all(scene: DefsScene, **how: Any) -> list[Manifest]:
+def publish_all(scene: DefsScene, **options: Any) -> list[Manifest]:
     """Publish the four batches of three items, in order."""
     statuses = scene.database.batches.statuses("orders")
-    return [publish(scene, status.batch, **how) for status in statuses]
+    return [publish(scene, status.batch, **options) for status in statuses]
 
 
 def publish(
-    scene: DefsScene, one: Batch, *, quarantined: int = 0, schema_version: int = 1, unseen: int = 0
+    scene: DefsScene,
+    batch: Batch,
+    *,
+    quarantined: int = 0,
+    schema_version: int = 1,
+    unseen: int = 0,
 ) -> Manifest:
-    """Publish a batch of which each item has five records, in a part file of 100 bytes.
+    """Publish a batch with five records per item and a part file of 100 bytes.
 
-    The first item has as many more as are quarantined; the last ones may not have been seen.
+    Quarantined records belong to the first item; the last `unseen` items are left out.
     """
-    ids = range(one.id_range.first_id, one.id_range.last_id + 1 - unseen)
+    ids = range(batch.id_range.first_id, batch.id_range.last_id + 1 - unseen)
     items = [item_report(item_id) for item_id in ids]
     items[0] = item_report(ids[0], read=5 + quarantined, quarantined=quarantined)
-    with claimed(scene.database, one) as attempt:
-        part = _written(scene, f"{attempt.stem}-0.jsonl", records=5 * len(items))
+    with claimed(scene.database, batch) as attempt:
+        part = _write_part(scene, f"{attempt.stem}-0.jsonl", records=5 * len(items))
         result = encode_result(part_files=(part,), items=tuple(items))
-        what = Encoded(result=result, schema=record_schema(), schema_version=schema_version)
-        manifest = scene.database.attempts.publish(attempt, what, scene.stream)
+        encoded = Encoded(result=result, schema=record_schema(), schema_version=schema_version)
+        manifest = scene.database.attempts.publish(attempt, encoded, scene.stream)
     pointer = PartFileStorage(scene.stream.storage).point_to(manifest)
     scene.database.attempts.record_pointer(manifest, pointer)
     return manifest
 
 
 def path_of(manifest: Manifest) -> Path:
-    """Give the place of a manifest's only part file."""
+    """Return the path of a manifest's only part file."""
     [part] = manifest.part_files
     return Path(to_path(part.uri))
 
 
-def answers(
-    scene: DefsScene, job: str = "batch_pipeline_check_streams", **how: Any
+def run_checks(
+    scene: DefsScene, job: str = "batch_pipeline_check_streams", **options: Any
 ) -> dict[str, dg.AssetCheckEvaluation]:
-    """Run a Dagster job and give what its checks say, by `asset.check`; a red one fails the run."""
-    found = scene.definitions.resolve_job_def(job)
-    result = found.execute_in_process(instance=scene.instance, raise_on_error=False, **how)
-    return said_in(scene, result.run_id)
+    """Run a Dagster job and return its check results by `asset.check`."""
+    definition = scene.definitions.resolve_job_def(job)
+    result = definition.execute_in_process(instance=scene.instance, raise_on_error=False, **options)
+    return check_results(scene, result.run_id)
 
 
-def said_in(scene: DefsScene, run_id: str) -> dict[str, dg.AssetCheckEvaluation]:
-    """Give what the checks of a run say, by `asset.check`."""
-    said = {}
+def check_results(scene: DefsScene, run_id: str) -> dict[str, dg.AssetCheckEvaluation]:
+    """Return the check results of a run by `asset.check`."""
+    results = {}
     for entry in scene.instance.all_logs(
         run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ):
         assert entry.dagster_event is not None
-        one = entry.dagster_event.asset_check_evaluation_data
-        said[f"{one.asset_key.path[-1]}.{one.check_name}"] = one
-    return said
+        result = entry.dagster_event.asset_check_evaluation_data
+        results[f"{result.asset_key.path[-1]}.{result.check_name}"] = result
+    return results
 
 
-def numbers(one: dg.AssetCheckEvaluation, *names: str) -> list[Any]:
-    """Read numbers of a check's metadata."""
-    return [one.metadata[name].value for name in names]
+def numbers(result: dg.AssetCheckEvaluation, *names: str) -> list[Any]:
+    """Return numbers of a check result's metadata."""
+    return [result.metadata[name].value for name in names]
 
 
-def failed(evaluations: dict[str, dg.AssetCheckEvaluation]) -> Sequence[str]:
-    """Name the checks that failed."""
-    return sorted(name for name, one in evaluations.items() if not one.passed)
+def failed(results: dict[str, dg.AssetCheckEvaluation]) -> Sequence[str]:
+    """Return the names of the failed checks."""
+    return sorted(name for name, result in results.items() if not result.passed)
 
 
-def _written(scene: DefsScene, name: str, *, records: int) -> PartFile:
+def _write_part(scene: DefsScene, name: str, *, records: int) -> PartFile:
     path = Path(to_path(scene.stream.storage.root)) / name
     path.parent.mkdir(exist_ok=True)
     data = name.encode().ljust(100 - records, b".") + b"\n" * records

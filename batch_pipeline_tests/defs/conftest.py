@@ -1,4 +1,4 @@
-"""Fixtures of the tests of Dagster definitions."""
+"""Fixtures for tests of Dagster definitions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +9,12 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 
 _FOLDER = Path(__file__).parent
-# Dagster reads attributes of resources that pydantic deprecates, and warns of features we use.
+# Dagster reads deprecated pydantic attributes of resources, and warns about features that we use.
 _IGNORED = ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignore warnings of Dagster in the tests of this folder."""
+    """Ignore Dagster's warnings in the tests of this folder."""
     for item in items:
         if _FOLDER in item.path.parents:
             for name in _IGNORED:

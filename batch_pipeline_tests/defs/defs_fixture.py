@@ -1,4 +1,4 @@
-"""A stream in a real inventory beside a Dagster instance: where definitions are tested."""
+"""A stream in a real inventory and a Dagster instance, for tests of definitions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ from batch_pipeline_tests.seeds import ORDER_ID, plan, query, register
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefsScene:
-    """The stream `orders` with twelve items in four batches of three, two partitions a run."""
+    """The stream `orders` with twelve items in four batches, two partitions per run."""
 
     database: Database
     pipeline: Pipeline
@@ -35,7 +35,7 @@ class DefsScene:
 
     @property
     def batches(self) -> PartitionedAsset:
-        """The asset of the stream's own batches."""
+        """The asset of the stream's batches."""
         return batches_of(self.stream)
 
     @property
@@ -43,14 +43,16 @@ class DefsScene:
         """The asset of the stream's backfills."""
         return backfills_of(self.stream)
 
-    def plan(self, name: str = "2023", *, ids: tuple[int, int] = (1, 12), most: int = 3) -> None:
-        """Plan a backfill of items from one to another, at most so many in a batch."""
+    def plan(
+        self, name: str = "2023", *, ids: tuple[int, int] = (1, 12), max_count: int = 3
+    ) -> None:
+        """Plan a backfill of a range of items."""
         selection = Selection(ids=IdRange(first_id=ids[0], last_id=ids[1]))
-        request = Backfill.of_stream("orders", name, selection, limits(max_count=most))
+        request = Backfill.of_stream("orders", name, selection, limits(max_count=max_count))
         self.database.backfills.plan(request, self.database.meta_table("orders"))
 
     def tick(self, name: str, cursor: str | None = None) -> dg.SensorResult:
-        """Evaluate a sensor and add the partitions that it asks for."""
+        """Evaluate a sensor and add the partitions that it requests."""
         sensor = self.definitions.resolve_sensor_def(name)
         resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(
@@ -63,7 +65,7 @@ class DefsScene:
         return result
 
     def tick_run_ends(self) -> str:
-        """Evaluate the sensor of run ends, and return its message."""
+        """Evaluate the sensor `batch_pipeline_run_ends` and return its message."""
         sensor = self.definitions.resolve_sensor_def("batch_pipeline_run_ends")
         resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
@@ -71,28 +73,27 @@ class DefsScene:
         assert isinstance(result, dg.SkipReason), result
         return str(result.skip_message)
 
-    def started(self, request: dg.RunRequest) -> dg.DagsterRun:
-        """Give a run that is under way and was asked for so."""
+    def start_run(self, request: dg.RunRequest) -> dg.DagsterRun:
+        """Create a started run for a request, without executing it."""
         assert request.job_name is not None
         job = self.definitions.resolve_job_def(request.job_name)
         tags = dict(request.tags)
         status = dg.DagsterRunStatus.STARTED
         return self.instance.create_run_for_job(job_def=job, tags=tags, status=status)
 
-    def run(self, run: dg.DagsterRun) -> dg.DagsterRun:
-        """Read a run again."""
-        found = self.instance.get_run_by_id(run.run_id)
-        assert found is not None
-        return found
+    def reload_run(self, run: dg.DagsterRun) -> dg.DagsterRun:
+        """Read a run from the instance again."""
+        reloaded = self.instance.get_run_by_id(run.run_id)
+        assert reloaded is not None
+        return reloaded
 
-    def cancelled(self, run: dg.DagsterRun) -> dg.DagsterRun:
-        """Let a person have cancelled a run."""
+    def cancel_run(self, run: dg.DagsterRun) -> None:
+        """Report a run as cancelled by a user."""
         self.instance.report_run_canceling(run)
         self.instance.report_run_canceled(run)
-        return self.run(run)
 
     def states(self, job: str = "orders.2023") -> list[str]:
-        """Read the states of a job's batches in id order, without those that were split."""
+        """Return the states of a job's batches in id order, without split batches."""
         rows = query(
             self.database,
             "SELECT s.state FROM batch_pipeline.batch_state s "
@@ -142,7 +143,7 @@ def open_defs_scene(
 
 
 def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None = None) -> None:
-    """Write a stream file; nothing lands there."""
+    """Write a stream file and create an empty landing."""
     landing = folder / "landing" / name
     landing.mkdir(parents=True)
     attributes: dict[str, Any] = {
@@ -161,9 +162,7 @@ def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None =
 
 
 def ranges(requests: Sequence[dg.RunRequest] | None) -> list[tuple[str, str]]:
-    """Give the first and the last partition key of each run that was asked for."""
-    return [_range(request.tags) for request in requests or ()]
-
-
-def _range(tags: Mapping[str, str]) -> tuple[str, str]:
-    return tags[RANGE_START_TAG], tags[RANGE_END_TAG]
+    """Return the first and the last partition key of each requested run."""
+    return [
+        (request.tags[RANGE_START_TAG], request.tags[RANGE_END_TAG]) for request in requests or ()
+    ]

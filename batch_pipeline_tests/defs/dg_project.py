@@ -1,4 +1,4 @@
-"""A Dagster project as `dg` makes it, in a folder of a test."""
+"""A Dagster project with the layout that `dg` creates."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ class DgProject:
 
     @property
     def defs(self) -> Path:
-        """Folder of the components."""
+        """The folder of the components."""
         return self.root / "src" / self.module / "defs"
 
     def write(self, name: str, text: str) -> Path:
@@ -60,21 +60,21 @@ class DgProject:
         monkeypatch.syspath_prepend(self.root / "src")
         return dg.load_from_defs_folder(path_within_project=self.root)
 
-    def dg(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run the command `dg` in the project."""
+    def dg(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `dg` in the project."""
         environment = os.environ | {
             "DAGSTER_HOME": str(self.root / "home"),
             "PYTHONPATH": os.pathsep.join([str(self.root / "src"), *sys.path]),
             "VIRTUAL_ENV": sys.prefix,
         }
-        command = [str(Path(sys.executable).with_name("dg")), *words]
+        command = [str(Path(sys.executable).with_name("dg")), *arguments]
         return subprocess.run(
             command, cwd=self.root, env=environment, capture_output=True, text=True, check=False
         )
 
 
 def make_dg_project(root: Path, module: str) -> DgProject:
-    """Make an empty project; its module is imported, so each has a name of its own."""
+    """Create an empty project; its module name must be unique, because modules stay imported."""
     package = root / "src" / module
     (package / "defs").mkdir(parents=True)
     (root / "home").mkdir()

@@ -1,7 +1,7 @@
-"""A Dagster job of a stream's batches and of an asset that a user builds on them.
+"""A Dagster job with a stream's batches and a user's downstream asset.
 
-As a program it is a run that dies: it encodes partitions with tiny files, and its process ends when
-all of them are published and before the step has an output.
+Run as a program, it executes a run whose process exits after all partitions are published and
+before the step has an output.
 """
 
 import os
@@ -21,7 +21,7 @@ from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG, partitions
 from batch_pipeline.defs.partition_events import Materializations
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.model.location import to_path
-from batch_pipeline_tests.pipeline.attempt_fixture import TinyEncoder
+from batch_pipeline_tests.pipeline.attempt_fixture import ScriptedEncoder
 
 BATCHES, BY_CITY = dg.AssetKey(["orders", "batches"]), dg.AssetKey("by_city")
 KILLED = 9
@@ -30,7 +30,7 @@ KILLED = 9
 def with_downstream(
     definitions: dg.Definitions, set_name: str = "orders.batches"
 ) -> dg.Definitions:
-    """Add an asset downstream of the batches, and the job `both` of the two and their checks."""
+    """Add a downstream asset of the batches, and the job `both` with both assets and the checks."""
 
     @dg.asset(
         key=BY_CITY,
@@ -39,7 +39,7 @@ def with_downstream(
         backfill_policy=dg.BackfillPolicy.multi_run(2),
     )
     def by_city() -> None:
-        """Stand for what a user makes of batches."""
+        """Do nothing, in place of a user's asset."""
 
     both = dg.AssetSelection.assets(BATCHES, BY_CITY)
     job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
@@ -48,12 +48,12 @@ def with_downstream(
 
 
 def job_of_both(definitions: dg.Definitions) -> dg.JobDefinition:
-    """Build the job of the batches and the asset downstream."""
+    """Return the job of the batches and the downstream asset."""
     return with_downstream(definitions).resolve_job_def("both")
 
 
 def tags_of(keys: Sequence[str]) -> dict[str, str]:
-    """Return the tags of a run of partitions, as Dagster sets them."""
+    """Return the tags that Dagster sets on a run of these partitions."""
     if len(keys) == 1:
         return {"dagster/partition": keys[0]}
     return {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
@@ -64,27 +64,27 @@ def execute(
     instance: dg.DagsterInstance,
     tags: Mapping[str, str],
     *,
-    after: dg.DagsterRun | None = None,
+    retry_of: dg.DagsterRun | None = None,
 ) -> dg.DagsterRun:
-    """Execute a job as a run; `after` is a run whose process died and that this one repeats."""
-    died = None if after is None else after.run_id
+    """Execute a job as a run, optionally as the retry of another run."""
+    parent = None if retry_of is None else retry_of.run_id
     run = instance.create_run_for_job(
-        job_def=job, parent_run_id=died, root_run_id=died, tags=dict(tags)
+        job_def=job, parent_run_id=parent, root_run_id=parent, tags=dict(tags)
     )
     execute_run(InMemoryJob(job), run, instance, raise_on_error=False)
-    ended = instance.get_run_by_id(run.run_id)
-    assert ended is not None
-    return ended
+    completed = instance.get_run_by_id(run.run_id)
+    assert completed is not None
+    return completed
 
 
-def _dying_definitions(pipeline: Pipeline) -> dg.Definitions:
+def _crashing_definitions(pipeline: Pipeline) -> dg.Definitions:
     stream = pipeline.stream("orders")
 
     def no_session() -> Any:
         raise AssertionError
 
-    encoder = TinyEncoder(Path(to_path(stream.storage.root)))
-    workshop = replace(pipeline.encode_context(stream, no_session), encoder=encoder)
+    encoder = ScriptedEncoder(Path(to_path(stream.storage.root)))
+    encode_context = replace(pipeline.encode_context(stream, no_session), encoder=encoder)
 
     @dg.asset(
         key=BATCHES,
@@ -93,7 +93,7 @@ def _dying_definitions(pipeline: Pipeline) -> dg.Definitions:
     )
     def encoded(context: dg.AssetExecutionContext) -> None:
         with Materializations(context) as published:
-            encode_partitions(published, workshop, pipeline.database, batches_of(stream))
+            encode_partitions(published, encode_context, pipeline.database, batches_of(stream))
             os._exit(KILLED)
 
     return dg.Definitions(assets=[encoded])
@@ -101,6 +101,6 @@ def _dying_definitions(pipeline: Pipeline) -> dg.Definitions:
 
 if __name__ == "__main__":
     folder, *pairs = sys.argv[1:]
-    job = job_of_both(_dying_definitions(Pipeline.from_environment()))
+    job = job_of_both(_crashing_definitions(Pipeline.from_environment()))
     tags = dict(pair.split("=", 1) for pair in pairs)
     execute(job, dg.DagsterInstance.local_temp(folder), tags)

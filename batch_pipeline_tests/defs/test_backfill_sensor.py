@@ -1,4 +1,4 @@
-"""The sensor of backfills: partitions, bounded launches, pause, cancel, and what it tells."""
+"""The backfill sensor: partitions, bounded launches, pausing, cancelling, and events."""
 
 from dataclasses import replace
 
@@ -20,8 +20,8 @@ KEYS = [
 ]
 
 
-def test_backfill_that_was_planned_by_command_is_added_and_launched(scene: DefsScene) -> None:
-    """Expect its batches as partitions in id order, two a run, behind new files."""
+def test_planned_backfill_is_added_and_launched(scene: DefsScene) -> None:
+    """Its runs have a lower priority than those for new files."""
     scene.plan()
     result = scene.tick(SENSOR)
     assert scene.instance.get_dynamic_partitions("orders.backfill") == KEYS
@@ -32,55 +32,51 @@ def test_backfill_that_was_planned_by_command_is_added_and_launched(scene: DefsS
     assert first.tags[LAUNCH_TAG] == "new"
 
 
-def test_lost_tick_asks_for_the_same_runs(scene: DefsScene) -> None:
-    """Expect the same run keys from the same cursor, and others from the next."""
+def test_tick_with_the_same_cursor_requests_the_same_run_keys(scene: DefsScene) -> None:
     scene.plan()
-    first, again = scene.tick(SENSOR), scene.tick(SENSOR)
+    first, repeated = scene.tick(SENSOR), scene.tick(SENSOR)
     keys = [request.run_key for request in first.run_requests or []]
-    assert keys == [request.run_key for request in again.run_requests or []]
+    assert keys == [request.run_key for request in repeated.run_requests or []]
     following = scene.tick(SENSOR, first.cursor)
     assert {*keys}.isdisjoint({request.run_key for request in following.run_requests or []})
 
 
-def test_batches_of_a_run_that_is_under_way_are_not_launched_again(scene: DefsScene) -> None:
-    """Expect the other run only, whoever launched the first and however."""
+def test_batches_of_a_started_run_are_not_launched_again(scene: DefsScene) -> None:
+    """Also if a user started the run."""
     scene.plan()
     first = scene.tick(SENSOR)
-    scene.started((first.run_requests or [])[0])
+    scene.start_run((first.run_requests or [])[0])
     assert ranges(scene.tick(SENSOR, first.cursor).run_requests) == [(KEYS[2], KEYS[3])]
     by_hand = dg.RunRequest(job_name=scene.backfills.job, tags={"dagster/partition": KEYS[2]})
-    scene.started(by_hand)
+    scene.start_run(by_hand)
     assert ranges(scene.tick(SENSOR, first.cursor).run_requests) == [(KEYS[3], KEYS[3])]
 
 
-def _since(cursor: str | None, seconds: float) -> str:
-    """Let launches that a cursor remembers be older than they are."""
-    memory = LaunchCursor.of_cursor(cursor)
-    return replace(
-        memory, launched_at={key: at - seconds for key, at in memory.launched_at.items()}
-    ).cursor()
+def _aged(text: str | None, seconds: float) -> str:
+    """Return a cursor whose launches are older."""
+    cursor = LaunchCursor.of_cursor(text)
+    launched_at = {key: at - seconds for key, at in cursor.launched_at.items()}
+    return replace(cursor, launched_at=launched_at).cursor()
 
 
-def test_batch_that_is_launched_in_vain_comes_again_after_longer_pauses(scene: DefsScene) -> None:
-    """Expect three launches of what never comes to an attempt, a fourth a minute later, a fifth
-    after two more, and nobody to be needed for that."""
+def test_batch_without_an_attempt_is_launched_again_with_growing_pauses(scene: DefsScene) -> None:
+    """The first three launches are immediate, the next ones after one and two minutes."""
     scene.plan(ids=(1, 3))
     cursor, counts = None, []
     for seconds in (0, 0, 0, 0, 50, 61, 61, 121):
-        result = scene.tick(SENSOR, _since(cursor, seconds))
+        result = scene.tick(SENSOR, _aged(cursor, seconds))
         cursor = result.cursor
         counts.append(len(result.run_requests or []))
     assert counts == [1, 1, 1, 0, 0, 1, 0, 1]
     assert "that wait for another attempt: 1." in str(scene.tick(SENSOR, cursor).skip_reason)
 
 
-def test_launches_are_counted_while_their_run_goes_on(scene: DefsScene) -> None:
-    """Expect ticks beside a run that fails in the end to forget none of the launches."""
+def test_launches_are_counted_across_ticks_of_a_started_run(scene: DefsScene) -> None:
     scene.plan(ids=(1, 3))
     cursor: str | None = None
     for _ in range(3):
         result = scene.tick(SENSOR, cursor)
-        run = scene.started((result.run_requests or [])[0])
+        run = scene.start_run((result.run_requests or [])[0])
         for _ in range(2):
             result = scene.tick(SENSOR, result.cursor)
         scene.instance.report_run_failed(run)
@@ -88,8 +84,7 @@ def test_launches_are_counted_while_their_run_goes_on(scene: DefsScene) -> None:
     assert not scene.tick(SENSOR, cursor).run_requests
 
 
-def test_batch_that_fails_again_and_again_keeps_no_neighbour(scene: DefsScene) -> None:
-    """Expect an interrupted batch that was launched in vain to get a run of its own."""
+def test_repeatedly_interrupted_batch_gets_its_own_run(scene: DefsScene) -> None:
     scene.plan()
     cursor: str | None = None
     for _ in range(3):
@@ -97,23 +92,23 @@ def test_batch_that_fails_again_and_again_keeps_no_neighbour(scene: DefsScene) -
     first = scene.database.backfills.of_all("orders")[0].batch
     with claimed(scene.database, first) as attempt:
         scene.database.attempts.fail(attempt, "no", AttemptStatus.ABANDONED, counts=False)
-    requests = scene.tick(SENSOR, _since(cursor, 61)).run_requests
+    requests = scene.tick(SENSOR, _aged(cursor, 61)).run_requests
     assert ranges(requests) == [(KEYS[0], KEYS[0]), (KEYS[1], KEYS[2]), (KEYS[3], KEYS[3])]
 
 
-def test_launches_of_a_long_backfill_are_bounded(scene: DefsScene) -> None:
-    """Expect no more runs at once than are allowed, those under way included."""
-    scene.plan(most=1)
+def test_number_of_runs_is_bounded(scene: DefsScene) -> None:
+    """Runs that have started count."""
+    scene.plan(max_count=1)
     first = scene.tick(SENSOR)
     assert len(first.run_requests or []) == 3
     assert len(scene.instance.get_dynamic_partitions("orders.backfill")) == 12
     for request in (first.run_requests or [])[:2]:
-        scene.started(request)
+        scene.start_run(request)
     assert len(scene.tick(SENSOR, first.cursor).run_requests or []) == 1
 
 
 def test_paused_and_cancelled_backfills_are_not_launched(scene: DefsScene) -> None:
-    """Expect the paused one's partitions alone, the cancelled batch nowhere, then what is left."""
+    """The partitions of a paused backfill are added."""
     scene.plan()
     jobs = scene.database.jobs
     jobs.pause("orders.2023", "disk full")
@@ -122,14 +117,14 @@ def test_paused_and_cancelled_backfills_are_not_launched(scene: DefsScene) -> No
     assert scene.instance.get_dynamic_partitions("orders.backfill") == KEYS
     jobs.resume("orders.2023")
     jobs.cancel_batch("orders.2023", "00000004-00000006")
-    going = scene.tick(SENSOR, paused.cursor)
-    assert ranges(going.run_requests) == [(KEYS[0], KEYS[0]), (KEYS[2], KEYS[3])]
+    resumed = scene.tick(SENSOR, paused.cursor)
+    assert ranges(resumed.run_requests) == [(KEYS[0], KEYS[0]), (KEYS[2], KEYS[3])]
     jobs.cancel("orders.2023")
-    assert not scene.tick(SENSOR, going.cursor).run_requests
+    assert not scene.tick(SENSOR, resumed.cursor).run_requests
     check_invariants(scene.database)
 
 
-def test_backfills_of_a_paused_stream_are_launched_after_it_is_resumed(scene: DefsScene) -> None:
+def test_backfills_of_a_paused_stream_are_launched_once_it_is_resumed(scene: DefsScene) -> None:
     scene.plan()
     scene.database.jobs.pause("orders", "schema change")
     paused = scene.tick(SENSOR)
@@ -142,8 +137,8 @@ def test_backfills_of_a_paused_stream_are_launched_after_it_is_resumed(scene: De
     assert scene.database.backfills.paused("orders") == {}
 
 
-def test_runs_have_batches_of_one_backfill_only(scene: DefsScene) -> None:
-    """Expect no run over two backfills, nor over keys that another's were added between."""
+def test_run_has_batches_of_one_backfill_only(scene: DefsScene) -> None:
+    """A key range must not span partitions of another backfill."""
     scene.plan("a", ids=(1, 3))
     scene.plan("b", ids=(1, 3))
     scene.tick(SENSOR)
@@ -154,8 +149,7 @@ def test_runs_have_batches_of_one_backfill_only(scene: DefsScene) -> None:
     assert [request.tags[BACKFILL_TAG] for request in requests or []] == ["a", "b", "c"]
 
 
-def test_published_batch_that_dagster_has_not_heard_of_is_told(scene: DefsScene) -> None:
-    """Expect a materialization of its partition, which says which job it is of."""
+def test_unreported_batch_is_reported(scene: DefsScene) -> None:
     scene.plan()
     [first, *_] = scene.database.backfills.of_all("orders")
     publish(scene.database, first.batch)
@@ -167,8 +161,7 @@ def test_published_batch_that_dagster_has_not_heard_of_is_told(scene: DefsScene)
     assert scene.tick(SENSOR).asset_events == []
 
 
-def test_end_of_a_backfill_is_told_once(scene: DefsScene) -> None:
-    """Expect an observation when all is published or dead, and no second one."""
+def test_end_of_a_backfill_is_reported_once(scene: DefsScene) -> None:
     scene.plan(ids=(1, 6))
     cursor = scene.tick(SENSOR).cursor
     first, second = scene.database.backfills.of_all("orders")
@@ -176,24 +169,22 @@ def test_end_of_a_backfill_is_told_once(scene: DefsScene) -> None:
     assert not _observations(scene.tick(SENSOR, cursor))
     scene.database.jobs.cancel_batch("orders.2023", second.batch.id)
     result = scene.tick(SENSOR, cursor)
-    [told] = _observations(result)
-    assert told.metadata["finished"].value is True
-    assert told.metadata["batches_published"].value == 1
-    assert told.metadata["batches_cancelled"].value == 1
+    [observation] = _observations(result)
+    assert observation.metadata["finished"].value is True
+    assert observation.metadata["batches_published"].value == 1
+    assert observation.metadata["batches_cancelled"].value == 1
     assert not _observations(scene.tick(SENSOR, result.cursor))
 
 
-def test_cursor_of_an_earlier_release_is_forgotten(scene: DefsScene) -> None:
-    """Expect a cursor with other fields to be read as none."""
+def test_cursor_of_an_earlier_release_is_ignored(scene: DefsScene) -> None:
     scene.plan()
     assert len(scene.tick(SENSOR, f'{{"{KEYS[0]}": 3}}').run_requests or []) == 2
 
 
-def test_batch_that_is_being_tried_is_left_to_who_tries_it(scene: DefsScene) -> None:
-    """Expect no launch of a batch with a live attempt."""
+def test_batch_with_a_running_attempt_is_not_launched(scene: DefsScene) -> None:
     scene.plan(ids=(1, 3))
-    [one] = scene.database.backfills.of_all("orders")
-    with claimed(scene.database, one.batch):
+    [status] = scene.database.backfills.of_all("orders")
+    with claimed(scene.database, status.batch):
         assert not scene.tick(SENSOR).run_requests
 
 

@@ -7,7 +7,7 @@ from batch_pipeline import BatchReader, batches_of, partitions_of
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.docs.pages import blocks
-from batch_pipeline_tests.pipeline.test_published_batches import Published, ids
+from batch_pipeline_tests.pipeline.test_published_batches import PublishedStream, ids
 
 READ: list[tuple[tuple[str, ...], list[int]]] = []
 
@@ -22,9 +22,9 @@ def orders_by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> N
 
 
 @pytest.fixture
-def published(database: Database, tmp_path: Path) -> Published:
+def published(database: Database, tmp_path: Path) -> PublishedStream:
     READ.clear()
-    published = Published(database, tmp_path / "batches")
+    published = PublishedStream(database, tmp_path / "batches")
     for number, batch in enumerate(published.batches[:2]):
         published.encode(batch, number)
     return published
@@ -32,7 +32,7 @@ def published(database: Database, tmp_path: Path) -> Published:
 
 @pytest.fixture(params=["inventory", "storage"])
 def reader(
-    request: pytest.FixtureRequest, published: Published, database_url: str, tmp_path: Path
+    request: pytest.FixtureRequest, published: PublishedStream, database_url: str, tmp_path: Path
 ) -> BatchReader:
     if request.param == "inventory":
         return BatchReader(inventory_conn=database_url, home=str(tmp_path / "home"))
@@ -40,7 +40,7 @@ def reader(
 
 
 def materialize(
-    reader: BatchReader, published: Published, **tags: str
+    reader: BatchReader, published: PublishedStream, **tags: str
 ) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("orders.batches", published.keys)
@@ -53,16 +53,16 @@ def materialize(
         )
 
 
-def test_context_of_one_partition_loads_its_batch(
-    reader: BatchReader, published: Published
+def test_load_of_one_partition_returns_its_batch(
+    reader: BatchReader, published: PublishedStream
 ) -> None:
     key = published.keys[1]
     assert materialize(reader, published, partition_key=key).success
     assert [((key,), [1])] == READ
 
 
-def test_context_of_a_range_loads_all_its_batches(
-    reader: BatchReader, published: Published
+def test_load_of_a_partition_range_returns_all_batches(
+    reader: BatchReader, published: PublishedStream
 ) -> None:
     first, last = published.keys[:2]
     tags = {
@@ -74,7 +74,7 @@ def test_context_of_a_range_loads_all_its_batches(
 
 
 def test_unpublished_partition_fails_with_the_next_step(
-    published: Published, database_url: str, tmp_path: Path
+    published: PublishedStream, database_url: str, tmp_path: Path
 ) -> None:
     reader = BatchReader(inventory_conn=database_url, home=str(tmp_path / "home"))
     result = materialize(reader, published, partition_key=published.keys[2])
@@ -82,8 +82,8 @@ def test_unpublished_partition_fails_with_the_next_step(
     assert "is not published (its state is planned)" in str(failure.step_failure_data.error)
 
 
-def test_load_outside_of_an_asset_takes_stream_and_keys(
-    reader: BatchReader, published: Published
+def test_load_outside_of_an_asset_accepts_stream_and_keys(
+    reader: BatchReader, published: PublishedStream
 ) -> None:
     assert ids(reader.load("orders", published.keys[0]).to_arrow()) == [0]
     assert ids(reader.current("orders").to_arrow()) == [0, 1]
@@ -92,23 +92,23 @@ def test_load_outside_of_an_asset_takes_stream_and_keys(
     reader.close()
 
 
-def test_load_without_a_key_is_refused(reader: BatchReader) -> None:
+def test_load_without_a_key_is_rejected(reader: BatchReader) -> None:
     with pytest.raises(ConfigurationError, match="without a partition key"):
         reader.load("orders")
 
 
-def test_fields_win_over_the_environment(
-    published: Published, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_fields_take_precedence_over_the_environment(
+    published: PublishedStream, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://nobody@localhost:1/none")
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@localhost:1/none")
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
     reader = BatchReader(inventory_conn=database_url)
     assert len(reader.current("orders")) == 2
     reader.close()
 
 
-def test_environment_variable_is_a_dagster_one(
-    published: Published, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_fields_accept_dagster_environment_variables(
+    published: PublishedStream, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INVENTORY", database_url)
     reader = BatchReader(inventory_conn=dg.EnvVar("INVENTORY"), home=str(tmp_path))
@@ -116,8 +116,8 @@ def test_environment_variable_is_a_dagster_one(
 
 
 @pytest.mark.parametrize("deps", [[], [batches_of("orders"), batches_of("sales")]])
-def test_asset_without_a_single_stream_is_refused(
-    deps: list[dg.AssetKey], reader: BatchReader, published: Published
+def test_asset_must_depend_on_exactly_one_stream(
+    deps: list[dg.AssetKey], reader: BatchReader, published: PublishedStream
 ) -> None:
     @dg.asset(deps=[*deps, "cities"], partitions_def=partitions_of("orders"))
     def by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> None:
@@ -135,9 +135,7 @@ def test_asset_without_a_single_stream_is_refused(
     assert ("orders, sales" if deps else "none") in str(caught.value)
 
 
-def test_partition_mapping_of_another_partition_set_is_followed(
-    reader: BatchReader, published: Published
-) -> None:
+def test_partition_mapping_is_applied(reader: BatchReader, published: PublishedStream) -> None:
     upstream = dg.AssetSpec(batches_of("orders"), partitions_def=partitions_of("orders"))
 
     @dg.asset(deps=[dg.AssetDep(upstream, partition_mapping=dg.LastPartitionMapping())])
@@ -156,10 +154,10 @@ def test_partition_mapping_of_another_partition_set_is_followed(
     assert [((keys[1],), [])] == READ
 
 
-def test_example_of_the_page_loads_the_partition_of_the_run(
-    published: Published, database_url: str, monkeypatch: pytest.MonkeyPatch
+def test_example_of_the_docs_loads_its_partition(
+    published: PublishedStream, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code, *_) = [one.text for one in blocks("python") if "read_batches.md" in str(one.page)]
+    (code, *_) = [block.text for block in blocks("python") if "read_batches.md" in str(block.page)]
     names: dict[str, dg.Definitions] = {}
     exec(code.replace('"sales"', '"orders"').replace('"amount"', '"id"'), names)  # noqa: S102
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)

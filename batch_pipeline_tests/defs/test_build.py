@@ -1,4 +1,4 @@
-"""What Dagster loads: the asset graph, Dagster jobs and sensors of streams, with nothing opened."""
+"""Definitions of streams: assets, Dagster jobs, sensors and schedules."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def _definitions(folder: Path, *names: str) -> dg.Definitions:
 
 def test_asset_graph_of_a_stream(tmp_path: Path) -> None:
     graph = _definitions(tmp_path, "orders").resolve_asset_graph()
-    seen = {
+    assets = {
         key.path[1]: (
             graph.get(key).group_name,
             sorted(graph.get(key).kinds),
@@ -30,15 +30,14 @@ def test_asset_graph_of_a_stream(tmp_path: Path) -> None:
         )
         for key in graph.get_all_asset_keys()
     }
-    encoded = ["jsonl", "spark"]
-    assert seen == {
+    assert assets == {
         "files": ("orders", ["postgres"], None, []),
-        "batches": ("orders", encoded, "orders.batches", ["files"]),
+        "batches": ("orders", ["jsonl", "spark"], "orders.batches", ["files"]),
     }
     assert all(graph.get(key).description for key in graph.get_all_asset_keys())
 
 
-def test_jobs_run_their_steps_in_the_process_of_the_run() -> None:
+def test_jobs_use_the_in_process_executor() -> None:
     definitions = build_definitions([stream(dagster=DagsterRules(backfills=True))])
     jobs = definitions.get_repository_def().get_all_jobs()
     own = [job for job in jobs if not job.name.startswith("__")]
@@ -49,52 +48,53 @@ def test_jobs_run_their_steps_in_the_process_of_the_run() -> None:
 def test_jobs_and_sensors_of_streams(tmp_path: Path) -> None:
     definitions = _definitions(tmp_path, "orders", "refunds")
     repository = definitions.get_repository_def()
-    mine = {
-        f"{stream}_{what}" for stream in ("orders", "refunds") for what in ("register", "encode")
+    own = {
+        f"{stream}_{step}" for stream in ("orders", "refunds") for step in ("register", "encode")
     }
     jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
     maintenance = {
-        f"batch_pipeline_{what}" for what in ("reconcile", "collect_garbage", "check_streams")
+        f"batch_pipeline_{task}" for task in ("reconcile", "collect_garbage", "check_streams")
     }
-    assert jobs == {*mine, *maintenance}
+    assert jobs == {*own, *maintenance}
     sensors = {sensor.name for sensor in repository.sensor_defs}
     assert sensors == {"orders_new_files", "refunds_new_files", "batch_pipeline_run_ends"}
 
 
-def test_backfills_are_defined_on_request(tmp_path: Path) -> None:
+def test_backfills_are_defined_if_enabled(tmp_path: Path) -> None:
     root = to_uri(tmp_path)
     rules = DagsterRules(backfills=True)
-    one = stream(source=Source(uri=root), storage=Storage(root=root), dagster=rules)
-    repository = build_definitions([one]).get_repository_def()
+    orders = stream(source=Source(uri=root), storage=Storage(root=root), dagster=rules)
+    repository = build_definitions([orders]).get_repository_def()
     assert dg.AssetKey(["orders", "backfill"]) in repository.asset_graph.get_all_asset_keys()
     assert {"orders_encode_backfill", "batch_pipeline_plan_backfill"} <= {*repository.job_names}
     assert repository.has_sensor_def("orders_backfill")
 
 
 @pytest.mark.parametrize("automation", [*Automation, None])
-def test_automation_is_stopped_unless_it_is_requested(
+def test_automation_is_stopped_unless_enabled(
     tmp_path: Path, automation: Automation | None
 ) -> None:
     root = to_uri(tmp_path)
     rules = DagsterRules(automation=automation, schedule="0 6 * * *", backfills=True)
-    one = stream(source=Source(uri=root), storage=Storage(root=root), dagster=rules)
+    orders = stream(source=Source(uri=root), storage=Storage(root=root), dagster=rules)
     for default in Automation:
-        repository = build_definitions([one], automation=default).get_repository_def()
-        found = {one.name: one.default_status.value.lower() for one in repository.sensor_defs}
-        found |= {one.name: one.default_status.value.lower() for one in repository.schedule_defs}
-        assert found.pop("batch_pipeline_check_streams_weekly") == Automation.STOPPED
-        assert {*found.values()} == {automation or default}
-        assert len(found) == 7
+        repository = build_definitions([orders], automation=default).get_repository_def()
+        automations: list[dg.SensorDefinition | dg.ScheduleDefinition] = [
+            *repository.sensor_defs,
+            *repository.schedule_defs,
+        ]
+        statuses = {one.name: one.default_status.value.lower() for one in automations}
+        assert statuses.pop("batch_pipeline_check_streams_weekly") == Automation.STOPPED
+        assert {*statuses.values()} == {automation or default}
+        assert len(statuses) == 7
 
 
-def test_names_of_streams_do_not_meet_those_of_the_product(tmp_path: Path) -> None:
-    """Expect streams with unlucky names to load together."""
-    unlucky = ["plan", "plan_encode", "failed", "cancelled", "orders.backfill", "orders"]
-    repository = _definitions(tmp_path, *unlucky).get_repository_def()
-    assert len(repository.get_all_jobs()) >= 2 * len(unlucky) + 3
+def test_names_of_streams_do_not_collide_with_our_definitions(tmp_path: Path) -> None:
+    names = ["plan", "plan_encode", "failed", "cancelled", "orders.backfill", "orders"]
+    repository = _definitions(tmp_path, *names).get_repository_def()
+    assert len(repository.get_all_jobs()) >= 2 * len(names) + 3
 
 
-def test_loading_opens_and_writes_nothing(tmp_path: Path) -> None:
-    """Expect no file or folder where streams land and are stored."""
+def test_building_definitions_writes_nothing(tmp_path: Path) -> None:
     _definitions(tmp_path, "orders").get_repository_def()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Asset checks of a stream: what they say of good batches, and of each kind of trouble."""
+"""Results of the asset checks of a stream."""
 
 import dagster as dg
 import pytest
@@ -9,26 +9,24 @@ from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
 from batch_pipeline.pipeline.verify import Scope, verify_stream
 from batch_pipeline_tests.defs.checks_fixture import (
-    answers,
+    check_results,
     failed,
     numbers,
     path_of,
     publish,
     publish_all,
-    said_in,
+    run_checks,
 )
 from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.seeds import claimed, execute, register
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
-
-
 CHECKSUMS = {"resources": {"batch_pipeline_checks": {"config": {"checksums": True}}}}
 
 
-def verdict(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:
-    """Evaluate one of the checks that Dagster does not have."""
+def run_check(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:
+    """Run a check that is not an asset check in Dagster."""
     scope = Scope(kinds=scene.batches.kinds, run=run)
     [result] = verify_stream(
         scene.database, scene.stream, [check], scope, scene.pipeline.meta_table
@@ -36,11 +34,10 @@ def verdict(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:
     return result
 
 
-def test_checks_of_a_stream_without_published_batches_pass_and_say_so(scene: DefsScene) -> None:
-    """Expect every check to pass, those of batches because nothing is published."""
-    found = answers(scene)
-    assert failed(found) == []
-    assert sorted(found) == [
+def test_checks_pass_without_published_batches(scene: DefsScene) -> None:
+    results = run_checks(scene)
+    assert failed(results) == []
+    assert sorted(results) == [
         "backfill.conservation",
         "backfill.part_files",
         "backfill.quarantine",
@@ -49,78 +46,72 @@ def test_checks_of_a_stream_without_published_batches_pass_and_say_so(scene: Def
         "batches.quarantine",
         "files.backlog",
     ]
-    assert "Nothing to check yet" in str(found["batches.part_files"].description)
+    assert "Nothing to check yet" in str(results["batches.part_files"].description)
 
 
-def test_checks_of_published_batches_that_are_in_order_pass(scene: DefsScene) -> None:
-    """Expect them to tell how much they have looked at."""
+def test_checks_of_valid_batches_pass(scene: DefsScene) -> None:
     publish_all(scene)
-    found = answers(scene)
-    assert failed(found) == []
-    assert numbers(found["batches.part_files"], "batches_checked", "files_checked") == [4, 4]
-    assert numbers(found["batches.part_files"], "size_bytes", "problems") == [400, 0]
-    assert numbers(found["batches.quarantine"], "records_read") == [60]
-    coverage = verdict(scene, Check.COVERAGE).numbers
+    results = run_checks(scene)
+    assert failed(results) == []
+    assert numbers(results["batches.part_files"], "batches_checked", "files_checked") == [4, 4]
+    assert numbers(results["batches.part_files"], "size_bytes", "problems") == [400, 0]
+    assert numbers(results["batches.quarantine"], "records_read") == [60]
+    coverage = run_check(scene, Check.COVERAGE).numbers
     assert (coverage["batches_checked"], coverage["batches_compared"]) == (4, 4)
-    assert numbers(found["files.backlog"], "items_unpublished") == [0]
-    assert failed(answers(scene, run_config=CHECKSUMS)) == []
+    assert numbers(results["files.backlog"], "items_unpublished") == [0]
+    assert failed(run_checks(scene, run_config=CHECKSUMS)) == []
 
 
-def test_missing_part_file_fails_its_check_and_no_other(scene: DefsScene) -> None:
-    """Expect an error that blocks, names batch and file, and says what to do."""
+def test_missing_part_file_fails_only_its_check(scene: DefsScene) -> None:
     path = path_of(publish_all(scene)[1])
     path.unlink()
-    found = answers(scene)
-    assert failed(found) == ["batches.part_files"]
-    one = found["batches.part_files"]
-    assert (one.severity, one.blocking) == (ERROR, True)
-    assert numbers(one, "batches_checked", "batches_wrong") == [4, 1]
-    said = str(one.description)
-    assert f"batch {SECOND}, generation 1: {path} is missing" in said
-    assert "Materialize the partition again" in said
+    results = run_checks(scene)
+    assert failed(results) == ["batches.part_files"]
+    result = results["batches.part_files"]
+    assert (result.severity, result.blocking) == (ERROR, True)
+    assert numbers(result, "batches_checked", "batches_wrong") == [4, 1]
+    description = str(result.description)
+    assert f"batch {SECOND}, generation 1: {path} is missing" in description
+    assert "Materialize the partition again" in description
 
 
-def test_part_file_that_is_cut_short_fails_by_its_size(scene: DefsScene) -> None:
-    """Expect both sizes."""
+def test_truncated_part_file_fails(scene: DefsScene) -> None:
     path = path_of(publish_all(scene)[0])
     path.write_bytes(path.read_bytes()[:60])
-    one = answers(scene)["batches.part_files"]
-    assert not one.passed
-    assert f"{path} has 60 B, published: 100 B" in str(one.description)
+    result = run_checks(scene)["batches.part_files"]
+    assert not result.passed
+    assert f"{path} has 60 B, published: 100 B" in str(result.description)
 
 
-def test_changed_byte_is_found_by_the_check_that_reads(scene: DefsScene) -> None:
-    """Expect the cheap check to pass and the one of checksums to fail."""
+def test_changed_byte_is_detected_by_checksums_only(scene: DefsScene) -> None:
     path = path_of(publish_all(scene)[0])
     path.write_bytes(b"X" + path.read_bytes()[1:])
-    assert failed(answers(scene)) == []
-    found = answers(scene, run_config=CHECKSUMS)
-    assert failed(found) == ["batches.part_files"]
-    assert "has the SHA-256" in str(found["batches.part_files"].description)
+    assert failed(run_checks(scene)) == []
+    results = run_checks(scene, run_config=CHECKSUMS)
+    assert failed(results) == ["batches.part_files"]
+    assert "has the SHA-256" in str(results["batches.part_files"].description)
 
 
-def test_replaced_generation_is_not_missed(scene: DefsScene) -> None:
-    """Expect only the newest generation of a batch to be looked at."""
-    one = scene.database.batches.batch("orders", FIRST)
-    path_of(publish(scene, one)).unlink()
-    assert failed(answers(scene)) == ["batches.part_files"]
-    publish(scene, one)
-    assert failed(answers(scene)) == []
+def test_only_the_newest_generation_is_checked(scene: DefsScene) -> None:
+    batch = scene.database.batches.batch("orders", FIRST)
+    path_of(publish(scene, batch)).unlink()
+    assert failed(run_checks(scene)) == ["batches.part_files"]
+    publish(scene, batch)
+    assert failed(run_checks(scene)) == []
 
 
-def test_scope_bounds_what_is_looked_at(scene: DefsScene) -> None:
-    """Expect the newest batches first, as many as were asked for."""
+@pytest.mark.parametrize(("newest", "checked"), [(2, 2), (0, 4)])
+def test_config_limits_the_number_of_checked_batches(
+    scene: DefsScene, newest: int, checked: int
+) -> None:
     publish_all(scene)
-    config = {"resources": {"batch_pipeline_checks": {"config": {"newest": 2}}}}
-    one = answers(scene, run_config=config)["batches.part_files"]
-    assert numbers(one, "batches_checked") == [2]
-    everything = {"resources": {"batch_pipeline_checks": {"config": {"newest": 0}}}}
-    one = answers(scene, run_config=everything)["batches.part_files"]
-    assert numbers(one, "batches_checked") == [4]
+    config = {"resources": {"batch_pipeline_checks": {"config": {"newest": newest}}}}
+    result = run_checks(scene, run_config=config)["batches.part_files"]
+    assert numbers(result, "batches_checked") == [checked]
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "problem"),
     [
         (
             "UPDATE batch_pipeline.part_file SET records = 14 WHERE uri LIKE '%000004-%'",
@@ -136,50 +127,46 @@ def test_scope_bounds_what_is_looked_at(scene: DefsScene) -> None:
         ),
     ],
 )
-def test_records_that_are_not_conserved_fail(scene: DefsScene, statement: str, said: str) -> None:
-    """Expect an error that blocks and says where the counters disagree."""
+def test_inconsistent_record_counts_fail(scene: DefsScene, statement: str, problem: str) -> None:
     publish_all(scene)
     drop = "ALTER TABLE batch_pipeline.attempt_item DROP CONSTRAINT attempt_item_records_conserved"
     execute(scene.database, drop)
     execute(scene.database, statement)
-    found = answers(scene)
-    assert failed(found) == ["batches.conservation"]
-    one = found["batches.conservation"]
-    assert (one.severity, one.blocking) == (ERROR, True)
-    assert f"batch {SECOND}, generation 1: {said}" in str(one.description)
+    results = run_checks(scene)
+    assert failed(results) == ["batches.conservation"]
+    result = results["batches.conservation"]
+    assert (result.severity, result.blocking) == (ERROR, True)
+    assert f"batch {SECOND}, generation 1: {problem}" in str(result.description)
 
 
 def test_quarantined_records_above_the_limit_warn(scene: DefsScene) -> None:
-    """Expect the share over the last batches, and the batch with the largest."""
     publish_all(scene)
     publish(scene, scene.database.batches.batch("orders", FIRST), quarantined=5)
-    found = answers(scene)
-    assert failed(found) == ["batches.quarantine"]
-    one = found["batches.quarantine"]
-    assert one.severity is WARN
-    assert numbers(one, "records_quarantined", "records_read") == [5, 65]
-    assert f"batch {FIRST} with 5 of 20" in str(one.description)
+    results = run_checks(scene)
+    assert failed(results) == ["batches.quarantine"]
+    result = results["batches.quarantine"]
+    assert result.severity is WARN
+    assert numbers(result, "records_quarantined", "records_read") == [5, 65]
+    assert f"batch {FIRST} with 5 of 20" in str(result.description)
 
 
-def test_schema_that_changed_with_the_newest_batch_warns(scene: DefsScene) -> None:
-    """Expect what changed and the record that caused it, until the next batch has the same."""
+def test_schema_change_of_the_newest_batch_warns(scene: DefsScene) -> None:
     batches = [status.batch for status in scene.database.batches.statuses("orders")]
     publish(scene, batches[0])
     note = Column(name="note", type=ColumnType.STRING)
     misfit = Misfit(column=note, item_id=4, location="file:///landing/orders-0004.csv", line=7)
     scene.database.schemas.widen("orders", [note], text_source=True, because=[misfit])
     publish(scene, batches[1], schema_version=2)
-    result = verdict(scene, Check.SCHEMA_DRIFT)
+    result = run_check(scene, Check.SCHEMA_DRIFT)
     assert not result.passed
-    said = result.sentence
-    assert f"batch {SECOND} has schema version 2, batch {FIRST} version 1" in said
-    assert "added `note` (string), first in file:///landing/orders-0004.csv, line 7" in said
+    assert f"batch {SECOND} has schema version 2, batch {FIRST} version 1" in result.sentence
+    change = "added `note` (string), first in file:///landing/orders-0004.csv, line 7"
+    assert change in result.sentence
     publish(scene, batches[2], schema_version=2)
-    assert verdict(scene, Check.SCHEMA_DRIFT).passed
+    assert run_check(scene, Check.SCHEMA_DRIFT).passed
 
 
-def test_run_sees_a_schema_change_amid_its_batches(scene: DefsScene) -> None:
-    """Expect the schema to be compared with the one before the run, else with the batch before."""
+def test_schema_drift_of_a_run_compares_with_the_batch_before_the_run(scene: DefsScene) -> None:
     batches = [status.batch for status in scene.database.batches.statuses("orders")]
     publish(scene, batches[0])
     scene.database.schemas.widen(
@@ -187,56 +174,52 @@ def test_run_sees_a_schema_change_amid_its_batches(scene: DefsScene) -> None:
     )
     publish(scene, batches[1], schema_version=2)
     publish(scene, batches[2], schema_version=2)
-    assert not verdict(scene, Check.SCHEMA_DRIFT, run=2).passed
-    assert verdict(scene, Check.SCHEMA_DRIFT).passed
+    assert not run_check(scene, Check.SCHEMA_DRIFT, run=2).passed
+    assert run_check(scene, Check.SCHEMA_DRIFT).passed
 
 
-def test_batch_that_waits_for_too_long_warns(scene: DefsScene) -> None:
-    """Expect its age against the limit of an hour."""
+def test_batch_waiting_too_long_warns(scene: DefsScene) -> None:
     late = "UPDATE batch_pipeline.batch SET planned_at = now() - interval '5 hours' "
     execute(scene.database, late + "WHERE first_id = 4")
-    found = answers(scene)
-    assert failed(found) == ["files.backlog"]
-    one = found["files.backlog"]
-    assert (one.severity, numbers(one, "items_unpublished")) == (WARN, [12])
-    assert "the oldest for 5 hours; allowed: 60 minutes" in str(one.description)
-    assert f"batch {SECOND}, planned 5 hours ago" in str(one.description)
+    results = run_checks(scene)
+    assert failed(results) == ["files.backlog"]
+    result = results["files.backlog"]
+    assert (result.severity, numbers(result, "items_unpublished")) == (WARN, [12])
+    assert "the oldest for 5 hours; allowed: 60 minutes" in str(result.description)
+    assert f"batch {SECOND}, planned 5 hours ago" in str(result.description)
 
 
-def test_item_without_a_batch_that_waits_for_too_long_warns(scene: DefsScene) -> None:
-    """Expect items that are not planned to count as waiting."""
+def test_unplanned_item_waiting_too_long_warns(scene: DefsScene) -> None:
     publish_all(scene)
     register(scene.database, 1, first=13)
     old = "UPDATE batch_pipeline.item SET registered_at = now() - interval '3 days' WHERE id = 13"
     execute(scene.database, old)
-    one = answers(scene)["files.backlog"]
-    assert (one.passed, numbers(one, "items_unpublished")) == (False, [1])
-    assert "the oldest for 3 days" in str(one.description)
-    assert "items that are in no batch yet" in str(one.description)
+    result = run_checks(scene)["files.backlog"]
+    assert (result.passed, numbers(result, "items_unpublished")) == (False, [1])
+    assert "the oldest for 3 days" in str(result.description)
+    assert "items that are in no batch yet" in str(result.description)
 
 
-def test_batch_that_is_failed_for_too_long_warns(scene: DefsScene) -> None:
-    """Expect its error, and nothing of one that has just failed."""
+def test_batch_failed_for_too_long_warns(scene: DefsScene) -> None:
     with claimed(scene.database, scene.database.batches.batch("orders", FIRST)) as attempt:
         scene.database.attempts.fail(attempt, "line 3 is not csv", AttemptStatus.FAILED)
-    assert failed(answers(scene)) == []
+    assert failed(run_checks(scene)) == []
     execute(scene.database, "UPDATE batch_pipeline.attempt SET finished_at = now() - interval '2h'")
-    one = answers(scene)["files.backlog"]
-    assert (one.passed, numbers(one, "batches_stuck")) == (False, [1])
-    assert f"batch {FIRST} (line 3 is not csv)" in str(one.description)
+    result = run_checks(scene)["files.backlog"]
+    assert (result.passed, numbers(result, "batches_stuck")) == (False, [1])
+    assert f"batch {FIRST} (line 3 is not csv)" in str(result.description)
 
 
-def test_item_that_its_published_batch_did_not_see_warns(scene: DefsScene) -> None:
-    """Expect the id and the command that plans it; nothing is planned by the check."""
+def test_late_item_warns_and_is_not_planned_by_the_check(scene: DefsScene) -> None:
     publish(scene, scene.database.batches.batch("orders", FIRST), unseen=1)
-    result = verdict(scene, Check.COVERAGE)
+    result = run_check(scene, Check.COVERAGE)
     assert (result.passed, result.is_severe, result.numbers["items_late"]) == (False, False, 1)
     assert "items 3, which appeared after their ids had been planned" in result.sentence
     assert scene.database.batches.late_statuses("orders") == []
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "problem"),
     [
         (
             "UPDATE batch_pipeline.batch SET superseded_at = now() WHERE first_id = 4",
@@ -252,61 +235,55 @@ def test_item_that_its_published_batch_did_not_see_warns(scene: DefsScene) -> No
         ),
     ],
 )
-def test_ranges_that_do_not_tile_warn(scene: DefsScene, statement: str, said: str) -> None:
-    """Expect holes and overlaps of live batches, with their ids."""
+def test_gaps_and_overlaps_of_batches_warn(scene: DefsScene, statement: str, problem: str) -> None:
     drop = "ALTER TABLE batch_pipeline.batch DROP CONSTRAINT batch_ranges_do_not_overlap"
     execute(scene.database, drop)
     execute(scene.database, statement)
-    result = verdict(scene, Check.COVERAGE)
+    result = run_check(scene, Check.COVERAGE)
     assert not result.passed
-    assert said in result.sentence
+    assert problem in result.sentence
 
 
-def test_run_that_encodes_answers_the_cheap_checks_in_its_own_step(scene: DefsScene) -> None:
-    """Expect the answers without a step of their own, red for a file that is gone already."""
+def test_encode_step_runs_the_cheap_checks(scene: DefsScene) -> None:
     path_of(publish_all(scene)[3]).unlink()
     scene.tick("orders_new_files")
-    found = answers(scene, "orders_encode", partition_key=FIRST, tags={LAUNCH_TAG: "new"})
-    assert sorted(found) == [
+    results = run_checks(scene, "orders_encode", partition_key=FIRST, tags={LAUNCH_TAG: "new"})
+    assert sorted(results) == [
         "batches.conservation",
         "batches.part_files",
         "batches.quarantine",
     ]
-    assert failed(found) == ["batches.part_files"]
+    assert failed(results) == ["batches.part_files"]
 
 
-def test_good_run_hides_no_damage_that_is_on_record(
+def test_successful_run_does_not_hide_a_failed_check(
     scene: DefsScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a run to look further back than at its own batch once a check is red."""
+    """After a failed check, a run checks more than its own batches."""
     monkeypatch.setattr("batch_pipeline.defs.checks._RECENT_BATCHES", 1)
     path = path_of(publish_all(scene)[0])
     scene.tick("orders_new_files")
     path.unlink()
-    how = {"partition_key": FIRST, "tags": {LAUNCH_TAG: "new"}}
-    assert failed(answers(scene, "orders_encode", **how)) == []
-    assert failed(answers(scene)) == ["batches.part_files"]
-    assert failed(answers(scene, "orders_encode", **how)) == ["batches.part_files"]
+    options = {"partition_key": FIRST, "tags": {LAUNCH_TAG: "new"}}
+    assert failed(run_checks(scene, "orders_encode", **options)) == []
+    assert failed(run_checks(scene)) == ["batches.part_files"]
+    assert failed(run_checks(scene, "orders_encode", **options)) == ["batches.part_files"]
     publish(scene, scene.database.batches.batch("orders", FIRST))
-    assert failed(answers(scene, "orders_encode", **how)) == []
+    assert failed(run_checks(scene, "orders_encode", **options)) == []
 
 
-def test_run_with_a_failed_batch_still_answers(scene: DefsScene) -> None:
-    """Expect the answers beside the failure."""
+def test_run_with_a_failed_batch_still_reports_checks(scene: DefsScene) -> None:
     publish_all(scene)
     scene.instance.add_dynamic_partitions("orders.batches", ["1-3"])
     job = scene.definitions.resolve_job_def("orders_encode")
-    result = job.execute_in_process(
-        instance=scene.instance, partition_key="1-3", raise_on_error=False
-    )
-    assert not result.success
-    found = said_in(scene, result.run_id)
-    assert failed(found) == []
-    assert len(found) == 3
+    run = job.execute_in_process(instance=scene.instance, partition_key="1-3", raise_on_error=False)
+    assert not run.success
+    results = check_results(scene, run.run_id)
+    assert failed(results) == []
+    assert len(results) == 3
 
 
-def test_materializing_by_hand_answers_without_steps_for_checks(scene: DefsScene) -> None:
-    """Expect a run of the asset with all its checks to answer the cheap ones and skip the rest."""
+def test_manual_materialization_runs_the_cheap_checks_only(scene: DefsScene) -> None:
     publish_all(scene)
     scene.tick("orders_new_files")
     job = scene.definitions.resolve_implicit_global_asset_job_def()
@@ -317,4 +294,4 @@ def test_materializing_by_hand_answers_without_steps_for_checks(scene: DefsScene
         tags={LAUNCH_TAG: "new"},
     )
     assert result.success
-    assert len(said_in(scene, result.run_id)) == 3
+    assert len(check_results(scene, result.run_id)) == 3

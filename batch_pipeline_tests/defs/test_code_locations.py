@@ -1,4 +1,4 @@
-"""A stream that two code locations of a Dagster instance define."""
+"""A stream that is defined in two code locations of a Dagster instance."""
 
 import time
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ ORDERS = LaunchCursor(stream="orders").cursor()
 
 @pytest.fixture
 def scene(scene: DefsScene, tmp_path: Path) -> Iterator[DefsScene]:
-    """The stream `orders` in an instance that stores the states of sensors."""
+    """The stream `orders` in an instance that stores sensor states."""
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         yield replace(scene, instance=instance)
@@ -55,7 +55,7 @@ def _tick_elsewhere(
     seconds_ago: float = 5,
     status: InstigatorStatus = InstigatorStatus.DECLARED_IN_CODE,
 ) -> None:
-    """Store what the daemon stores when it evaluates a sensor of a code location."""
+    """Store the state that the daemon stores for a tick of another code location."""
     scene.instance.add_instigator_state(
         InstigatorState(
             RemoteInstigatorOrigin(_repository(location), sensor),
@@ -71,7 +71,7 @@ def _tick_elsewhere(
 def _tick(
     scene: DefsScene, *, cursor: str | None = None, sensor: str = SENSOR, location: str = "copy"
 ) -> dg.SensorResult | str:
-    """Evaluate a sensor of a code location; return its result, or why it refuses."""
+    """Evaluate a sensor of a code location; return its result or its skip message."""
     definition = scene.definitions.resolve_sensor_def(sensor)
     resources = {"batch_pipeline": PipelineResource()}
     with dg.build_sensor_context(
@@ -86,7 +86,7 @@ def _tick(
 
 
 @pytest.mark.parametrize("sensor", [SENSOR, "orders_backfill"])
-def test_stream_of_two_locations_is_refused_by_the_second(scene: DefsScene, sensor: str) -> None:
+def test_second_location_rejects_a_stream_of_the_first(scene: DefsScene, sensor: str) -> None:
     _tick_elsewhere(scene)
     reason = _tick(scene, sensor=sensor)
     assert isinstance(reason, str)
@@ -95,7 +95,7 @@ def test_stream_of_two_locations_is_refused_by_the_second(scene: DefsScene, sens
     assert scene.instance.get_dynamic_partitions("orders.batches") == []
 
 
-def test_first_location_goes_on_beside_a_second_that_was_refused(scene: DefsScene) -> None:
+def test_first_location_continues_beside_a_rejected_second(scene: DefsScene) -> None:
     _tick_elsewhere(scene, "copy", cursor=None)
     result = _tick(scene, location="etl")
     assert isinstance(result, dg.SensorResult)
@@ -110,26 +110,26 @@ def test_first_location_goes_on_beside_a_second_that_was_refused(scene: DefsScen
         {"seconds_ago": 150},  # the location was renamed or removed
         {"status": InstigatorStatus.STOPPED},
         {"cursor": LaunchCursor(stream="clicks").cursor()},
-        {"cursor": "no JSON of ours"},
+        {"cursor": "not our JSON"},
         {"sensor": "other_sensor"},
-        {"sensor": "orders_to_crm"},  # of a user, with a cursor like ours
+        {"sensor": "orders_to_crm"},  # a user's sensor with a cursor like ours
     ],
 )
-def test_location_goes_on_if_no_other_launches_the_stream(
+def test_location_continues_if_no_other_launches_the_stream(
     scene: DefsScene, elsewhere: dict[str, object]
 ) -> None:
     _tick_elsewhere(scene, **elsewhere)  # type: ignore[arg-type]
     assert isinstance(_tick(scene), dg.SensorResult)
 
 
-def test_first_by_name_of_two_locations_that_started_together_goes_on(scene: DefsScene) -> None:
+def test_locations_started_together_are_ordered_by_name(scene: DefsScene) -> None:
     for location in ("copy", "etl"):
         _tick_elsewhere(scene, location)
     assert isinstance(_tick(scene, location="copy"), dg.SensorResult)
     assert "'copy' and 'etl'" in str(_tick(scene, location="etl"))
 
 
-def test_second_location_that_appears_later_is_noticed_within_a_minute(scene: DefsScene) -> None:
+def test_new_second_location_is_detected_within_a_minute(scene: DefsScene) -> None:
     first = _tick(scene)
     assert isinstance(first, dg.SensorResult)
     _tick_elsewhere(scene)
@@ -137,9 +137,9 @@ def test_second_location_that_appears_later_is_noticed_within_a_minute(scene: De
     assert "'etl'" in str(_tick(scene, cursor=late.cursor()))
 
 
-@pytest.mark.parametrize(("location", "is_refused"), [("copy", True), ("etl", False)])
-def test_run_of_the_second_location_fails_and_registers_nothing(
-    scene: DefsScene, location: str, is_refused: bool
+@pytest.mark.parametrize(("location", "is_rejected"), [("copy", True), ("etl", False)])
+def test_run_in_the_second_location_fails_without_registering(
+    scene: DefsScene, location: str, is_rejected: bool
 ) -> None:
     _tick_elsewhere(scene)
     name = register_job(scene.stream)
@@ -148,7 +148,8 @@ def test_run_of_the_second_location_fails_and_registers_nothing(
         job_def=job, remote_job_origin=RemoteJobOrigin(_repository(location), name)
     )
     execute_run(InMemoryJob(job), run, scene.instance)
-    assert scene.run(run).is_success is not is_refused
+    assert scene.reload_run(run).is_success is not is_rejected
     failures = scene.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    assert ["'etl' and 'copy'" in str(one.dagster_event) for one in failures] == [True] * is_refused
-    assert bool(scene.instance.get_dynamic_partitions("orders.batches")) is not is_refused
+    messages = ["'etl' and 'copy'" in str(failure.dagster_event) for failure in failures]
+    assert messages == [True] * is_rejected
+    assert bool(scene.instance.get_dynamic_partitions("orders.batches")) is not is_rejected

@@ -1,6 +1,7 @@
-"""The component `BatchStream` in Dagster projects: files, templates, Python, and mistakes."""
+"""The component `BatchStream` in Dagster projects, defined in YAML and in Python."""
 
 from pathlib import Path
+from textwrap import dedent
 from uuid import uuid4
 
 import dagster as dg
@@ -17,7 +18,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline_tests.defs.dg_project import DgProject, make_dg_project
 
 pytestmark = [
-    # Dagster looks at what is registered with names that it has yet to settle.
+    # Dagster's component loader uses its own preview APIs.
     pytest.mark.filterwarnings("ignore::dagster.PreviewWarning"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -34,35 +35,34 @@ SHARED_SENSORS = ["batch_pipeline_run_ends"]
 
 @pytest.fixture
 def project(tmp_path: Path) -> DgProject:
-    """An empty project; no two have one name, because modules stay imported."""
+    """An empty project with a unique name, because modules stay imported."""
     return make_dg_project(tmp_path, f"shop_{uuid4().hex}")
 
 
 def sensor_names(definitions: dg.Definitions) -> list[str]:
-    """Give the names of all sensors, in order."""
+    """Return the sorted names of all sensors."""
     return sorted(sensor.name for sensor in definitions.get_repository_def().sensor_defs)
 
 
 def stream_names(definitions: dg.Definitions) -> set[str]:
-    """Give the first part of all asset keys."""
+    """Return the first parts of all asset keys."""
     return {key.path[0] for key in definitions.resolve_asset_graph().get_all_asset_keys()}
 
 
-def mistake(project: DgProject, monkeypatch: pytest.MonkeyPatch) -> PipelineError:
-    """Load a project that must be refused, and give what we said."""
+def load_error(project: DgProject, monkeypatch: pytest.MonkeyPatch) -> PipelineError:
+    """Load an invalid project and return our error."""
     with pytest.raises(ComponentTreeException) as caught:
         project.load(monkeypatch)
-    told: BaseException | None = caught.value
-    while told is not None and not isinstance(told, PipelineError):
-        told = told.__cause__
-    assert told is not None
-    return told
+    error: BaseException | None = caught.value
+    while error is not None and not isinstance(error, PipelineError):
+        error = error.__cause__
+    assert error is not None
+    return error
 
 
-def test_components_of_a_project_have_what_they_share_once(
+def test_components_of_a_project_share_common_definitions(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect three streams, in folders of different depth, to load together."""
     for folder, name in [("a", "orders"), ("b/c", "refunds"), ("z", "visits")]:
         project.write(f"{folder}/defs.yaml", STREAM.format(name=name))
     definitions = project.load(monkeypatch)
@@ -73,40 +73,36 @@ def test_components_of_a_project_have_what_they_share_once(
     assert definitions.resolve_job_def("batch_pipeline_reconcile")
 
 
-def test_component_leaves_the_executor_of_a_project_alone(
+def test_component_keeps_the_executor_of_the_project(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect assets of others to run as they did, and our Dagster jobs in one process."""
     project.write("orders/defs.yaml", STREAM.format(name="orders"))
     definitions = project.load(monkeypatch)
     assert definitions.executor is None
     assert definitions.resolve_job_def("orders_encode").executor_def is dg.in_process_executor
 
 
-def test_component_alone_has_what_streams_share() -> None:
-    """Expect a component outside of a project to be complete."""
+def test_component_outside_of_a_project_is_complete() -> None:
     attributes = {"stream": "orders", "source": {"uri": "/data"}}
     component = BatchStream.from_attributes_dict(attributes=attributes)
     definitions = dg.build_defs_for_component(component)
     assert {*SHARED_SENSORS} <= {*sensor_names(definitions)}
 
 
-def test_components_in_one_file_are_told_apart_by_their_lines(
+def test_mistake_in_a_second_document_is_reported_with_its_line(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the mistake of the second document at its line of the file."""
     first, second = STREAM.format(name="orders"), STREAM.format(name="refunds")
     path = project.write("both/defs.yaml", f"{first}---\n{second}  key_propertys: [id]\n")
-    told = mistake(project, monkeypatch)
-    assert str(told).startswith(
+    error = load_error(project, monkeypatch)
+    assert str(error).startswith(
         f"{path}:10: unknown key `key_propertys` in `attributes`; did you mean `key_properties`?"
     )
 
 
-def test_component_paths_start_at_its_file_and_templates_are_filled_in(
+def test_component_resolves_paths_and_templates(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect a landing from the environment and part files beside the file."""
     monkeypatch.setenv("SHOP_LANDING", "/data/shop")
     text = STREAM.format(name="orders").replace("./landing", '"{{ env.SHOP_LANDING }}/orders"')
     project.write("orders/defs.yaml", text)
@@ -117,30 +113,24 @@ def test_component_paths_start_at_its_file_and_templates_are_filled_in(
     assert stream.storage.root == (project.defs / "orders" / "batches").as_uri()
 
 
-def test_component_file_may_say_what_dagster_adds(
+def test_component_file_accepts_dagster_keys(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect post-processing of the assets, and more than the two keys of a stream file."""
-    after = """
+    keys = """
         requirements: {env: []}
         post_processing:
           assets:
             - target: "*"
               attributes: {tags: {layer: raw}}
     """
-    project.write("orders/defs.yaml", STREAM.format(name="orders") + _dedented(after))
+    project.write("orders/defs.yaml", STREAM.format(name="orders") + dedent(keys))
     graph = project.load(monkeypatch).resolve_asset_graph()
     assert all(graph.get(key).tags["layer"] == "raw" for key in graph.get_all_asset_keys())
 
 
-def _dedented(text: str) -> str:
-    return "\n".join(line[8:] for line in text.splitlines())
-
-
-def test_component_in_python_is_one_stream_among_those_of_files(
+def test_components_in_python_and_yaml_are_loaded_together(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect paths that start at the folder of the module."""
     project.write("orders/defs.yaml", STREAM.format(name="orders"))
     project.write(
         "refunds/component.py",
@@ -157,9 +147,10 @@ def test_component_in_python_is_one_stream_among_those_of_files(
     definitions = project.load(monkeypatch)
     assert stream_names(definitions) == {"orders", "refunds"}
     tree = dg.ComponentTree.for_project(project.root)
-    places = [one.stream.source.place for one in tree.get_all_components(BatchStream)]
-    expected = [(project.defs / name / "landing").as_uri() for name in ("orders", "refunds")]
-    assert places == expected
+    components = tree.get_all_components(BatchStream)
+    assert [component.stream.source.place for component in components] == [
+        (project.defs / name / "landing").as_uri() for name in ("orders", "refunds")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,29 +179,26 @@ def test_component_in_python_is_one_stream_among_those_of_files(
         ),
     ],
 )
-def test_component_mistakes_name_file_line_and_key(
+def test_mistakes_are_reported_with_file_line_and_key(
     project: DgProject, monkeypatch: pytest.MonkeyPatch, text: str, line: int, problem: str
 ) -> None:
-    """Expect the words of stream files, which Dagster shows with the component."""
     path = project.write("orders/defs.yaml", text)
-    told = mistake(project, monkeypatch)
-    assert isinstance(told, StreamFileError)
-    assert str(told).startswith(f"{path}:{line}: {problem}")
+    error = load_error(project, monkeypatch)
+    assert isinstance(error, StreamFileError)
+    assert str(error).startswith(f"{path}:{line}: {problem}")
 
 
-def test_components_with_one_name_are_refused(
+def test_components_with_the_same_stream_name_are_rejected(
     project: DgProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect no code location in which two streams claim the same batches."""
     project.write("a/defs.yaml", STREAM.format(name="orders"))
     project.write("b/defs.yaml", STREAM.format(name="orders"))
-    told = mistake(project, monkeypatch)
-    assert isinstance(told, InvalidValueError)
-    assert "a name of its own for each stream; 2 have this one" in str(told)
+    error = load_error(project, monkeypatch)
+    assert isinstance(error, InvalidValueError)
+    assert "a name of its own for each stream; 2 have this one" in str(error)
 
 
-def test_component_in_python_with_a_mistake_names_the_key() -> None:
-    """Expect the nearest key where there is no file."""
+def test_mistake_in_python_is_reported_with_the_nearest_key() -> None:
     attributes = {"stream": "orders", "source": {"uri": "a"}, "batch": {"max_wieght": 1}}
     with pytest.raises(ConfigurationError, match="did you mean `max_weight`"):
         BatchStream.from_attributes_dict(attributes=attributes)

@@ -1,4 +1,4 @@
-"""What Dagster's tools know of the component without loading it: its schema, its name, its cost."""
+"""Schema and name of the component, which Dagster's tools read without loading it."""
 
 import subprocess
 import sys
@@ -40,8 +40,8 @@ TABLE = {
     ],
     ids=str,
 )
-def test_schema_of_the_component_takes_what_streams_take(attributes: dict[str, Any]) -> None:
-    """Expect `dg check yaml` and editors to accept what the reader accepts."""
+def test_component_schema_accepts_valid_attributes(attributes: dict[str, Any]) -> None:
+    """`dg check yaml` and editors use this schema."""
     StreamAttributes.model_validate(attributes)
     schema = UncheckedAttributes.model_json_schema()
     assert [error.message for error in Draft202012Validator(schema).iter_errors(attributes)] == []
@@ -52,19 +52,17 @@ def test_schema_of_the_component_takes_what_streams_take(attributes: dict[str, A
     [{}, {"stream": "orders"}, _attributes(sorce={}), _attributes(batch={"max_count": "many"})],
     ids=str,
 )
-def test_schema_of_the_component_refuses_mistakes(attributes: dict[str, Any]) -> None:
-    """Expect missing and unknown keys and wrong types to be seen without loading."""
+def test_component_schema_rejects_mistakes(attributes: dict[str, Any]) -> None:
     assert not Draft202012Validator(UncheckedAttributes.model_json_schema()).is_valid(attributes)
 
 
-def test_package_names_the_component_and_loads_no_dagster() -> None:
-    """Expect `dir` to have it for Dagster's search, and an import without Dagster's cost."""
+def test_package_lists_the_component_without_importing_dagster() -> None:
     script = (
         "import sys, batch_pipeline as b;"
         "print('BatchStream' in dir(b), 'build_definitions' in dir(b),"
         "[m for m in ('dagster', 'pyspark', 'pyarrow', 'sqlalchemy') if m in sys.modules])"
     )
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert ended.stdout == "True True []\n"
+    assert completed.stdout == "True True []\n"

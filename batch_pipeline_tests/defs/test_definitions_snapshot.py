@@ -1,11 +1,12 @@
-"""All definitions of one stream as a text under review: what Dagster shows changes only on purpose.
+"""A snapshot of all definitions of one stream, so that changes are reviewed.
 
-`UPDATE_SNAPSHOTS=1 uv run pytest batch_pipeline_tests/defs/test_definitions_snapshot.py` writes the
-text anew; its diff then is part of the review.
+`UPDATE_SNAPSHOTS=1 uv run pytest batch_pipeline_tests/defs/test_definitions_snapshot.py` updates
+the file.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import dagster as dg
@@ -18,16 +19,15 @@ SNAPSHOT = Path(__file__).with_name("definitions.txt")
 UPDATE = "UPDATE_SNAPSHOTS"
 
 
-def test_definitions_of_a_stream_are_those_under_review() -> None:
-    """Expect the committed text; whoever changes a definition commits the new one."""
+def test_definitions_match_the_snapshot() -> None:
     rules = DagsterRules(group="sales", owners=("team:sales",), tags={"tier": "gold"})
     definitions = build_definitions([stream(dagster=rules)])
     text = "\n".join(_lines(definitions)) + "\n"
     if os.environ.get(UPDATE):
         SNAPSHOT.write_text(text, encoding="utf-8")
     assert SNAPSHOT.read_text(encoding="utf-8") == text, (
-        f"The definitions are not those of {SNAPSHOT.name}. If that is meant, run this test once "
-        f"with {UPDATE}=1 in the environment and review the diff of the file."
+        f"The definitions differ from {SNAPSHOT.name}. If the change is intended, run this test "
+        f"once with {UPDATE}=1 in the environment and review the diff of the file."
     )
 
 
@@ -43,19 +43,19 @@ def _lines(definitions: dg.Definitions) -> Iterator[str]:
         partitions = node.partitions_def
         if isinstance(partitions, dg.DynamicPartitionsDefinition):
             policy = node.backfill_policy
-            most = None if policy is None else policy.max_partitions_per_run
-            yield f"  partitions {partitions.name}, {most} a run"
-        for check in sorted(node.check_keys, key=lambda one: one.name):
+            limit = None if policy is None else policy.max_partitions_per_run
+            yield f"  partitions {partitions.name}, {limit} per run"
+        for check in sorted(node.check_keys, key=attrgetter("name")):
             blocking = " (blocking)" if graph.get(check).blocking else ""
             yield f"  check {check.name}{blocking}"
-    for job in sorted(repository.get_all_jobs(), key=lambda one: one.name):
+    for job in sorted(repository.get_all_jobs(), key=attrgetter("name")):
         if not job.name.startswith("__"):
             yield f"job {job.name}: {job.description}"
             yield f"  steps {_joined(node.name for node in job.graph.nodes)}"
-    for sensor in sorted(repository.sensor_defs, key=lambda one: one.name):
+    for sensor in sorted(repository.sensor_defs, key=attrgetter("name")):
         every = sensor.minimum_interval_seconds
         yield f"sensor {sensor.name}: every {every} s, {sensor.default_status.value.lower()}"
-    for schedule in sorted(repository.schedule_defs, key=lambda one: one.name):
+    for schedule in sorted(repository.schedule_defs, key=attrgetter("name")):
         when = f"{schedule.cron_schedule}, {schedule.default_status.value.lower()}"
         yield f"schedule {schedule.name}: {when}"
 

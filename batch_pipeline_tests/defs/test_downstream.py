@@ -1,4 +1,4 @@
-"""Assets downstream of a stream's batches in the same run, and the events that the run reports."""
+"""Assets downstream of a stream's batches in the same run, and the run's materializations."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from dagster._daemon.backfill import execute_backfill_iteration
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
-from batch_pipeline_tests.defs.checks_fixture import path_of, publish, publish_all, said_in
+from batch_pipeline_tests.defs.checks_fixture import check_results, path_of, publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsScene
 from batch_pipeline_tests.defs.downstream_fixture import (
     BY_CITY,
@@ -36,13 +36,13 @@ KEYS = [
 ]
 UNKNOWN = "00000013-00000015"
 NEW = {LAUNCH_TAG: "new"}  # a published batch is reported without encoding it again
-ALONE, RANGE = [KEYS[0]], KEYS
+SINGLE, RANGE = [KEYS[0]], KEYS
 BACKFILL = {"dagster/backfill": "abcdefgh"}
 
 
 @pytest.fixture
 def scene(scene: DefsScene) -> DefsScene:
-    """The stream `orders` with four batches whose partitions Dagster has."""
+    """The stream `orders` with four batches whose partitions are added to Dagster."""
     scene.tick(SENSOR)
     return scene
 
@@ -52,18 +52,18 @@ def _run(
     keys: Sequence[str],
     tags: dict[str, str],
     *,
-    after: dg.DagsterRun | None = None,
+    retry_of: dg.DagsterRun | None = None,
 ) -> dg.DagsterRun:
     job = job_of_both(scene.definitions)
-    return execute(job, scene.instance, tags_of(keys) | tags, after=after)
+    return execute(job, scene.instance, tags_of(keys) | tags, retry_of=retry_of)
 
 
 def _events(scene: DefsScene, key: dg.AssetKey | None = None) -> list[dg.AssetMaterialization]:
-    """Read all materializations of an asset, oldest first."""
-    found = scene.instance.fetch_materializations(
+    """Return all materializations of an asset, oldest first."""
+    records = scene.instance.fetch_materializations(
         key or scene.batches.asset_key, limit=1_000, ascending=True
-    )
-    return [one.asset_materialization for one in found.records if one.asset_materialization]
+    ).records
+    return [record.asset_materialization for record in records if record.asset_materialization]
 
 
 def _partitions(scene: DefsScene, key: dg.AssetKey | None = None) -> Counter[str | None]:
@@ -71,23 +71,24 @@ def _partitions(scene: DefsScene, key: dg.AssetKey | None = None) -> Counter[str
 
 
 def _report(scene: DefsScene) -> list[str | None]:
-    """Let the sensor report what Dagster does not show."""
+    """Store the sensor's materializations of the batches and return their partitions."""
     events = [
-        one for one in scene.tick(SENSOR).asset_events if isinstance(one, dg.AssetMaterialization)
+        event
+        for event in scene.tick(SENSOR).asset_events
+        if isinstance(event, dg.AssetMaterialization) and event.asset_key == scene.batches.asset_key
     ]
-    mine = [one for one in events if one.asset_key == scene.batches.asset_key]
-    for event in mine:
+    for event in events:
         scene.instance.report_runless_asset_event(event)
-    return [event.partition for event in mine]
+    return [event.partition for event in events]
 
 
-@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["by hand", "backfill"])
-@pytest.mark.parametrize("keys", [ALONE, RANGE], ids=["alone", "range"])
-def test_downstream_asset_when_all_are_published_is_executed_in_the_same_run(
+@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
+@pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
+def test_downstream_asset_is_executed_in_the_run_of_published_batches(
     scene: DefsScene, keys: list[str], tags: dict[str, str]
 ) -> None:
-    """Expect one event for each partition, with the metadata of its own batch."""
-    manifests = {one.batch.key: one for one in publish_all(scene)}
+    """Each partition gets one event, with the metadata of its own batch."""
+    manifests = {manifest.batch.key: manifest for manifest in publish_all(scene)}
     run = _run(scene, keys, {**tags, **NEW})
     assert run.is_success
     assert _partitions(scene) == _partitions(scene, BY_CITY) == Counter(keys)
@@ -99,12 +100,12 @@ def test_downstream_asset_when_all_are_published_is_executed_in_the_same_run(
     assert not {*_report(scene)} & {*keys}
 
 
-@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["by hand", "backfill"])
-@pytest.mark.parametrize("keys", [[UNKNOWN], [*RANGE, UNKNOWN]], ids=["alone", "range"])
-def test_downstream_asset_when_a_batch_failed_is_skipped_in_a_failed_run(
+@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
+@pytest.mark.parametrize("keys", [[UNKNOWN], [*RANGE, UNKNOWN]], ids=["single", "range"])
+def test_downstream_asset_is_skipped_if_a_batch_failed(
     scene: DefsScene, keys: list[str], tags: dict[str, str]
 ) -> None:
-    """Expect an event for each published partition, and none for the failed one."""
+    """The run fails and has events for the published partitions only."""
     scene.instance.add_dynamic_partitions(scene.batches.set_name, [UNKNOWN])
     publish_all(scene)
     run = _run(scene, keys, {**tags, **NEW})
@@ -114,47 +115,46 @@ def test_downstream_asset_when_a_batch_failed_is_skipped_in_a_failed_run(
     assert not {*_report(scene)} & {*keys}
 
 
-@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["by hand", "backfill"])
-@pytest.mark.parametrize("keys", [ALONE, RANGE], ids=["alone", "range"])
-def test_downstream_asset_after_a_kill_before_the_output_is_executed_by_the_repeated_run(
+@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
+@pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
+def test_retry_of_a_killed_run_executes_the_downstream_asset(
     scene: DefsScene, tmp_path: Path, keys: list[str], tags: dict[str, str]
 ) -> None:
-    """Expect no event of the killed run, none of the sensor, and one for each of the repeated."""
+    """Only the retry reports events, neither the killed run nor the sensor."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        here = replace(scene, instance=instance)
-        here.tick(SENSOR)
-        died = _killed(here, tmp_path, keys, tags)
+        local_scene = replace(scene, instance=instance)
+        local_scene.tick(SENSOR)
+        killed = _killed(local_scene, tmp_path, keys, tags)
         assert scene.states("orders") == ["published"] * len(keys) + ["planned"] * (4 - len(keys))
-        assert _partitions(here) == Counter()
-        assert not {*_report(here)} & {*keys}
-        instance.report_run_failed(died)
-        instance.add_run_tags(died.run_id, {WILL_RETRY_TAG: "true"})
-        assert _report(here) == []
-        again = _run(here, keys, {**tags, RETRY_TAG: "1"}, after=died)
-        assert again.is_success
-        assert _partitions(here) == _partitions(here, BY_CITY) == Counter(keys)
-        assert {generation_of(event) for event in _events(here)} == {1}
-        assert _report(here) == []
+        assert _partitions(local_scene) == Counter()
+        assert not {*_report(local_scene)} & {*keys}
+        instance.report_run_failed(killed)
+        instance.add_run_tags(killed.run_id, {WILL_RETRY_TAG: "true"})
+        assert _report(local_scene) == []
+        assert _run(local_scene, keys, {**tags, RETRY_TAG: "1"}, retry_of=killed).is_success
+        assert _partitions(local_scene) == _partitions(local_scene, BY_CITY) == Counter(keys)
+        assert {generation_of(event) for event in _events(local_scene)} == {1}
+        assert _report(local_scene) == []
 
 
-@pytest.mark.parametrize("keys", [ALONE, RANGE], ids=["alone", "range"])
-def test_events_of_a_killed_run_that_nobody_repeats_are_reported_by_the_sensor_once(
+@pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
+def test_sensor_reports_events_of_a_killed_run_without_retry_once(
     scene: DefsScene, tmp_path: Path, keys: list[str]
 ) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        here = replace(scene, instance=instance)
-        here.tick(SENSOR)
-        died = _killed(here, tmp_path, keys, {})
-        instance.report_run_failed(died)
-        assert _report(here) == keys
-        assert _report(here) == []
-        assert _partitions(here) == Counter(keys)
+        local_scene = replace(scene, instance=instance)
+        local_scene.tick(SENSOR)
+        killed = _killed(local_scene, tmp_path, keys, {})
+        instance.report_run_failed(killed)
+        assert _report(local_scene) == keys
+        assert _report(local_scene) == []
+        assert _partitions(local_scene) == Counter(keys)
 
 
 def _killed(
     scene: DefsScene, folder: Path, keys: Sequence[str], tags: dict[str, str]
 ) -> dg.DagsterRun:
-    """Execute a run in a process that dies when the last of its batches is published."""
+    """Execute a run in a process that exits after its last batch is published."""
     module = "batch_pipeline_tests.defs.downstream_fixture"
     pairs = [f"{name}={value}" for name, value in (tags_of(keys) | tags).items()]
     command = [sys.executable, "-m", module, str(folder), *pairs]
@@ -163,8 +163,7 @@ def _killed(
     return run
 
 
-def test_events_of_a_run_of_a_users_own_job_are_left_to_the_run(scene: DefsScene) -> None:
-    """Expect the sensor to know which assets a run has whose job is not one of the stream's."""
+def test_sensor_leaves_events_to_a_started_run_of_a_users_job(scene: DefsScene) -> None:
     job = job_of_both(scene.definitions)
     run = scene.instance.create_run_for_job(
         job_def=job, tags=tags_of(RANGE), status=dg.DagsterRunStatus.STARTED
@@ -176,29 +175,27 @@ def test_events_of_a_run_of_a_users_own_job_are_left_to_the_run(scene: DefsScene
     assert _report(scene) == KEYS
 
 
-def test_batches_of_a_users_own_job_when_it_is_cancelled_are_cancelled(scene: DefsScene) -> None:
+def test_cancelled_run_of_a_users_job_cancels_its_batches(scene: DefsScene) -> None:
     run = scene.instance.create_run_for_job(
         job_def=job_of_both(scene.definitions),
         tags=tags_of(KEYS[:2]),
         status=dg.DagsterRunStatus.STARTED,
     )
-    scene.cancelled(run)
+    scene.cancel_run(run)
     assert "Batches cancelled: 2" in scene.tick_run_ends()
     assert scene.states("orders") == ["cancelled", "cancelled", "planned", "planned"]
 
 
-def test_batch_that_is_reported_already_is_not_reported_again(scene: DefsScene) -> None:
-    """Expect one event when the sensor was first, and a run for new batches comes later."""
+def test_batch_reported_by_the_sensor_is_not_reported_by_a_run(scene: DefsScene) -> None:
     publish_all(scene)
     assert _report(scene) == KEYS
     job = scene.definitions.resolve_job_def(scene.batches.job)
-    done = job.execute_in_process(instance=scene.instance, tags=tags_of(RANGE) | NEW)
-    assert done.success
+    assert job.execute_in_process(instance=scene.instance, tags=tags_of(RANGE) | NEW).success
     assert _partitions(scene) == Counter(KEYS)
 
 
-def test_generations_that_differ_within_a_run_are_kept_by_the_events(scene: DefsScene) -> None:
-    """Expect a data version that changes with any of them, and no second event by the sensor."""
+def test_events_of_a_run_have_the_generations_of_their_batches(scene: DefsScene) -> None:
+    """The data version changes with any of them."""
     publish_all(scene)
     publish(scene, scene.batches.find(scene.database, KEYS[1]))
     assert _run(scene, RANGE, NEW).is_success
@@ -214,21 +211,19 @@ def test_generations_that_differ_within_a_run_are_kept_by_the_events(scene: Defs
 
 
 def _generations(events: Sequence[dg.AssetMaterialization]) -> list[int]:
-    found = {event.partition: generation_of(event) for event in events}
-    return [found[key] for key in KEYS]
+    generations = {event.partition: generation_of(event) for event in events}
+    return [generations[key] for key in KEYS]
 
 
-def test_checks_of_a_run_with_an_asset_downstream_are_answered_once(scene: DefsScene) -> None:
-    """Expect the step that encodes to answer them, and the step of the checks to leave them."""
+def test_checks_of_a_run_with_a_downstream_asset_run_once(scene: DefsScene) -> None:
     publish_all(scene)
     run = _run(scene, RANGE, NEW)
-    of_checks = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-    found = scene.instance.all_logs(run.run_id, of_type=of_checks)
-    assert len(found) == len(said_in(scene, run.run_id)) == 3
+    event_type = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    events = scene.instance.all_logs(run.run_id, of_type=event_type)
+    assert len(events) == len(check_results(scene, run.run_id)) == 3
 
 
-def test_downstream_asset_when_a_blocking_check_fails_is_not_executed(scene: DefsScene) -> None:
-    """Expect a failed run that names the file, and the events of what is published."""
+def test_failed_blocking_check_skips_the_downstream_asset(scene: DefsScene) -> None:
     path = path_of(publish_all(scene)[3])
     path.unlink()
     run = _run(scene, RANGE, NEW)
@@ -236,11 +231,13 @@ def test_downstream_asset_when_a_blocking_check_fails_is_not_executed(scene: Def
     assert _partitions(scene) == Counter(KEYS)
     assert _partitions(scene, BY_CITY) == Counter()
     failures = scene.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    [said] = [
-        str(one.dagster_event.step_failure_data.error) for one in failures if one.dagster_event
+    [error] = [
+        str(failure.dagster_event.step_failure_data.error)
+        for failure in failures
+        if failure.dagster_event
     ]
-    assert "Assets downstream of orders/batches were not materialized" in said
-    assert f"{path} is missing" in said
+    assert "Assets downstream of orders/batches were not materialized" in error
+    assert f"{path} is missing" in error
 
 
 _PROJECT = """
@@ -250,7 +247,7 @@ from batch_pipeline_tests.defs.downstream_fixture import with_downstream
 
 defs = with_downstream(build_definitions([Pipeline.from_environment().stream("orders")]))
 """
-_AT_ONCE = {
+_SYNCHRONOUS_RUNS = {
     "run_launcher": {
         "module": "dagster._core.launcher.sync_in_memory_run_launcher",
         "class": "SyncInMemoryRunLauncher",
@@ -262,22 +259,20 @@ _AT_ONCE = {
 }
 
 
-# Dagster's own: a deprecated function, and a coroutine of a server that is stopped.
+# Dagster calls a deprecated function, and does not await a coroutine of a stopped server.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_backfill_of_dagster_over_both_assets_executes_both(
-    scene: DefsScene, tmp_path: Path
-) -> None:
-    """Expect two runs of two partitions each, and one event for each partition of both assets."""
+def test_dagster_backfill_executes_both_assets(scene: DefsScene, tmp_path: Path) -> None:
+    """Two runs materialize two partitions each."""
     publish_all(scene)
     project = tmp_path / "project.py"
     project.write_text(_PROJECT)
     target = PythonFileTarget(str(project), None, str(tmp_path), "orders")
     with (
-        instance_for_test(overrides=_AT_ONCE) as instance,
+        instance_for_test(overrides=_SYNCHRONOUS_RUNS) as instance,
         create_test_daemon_workspace_context(target, instance) as workspace,
     ):
-        here = replace(scene, instance=instance)
+        local_scene = replace(scene, instance=instance)
         instance.add_dynamic_partitions(scene.batches.set_name, KEYS)
         graph = workspace.create_request_context().asset_graph
         backfill = PartitionBackfill.from_asset_partitions(
@@ -301,4 +296,4 @@ def test_backfill_of_dagster_over_both_assets_executes_both(
         assert ended is not None
         assert ended.status is BulkActionStatus.COMPLETED_SUCCESS
         assert len(instance.get_runs()) == 2
-        assert _partitions(here) == _partitions(here, BY_CITY) == Counter(KEYS)
+        assert _partitions(local_scene) == _partitions(local_scene, BY_CITY) == Counter(KEYS)

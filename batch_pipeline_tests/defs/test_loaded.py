@@ -1,4 +1,4 @@
-"""Loads in Dagster: what is published is loaded by a job, and shows as green partitions."""
+"""The load job, sensor and asset: published batches are loaded and materialized."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ from batch_pipeline_tests.seeds import execute, query
 
 FOURTH = "00000010-00000012"
 VOIDS = "CREATE SEQUENCE batch_pipeline.voids"
-CUT = """
+CUT_FIRST_VOID = """
 CREATE FUNCTION batch_pipeline.cut() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF nextval('batch_pipeline.voids') = 1 THEN
@@ -38,7 +38,7 @@ BEGIN
     RETURN NEW;
 END $$
 """
-AT_THE_FIRST = """
+CUT_TRIGGER = """
 CREATE TRIGGER cut BEFORE UPDATE OF voided_at ON batch_pipeline.load
 FOR EACH ROW EXECUTE FUNCTION batch_pipeline.cut()
 """
@@ -48,7 +48,7 @@ FOR EACH ROW EXECUTE FUNCTION batch_pipeline.cut()
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """The stream `orders` with four batches, of which two are published, and one good target."""
+    """The stream `orders` with four batches, two of them published, and one working target."""
     targets = {"good": target(tmp_path / "good", EAGER)}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
         for number in (0, 1):
@@ -60,29 +60,29 @@ def scene(
 
 
 def target(folder: Path, body: str) -> dict[str, Any]:
-    """Describe a target that is a program."""
+    """Return the settings of a target that is a program."""
     folder.mkdir(exist_ok=True)
     return {"command": list(script(folder, body)), "config": {"out": str(folder / "read")}}
 
 
 def publish_next(scene: DefsScene, folder: Path, number: int, *, generation: int = 1) -> None:
     """Publish the next generation of a batch, counted from 0."""
-    one = scene.database.batches.statuses("orders")[number].batch
-    publish_file(scene.database, one, folder, generation=generation)
+    batch = scene.database.batches.statuses("orders")[number].batch
+    publish_file(scene.database, batch, folder, generation=generation)
 
 
 def run_job(scene: DefsScene, **tags: str) -> dg.ExecuteInProcessResult:
-    """Run the job that loads what is due."""
+    """Run the load job."""
     job = scene.definitions.resolve_job_def(load_job(scene.stream))
     return job.execute_in_process(instance=scene.instance, tags=tags, raise_on_error=False)
 
 
 def run_asset(scene: DefsScene, first: str, last: str) -> dg.ExecuteInProcessResult:
-    """Materialize partitions of the asset as a person does."""
+    """Materialize partitions of the asset as a user does."""
     [asset] = [
-        one
-        for one in scene.definitions.assets or ()
-        if isinstance(one, dg.AssetsDefinition) and loaded_key(scene.stream) in one.keys
+        asset
+        for asset in scene.definitions.assets or ()
+        if isinstance(asset, dg.AssetsDefinition) and loaded_key(scene.stream) in asset.keys
     ]
     return dg.materialize(
         [asset],
@@ -94,53 +94,51 @@ def run_asset(scene: DefsScene, first: str, last: str) -> dg.ExecuteInProcessRes
     )
 
 
-def repeat_asset(scene: DefsScene, died: str, first: str, last: str) -> dg.DagsterRun:
-    """Materialize partitions as Dagster does in the place of a run whose process died."""
-    whole = scene.definitions.resolve_implicit_global_asset_job_def()
-    job = whole.get_subset(asset_selection={loaded_key(scene.stream)})
+def retry_asset(scene: DefsScene, failed_run: str, first: str, last: str) -> dg.DagsterRun:
+    """Materialize partitions in a retry of a run whose process died."""
+    global_job = scene.definitions.resolve_implicit_global_asset_job_def()
+    job = global_job.get_subset(asset_selection={loaded_key(scene.stream)})
     run = scene.instance.create_run_for_job(
         job_def=job,
-        parent_run_id=died,
-        root_run_id=died,
+        parent_run_id=failed_run,
+        root_run_id=failed_run,
         tags={RETRY_TAG: "1", RANGE_START_TAG: first, RANGE_END_TAG: last},
     )
     execute_run(InMemoryJob(job), run, scene.instance)
-    return scene.run(run)
+    return scene.reload_run(run)
 
 
-def green(scene: DefsScene) -> list[str]:
-    """Give the partitions of the asset that were materialized."""
+def materialized(scene: DefsScene) -> list[str]:
+    """Return the materialized partitions of the asset."""
     return sorted(scene.instance.get_materialized_partitions(loaded_key(scene.stream)))
 
 
 def sent(folder: Path) -> list[str]:
-    """Give the batches whose STATE the target was sent, in order."""
-    states = [one["value"] for one in read(folder) if one["type"] == "STATE"]
-    return [one["bookmarks"]["orders"]["batch_id"] for one in states]
+    """Return the batches whose STATE was sent to the target, in order."""
+    states = [message["value"] for message in read(folder) if message["type"] == "STATE"]
+    return [state["bookmarks"]["orders"]["batch_id"] for state in states]
 
 
-def test_load_sensor_launches_one_run_for_all_that_is_due_and_then_rests(
+def test_load_sensor_launches_one_run_for_all_pending_loads(
     scene: DefsScene, tmp_path: Path
 ) -> None:
-    """Expect the partitions of both published batches green, and nothing to do afterwards."""
     [request] = scene.tick("orders_load").run_requests or ()
     assert request.tags["batch_pipeline/stream"] == "orders"
-    assert int(request.tags["dagster/priority"]) > 0  # else new files would always go first
+    assert int(request.tags["dagster/priority"]) > 0  # otherwise, new files would always come first
 
     assert run_job(scene).success
-    assert green(scene) == [FIRST, SECOND]
+    assert materialized(scene) == [FIRST, SECOND]
     assert sent(tmp_path / "good") == [FIRST, SECOND]
 
     after = scene.tick("orders_load")
     assert not after.run_requests
-    assert not after.asset_events  # the run has told of them itself
-    quiet = scene.tick("orders_load", after.cursor)
-    assert quiet.cursor == after.cursor
-    assert quiet.skip_reason == dg.SkipReason("everything that is published is loaded.")
+    assert not after.asset_events  # the run has reported them
+    idle = scene.tick("orders_load", after.cursor)
+    assert idle.cursor == after.cursor
+    assert idle.skip_reason == dg.SkipReason("everything that is published is loaded.")
 
 
-def test_load_sensor_sees_a_new_generation(scene: DefsScene, tmp_path: Path) -> None:
-    """A batch that is published anew is loaded anew."""
+def test_load_sensor_launches_a_run_for_a_new_generation(scene: DefsScene, tmp_path: Path) -> None:
     assert run_job(scene).success
     cursor = scene.tick("orders_load").cursor
     publish_next(scene, tmp_path, 0, generation=2)
@@ -150,41 +148,38 @@ def test_load_sensor_sees_a_new_generation(scene: DefsScene, tmp_path: Path) -> 
     assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST]
 
 
-def test_load_sensor_tells_dagster_of_loads_that_a_command_has_made(scene: DefsScene) -> None:
-    """What `batch-pipeline load` has loaded turns green once, and later looks are silent."""
+def test_load_sensor_reports_loads_of_the_command_once(scene: DefsScene) -> None:
     pipeline, stream = scene.pipeline, scene.stream
     assert len(list(pipeline.load_pending(stream, stream.targets[0], run_id="load-1"))) == 2
 
-    told = scene.tick("orders_load")
-    assert [event.partition for event in told.asset_events] == [FIRST, SECOND]
-    assert not told.run_requests
-    assert not scene.tick("orders_load", told.cursor).asset_events
+    result = scene.tick("orders_load")
+    assert [event.partition for event in result.asset_events] == [FIRST, SECOND]
+    assert not result.run_requests
+    assert not scene.tick("orders_load", result.cursor).asset_events
 
 
-def test_load_that_is_in_vain_is_not_launched_again_at_once(
+def test_failed_load_is_not_launched_again_immediately(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A target that never acknowledges fails the run; new batches are tried at once."""
+    """A newly published batch is launched immediately."""
     targets = {"silent": target(tmp_path / "silent", SILENT)}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)
         first = scene.tick("orders_load")
         assert first.run_requests
-        failed = run_job(scene)
-        assert not failed.success
-        assert green(scene) == []
+        assert not run_job(scene).success
+        assert materialized(scene) == []
 
-        resting = scene.tick("orders_load", first.cursor)
-        assert not resting.run_requests
-        assert "did not print the STATE" in str(resting.skip_reason)
+        waiting = scene.tick("orders_load", first.cursor)
+        assert not waiting.run_requests
+        assert "did not print the STATE" in str(waiting.skip_reason)
         publish_next(scene, tmp_path, 1)
-        assert scene.tick("orders_load", resting.cursor).run_requests
+        assert scene.tick("orders_load", waiting.cursor).run_requests
 
 
-def test_loaded_partition_that_a_person_materializes_is_loaded_again(
+def test_manual_materialization_loads_its_partitions_again(
     scene: DefsScene, tmp_path: Path
 ) -> None:
-    """Only the partitions of the run are sent, also those that the target has."""
     assert run_job(scene).success
 
     assert run_asset(scene, SECOND, SECOND).success
@@ -192,24 +187,23 @@ def test_loaded_partition_that_a_person_materializes_is_loaded_again(
     publish_next(scene, tmp_path, 2)
     assert run_asset(scene, SECOND, THIRD).success
     assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND, SECOND, THIRD]
-    assert green(scene) == [FIRST, SECOND, THIRD]
+    assert materialized(scene) == [FIRST, SECOND, THIRD]
 
 
-def test_loaded_partition_of_a_batch_that_is_not_published_stays_grey(scene: DefsScene) -> None:
-    """There is nothing to send, and the run says so."""
-    ended = run_asset(scene, FOURTH, FOURTH)
+def test_materialization_of_an_unpublished_batch_fails(scene: DefsScene) -> None:
+    result = run_asset(scene, FOURTH, FOURTH)
 
-    assert not ended.success
-    [failure] = [event for event in ended.all_events if event.event_type_value == "STEP_FAILURE"]
+    assert not result.success
+    [failure] = [event for event in result.all_events if event.event_type_value == "STEP_FAILURE"]
     message = f"Not published, so there is nothing to load: {FOURTH}."
     assert message in str(failure.step_failure_data.error_display_string)
-    assert green(scene) == []
+    assert materialized(scene) == []
 
 
-def test_loaded_partition_with_two_targets_is_green_when_both_have_it(
+def test_partition_is_materialized_once_both_targets_have_it(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The load into the good one is kept while the other one fails."""
+    """A successful load is kept while the other target fails."""
     targets = {
         "good": target(tmp_path / "good", EAGER),
         "other": target(tmp_path / "other", SILENT),
@@ -217,10 +211,10 @@ def test_loaded_partition_with_two_targets_is_green_when_both_have_it(
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)
         assert not run_job(scene).success
-        assert green(scene) == []
-        script(tmp_path / "other", EAGER)  # mended
+        assert materialized(scene) == []
+        script(tmp_path / "other", EAGER)  # fixed
         assert run_job(scene).success
-        assert green(scene) == [FIRST]
+        assert materialized(scene) == [FIRST]
         assert sent(tmp_path / "good") == [FIRST]
         rows = query(
             database,
@@ -229,62 +223,60 @@ def test_loaded_partition_with_two_targets_is_green_when_both_have_it(
         assert rows == [("good", "succeeded"), *[("other", "failed")] * 3, ("other", "succeeded")]
 
 
-def test_loaded_partition_whose_files_went_says_so_and_stays_loaded(scene: DefsScene) -> None:
-    """Expect the day and what to do, the other partition to be due, and no load to be lost."""
+def test_partition_with_deleted_files_cannot_be_loaded_again(scene: DefsScene) -> None:
+    """It stays loaded, and the other partition of the run becomes due."""
     assert run_job(scene).success
     stored, loads = scene.pipeline.database.stored_attempts, scene.pipeline.database.loads
     assert stored.mark_loaded([1], ["good"]) == {1}
     result = run_asset(scene, FIRST, SECOND)
     [failure] = result.filter_events(lambda event: event.is_step_failure)
-    said = str(failure.step_failure_data.error)
-    assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in said
-    assert "Other batches, loaded by the next load: 1." in said
-    [standing] = loads.target_statuses("orders", ["good"])
-    assert (standing.loaded, standing.due) == (1, 1)
+    error = str(failure.step_failure_data.error)
+    assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in error
+    assert "Other batches, loaded by the next load: 1." in error
+    [status] = loads.target_statuses("orders", ["good"])
+    assert (status.loaded, status.due) == (1, 1)
 
 
-def test_load_sensor_finds_what_was_asked_for_again_by_a_run_that_died(scene: DefsScene) -> None:
-    """Expect a look ten minutes after the last one, although nothing was published or loaded."""
+def test_load_sensor_detects_a_reload_requested_by_a_dead_run(scene: DefsScene) -> None:
+    """It checks for pending loads every ten minutes, even if no counter has changed."""
     assert run_job(scene).success
-    quiet = scene.tick("orders_load").cursor
+    idle = scene.tick("orders_load").cursor
     assert scene.database.loads.void("orders", "good", [FIRST])
-    assert not scene.tick("orders_load", quiet).run_requests
-    memory = LoadCursor.of_cursor(quiet)
-    later = replace(memory, looked_at=memory.looked_at - 600)
-    assert scene.tick("orders_load", later.cursor()).run_requests
+    assert not scene.tick("orders_load", idle).run_requests
+    cursor = LoadCursor.of_cursor(idle)
+    earlier = replace(cursor, looked_at=cursor.looked_at - 600)
+    assert scene.tick("orders_load", earlier.cursor()).run_requests
 
 
-def test_loaded_partition_of_a_repeated_run_is_sent_once(scene: DefsScene, tmp_path: Path) -> None:
-    """Expect what a run has loaded before its process died to be left alone by its repetition."""
+def test_retry_does_not_repeat_the_loads_of_the_failed_run(
+    scene: DefsScene, tmp_path: Path
+) -> None:
     assert run_job(scene).success
-    died = run_asset(scene, FIRST, FIRST)
-    assert repeat_asset(scene, died.run_id, FIRST, SECOND).is_success
+    failed_run = run_asset(scene, FIRST, FIRST)
+    assert retry_asset(scene, failed_run.run_id, FIRST, SECOND).is_success
     assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
 
 
-def test_loaded_partition_is_sent_although_the_first_try_failed_before(
+def test_step_retry_repeats_a_failed_reload_request(
     scene: DefsScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the second try of the step to ask again for what the first one could not."""
     monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
     assert run_job(scene).success
-    for statement in (VOIDS, CUT, AT_THE_FIRST):
+    for statement in (VOIDS, CUT_FIRST_VOID, CUT_TRIGGER):
         execute(scene.database, statement)
 
     assert run_asset(scene, FIRST, SECOND).success
     assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
 
 
-def test_load_of_what_is_published_again_and_again_is_launched_at_once(
-    scene: DefsScene, tmp_path: Path
-) -> None:
-    """Expect counts that are the same as before, after a success, not to be taken for a failure."""
+def test_repeatedly_published_batch_is_loaded_immediately(scene: DefsScene, tmp_path: Path) -> None:
+    """Unchanged counts of pending loads are not taken for a failure after a successful load."""
     cursor = None
     for generation in (2, 3, 4):
-        told = scene.tick("orders_load", cursor)
-        assert told.run_requests
+        result = scene.tick("orders_load", cursor)
+        assert result.run_requests
         assert run_job(scene).success
-        cursor = scene.tick("orders_load", told.cursor).cursor
+        cursor = scene.tick("orders_load", result.cursor).cursor
         publish_next(scene, tmp_path, 0, generation=generation)
 
 
@@ -292,9 +284,9 @@ DOWNSTREAM = dg.AssetKey("by_city")
 
 
 def run_both(
-    scene: DefsScene, tags: dict[str, str], *, after: dg.DagsterRun | None = None
+    scene: DefsScene, tags: dict[str, str], *, retry_of: dg.DagsterRun | None = None
 ) -> dg.DagsterRun:
-    """Materialize partitions of the asset and of one downstream in one run."""
+    """Materialize partitions of the asset and of a downstream asset in one run."""
 
     @dg.asset(
         key=DOWNSTREAM,
@@ -303,56 +295,47 @@ def run_both(
         backfill_policy=dg.BackfillPolicy.multi_run(2),
     )
     def by_city() -> None:
-        """Stand for what a user makes of loaded batches."""
+        """Do nothing, in place of a user's asset."""
 
     both = dg.AssetSelection.assets(loaded_key(scene.stream), DOWNSTREAM)
     job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
     own = dg.Definitions(assets=[by_city], jobs=[job])
     merged = dg.Definitions.merge(scene.definitions, own)
-    return execute_run_of(merged.resolve_job_def("both"), scene.instance, tags, after=after)
+    return execute_run_of(merged.resolve_job_def("both"), scene.instance, tags, retry_of=retry_of)
 
 
-def test_asset_downstream_of_loaded_when_all_are_loaded_is_executed_in_the_same_run(
-    scene: DefsScene,
-) -> None:
+def test_downstream_asset_is_executed_in_the_run_of_the_loads(scene: DefsScene) -> None:
     assert run_both(scene, tags_of([FIRST, SECOND])).is_success
     assert events_of(scene, loaded_key(scene.stream)) == [FIRST, SECOND]
     assert events_of(scene, DOWNSTREAM) == [FIRST, SECOND]
     assert not scene.tick("orders_load").asset_events
 
 
-def test_asset_downstream_of_loaded_when_a_batch_is_not_published_is_skipped(
-    scene: DefsScene,
-) -> None:
+def test_downstream_asset_is_skipped_if_a_batch_is_not_published(scene: DefsScene) -> None:
     run = run_both(scene, tags_of([FIRST, SECOND, THIRD]))
     assert run.status is dg.DagsterRunStatus.FAILURE
     assert events_of(scene, loaded_key(scene.stream)) == []
     assert events_of(scene, DOWNSTREAM) == []
 
 
-def test_asset_downstream_of_loaded_in_a_repeated_run_waits_for_the_loads_of_both(
-    scene: DefsScene,
-) -> None:
-    """Expect one event for what the killed run had loaded, and no other one by the sensor."""
-    died = run_both(scene, tags_of([FIRST, SECOND])).run_id
-    scene.instance.wipe_assets([loaded_key(scene.stream), DOWNSTREAM])  # as if it had died before
-    killed = scene.instance.get_run_by_id(died)
-    loads = len(sent_runs(scene))
-    assert run_both(scene, {**tags_of([FIRST, SECOND]), RETRY_TAG: "1"}, after=killed).is_success
-    assert len(sent_runs(scene)) == loads
+def test_retry_reports_loads_of_the_killed_run_once(scene: DefsScene) -> None:
+    killed = run_both(scene, tags_of([FIRST, SECOND]))
+    # As if the process had died before it reported the materializations.
+    scene.instance.wipe_assets([loaded_key(scene.stream), DOWNSTREAM])
+    count = "SELECT count(*) FROM batch_pipeline.load"
+    loads = query(scene.database, count)
+    assert run_both(scene, {**tags_of([FIRST, SECOND]), RETRY_TAG: "1"}, retry_of=killed).is_success
+    assert query(scene.database, count) == loads
     assert events_of(scene, loaded_key(scene.stream)) == [FIRST, SECOND]
     assert events_of(scene, DOWNSTREAM) == [FIRST, SECOND]
     assert not scene.tick("orders_load").asset_events
 
 
-def sent_runs(scene: DefsScene) -> list[tuple[Any, ...]]:
-    """Read the runs of all loads."""
-    return query(scene.database, "SELECT run_id FROM batch_pipeline.load ORDER BY id")
-
-
 def events_of(scene: DefsScene, key: dg.AssetKey) -> list[str]:
-    """Give the partition of each materialization of an asset."""
-    found = scene.instance.fetch_materializations(key, limit=100).records
+    """Return the partition of each materialization of an asset."""
+    records = scene.instance.fetch_materializations(key, limit=100).records
     return sorted(
-        str(one.asset_materialization.partition) for one in found if one.asset_materialization
+        str(record.asset_materialization.partition)
+        for record in records
+        if record.asset_materialization
     )

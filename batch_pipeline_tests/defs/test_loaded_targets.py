@@ -1,4 +1,4 @@
-"""Loads in Dagster into targets that fail or are taken, and loads that nobody has told of."""
+"""Loads in Dagster into failing or busy targets, and loads that were not reported."""
 
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,18 @@ from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE
 from batch_pipeline_tests.seeds import query
 
 
-def ends(database: Database) -> list[tuple[Any, ...]]:
-    """Count the loads of each target by what they came to."""
-    counted = "SELECT target, status, count(*) FROM batch_pipeline.load GROUP BY 1, 2 ORDER BY 1, 2"
-    return query(database, counted)
+def load_counts(database: Database) -> list[tuple[Any, ...]]:
+    """Count the loads by target and status."""
+    counts = "SELECT target, status, count(*) FROM batch_pipeline.load GROUP BY 1, 2 ORDER BY 1, 2"
+    return query(database, counts)
 
 
-def test_load_into_a_server_that_is_gone_holds_up_no_other_target(
+def test_unreachable_server_does_not_block_other_targets(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the step to be tried four times, and the other target to be sent the batch once."""
+    """The step is tried four times; the other target gets the batch once."""
     monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
-    monkeypatch.setenv("WAREHOUSE", "postgresql://someone@127.0.0.1:1/warehouse")
+    monkeypatch.setenv("WAREHOUSE", "postgresql://user@127.0.0.1:1/warehouse")
     targets = {
         "gone": {"postgres": {"conn": "$WAREHOUSE"}},
         "good": target(tmp_path / "good", EAGER),
@@ -34,18 +34,18 @@ def test_load_into_a_server_that_is_gone_holds_up_no_other_target(
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)
         scene.instance.add_dynamic_partitions(scene.batches.set_name, [FIRST])
-        ended = run_asset(scene, FIRST, FIRST)
+        result = run_asset(scene, FIRST, FIRST)
 
-    [failure] = [event for event in ended.all_events if event.event_type_value == "STEP_FAILURE"]
+    [failure] = [event for event in result.all_events if event.event_type_value == "STEP_FAILURE"]
     assert "127.0.0.1/warehouse cannot be reached" in str(failure.step_failure_data.error)
     assert sent(tmp_path / "good") == [FIRST]
-    assert ends(database) == [("gone", "failed", 4), ("good", "succeeded", 1)]
+    assert load_counts(database) == [("gone", "failed", 4), ("good", "succeeded", 1)]
 
 
-def test_load_into_a_target_that_somebody_else_loads_holds_up_no_other(
+def test_busy_target_does_not_block_other_targets(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the step to wait for the one after it has loaded into the other."""
+    """The step loads into the other target first, then waits for the busy one."""
     monkeypatch.setattr("batch_pipeline.defs.loads._PAUSE_SECONDS", 0)
     monkeypatch.setattr("batch_pipeline.defs.loads._MAX_WAITS", 1)
     targets = {name: target(tmp_path / name, EAGER) for name in ("busy", "good")}
@@ -53,15 +53,16 @@ def test_load_into_a_target_that_somebody_else_loads_holds_up_no_other(
         publish_next(scene, tmp_path, 0)
         due = list(database.loads.due(scene.stream, "busy"))
         with database.loads.claim("orders", "busy", due, run_id="load-1", lease=LEASE):
-            ended = run_job(scene)
-        assert [one.event_type_value for one in ended.all_events].count("STEP_UP_FOR_RETRY") == 1
-        assert ends(database) == [("busy", "running", 1), ("good", "succeeded", 1)]
+            result = run_job(scene)
+        event_types = [event.event_type_value for event in result.all_events]
+        assert event_types.count("STEP_UP_FOR_RETRY") == 1
+        assert load_counts(database) == [("busy", "running", 1), ("good", "succeeded", 1)]
 
 
-def test_load_of_a_batch_that_failed_and_is_published_anew_is_launched_at_once(
+def test_next_generation_of_a_failed_load_is_launched_immediately(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the next generation to be tried although as many loads are due as before."""
+    """The number of pending loads is the same as before."""
     targets = {"silent": target(tmp_path / "silent", SILENT)}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)
@@ -71,11 +72,10 @@ def test_load_of_a_batch_that_failed_and_is_published_anew_is_launched_at_once(
         assert scene.tick("orders_load", cursor).run_requests
 
 
-def test_load_of_a_later_generation_that_was_not_told_is_told(
+def test_unreported_load_of_a_later_generation_is_reported(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the second generation to be told, though it was loaded by the same run, of which
-    Dagster has heard of the first."""
+    """The same run loaded both generations and reported only the first."""
     targets = {"good": target(tmp_path / "good", EAGER)}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)
@@ -85,16 +85,16 @@ def test_load_of_a_later_generation_that_was_not_told_is_told(
         [good] = scene.stream.targets
         assert len(list(scene.pipeline.load_pending(scene.stream, good, run_id=run.run_id))) == 1
 
-        for one in (cursor, None):
-            [event] = scene.tick("orders_load", one).asset_events
+        for last_cursor in (cursor, None):
+            [event] = scene.tick("orders_load", last_cursor).asset_events
             assert isinstance(event, dg.AssetMaterialization)
             assert (event.partition, generation_of(event)) == (FIRST, 2)
 
 
-def test_second_load_into_one_of_two_targets_that_was_not_told_is_told(
+def test_unreported_reload_into_one_of_two_targets_is_reported(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect it to be told, though the run that loaded into the other target has told before."""
+    """An earlier run reported the first load into both targets."""
     targets = {name: target(tmp_path / name, EAGER) for name in ("a", "b")}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
         publish_next(scene, tmp_path, 0)
@@ -104,5 +104,5 @@ def test_second_load_into_one_of_two_targets_that_was_not_told_is_told(
         [_, b] = scene.stream.targets
         assert len(list(scene.pipeline.load_pending(scene.stream, b, run_id="load-2"))) == 1
 
-        told = scene.tick("orders_load", cursor)
-        assert [event.partition for event in told.asset_events] == [FIRST]
+        events = scene.tick("orders_load", cursor).asset_events
+        assert [event.partition for event in events] == [FIRST]

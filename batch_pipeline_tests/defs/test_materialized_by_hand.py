@@ -1,4 +1,4 @@
-"""Partitions that a person materializes: of split batches, of none, and of the wrong asset."""
+"""Manually materialized partitions: split batches, unknown keys, keys of another asset."""
 
 import dagster as dg
 import pytest
@@ -27,26 +27,25 @@ def _split(scene: DefsScene, job: str, key: str) -> None:
     scene.database.jobs.split(job, key, table)
 
 
-def _materialized(
+def _materialize(
     scene: DefsScene, asset: PartitionedAsset, key: str, **tags: str
 ) -> dg.ExecuteInProcessResult:
     job = scene.definitions.resolve_job_def(asset.job)
     return job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags)
 
 
-def test_split_batch_names_the_partitions_of_its_halves(scene: DefsScene) -> None:
-    """Expect a failure that says where its items are now, and no attempt."""
+def test_split_batch_fails_with_the_partitions_of_its_parts(scene: DefsScene) -> None:
     _split(scene, "orders", PARENT)
     with pytest.raises(dg.Failure) as caught:
-        _materialized(scene, scene.batches, PARENT)
+        _materialize(scene, scene.batches, PARENT)
     message = str(caught.value.description)
     assert f"batch {PARENT} was split" in message
     assert f"materialize the partitions {FIRST}, {SECOND}." in message
     assert statuses(scene.database) == []
 
 
-def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: DefsScene) -> None:
-    """Expect the keys of the parts that live, down to the half of a half."""
+def test_split_backfill_batch_lists_its_live_parts(scene: DefsScene) -> None:
+    """Parts that were split again are replaced by their parts."""
     _split(scene, "orders.2023", PARENT)
     _split(scene, "orders.2023", FIRST)
     with pytest.raises(BatchSupersededError) as caught:
@@ -62,11 +61,11 @@ def test_split_batch_of_a_backfill_names_the_partitions_of_its_parts(scene: Defs
     assert scene.database.batches.batch("orders", f"2023:{SECOND}").count == 1
 
 
-def test_run_that_was_launched_before_the_split_leaves_the_batch_alone(scene: DefsScene) -> None:
-    """Expect no failure: the halves are launched in its place."""
+def test_run_launched_before_the_split_succeeds_without_an_attempt(scene: DefsScene) -> None:
+    """The parts are launched instead."""
     _split(scene, "orders.2023", PARENT)
     key = f"2023:{PARENT}"
-    assert _materialized(scene, scene.backfills, key, **{LAUNCH_TAG: "new"}).success
+    assert _materialize(scene, scene.backfills, key, **{LAUNCH_TAG: "new"}).success
     assert statuses(scene.database) == []
     result = scene.tick("orders_backfill")
     assert scene.instance.get_dynamic_partitions("orders.backfill")[-2:] == [
@@ -86,17 +85,15 @@ def test_run_that_was_launched_before_the_split_leaves_the_batch_alone(scene: De
         "2023",
     ],
 )
-def test_key_that_is_no_batch_of_a_backfill_is_told(scene: DefsScene, key: str) -> None:
-    """Expect the failure to quote the key and to say where the right ones are; no attempt."""
+def test_unknown_backfill_key_fails_without_an_attempt(scene: DefsScene, key: str) -> None:
     scene.instance.add_dynamic_partitions("orders.backfill", [key])
     with pytest.raises(dg.Failure) as caught:
-        _materialized(scene, scene.backfills, key)
+        _materialize(scene, scene.backfills, key)
     assert f"{key!r} is not a planned batch" in str(caught.value.description)
     assert "batch-pipeline status orders" in str(caught.value.description)
     assert statuses(scene.database) == []
 
 
-def test_key_of_a_backfill_is_no_batch_of_the_stream(scene: DefsScene) -> None:
-    """Expect the other asset to refuse it."""
+def test_backfill_key_is_unknown_to_the_batches_asset(scene: DefsScene) -> None:
     with pytest.raises(UnknownBatchError):
         scene.batches.find(scene.database, f"2023:{PARENT}")

@@ -1,4 +1,4 @@
-"""What the asset of a meta table tells of its stream, from the sensor and from its own runs."""
+"""Observations of the files asset and metadata of materializations."""
 
 from typing import Any
 
@@ -12,58 +12,51 @@ from batch_pipeline_tests.factories import manifest, part_file, record_schema
 from batch_pipeline_tests.seeds import register
 
 
-def observed(scene: DefsScene) -> list[dict[str, Any]]:
-    """Let the sensor tick, hand its observations to Dagster, and give their metadata."""
+def observe(scene: DefsScene) -> list[dict[str, Any]]:
+    """Evaluate the sensor, store its observations, and return their metadata."""
     events = scene.tick("orders_new_files").asset_events
-    found = [event for event in events if isinstance(event, dg.AssetObservation)]
-    for event in found:
-        scene.instance.report_runless_asset_event(event)
-    return [values(event) for event in found]
+    observations = [event for event in events if isinstance(event, dg.AssetObservation)]
+    for observation in observations:
+        scene.instance.report_runless_asset_event(observation)
+    return [values(observation) for observation in observations]
 
 
 def values(event: dg.AssetObservation) -> dict[str, Any]:
-    """Give the metadata of an event without what it is wrapped in."""
-    assert event.asset_key == files_key_of_orders()
+    """Return the plain metadata values of an observation."""
+    assert event.asset_key == dg.AssetKey(["orders", "files"])
     return {name: value.value for name, value in event.metadata.items()}
 
 
-def files_key_of_orders() -> dg.AssetKey:
-    """Key of the asset that is observed."""
-    return dg.AssetKey(["orders", "files"])
-
-
-def test_sensor_observes_where_the_stream_stands(scene: DefsScene) -> None:
-    """Expect numbers of items, bytes and batches, and the age of the oldest."""
+def test_sensor_observes_the_status_of_the_stream(scene: DefsScene) -> None:
     register(scene.database, 1, first=13)
     publish(scene, scene.database.batches.batch("orders", "00000001-00000003"))
-    [told] = observed(scene)
-    assert (told["items"], told["weight_bytes"]) == (13, 130)
-    assert (told["items_waiting"], told["bytes_waiting"]) == (0, 0)
-    assert (told["items_unpublished"], told["bytes_unpublished"]) == (10, 100)
-    assert (told["batches_published"], told["batches_planned"]) == (1, 4)
-    assert (told["bookmark"], told["ceiling"]) == (13, 13)
-    assert told["oldest_unpublished_seconds"] > 0
-    assert told["pace"].startswith("last batches: 1,")
+    [metadata] = observe(scene)
+    assert (metadata["items"], metadata["weight_bytes"]) == (13, 130)
+    assert (metadata["items_waiting"], metadata["bytes_waiting"]) == (0, 0)
+    assert (metadata["items_unpublished"], metadata["bytes_unpublished"]) == (10, 100)
+    assert (metadata["batches_published"], metadata["batches_planned"]) == (1, 4)
+    assert (metadata["bookmark"], metadata["ceiling"]) == (13, 13)
+    assert metadata["oldest_unpublished_seconds"] > 0
+    assert metadata["pace"].startswith("last batches: 1,")
 
 
-def test_sensor_says_nothing_twice(scene: DefsScene) -> None:
-    """Expect an observation only when batches have moved to other states."""
-    assert len(observed(scene)) == 1
-    assert observed(scene) == []
+def test_sensor_only_observes_changes(scene: DefsScene) -> None:
+    assert len(observe(scene)) == 1
+    assert observe(scene) == []
     publish_all(scene)
-    [told] = observed(scene)
-    assert (told["items_unpublished"], told["oldest_unpublished_seconds"]) == (0, 0.0)
-    assert observed(scene) == []
+    [metadata] = observe(scene)
+    assert (metadata["items_unpublished"], metadata["oldest_unpublished_seconds"]) == (0, 0.0)
+    assert observe(scene) == []
 
 
-def test_observation_that_was_lost_is_made_again(scene: DefsScene) -> None:
-    """Expect the sensor to go by what Dagster has, not by what it said."""
+def test_lost_observation_is_repeated(scene: DefsScene) -> None:
+    """The sensor compares with what Dagster has stored, not with what it returned before."""
     scene.tick("orders_new_files")
-    assert len(observed(scene)) == 1
+    assert len(observe(scene)) == 1
 
 
-def test_run_observes_after_it_has_materialized(scene: DefsScene) -> None:
-    """Expect the observation to be the later event, for Dagster shows it beside the other then."""
+def test_run_observes_after_its_materialization(scene: DefsScene) -> None:
+    """Dagster shows an observation beside a materialization only if it is the later event."""
     job = scene.definitions.resolve_job_def("orders_register")
     result = job.execute_in_process(instance=scene.instance)
     kinds = [event.event_type_value for event in result.all_events]
@@ -73,18 +66,17 @@ def test_run_observes_after_it_has_materialized(scene: DefsScene) -> None:
     assert values(record.asset_observation)["items"] == 12
 
 
-def test_batch_shows_its_columns_rows_and_part_files_as_tables() -> None:
-    """Expect what Dagster's pages know how to show."""
+def test_batch_metadata_has_row_count_columns_and_part_files() -> None:
     parts = tuple(part_file(f"orders-{number}.jsonl.gz") for number in range(201))
-    one = manifest(part_files=parts, schema=record_schema("order_id", "city"))
-    told = batch_metadata(one, "file:///batches/manifests/one.json", 2.0)
-    assert told["dagster/partition_row_count"] == 1_005
-    schema = told["dagster/column_schema"]
+    published = manifest(part_files=parts, schema=record_schema("order_id", "city"))
+    metadata = batch_metadata(published, "file:///batches/manifests/orders.json", 2.0)
+    assert metadata["dagster/partition_row_count"] == 1_005
+    schema = metadata["dagster/column_schema"]
     assert [(column.name, column.type) for column in schema.columns] == [
         ("order_id", "integer"),
         ("city", "integer"),
     ]
-    files = told["part_files"]
+    files = metadata["part_files"]
     assert len(files.records) == 100
     assert files.records[0].data == {
         "part_file": "orders-0.jsonl.gz",
@@ -94,35 +86,30 @@ def test_batch_shows_its_columns_rows_and_part_files_as_tables() -> None:
     }
 
 
-def test_batch_in_s3_shows_uris() -> None:
-    """Expect no path of a manifest file where there is none, and part files by their URIs."""
+def test_batch_metadata_in_s3_has_uris() -> None:
     uri = "s3://bucket/batches/orders-0.jsonl.gz"
-    told = batch_metadata(
-        manifest(part_files=(part_file(uri=uri),)), "s3://bucket/batches/manifests/one.json", 2.0
-    )
-    assert told["dagster/uri"] == "s3://bucket/batches/manifests/one.json"
-    assert told["part_files"].records[0].data["part_file"] == uri
+    pointer_uri = "s3://bucket/batches/manifests/orders.json"
+    metadata = batch_metadata(manifest(part_files=(part_file(uri=uri),)), pointer_uri, 2.0)
+    assert metadata["dagster/uri"] == pointer_uri
+    assert metadata["part_files"].records[0].data["part_file"] == uri
 
 
-def test_partition_lists_its_source_files_also_when_it_is_reported_later(
-    scene: DefsScene,
-) -> None:
-    publish(scene, scene.database.batches.batch("orders", "00000001-00000003"))
+def test_materialization_by_the_sensor_lists_the_source_files(scene: DefsScene) -> None:
+    batch = scene.database.batches.batch("orders", "00000001-00000003")
+    publish(scene, batch)
     events = scene.tick("orders_new_files").asset_events
-    [event] = [one for one in events if isinstance(one, dg.AssetMaterialization)]
-    found = event.metadata["source_files"]
-    assert isinstance(found, dg.TableMetadataValue)
-    rows = [record.data for record in found.records]
-    items = scene.database.meta_table("orders").items(
-        scene.database.batches.batch("orders", "00000001-00000003")
-    )
+    [materialization] = [event for event in events if isinstance(event, dg.AssetMaterialization)]
+    source_files = materialization.metadata["source_files"]
+    assert isinstance(source_files, dg.TableMetadataValue)
+    rows = [record.data for record in source_files.records]
+    items = scene.database.meta_table("orders").items(batch)
     assert rows == [
         {
-            "item": one.id,
-            "source_file": one.file.location,
-            "bytes": one.file.size_bytes,
+            "item": item.id,
+            "source_file": item.file.location,
+            "bytes": item.file.size_bytes,
             "records_read": 5,
             "records_quarantined": 0,
         }
-        for one in items
+        for item in items
     ]

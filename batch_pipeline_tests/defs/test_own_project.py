@@ -1,4 +1,4 @@
-"""Definitions of streams within a Dagster project that has names and resources of its own."""
+"""Definitions of streams in a user's Dagster project with its own names and resources."""
 
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import open_defs_scene
 
+TARGET = {"command": "target-csv"}
+
 
 def _project() -> dg.Definitions:
-    """Return definitions with the names that users are most likely to have."""
+    """Return definitions with the most likely names of users."""
 
     @dg.op
     def work() -> None: ...
@@ -48,7 +50,7 @@ def _project() -> dg.Definitions:
     )
 
 
-def test_definitions_merge_with_those_of_a_project(tmp_path: Path) -> None:
+def test_definitions_can_be_merged_with_those_of_a_project(tmp_path: Path) -> None:
     streams = [
         describe_stream(name, source={"uri": str(tmp_path)}, dagster={"backfills": True})
         for name in ("orders", "pipeline", "spark")
@@ -64,7 +66,7 @@ def test_definitions_merge_with_those_of_a_project(tmp_path: Path) -> None:
     assert ours == {"batch_pipeline", "batch_pipeline_spark", "batch_pipeline_checks"}
 
 
-def test_resources_start_no_embedded_server(
+def test_resources_do_not_start_the_embedded_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,9 +78,7 @@ def test_resources_start_no_embedded_server(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sensor_without_an_inventory_fails_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sensor_without_an_inventory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
     stream = describe_stream("orders", source={"uri": str(tmp_path)}, targets={"csv": TARGET})
@@ -94,11 +94,8 @@ def test_sensor_without_an_inventory_fails_with_the_reason(
             definitions.resolve_sensor_def(name)(context)
 
 
-TARGET = {"command": "target-csv"}
-
-
 @pytest.mark.parametrize("kind", [PipelineResource, BatchReader])
-def test_field_from_a_variable_wins_over_the_environment(
+def test_field_takes_precedence_over_the_environment(
     kind: type[InventoryResource],
     database: Database,
     database_url: str,
@@ -107,16 +104,16 @@ def test_field_from_a_variable_wins_over_the_environment(
 ) -> None:
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as scene:
         publish_all(scene)
-        monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://nobody@127.0.0.1:9/x")
+        monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@127.0.0.1:9/x")
         monkeypatch.setenv("WAREHOUSE", database_url)
 
         @dg.asset
-        def counted(inventory: kind) -> dg.MaterializeResult[None]:  # type: ignore[valid-type]
+        def batch_count(inventory: kind) -> dg.MaterializeResult[None]:  # type: ignore[valid-type]
             statuses = inventory.pipeline.database.batches.statuses("orders")  # type: ignore[attr-defined]
             return dg.MaterializeResult(metadata={"batches": len(statuses)})
 
         resource = kind(inventory_conn=dg.EnvVar("WAREHOUSE"))
-        run = dg.materialize([counted], resources={"inventory": resource})
+        run = dg.materialize([batch_count], resources={"inventory": resource})
         [event] = run.get_asset_materialization_events()
         assert event.materialization.metadata["batches"].value == 4
 
@@ -126,7 +123,7 @@ def test_spark_resource_has_fields() -> None:
     assert fields.master == "local[1]"
 
 
-def test_key_of_a_spark_resource_is_checked(tmp_path: Path) -> None:
+def test_invalid_key_of_a_spark_resource_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="spark_resource"):
         describe_stream(
             "orders", source={"uri": str(tmp_path)}, dagster={"spark_resource": "my spark"}
@@ -134,7 +131,7 @@ def test_key_of_a_spark_resource_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_stream_is_encoded_by_the_projects_own_spark(
+def test_stream_is_encoded_by_the_spark_resource_of_the_project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""Ticks that remember: what a quiet one leaves out; losing a tick or a memory is harmless."""
+"""Synchronizing partitions and events with Dagster; lost ticks and restarts lose nothing."""
 
 import dagster as dg
 import pytest
@@ -25,7 +25,7 @@ KEYS = [
 
 
 def _lost_tick(scene: DefsScene) -> dg.SensorResult:
-    """Evaluate the sensor in a daemon that dies before it does what the tick asks for."""
+    """Evaluate the sensor in a daemon that dies before it adds the partitions."""
     added = scene.instance.get_dynamic_partitions("orders.batches")
     result = scene.tick(SENSOR)
     for key in scene.instance.get_dynamic_partitions("orders.batches"):
@@ -34,69 +34,66 @@ def _lost_tick(scene: DefsScene) -> dg.SensorResult:
     return result
 
 
-def _asked(result: dg.SensorResult) -> list[str]:
+def _requested_keys(result: dg.SensorResult) -> list[str]:
     return [key for add in result.dynamic_partitions_requests or () for key in add.partition_keys]
 
 
-def test_partitions_of_a_lost_tick_are_asked_for_again(scene: DefsScene) -> None:
-    """Expect the same keys and runs until Dagster has the keys, and then none."""
+def test_partitions_of_a_lost_tick_are_requested_again(scene: DefsScene) -> None:
     first, second = _lost_tick(scene), scene.tick(SENSOR)
-    assert _asked(first) == _asked(second) == KEYS
+    assert _requested_keys(first) == _requested_keys(second) == KEYS
     assert ranges(first.run_requests) == ranges(second.run_requests)
-    assert _asked(scene.tick(SENSOR)) == []
+    assert _requested_keys(scene.tick(SENSOR)) == []
 
 
-def test_partition_that_was_removed_by_hand_comes_back(scene: DefsScene) -> None:
-    """Expect a full comparison after so many looks, and at once in another process."""
-    look = PartitionSync(full_every=3)
+def test_deleted_partition_is_added_again(scene: DefsScene) -> None:
+    """Another process detects it immediately, the same process at its next full comparison."""
+    sync = PartitionSync(full_every=3)
     for _ in range(2):
-        scene.instance.add_dynamic_partitions("orders.batches", _new_keys(scene, look))
+        scene.instance.add_dynamic_partitions("orders.batches", _new_keys(scene, sync))
     scene.instance.delete_dynamic_partition("orders.batches", KEYS[1])
     assert _new_keys(scene, PartitionSync()) == [KEYS[1]]
-    assert [_new_keys(scene, look) for _ in range(2)] == [[], [KEYS[1]]]
+    assert [_new_keys(scene, sync) for _ in range(2)] == [[], [KEYS[1]]]
 
 
-def _new_keys(scene: DefsScene, look: PartitionSync) -> list[str]:
-    found = look.register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False)
-    return list(found.sync.new_keys)
+def _new_keys(scene: DefsScene, sync: PartitionSync) -> list[str]:
+    result = sync.register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False)
+    return list(result.sync.new_keys)
 
 
-def test_event_of_a_lost_tick_is_told_again(scene: DefsScene) -> None:
-    """Expect a published batch to be told until Dagster shows its materialization."""
+def test_event_of_a_lost_tick_is_reported_again(scene: DefsScene) -> None:
     scene.tick(SENSOR)
     [first, *_] = scene.database.batches.statuses("orders")
     publish(scene.database, first.batch)
-    told = [_told(scene.tick(SENSOR)) for _ in range(2)]
-    assert [keys for keys, _ in told] == [[KEYS[0]], [KEYS[0]]]
-    scene.instance.report_runless_asset_event(told[0][1][0])
-    assert _told(scene.tick(SENSOR))[0] == []
+    [event], [repeated] = [_materializations(scene.tick(SENSOR)) for _ in range(2)]
+    assert event.partition == repeated.partition == KEYS[0]
+    scene.instance.report_runless_asset_event(event)
+    assert _materializations(scene.tick(SENSOR)) == []
 
 
 @pytest.mark.parametrize("name", ["batches", "backfill"])
-def test_lost_event_of_a_later_generation_is_told_until_dagster_shows_it(
+def test_lost_event_of_a_later_generation_is_repeated_until_it_is_stored(
     scene: DefsScene, name: str
 ) -> None:
-    """Expect the second generation to be told although the first was heard of, of a process that
-    has looked before and of a new one; nothing, once it was reported."""
+    """Both by a process that has reported the first generation and by a new process."""
     scene.plan()
     asset = {"batches": scene.batches, "backfill": scene.backfills}[name]
-    look = PartitionSync()
-    keys = _known(scene, asset, look).new_keys
+    sync = PartitionSync()
+    keys = _diff(scene, asset, sync).new_keys
     scene.instance.add_dynamic_partitions(asset.set_name, list(keys))
     batch = asset.find(scene.database, keys[0])
     publish(scene.database, batch)
-    _tell_in_a_run(scene, asset, keys[0])
-    assert [_known(scene, asset, one).unseen for one in (look, PartitionSync())] == [[], []]
+    _report_by_run(scene, asset, keys[0])
+    assert [_diff(scene, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
     publish(scene.database, batch)
-    lost = [_known(scene, asset, one).unseen for one in (look, look, PartitionSync())]
+    lost = [_diff(scene, asset, each).unseen for each in (sync, sync, PartitionSync())]
     assert [[_generation(event) for event in events] for events in lost] == [[(keys[0], 2)]] * 3
     scene.instance.report_runless_asset_event(lost[0][0])
-    assert [_known(scene, asset, one).unseen for one in (look, PartitionSync())] == [[], []]
+    assert [_diff(scene, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
 
 
-def test_generation_that_an_earlier_release_told_is_not_told_again(scene: DefsScene) -> None:
-    """Expect the numbers of an event to count where it has no data version, and an event without
-    either, which a person reports by hand, to stand for the first generation only."""
+def test_generation_reported_by_an_earlier_release_is_not_repeated(scene: DefsScene) -> None:
+    """Without a data version, the metadata `generation` counts, and without both the event counts
+    for the first generation, as manually reported events do."""
     keys = _new_keys(scene, PartitionSync())
     first, second = (scene.batches.find(scene.database, key) for key in keys[:2])
     for batch in (first, first, second):
@@ -104,18 +101,17 @@ def test_generation_that_an_earlier_release_told_is_not_told_again(scene: DefsSc
     for key, metadata in ((keys[0], {"generation": 2}), (keys[1], {})):
         event = dg.AssetMaterialization(scene.batches.asset_key, partition=key, metadata=metadata)
         scene.instance.report_runless_asset_event(event)
-    assert _known(scene, scene.batches, PartitionSync()).unseen == []
+    assert _diff(scene, scene.batches, PartitionSync()).unseen == []
     publish(scene.database, second)
-    assert [_generation(one) for one in _known(scene, scene.batches, PartitionSync()).unseen] == [
-        (keys[1], 2)
-    ]
+    [event] = _diff(scene, scene.batches, PartitionSync()).unseen
+    assert _generation(event) == (keys[1], 2)
 
 
-def test_lost_event_among_many_generations_is_found_without_reading_the_others(
-    scene: DefsScene,
-) -> None:
-    """Expect a look that begins anew to read one manifest, though all 504 batches were published
-    more than once: at 100,000 of them, one query for each would take minutes."""
+def test_lost_event_is_found_without_reading_all_manifests(scene: DefsScene) -> None:
+    """A new process reads one manifest although all 504 batches have several generations.
+
+    With 100,000 batches, one query per batch would take minutes.
+    """
     _land(scene, up_to=512)
     keys = _new_keys(scene, PartitionSync())
     execute(scene.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2")
@@ -125,52 +121,52 @@ def test_lost_event_among_many_generations_is_found_without_reading_the_others(
         )
         scene.instance.report_runless_asset_event(event)
     publish(scene.database, scene.batches.find(scene.database, keys[500]))
-    heard = PartitionSync(in_ticks=True)
+    sync = PartitionSync(in_ticks=True)
     with record_statements(scene.pipeline.database.engine) as statements:
-        known = heard.diff(scene.pipeline, scene.stream, scene.batches, scene.instance)
-    assert [_generation(one) for one in known.unseen] == [(keys[500], 3)]
+        plan = sync.diff(scene.pipeline, scene.stream, scene.batches, scene.instance)
+    assert [_generation(event) for event in plan.unseen] == [(keys[500], 3)]
     newest = "ORDER BY batch_pipeline.attempt.generation DESC"
     assert sum(newest in text for text, _ in statements) == 1
 
 
-def test_later_result_of_a_worker_of_the_library_has_nothing_to_tell(scene: DefsScene) -> None:
-    """Expect no event, not even that of the manifest before it once more."""
+def test_result_of_a_library_worker_is_not_reported(scene: DefsScene) -> None:
+    """Also the previous manifest is not reported again."""
     [key, *_] = _new_keys(scene, PartitionSync())
     batch = scene.batches.find(scene.database, key)
     publish(scene.database, batch)
-    [event] = _known(scene, scene.batches, PartitionSync()).unseen
+    [event] = _diff(scene, scene.batches, PartitionSync()).unseen
     scene.instance.report_runless_asset_event(event)
     with claimed(scene.database, batch) as attempt:
         scene.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
-    assert _known(scene, scene.batches, PartitionSync()).unseen == []
+    assert _diff(scene, scene.batches, PartitionSync()).unseen == []
 
 
-def test_event_is_left_to_the_run_that_is_about_to_tell_it(scene: DefsScene) -> None:
-    """Expect no second materialization while the run that published is under way, and one once it
-    has exited without reporting."""
+def test_sensor_leaves_the_event_to_a_started_run(scene: DefsScene) -> None:
+    """The sensor reports it once the run has failed without reporting."""
     [request, *_] = scene.tick(SENSOR).run_requests or []
-    run = scene.started(request)
+    run = scene.start_run(request)
     [first, *_] = scene.database.batches.statuses("orders")
     publish(scene.database, first.batch)
-    assert _told(scene.tick(SENSOR))[0] == []
+    assert _materializations(scene.tick(SENSOR)) == []
     scene.instance.report_run_failed(run)
-    assert _told(scene.tick(SENSOR))[0] == [KEYS[0]]
+    [event] = _materializations(scene.tick(SENSOR))
+    assert event.partition == KEYS[0]
 
 
-def test_many_partitions_are_added_in_order_and_in_bounds(scene: DefsScene) -> None:
-    """Expect a tick to take so many keys, the next the rest, and runs of added keys only."""
+def test_partitions_per_tick_are_bounded(scene: DefsScene) -> None:
+    """Runs are only requested for added partitions."""
     _land(scene, up_to=12 + MAX_KEYS_PER_TICK)
     first, second = scene.tick(SENSOR), scene.tick(SENSOR)
-    assert (len(_asked(first)), len(_asked(second))) == (MAX_KEYS_PER_TICK, 4)
+    assert (len(_requested_keys(first)), len(_requested_keys(second))) == (MAX_KEYS_PER_TICK, 4)
     keys = scene.instance.get_dynamic_partitions("orders.batches")
     assert keys == sorted(keys)
     assert len(keys) == MAX_KEYS_PER_TICK + 4
     assert len(first.run_requests or []) == 3
-    assert _asked(scene.tick(SENSOR)) == []
+    assert _requested_keys(scene.tick(SENSOR)) == []
 
 
 def _land(scene: DefsScene, *, up_to: int) -> None:
-    """Register items that weigh a batch each."""
+    """Register items that each fill a batch."""
     execute(
         scene.database,
         "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
@@ -180,25 +176,24 @@ def _land(scene: DefsScene, *, up_to: int) -> None:
     )
 
 
-def _known(scene: DefsScene, asset: PartitionedAsset, look: PartitionSync) -> SyncPlan:
-    return look.reconcile_and_diff(scene.pipeline, scene.stream, asset, scene.instance)
+def _diff(scene: DefsScene, asset: PartitionedAsset, sync: PartitionSync) -> SyncPlan:
+    return sync.reconcile_and_diff(scene.pipeline, scene.stream, asset, scene.instance)
 
 
 def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:
     return event.partition, generation_of(event)
 
 
-def _tell_in_a_run(scene: DefsScene, asset: PartitionedAsset, key: str) -> None:
-    """Let a run for what is new come to a batch that is published: it only tells of it."""
+def _report_by_run(scene: DefsScene, asset: PartitionedAsset, key: str) -> None:
+    """Report a published batch with a run for new batches, which does not encode it again."""
     job = scene.definitions.resolve_job_def(asset.job)
     tags = {LAUNCH_TAG: "new"}
     assert job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags).success
 
 
-def _told(result: dg.SensorResult) -> tuple[list[str], list[dg.AssetMaterialization]]:
-    events = [
+def _materializations(result: dg.SensorResult) -> list[dg.AssetMaterialization]:
+    return [
         event
         for event in result.asset_events
         if isinstance(event, dg.AssetMaterialization) and event.partition is not None
     ]
-    return [str(event.partition) for event in events], events

@@ -1,4 +1,4 @@
-"""The Dagster job `plan_backfill`: what it shows, what it plans, and what it refuses."""
+"""The Dagster job `plan_backfill`."""
 
 from typing import Any
 
@@ -12,33 +12,33 @@ from batch_pipeline_tests.seeds import publish, query
 ASSET = dg.AssetKey(["orders", "backfill"])
 
 
-def planned(scene: DefsScene, **config: Any) -> dg.ExecuteInProcessResult:
-    """Run the job with a config."""
+def run_plan_backfill(scene: DefsScene, **config: Any) -> dg.ExecuteInProcessResult:
+    """Run the job for the backfill `2023` of `orders`."""
     job = scene.definitions.resolve_job_def("batch_pipeline_plan_backfill")
-    words: dict[str, Any] = {"stream": "orders", "name": "2023", **config}
+    op_config: dict[str, Any] = {"stream": "orders", "name": "2023", **config}
     return job.execute_in_process(
         instance=scene.instance,
-        run_config={"ops": {"plan_or_estimate": {"config": words}}},
+        run_config={"ops": {"plan_or_estimate": {"config": op_config}}},
     )
 
 
-def facts(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    """Give the metadata of the run."""
-    [event] = [one for one in result.all_events if one.is_successful_output]
+def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """Return the metadata of the run."""
+    [event] = [event for event in result.all_events if event.is_successful_output]
     return {name: value.value for name, value in event.step_output_data.metadata.items()}
 
 
 def jobs(database: Database) -> list[str]:
-    """The names of all jobs."""
+    """Return the names of all jobs."""
     return [name for (name,) in query(database, "SELECT name FROM batch_pipeline.job ORDER BY id")]
 
 
 def test_dry_run_is_the_default_and_stores_nothing(scene: DefsScene) -> None:
-    """Expect batches, items and bytes on the run and on the asset, and no job or partition."""
-    told = facts(planned(scene, first_id=2, last_id=11, max_count=4))
+    """The estimate is shown on the run and, as an observation, on the asset."""
+    estimate = metadata(run_plan_backfill(scene, first_id=2, last_id=11, max_count=4))
     expected = {"backfill": "2023", "batches": 3, "items": 10, "weight_bytes": 100}
-    assert told.items() >= expected.items()
-    assert "batches_planned" not in told
+    assert estimate.items() >= expected.items()
+    assert "batches_planned" not in estimate
     [record] = scene.instance.fetch_observations(ASSET, limit=5).records
     assert record.asset_observation is not None
     assert record.asset_observation.metadata["batches"].value == 3
@@ -46,21 +46,19 @@ def test_dry_run_is_the_default_and_stores_nothing(scene: DefsScene) -> None:
     assert scene.instance.get_dynamic_partitions("orders.backfill") == []
 
 
-def test_estimate_tells_seconds_by_what_was_published(scene: DefsScene) -> None:
-    """Expect no figure where nothing has succeeded, then seconds and whose they are."""
-    assert "estimated_seconds" not in facts(planned(scene))
+def test_duration_is_estimated_from_published_batches(scene: DefsScene) -> None:
+    assert "estimated_seconds" not in metadata(run_plan_backfill(scene))
     publish(scene.database, scene.database.batches.statuses("orders")[0].batch)
-    told = facts(planned(scene))
-    assert told["estimated_seconds"] >= 0
-    assert told["estimated_by"] == "attempts of orders: 1"
+    estimate = metadata(run_plan_backfill(scene))
+    assert estimate["estimated_seconds"] >= 0
+    assert estimate["estimated_by"] == "attempts of orders: 1"
 
 
-def test_plan_adds_partitions_that_the_sensor_launches(scene: DefsScene) -> None:
-    """Expect the batches of the dry run, their partitions, and runs at the next tick."""
+def test_planned_partitions_are_launched_by_the_sensor(scene: DefsScene) -> None:
     config = {"items": [2, 3, 11], "max_weight": "20B"}
-    assert facts(planned(scene, **config))["batches"] == 2
-    told = facts(planned(scene, dry_run=False, **config))
-    assert (told["batches"], told["batches_planned"], told["partitions_added"]) == (2, 2, 2)
+    assert metadata(run_plan_backfill(scene, **config))["batches"] == 2
+    plan = metadata(run_plan_backfill(scene, dry_run=False, **config))
+    assert (plan["batches"], plan["batches_planned"], plan["partitions_added"]) == (2, 2, 2)
     assert jobs(scene.database) == ["orders", "orders.2023"]
     assert scene.instance.get_dynamic_partitions("orders.backfill") == [
         "2023:00000002-00000003",
@@ -69,11 +67,10 @@ def test_plan_adds_partitions_that_the_sensor_launches(scene: DefsScene) -> None
     assert len(scene.tick("orders_backfill").run_requests or []) == 1
 
 
-def test_plan_of_the_same_name_again_adds_nothing(scene: DefsScene) -> None:
-    """Expect the same request twice to be planned once."""
-    planned(scene, dry_run=False)
-    told = facts(planned(scene, dry_run=False))
-    assert (told["batches"], told["batches_planned"], told["partitions_added"]) == (0, 0, 0)
+def test_second_plan_of_the_same_backfill_adds_nothing(scene: DefsScene) -> None:
+    run_plan_backfill(scene, dry_run=False)
+    plan = metadata(run_plan_backfill(scene, dry_run=False))
+    assert (plan["batches"], plan["batches_planned"], plan["partitions_added"]) == (0, 0, 0)
     assert scene.states() == ["planned"] * 4
 
 
@@ -96,30 +93,27 @@ def test_plan_of_the_same_name_again_adds_nothing(scene: DefsScene) -> None:
     ],
 )
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_bad_config_fails_with_what_to_write_instead(
+def test_invalid_config_fails_with_the_expected_values(
     scene: DefsScene, config: dict[str, Any], words: list[str], dry_run: bool
 ) -> None:
-    """Expect a failure that says what is wrong and what fits, and nothing stored."""
     with pytest.raises(dg.Failure) as caught:
-        planned(scene, dry_run=dry_run, **config)
+        run_plan_backfill(scene, dry_run=dry_run, **config)
     message = str(caught.value.description)
     for word in words:
         assert word in message
     assert jobs(scene.database) == ["orders"]
 
 
-def test_name_that_stands_for_other_items_is_refused(scene: DefsScene) -> None:
-    """Expect the failure to say that the backfill takes other items, and nothing to be added."""
-    planned(scene, dry_run=False, last_id=6)
+def test_same_name_with_another_selection_is_rejected(scene: DefsScene) -> None:
+    run_plan_backfill(scene, dry_run=False, last_id=6)
     with pytest.raises(dg.Failure, match="its selection differs"):
-        planned(scene, dry_run=False)
+        run_plan_backfill(scene, dry_run=False)
     assert scene.states() == ["planned"] * 2
 
 
 @pytest.mark.parametrize("config", [{"limit": 3}, {"max_count": "three"}, {"items": "1"}])
-def test_config_of_another_shape_is_refused_by_dagster(
+def test_config_with_unknown_fields_or_wrong_types_is_rejected(
     scene: DefsScene, config: dict[str, Any]
 ) -> None:
-    """Expect unknown fields and wrong types to be told before anything runs."""
     with pytest.raises(dg.DagsterInvalidConfigError):
-        planned(scene, **config)
+        run_plan_backfill(scene, **config)

@@ -1,4 +1,4 @@
-"""Batches whose files a store refuses: neighbours go on, and nobody has to launch them again."""
+"""Batches whose source files are unavailable, and batches of late arrivals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import EncodeContext
 from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.pipeline.attempt_fixture import Step, TinyEncoder
+from batch_pipeline_tests.pipeline.attempt_fixture import ScriptedEncoder, Step
 from batch_pipeline_tests.seeds import execute, query
 
 KEYS = [
@@ -34,22 +34,22 @@ KEYS = [
     "00000010-00000012",
 ]
 REFUSED = SourceRefusedError("s3://in/a", "the store refuses s3:GetObject (AccessDenied)")
-AWAY = SourceUnavailableError("s3://in/a", "it does not answer")
+UNAVAILABLE = SourceUnavailableError("s3://in/a", "it does not answer")
 
 
 @pytest.fixture
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """The stream `orders` with four batches that Dagster knows."""
+    """The stream `orders` with four batches whose partitions are added to Dagster."""
     monkeypatch.setattr("batch_pipeline.defs.partition_events._MAX_RETRIES", 0)
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         opened.tick("orders_new_files")
         yield opened
 
 
-def _workshop(scene: DefsScene, *script: Step) -> EncodeContext:
-    encoder = TinyEncoder(Path(to_path(scene.stream.storage.root)), [*script])
+def _encode_context(scene: DefsScene, *script: Step) -> EncodeContext:
+    encoder = ScriptedEncoder(Path(to_path(scene.stream.storage.root)), [*script])
 
     def no_session() -> Any:
         raise AssertionError
@@ -57,39 +57,38 @@ def _workshop(scene: DefsScene, *script: Step) -> EncodeContext:
     return replace(scene.pipeline.encode_context(scene.stream, no_session), encoder=encoder)
 
 
-def _encoded(
+def _encode(
     scene: DefsScene, *script: Step, keys: Sequence[str] = KEYS
 ) -> Mapping[str, PipelineError]:
-    """Run partitions with an encoder that follows a script; return what failed."""
-    found: dict[str, PipelineError] = {}
-    workshop, asset = _workshop(scene, *script), scene.batches
+    """Encode partitions with a scripted encoder and return the errors by key."""
+    errors: dict[str, PipelineError] = {}
+    encode_context, asset = _encode_context(scene, *script), scene.batches
 
     @dg.asset(partitions_def=asset.partitions, backfill_policy=dg.BackfillPolicy.single_run())
     def encoded(context: dg.AssetExecutionContext) -> None:
         published = Materializations(context)
-        found.update(encode_partitions(published, workshop, scene.database, asset))
+        errors.update(encode_partitions(published, encode_context, scene.database, asset))
 
     tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
     dg.materialize([encoded], instance=scene.instance, tags=tags, raise_on_error=False)
-    return found
+    return errors
 
 
-def test_refused_object_does_not_stop_the_neighbours_of_its_batch(scene: DefsScene) -> None:
-    """Expect the other batches to be published, and this one to be launched again by itself."""
-    failures = _encoded(scene, {}, REFUSED)
+def test_refused_object_does_not_stop_other_batches(scene: DefsScene) -> None:
+    failures = _encode(scene, {}, REFUSED)
     assert {key: type(error) for key, error in failures.items()} == {KEYS[1]: SourceRefusedError}
     assert scene.states("orders") == ["published", "interrupted", "published", "published"]
     check_invariants(scene.database)
 
 
-def test_store_that_is_away_stops_the_run(scene: DefsScene) -> None:
-    """Expect no attempt on batches that would fail as well."""
-    assert _encoded(scene, {}, AWAY) == {}
+def test_unavailable_store_stops_the_run(scene: DefsScene) -> None:
+    """Other batches would fail as well."""
+    assert _encode(scene, {}, UNAVAILABLE) == {}
     assert scene.states("orders") == ["published", "interrupted", "planned", "planned"]
 
 
 def _late(scene: DefsScene, *item_ids: int) -> list[str]:
-    """Plan a late batch of each item, and return their partition keys."""
+    """Plan a late batch for each item and return the partition keys."""
     execute(
         scene.database,
         "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
@@ -125,25 +124,25 @@ RETURNING id
 """
 
 
-def test_late_batch_that_is_refused_stops_no_other(scene: DefsScene) -> None:
+def test_refused_late_batch_does_not_stop_others(scene: DefsScene) -> None:
     keys = _late(scene, 1, 2)
-    failures = _encoded(scene, REFUSED, keys=keys)
+    failures = _encode(scene, REFUSED, keys=keys)
     assert [*failures] == keys[:1]
     assert scene.states("orders.late") == ["interrupted", "published"]
 
 
-def test_late_batches_are_launched_in_a_run_of_their_own(scene: DefsScene) -> None:
+def test_late_batches_get_their_own_run(scene: DefsScene) -> None:
     keys = _late(scene, 1, 2)
     requests = scene.tick("orders_new_files").run_requests
     assert ranges(requests)[-1] == (keys[0], keys[1])
-    _encoded(scene, {}, AWAY, keys=keys)
+    _encode(scene, {}, UNAVAILABLE, keys=keys)
     assert scene.states("orders.late") == ["published", "interrupted"]
     requests = scene.tick("orders_new_files").run_requests
     assert ranges(requests)[-1] == (keys[1], keys[1])
     check_invariants(scene.database)
 
 
-def test_split_late_batch_names_its_parts(scene: DefsScene) -> None:
+def test_split_late_batch_lists_its_parts(scene: DefsScene) -> None:
     [key] = _late(scene, 1)
     [(part,)] = query(scene.database, _SPLIT)
     with pytest.raises(UnknownBatchError):
@@ -152,9 +151,9 @@ def test_split_late_batch_names_its_parts(scene: DefsScene) -> None:
         scene.batches.find(scene.database, key)
 
 
-def test_asset_downstream_is_executed_for_late_partitions(scene: DefsScene) -> None:
+def test_downstream_asset_is_executed_for_late_partitions(scene: DefsScene) -> None:
     keys = _late(scene, 1, 2)
-    workshop, asset = _workshop(scene), scene.batches
+    encode_context, asset = _encode_context(scene), scene.batches
 
     @dg.asset(
         key=asset.asset_key,
@@ -165,7 +164,7 @@ def test_asset_downstream_is_executed_for_late_partitions(scene: DefsScene) -> N
     )
     def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         published = Materializations(context)
-        encode_partitions(published, workshop, scene.database, asset)
+        encode_partitions(published, encode_context, scene.database, asset)
         output = published.output()
         if output is not None:
             yield output
@@ -176,7 +175,7 @@ def test_asset_downstream_is_executed_for_late_partitions(scene: DefsScene) -> N
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
     def by_city() -> None:
-        """Do what a user does with late batches."""
+        """Do nothing, in place of a user's asset."""
 
     tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
     run = dg.materialize([encoded, by_city], instance=scene.instance, tags=tags)

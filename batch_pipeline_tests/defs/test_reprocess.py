@@ -1,4 +1,4 @@
-"""Which partitions are made once more: those of the past, of some keys, or published early."""
+"""Selecting published batches for reprocessing, by key and by time."""
 
 from typing import Any
 
@@ -14,54 +14,49 @@ KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 
 @pytest.fixture
 def scene(scene: DefsScene) -> DefsScene:
-    """Four batches, of which the first three are published."""
+    """Four batches; the first three are published."""
     for status in scene.database.batches.statuses("orders")[:3]:
         publish(scene.database, status.batch)
     return scene
 
 
-def _chosen(scene: DefsScene, **words: Any) -> dict[str, str]:
-    """Return the partitions that are chosen, each with the key of its published batch."""
+def _selected(scene: DefsScene, **options: Any) -> dict[str, str]:
+    """Return the selected partitions with the keys of their published batches."""
     before = everything(scene.database)
-    found = select_batches(scene.pipeline, scene.stream, scene.instance, **words).partitions
+    selected = select_batches(scene.pipeline, scene.stream, scene.instance, **options).partitions
     assert everything(scene.database) == before
-    return {key: one.batch.key for key, one in found.items()}
+    return {key: status.batch.key for key, status in selected.items()}
 
 
-def test_all_that_is_published_is_chosen(scene: DefsScene) -> None:
-    """Expect no batch that waits, and partitions that Dagster does not know yet."""
-    assert _chosen(scene) == {key: key for key in KEYS[:3]}
+def test_default_selection_is_all_published_batches(scene: DefsScene) -> None:
+    """Also if their partitions are not added to Dagster yet."""
+    assert _selected(scene) == {key: key for key in KEYS[:3]}
 
 
-def test_keys_choose_their_partitions_in_order(scene: DefsScene) -> None:
-    """Expect the order of ids, whatever that of the words."""
-    assert _chosen(scene, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
+def test_keys_are_selected_in_id_order(scene: DefsScene) -> None:
+    assert _selected(scene, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
 
 
 @pytest.mark.parametrize("key", [KEYS[3], "00000099-00000099", "orders"])
-def test_key_without_published_batches_is_refused(scene: DefsScene, key: str) -> None:
-    """Expect a batch that waits, one that is not there and nonsense to be quoted."""
+def test_key_of_unpublished_or_unknown_batch_is_rejected(scene: DefsScene, key: str) -> None:
     with pytest.raises(InvalidValueError, match=key):
         select_batches(scene.pipeline, scene.stream, scene.instance, keys=[KEYS[0], key])
 
 
-def test_batches_of_before_a_moment_are_chosen(scene: DefsScene) -> None:
-    """Expect the one that was published first, by the moment of the second."""
+def test_until_selects_batches_published_before(scene: DefsScene) -> None:
     second = scene.database.batches.statuses("orders")[1]
-    assert _chosen(scene, until=second.finished_at) == {KEYS[0]: KEYS[0]}
+    assert _selected(scene, until=second.finished_at) == {KEYS[0]: KEYS[0]}
 
 
-def test_batches_published_in_a_time_are_chosen_with_its_start_and_without_its_end(
-    scene: DefsScene,
-) -> None:
+def test_time_range_includes_its_start_and_excludes_its_end(scene: DefsScene) -> None:
     second, third = scene.database.batches.statuses("orders")[1:3]
     since, until = second.finished_at, third.finished_at
-    assert _chosen(scene, since=since) == {key: key for key in KEYS[1:3]}
-    assert _chosen(scene, since=since, until=until) == {KEYS[1]: KEYS[1]}
-    assert _chosen(scene, since=since, until=until, keys=[KEYS[0]]) == {}
+    assert _selected(scene, since=since) == {key: key for key in KEYS[1:3]}
+    assert _selected(scene, since=since, until=until) == {KEYS[1]: KEYS[1]}
+    assert _selected(scene, since=since, until=until, keys=[KEYS[0]]) == {}
 
 
-def test_time_that_ends_before_it_begins_is_refused(scene: DefsScene) -> None:
+def test_until_before_since_is_rejected(scene: DefsScene) -> None:
     first, second = scene.database.batches.statuses("orders")[:2]
     with pytest.raises(InvalidValueError, match="a time after `since`"):
         select_batches(

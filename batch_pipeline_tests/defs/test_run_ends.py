@@ -1,4 +1,4 @@
-"""Runs that fail or that a person cancels: attempts closed at once, and what is launched again."""
+"""Failed and cancelled runs: open attempts are closed, batches are relaunched or cancelled."""
 
 import dagster as dg
 import pytest
@@ -16,35 +16,33 @@ LAUNCHED = ["2023:00000001-00000003", "2023:00000004-00000006"]
 
 @pytest.fixture
 def scene(scene: DefsScene) -> DefsScene:
-    """A planned backfill of four batches, of which a run has the first two."""
+    """A planned backfill of four batches."""
     scene.plan()
     return scene
 
 
 @pytest.fixture
 def run(scene: DefsScene) -> dg.DagsterRun:
-    """The run of the first two batches, under way; nothing is claimed yet."""
+    """A started run of the first two batches, before it claims any."""
     [request, _] = scene.tick(SENSOR).run_requests or []
-    return scene.started(request)
+    return scene.start_run(request)
 
 
 def _batches(scene: DefsScene) -> list[BatchStatus]:
     return scene.database.backfills.of_all("orders")
 
 
-def _interrupted(scene: DefsScene, run: dg.DagsterRun) -> None:
-    """Let the run have begun its first batch, and have closed its attempt on the way out."""
-    one = _batches(scene)[0].batch
-    with scene.database.attempts.claim(one, run_id=run.run_id, lease=LEASE) as attempt:
+def _interrupt_first_batch(scene: DefsScene, run: dg.DagsterRun) -> None:
+    """Close the run's attempt on its first batch as interrupted."""
+    first = _batches(scene)[0].batch
+    with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE) as attempt:
         scene.database.attempts.fail(attempt, "interrupted", AttemptStatus.ABANDONED)
 
 
-def test_cancelled_run_leaves_nothing_to_be_launched_by_itself(
-    scene: DefsScene, run: dg.DagsterRun
-) -> None:
-    """Expect the begun and the waiting batch of the run to be called off, the others to go on."""
-    _interrupted(scene, run)
-    scene.cancelled(run)
+def test_cancelled_run_cancels_its_unfinished_batches(scene: DefsScene, run: dg.DagsterRun) -> None:
+    """Batches of other runs are launched."""
+    _interrupt_first_batch(scene, run)
+    scene.cancel_run(run)
     message = scene.tick_run_ends()
     assert "Batches cancelled: 2" in message
     assert "`batch-pipeline jobs retry JOB`" in message
@@ -55,13 +53,11 @@ def test_cancelled_run_leaves_nothing_to_be_launched_by_itself(
     check_invariants(scene.database)
 
 
-def test_cancelling_closes_the_attempt_that_the_run_left_open(
-    scene: DefsScene, run: dg.DagsterRun
-) -> None:
-    """Expect the attempt of a process that never answered to be cancelled, and to be fenced."""
+def test_cancelled_run_closes_its_open_attempt(scene: DefsScene, run: dg.DagsterRun) -> None:
+    """A later report of the worker does not change its status."""
     first = _batches(scene)[0].batch
     with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE) as attempt:
-        scene.cancelled(run)
+        scene.cancel_run(run)
         scene.tick_run_ends()
         assert statuses(scene.database) == ["cancelled"]
         assert scene.database.attempts.fail(attempt, "too late", AttemptStatus.FAILED)
@@ -69,25 +65,23 @@ def test_cancelling_closes_the_attempt_that_the_run_left_open(
     assert scene.states()[:2] == ["cancelled", "cancelled"]
 
 
-def test_launching_sensor_heeds_a_cancelling_that_nobody_has_told_of(
+def test_backfill_sensor_cancels_batches_of_a_cancelled_run(
     scene: DefsScene, run: dg.DagsterRun
 ) -> None:
-    """Expect no launch of the run's batches whichever sensor comes first."""
-    _interrupted(scene, run)
-    scene.cancelled(run)
+    """It may be evaluated before the sensor of run ends."""
+    _interrupt_first_batch(scene, run)
+    scene.cancel_run(run)
     assert LAUNCHED[0] not in dict(ranges(scene.tick(SENSOR).run_requests))
     assert scene.states()[:2] == ["cancelled", "cancelled"]
     assert "Batches cancelled: 0" in scene.tick_run_ends()
 
 
-def test_batches_of_a_cancelled_run_are_taken_up_again_by_retry(
-    scene: DefsScene, run: dg.DagsterRun
-) -> None:
-    """Expect `retry` to outlive every sensor that hears of the cancelling afterwards."""
-    _interrupted(scene, run)
-    scene.cancelled(run)
+def test_retry_relaunches_batches_of_a_cancelled_run(scene: DefsScene, run: dg.DagsterRun) -> None:
+    """Later ticks of the sensors do not cancel them again."""
+    _interrupt_first_batch(scene, run)
+    scene.cancel_run(run)
     cursor = scene.tick(SENSOR).cursor
-    assert scene.run(run).tags[CLOSED_TAG] == "cancelled"
+    assert scene.reload_run(run).tags[CLOSED_TAG] == "cancelled"
     assert scene.database.jobs.retry("orders.2023") == 2
     scene.tick_run_ends()
     launched = scene.tick(SENSOR, cursor)
@@ -95,37 +89,36 @@ def test_batches_of_a_cancelled_run_are_taken_up_again_by_retry(
     assert scene.states()[:2] == ["interrupted", "planned"]
 
 
-def test_cancelled_run_keeps_what_it_has_published(scene: DefsScene, run: dg.DagsterRun) -> None:
-    """Expect a published batch to stay so, and one that another run is at to go on."""
+def test_cancelled_run_keeps_published_batches(scene: DefsScene, run: dg.DagsterRun) -> None:
+    """Batches that another run has claimed continue, too."""
     first, second = (status.batch for status in _batches(scene)[:2])
     publish(scene.database, first)
     with scene.database.attempts.claim(second, run_id="another", lease=LEASE):
-        scene.cancelled(run)
+        scene.cancel_run(run)
         scene.tick_run_ends()
         assert scene.states()[:2] == ["published", "running"]
     check_invariants(scene.database)
 
 
-def test_cancelled_run_calls_off_a_batch_that_it_tried_for_the_last_time(
+def test_cancelled_run_cancels_a_batch_that_became_dead(
     scene: DefsScene, run: dg.DagsterRun
 ) -> None:
-    """Expect a batch that the interrupted attempt made dead to be cancelled, so that `run`, which
-    takes dead ones, leaves it."""
+    """Otherwise, `batch-pipeline run` would retry the dead batch."""
     execute(scene.database, "UPDATE batch_pipeline.job SET max_attempts = 1")
-    _interrupted(scene, run)
+    _interrupt_first_batch(scene, run)
     assert scene.states()[0] == "dead"
-    scene.cancelled(run)
+    scene.cancel_run(run)
     scene.tick_run_ends()
     assert scene.states()[0] == "cancelled"
 
 
-def test_cancelled_run_of_a_person_calls_off_the_batches_of_the_stream(scene: DefsScene) -> None:
-    """Expect a run without tags of ours, over one partition, to be understood as well."""
+def test_cancelled_manual_run_cancels_its_batch(scene: DefsScene) -> None:
+    """The run has no tags of ours."""
     scene.tick("orders_new_files")
     by_hand = dg.RunRequest(
         job_name=scene.batches.job, tags={"dagster/partition": "00000004-00000006"}
     )
-    scene.cancelled(scene.started(by_hand))
+    scene.cancel_run(scene.start_run(by_hand))
     scene.tick_run_ends()
     assert scene.states("orders") == ["planned", "cancelled", "planned", "planned"]
     assert ranges(scene.tick("orders_new_files").run_requests) == [
@@ -134,8 +127,8 @@ def test_cancelled_run_of_a_person_calls_off_the_batches_of_the_stream(scene: De
     ]
 
 
-def test_cancelled_run_of_selected_partitions_is_understood(scene: DefsScene) -> None:
-    """Expect what a person selected in Dagster to be called off, though it is no job of ours."""
+def test_cancelled_run_of_selected_assets_cancels_its_batch(scene: DefsScene) -> None:
+    """Its job is Dagster's, not one of ours."""
     scene.tick(SENSOR)
     selection = frozenset({scene.backfills.asset_key})
     selected = scene.instance.create_run_for_job(
@@ -144,16 +137,15 @@ def test_cancelled_run_of_selected_partitions_is_understood(scene: DefsScene) ->
         tags={"dagster/partition": LAUNCHED[1]},
         status=dg.DagsterRunStatus.STARTED,
     )
-    scene.cancelled(selected)
+    scene.cancel_run(selected)
     scene.tick_run_ends()
     assert scene.states() == ["planned", "cancelled", "planned", "planned"]
     assert scene.states("orders") == ["planned"] * 4
 
 
-def test_cancelled_run_of_another_asset_calls_nothing_off(scene: DefsScene) -> None:
-    """Expect a run that only registers to leave every batch as it is."""
-    run = scene.started(dg.RunRequest(job_name=register_job(scene.stream), tags={}))
-    scene.cancelled(run)
+def test_cancelled_run_of_another_asset_cancels_nothing(scene: DefsScene) -> None:
+    run = scene.start_run(dg.RunRequest(job_name=register_job(scene.stream), tags={}))
+    scene.cancel_run(run)
     assert "Batches cancelled: 0" in scene.tick_run_ends()
     assert scene.states() == scene.states("orders") == ["planned"] * 4
 
@@ -162,8 +154,8 @@ def test_cancelled_run_of_a_late_batch_cancels_that_batch_alone(scene: DefsScene
     first, second = _late(scene, 2), _late(scene, 3)
     scene.tick("orders_new_files")
     tags = {"dagster/partition": late_key(first)}
-    started = scene.started(dg.RunRequest(job_name=scene.batches.job, tags=tags))
-    scene.cancelled(started)
+    started = scene.start_run(dg.RunRequest(job_name=scene.batches.job, tags=tags))
+    scene.cancel_run(started)
     scene.tick_run_ends()
     assert scene.states("orders.late") == ["cancelled", "planned"]
     requests = scene.tick("orders_new_files").run_requests or []
@@ -171,10 +163,9 @@ def test_cancelled_run_of_a_late_batch_cancels_that_batch_alone(scene: DefsScene
     assert int(requests[-1].tags[PRIORITY_TAG]) > 0
 
 
-def test_failed_run_closes_what_it_left_open_and_is_launched_again(
+def test_failed_run_closes_its_attempt_and_is_launched_again(
     scene: DefsScene, run: dg.DagsterRun
 ) -> None:
-    """Expect the attempt to be abandoned at once, and both batches to be launched by themselves."""
     first = _batches(scene)[0].batch
     with scene.database.attempts.claim(first, run_id=run.run_id, lease=LEASE):
         scene.instance.report_run_failed(run, "killed")
@@ -184,21 +175,21 @@ def test_failed_run_closes_what_it_left_open_and_is_launched_again(
     assert (LAUNCHED[0], LAUNCHED[1]) in ranges(scene.tick(SENSOR).run_requests)
 
 
-def test_run_whose_cancelling_a_crash_cut_short_is_cancelled(
+def test_abandoned_run_is_closed_as_cancelled_if_it_was_canceling(
     scene: DefsScene, run: dg.DagsterRun
 ) -> None:
-    """Expect what `run` finds on the way out to be cancelled, and the rest to have failed."""
+    """Other abandoned runs are closed as failed."""
     tags = command_run_tags(scene.pipeline)
-    other = scene.started(dg.RunRequest(job_name=scene.backfills.job, tags=tags))
+    other = scene.start_run(dg.RunRequest(job_name=scene.backfills.job, tags=tags))
     scene.instance.add_run_tags(run.run_id, tags)
     scene.instance.report_run_canceling(run)
     assert close_abandoned_runs(scene.pipeline, scene.instance) == 2
-    assert scene.run(run).status is dg.DagsterRunStatus.CANCELED
-    assert scene.run(other).status is dg.DagsterRunStatus.FAILURE
+    assert scene.reload_run(run).status is dg.DagsterRunStatus.CANCELED
+    assert scene.reload_run(other).status is dg.DagsterRunStatus.FAILURE
 
 
 def _late(scene: DefsScene, item_id: int) -> int:
-    """Plan a batch of late arrivals of one item, and give its number."""
+    """Plan a late batch of one item and return its id."""
     job = (
         "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
         "SELECT 'orders.late', meta_table, 'late', 'orders', id FROM batch_pipeline.job "
@@ -217,5 +208,5 @@ def _late(scene: DefsScene, item_id: int) -> int:
     execute(scene.database, job)
     execute(scene.database, batch, item=item_id)
     execute(scene.database, state)
-    [(number,)] = query(scene.database, "SELECT max(id) FROM batch_pipeline.batch")
-    return int(number)
+    [(batch_id,)] = query(scene.database, "SELECT max(id) FROM batch_pipeline.batch")
+    return int(batch_id)

@@ -1,4 +1,4 @@
-"""The batches that are launched, and which of them share a run."""
+"""Selecting the batches to launch and grouping them into runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +16,12 @@ _KEYS = [f"{number:02d}" for number in range(12)]
 _SPLIT = ["before", "parent", "after", "left", "right", "new"]
 
 
-def _groups(order: Sequence[str], *, size: int = 16, most: int | None = None) -> RunGroups:
-    return RunGroups(order=KeyOrder(lambda: order), size=size, most=most)
+def _groups(order: Sequence[str], *, size: int = 16, max_groups: int | None = None) -> RunGroups:
+    return RunGroups(order=KeyOrder(lambda: order), size=size, most=max_groups)
 
 
 @pytest.mark.parametrize(
-    ("state", "attempts", "by_itself", "by_hand"),
+    ("state", "attempts", "automatic", "on_request"),
     [
         (BatchState.PLANNED, 0, True, True),
         (BatchState.RUNNING, 1, False, False),
@@ -33,93 +33,92 @@ def _groups(order: Sequence[str], *, size: int = 16, most: int | None = None) ->
         (BatchState.SUPERSEDED, 3, False, False),
     ],
 )
-def test_batch_of_a_state_is_due_by_itself_or_on_request(
-    state: BatchState, attempts: int, by_itself: bool, by_hand: bool
+def test_batch_is_due_automatically_or_on_request_by_state(
+    state: BatchState, attempts: int, automatic: bool, on_request: bool
 ) -> None:
     status = batch_status(1, state, attempts)
-    assert due_batches([status], retry_failed=False) == ([status] if by_itself else [])
-    assert due_batches([status], retry_failed=True) == ([status] if by_hand else [])
+    assert due_batches([status], retry_failed=False) == ([status] if automatic else [])
+    assert due_batches([status], retry_failed=True) == ([status] if on_request else [])
 
 
 @pytest.mark.parametrize(
-    ("order", "chosen", "size", "expected"),
+    ("order", "selected", "size", "expected"),
     [
         (list("abcdefghij"), list("abcdefghij"), 4, [list("abcd"), list("efgh"), list("ij")]),
         (list("abcdefg"), list("abdfg"), 16, [["a", "b"], ["d"], ["f", "g"]]),
         (list("ab"), list("ab"), 1, [["a"], ["b"]]),
         (list("ab"), [], 16, []),
-        (list("ab"), list("abc"), 16, [["a", "b"]]),  # planned, but its partition is not added yet
+        (list("ab"), list("abc"), 16, [["a", "b"]]),  # the partition of c is not added yet
         # Halves of a split batch are added after later batches.
         (_SPLIT, ["before", "left", "right", "after", "new"], 16,
          [["before"], ["left", "right"], ["after"], ["new"]]),
     ],
 )  # fmt: skip
-def test_groups_have_neighbouring_keys(
-    order: list[str], chosen: list[str], size: int, expected: list[list[str]]
+def test_groups_have_consecutive_keys(
+    order: list[str], selected: list[str], size: int, expected: list[list[str]]
 ) -> None:
     groups = _groups(order, size=size)
-    assert all(groups.takes(key, "orders") for key in chosen)
+    assert all(groups.takes(key, "orders") for key in selected)
     assert groups.groups == expected
 
 
 @given(
     order=st.permutations(_KEYS).map(lambda keys: keys[:9]),
-    chosen=st.sets(st.sampled_from(_KEYS)),
+    selected=st.sets(st.sampled_from(_KEYS)),
     size=st.integers(1, 4),
 )
-def test_groups_are_ranges_of_the_order_with_every_known_key_once(
-    order: list[str], chosen: set[str], size: int
+def test_groups_are_ranges_that_contain_every_known_key_once(
+    order: list[str], selected: set[str], size: int
 ) -> None:
     groups = _groups(order, size=size)
-    for key in sorted(chosen):
+    for key in sorted(selected):
         assert groups.takes(key, "orders")
-    assert sorted(key for group in groups.groups for key in group) == sorted(chosen & {*order})
+    assert sorted(key for group in groups.groups for key in group) == sorted(selected & {*order})
     for group in groups.groups:
         start = order.index(group[0])
         assert group == order[start : start + len(group)]
         assert len(group) <= size
 
 
-def test_groups_are_full_when_a_key_needs_another_run() -> None:
-    groups = _groups(_KEYS, most=1, size=3)
+def test_key_that_needs_another_run_is_rejected_at_the_limit() -> None:
+    groups = _groups(_KEYS, max_groups=1, size=3)
     assert [groups.takes(key, "orders") for key in ("00", "01", "03")] == [True, True, False]
     assert groups.groups == [["00", "01"]]
 
 
 def test_groups_have_keys_of_one_job_only() -> None:
-    groups = _groups(_KEYS, most=9, size=9)
+    groups = _groups(_KEYS, max_groups=9, size=9)
     for key, job in (("00", "a"), ("01", "b"), ("02", "b")):
         assert groups.takes(key, job)
     assert groups.groups == [["00"], ["01", "02"]]
 
 
-def test_key_that_is_alone_shares_no_run() -> None:
-    groups = _groups(_KEYS, most=9, size=9)
+def test_key_marked_as_alone_gets_its_own_run() -> None:
+    groups = _groups(_KEYS, max_groups=9, size=9)
     for key in ("00", "01", "02", "03"):
         assert groups.takes(key, "orders", alone=key == "01")
     assert groups.groups == [["00"], ["01"], ["02", "03"]]
 
 
-def test_pauses_grow_up_to_half_an_hour() -> None:
+def test_pauses_between_launches_grow_up_to_half_an_hour() -> None:
     pauses = []
     for tries in (0, 1, 2, 3, 4, 7, 8, 9, 2_000):
         cursor = LaunchCursor(tries={"00": tries}, launched_at={"00": 0.0})
-        early = (one for one in range(4_000) if replace(cursor, looked_at=one).is_early("00"))
-        pauses.append(sum(1 for _ in early))
+        pauses.append(sum(replace(cursor, looked_at=n).is_early("00") for n in range(4_000)))
     assert pauses == [0, 0, 0, 60, 120, 960, 1_800, 1_800, 1_800]
 
 
 def test_key_order_is_read_once_and_only_when_it_is_needed() -> None:
-    read: list[int] = []
+    reads: list[int] = []
 
     def keys() -> list[str]:
-        read.append(1)
+        reads.append(1)
         return _KEYS
 
     order = KeyOrder(keys)
-    assert read == []
+    assert reads == []
     assert order.positions == {key: position for position, key in enumerate(_KEYS)}
     assert order.between("03", "05") == _KEYS[3:6]
     for first, last in (("zz", "05"), ("03", "zz"), (None, None)):
         assert order.between(first, last) == []
-    assert read == [1]
+    assert reads == [1]

@@ -1,4 +1,4 @@
-"""Servers and runs as processes: what is left of them when something dies, and who notices."""
+"""Processes of runs and servers: health checks, termination and orphans."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ child.wait()
 
 @pytest.fixture
 def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that does nothing."""
+    """A process that sleeps."""
     process = subprocess.Popen([sys.executable, "-c", SLEEP])
     yield process
     process.kill()
@@ -38,48 +38,47 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 @pytest.fixture
 def launcher() -> Iterator[LocalRunLauncher]:
-    """The launcher of an instance."""
+    """The run launcher of an instance."""
     opened = LocalRunLauncher()
     with dg.DagsterInstance.ephemeral() as instance:
         opened.register_instance(instance)
         yield opened
 
 
-def begun(launcher: LocalRunLauncher, pid: int, place: dict[str, object]) -> dg.DagsterRun:
-    """Give a run whose process has told its number."""
+def started_run(launcher: LocalRunLauncher, pid: int, server: dict[str, object]) -> dg.DagsterRun:
+    """Return a run whose process has reported its id."""
 
     @dg.job
     def nothing() -> None:
         """Do nothing."""
 
-    tags = {GRPC_INFO_TAG: json.dumps(place)}
+    tags = {GRPC_INFO_TAG: json.dumps(server)}
     run = launcher._instance.create_run_for_job(nothing, tags=tags)
-    told = EngineEventData.in_process(pid)
-    launcher._instance.report_engine_event("Started process for run", run, told)
+    event = EngineEventData.in_process(pid)
+    launcher._instance.report_engine_event("Started process for run", run, event)
     return run
 
 
-def test_run_whose_process_died_is_noticed(
+def test_run_with_a_dead_process_fails_its_health_check(
     launcher: LocalRunLauncher, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    """Expect a healthy run while the process lives, and then a reason that says what is left."""
-    run = begun(launcher, sleeper.pid, {"host": "localhost", "socket": "/tmp/code.sock"})  # noqa: S108 - a name only
+    run = started_run(launcher, sleeper.pid, {"host": "localhost", "socket": "/tmp/code.sock"})  # noqa: S108 - a name only
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
     sleeper.kill()
     sleeper.wait()
-    found = launcher.check_run_worker_health(run)
-    assert found.status is WorkerStatus.FAILED
-    assert "its process exited without reporting" in str(found)
+    health = launcher.check_run_worker_health(run)
+    assert health.status is WorkerStatus.FAILED
+    assert "its process exited without reporting" in str(health)
 
 
-def test_run_of_another_machine_is_left_alone(launcher: LocalRunLauncher) -> None:
-    """Expect a number that no process here has to mean nothing."""
-    run = begun(launcher, 2**22 + 1, {"host": "worker-7", "port": 4000})
+def test_run_on_another_machine_is_healthy(launcher: LocalRunLauncher) -> None:
+    """Its process id means nothing here."""
+    run = started_run(launcher, 2**22 + 1, {"host": "worker-7", "port": 4000})
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
-def test_run_that_has_no_process_yet_is_left_alone(launcher: LocalRunLauncher) -> None:
-    """Expect Dagster's own timeout for runs that start to be the judge."""
+def test_run_without_a_process_is_healthy(launcher: LocalRunLauncher) -> None:
+    """Dagster's own start timeout applies."""
 
     @dg.job
     def nothing() -> None:
@@ -89,21 +88,19 @@ def test_run_that_has_no_process_yet_is_left_alone(launcher: LocalRunLauncher) -
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
-def test_run_whose_code_server_is_gone_can_be_terminated(
+def test_run_without_its_code_server_can_be_terminated(
     launcher: LocalRunLauncher, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    """Expect its process to be asked to end, and the run to be on its way there."""
     socket = str(tmp_path / "gone.sock")
-    run = begun(launcher, sleeper.pid, {"host": "localhost", "socket": socket})
+    run = started_run(launcher, sleeper.pid, {"host": "localhost", "socket": socket})
     assert launcher.terminate(run.run_id)
     assert sleeper.wait() == -signal.SIGTERM
-    found = launcher._instance.get_run_by_id(run.run_id)
-    assert found is not None
-    assert found.status is dg.DagsterRunStatus.CANCELING
+    ended = launcher._instance.get_run_by_id(run.run_id)
+    assert ended is not None
+    assert ended.status is dg.DagsterRunStatus.CANCELING
 
 
-def test_stopped_server_leaves_nothing_behind_that_has_lost_its_parent(tmp_path: Path) -> None:
-    """Expect the child of a killed server to be found and ended, too."""
+def test_stop_terminates_orphans_of_a_killed_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-c", PARENT]
     server = GuardedServer(name="server", command=command, environment={}, log=log)
@@ -111,8 +108,8 @@ def test_stopped_server_leaves_nothing_behind_that_has_lost_its_parent(tmp_path:
     while not log.read_text().endswith("\n"):
         assert server.exit_code is None
     orphan = psutil.Process(int(log.read_text()))
-    [front] = [one for one in server.family() if one.pid != orphan.pid]
-    front.kill()
+    [parent] = [process for process in server.family() if process.pid != orphan.pid]
+    parent.kill()
     while server.exit_code is None:
         assert is_running(orphan)
     assert server.exit_code == 137

@@ -1,4 +1,4 @@
-"""Whose run comes next: the package's dagster.yaml, asked through Dagster's own queue."""
+"""The order of queued runs under the package's dagster.yaml, in Dagster's own queue."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ A, B, C = (stream(name=name, dagster=RULES) for name in "abc")
 
 @pytest.fixture
 def home(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home whose Dagster keeps its runs in a database of the test's own."""
+    """A home whose Dagster stores its runs in the test database."""
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path))
     return Home(path=tmp_path)
@@ -51,14 +51,16 @@ def home(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The runs that sensors and people have put into the queue of an instance."""
+    """The run queue of an instance."""
 
     instance: dg.DagsterInstance
     definitions: dg.Definitions
 
-    def launch(self, asset: PartitionedAsset, one: Stream, batches: int) -> Sequence[dg.RunRequest]:
-        """Let a sensor launch planned batches of one item each, at most ten runs."""
-        job = one.name if JobKind.INCREMENTAL in asset.kinds else f"{one.name}.2023"
+    def launch(
+        self, asset: PartitionedAsset, stream: Stream, batches: int
+    ) -> Sequence[dg.RunRequest]:
+        """Return the run requests of a sensor for planned batches of one item each."""
+        job = stream.name if JobKind.INCREMENTAL in asset.kinds else f"{stream.name}.2023"
         statuses = [
             BatchStatus(batch=batch(number, number, job=job), state=BatchState.PLANNED, attempts=0)
             for number in range(1, batches + 1)
@@ -66,17 +68,17 @@ class Queue:
         order = [asset.key_of(status.batch) for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)
         return plan_launches(
-            self.instance, one, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
+            self.instance, stream, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
         ).requests
 
-    def queue(self, requests: Sequence[dg.RunRequest]) -> None:
-        """Put what was asked for into the queue."""
+    def enqueue(self, requests: Sequence[dg.RunRequest]) -> None:
+        """Enqueue a run for each request."""
         for request in requests:
             assert request.job_name is not None
             self.add(request.job_name, dict(request.tags))
 
     def add(self, job_name: str, tags: dict[str, str]) -> None:
-        """Put one run into the queue."""
+        """Enqueue one run."""
         job = self.definitions.resolve_job_def(job_name)
         self.instance.create_run_for_job(
             job_def=job,
@@ -85,8 +87,8 @@ class Queue:
             remote_job_origin=RemoteJobOrigin(REPOSITORY, job_name),
         )
 
-    def next_ones(self) -> list[str]:
-        """Start what the queue lets go, and name the streams."""
+    def dequeue(self) -> list[str]:
+        """Start the runs that the queue releases and return their streams."""
         daemon = QueuedRunCoordinatorDaemon(interval_seconds=1)
         config = self.instance.get_concurrency_config()
         runs = daemon._get_runs_to_dequeue(self.instance, config, None)
@@ -95,9 +97,9 @@ class Queue:
         return [run.tags[STREAM_TAG] for run in runs]
 
     def end(self, name: str) -> None:
-        """Let the oldest running run of a stream end."""
-        going = dg.RunsFilter(tags={STREAM_TAG: name}, statuses=[dg.DagsterRunStatus.STARTED])
-        run = self.instance.get_runs(going)[-1]
+        """End the oldest started run of a stream."""
+        started = dg.RunsFilter(tags={STREAM_TAG: name}, statuses=[dg.DagsterRunStatus.STARTED])
+        run = self.instance.get_runs(started)[-1]
         self._report(run, "PIPELINE_SUCCESS")
 
     def _report(self, run: dg.DagsterRun, kind: str) -> None:
@@ -107,76 +109,73 @@ class Queue:
 
 @pytest.fixture
 def queue(home: Home) -> Iterator[Queue]:
-    """An empty queue for three streams, two batches of which never share a run."""
+    """An empty queue for three streams with one batch per run."""
     with open_instance(home) as instance:
         opened = Queue(instance, build_definitions([A, B, C]))
-        # Dagster gives a pool its limit after the look at the queue that sees it first.
-        opened.queue(opened.launch(batches_of(A), A, 1))
-        assert opened.next_ones() == ["a"]
+        # Dagster sets the limit of a pool after the first evaluation of the queue that sees it.
+        opened.enqueue(opened.launch(batches_of(A), A, 1))
+        assert opened.dequeue() == ["a"]
         opened.end("a")
         yield opened
 
 
-def test_new_files_do_not_wait_for_the_backlog_of_another_stream(queue: Queue) -> None:
-    """Expect two runs of a backlog at most, the third free for the others, and turns after that."""
-    queue.queue(queue.launch(batches_of(A), A, 500))
-    assert queue.next_ones() == ["a", "a"]
-    assert queue.next_ones() == []
-    queue.queue(queue.launch(batches_of(B), B, 1))
-    assert queue.next_ones() == ["b"]
-    queue.queue(queue.launch(batches_of(C), C, 2))
-    assert queue.next_ones() == []
+def test_backlog_of_a_stream_does_not_block_other_streams(queue: Queue) -> None:
+    """It gets at most two of three runs."""
+    queue.enqueue(queue.launch(batches_of(A), A, 500))
+    assert queue.dequeue() == ["a", "a"]
+    assert queue.dequeue() == []
+    queue.enqueue(queue.launch(batches_of(B), B, 1))
+    assert queue.dequeue() == ["b"]
+    queue.enqueue(queue.launch(batches_of(C), C, 2))
+    assert queue.dequeue() == []
     queue.end("a")
-    assert queue.next_ones() == ["c"]
+    assert queue.dequeue() == ["c"]
     queue.end("b")
-    assert queue.next_ones() == ["c"]
+    assert queue.dequeue() == ["c"]
     queue.end("c")
-    assert queue.next_ones() == ["a"]
+    assert queue.dequeue() == ["a"]
 
 
-def test_batches_that_come_while_a_run_waits_share_the_next_one(queue: Queue) -> None:
-    """Expect no second run in the queue that is not full, and one for all once the first is off."""
+def test_batches_planned_while_a_run_is_queued_share_the_next_run(queue: Queue) -> None:
+    """A second run is only requested if it is full or once the first has started."""
     many = replace(A, dagster=DagsterRules(partitions_per_run=3))
-    queue.queue(queue.launch(batches_of(A), many, 1))
+    queue.enqueue(queue.launch(batches_of(A), many, 1))
     assert queue.launch(batches_of(A), many, 2) == []
     [full] = queue.launch(batches_of(A), many, 5)
     assert full.tags[RANGE_END_TAG] == KEYS[3]
-    assert queue.next_ones() == ["a"]
+    assert queue.dequeue() == ["a"]
     [rest] = queue.launch(batches_of(A), many, 3)
     assert (rest.tags[RANGE_START_TAG], rest.tags[RANGE_END_TAG]) == (KEYS[1], KEYS[2])
 
 
-def test_new_files_come_before_backfills_also_of_other_streams(queue: Queue) -> None:
-    """Expect the order: new files, what a person launched, backfills that were planned."""
-    queue.queue(queue.launch(backfills_of(A), A, 5))
+def test_new_files_precede_manual_runs_and_backfills(queue: Queue) -> None:
+    queue.enqueue(queue.launch(backfills_of(A), A, 5))
     queue.add("b_encode", {STREAM_TAG: "b"})
-    queue.queue(queue.launch(batches_of(C), C, 1))
-    assert queue.next_ones() == ["c", "b", "a"]
+    queue.enqueue(queue.launch(batches_of(C), C, 1))
+    assert queue.dequeue() == ["c", "b", "a"]
 
 
-def test_runs_of_sensors_are_not_repeated_by_dagster(queue: Queue) -> None:
-    """Expect the tag that leaves it to the sensor to launch what is left of a run that died."""
+def test_runs_of_sensors_are_not_retried_by_dagster(queue: Queue) -> None:
+    """The sensor launches the remaining batches of a dead run."""
     requests = queue.launch(batches_of(A), A, 3)
     assert {request.tags[MAX_RETRIES_TAG] for request in requests} == {"0"}
 
 
 def test_streams_of_one_pool_share_its_limit(home: Home) -> None:
-    """Expect both streams together to have two runs, which leaves the third to others."""
     shared = DagsterRules(partitions_per_run=1, pool="nightly")
-    one, other = (stream(name=name, dagster=shared) for name in ("one", "other"))
+    first, second = (stream(name=name, dagster=shared) for name in ("first", "second"))
     with open_instance(home) as instance:
-        queue = Queue(instance, build_definitions([one, other, C]))
-        queue.queue(queue.launch(batches_of(one), one, 3))
-        queue.queue(queue.launch(batches_of(other), other, 3))
-        queue.queue(queue.launch(batches_of(C), C, 1))
-        assert sorted(queue.next_ones()) == ["c", "one", "other"]
-        queue.end("one")
-        assert queue.next_ones() in (["one"], ["other"])
-        assert queue.next_ones() == []
+        queue = Queue(instance, build_definitions([first, second, C]))
+        queue.enqueue(queue.launch(batches_of(first), first, 3))
+        queue.enqueue(queue.launch(batches_of(second), second, 3))
+        queue.enqueue(queue.launch(batches_of(C), C, 1))
+        assert sorted(queue.dequeue()) == ["c", "first", "second"]
+        queue.end("first")
+        assert queue.dequeue() in (["first"], ["second"])
+        assert queue.dequeue() == []
 
 
-def test_settings_of_the_package_are_read(home: Home) -> None:
-    """Expect Dagster to have understood every section."""
+def test_dagster_reads_the_settings_of_the_package(home: Home) -> None:
     with open_instance(home) as instance:
         concurrency = instance.get_concurrency_config()
         assert isinstance(instance.run_launcher, LocalRunLauncher)
@@ -195,8 +194,8 @@ def test_settings_of_the_package_are_read(home: Home) -> None:
         assert not instance.telemetry_enabled
 
 
-def test_settings_in_the_home_are_laid_over_those_of_the_package(home: Home) -> None:
-    """Expect a key that is given to win, also within a section, and the others to stay."""
+def test_settings_of_the_home_override_those_of_the_package(home: Home) -> None:
+    """Nested keys are merged."""
     (home.path / "dagster.yaml").write_text("concurrency: {runs: {max_concurrent_runs: 8}}\n")
     with open_instance(home) as instance:
         concurrency = instance.get_concurrency_config()
@@ -209,10 +208,7 @@ def test_settings_in_the_home_are_laid_over_those_of_the_package(home: Home) -> 
     ("text", "problem"),
     [("- runs\n", "not a mapping of settings"), ("runs: [\n", "no YAML: while parsing")],
 )
-def test_settings_in_the_home_that_are_none_are_refused(
-    home: Home, text: str, problem: str
-) -> None:
-    """Expect a message that names the file and says what to write there."""
+def test_invalid_settings_of_the_home_are_rejected(home: Home, text: str, problem: str) -> None:
     (home.path / "dagster.yaml").write_text(text)
     with pytest.raises(SettingError) as caught:
         prepare_dagster_home(home)

@@ -1,4 +1,4 @@
-"""The files that `dg scaffold defs` writes for a new stream."""
+"""Files that `dg scaffold defs` writes for a new stream."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from batch_pipeline.config.stream_file import read_component, read_stream_file
 from batch_pipeline.defs.component import StreamChoices, StreamScaffolder
-from batch_pipeline.model.stream import SourceFormat, Stream
+from batch_pipeline.model.stream import SourceFormat
 
 TYPE = "batch_pipeline.BatchStream"
 FOLDERS = st.text(
@@ -19,8 +19,8 @@ FOLDERS = st.text(
 ).filter(lambda name: name not in {".", ".."})
 
 
-def scaffold(folder: Path, root: Path | None = None, **chosen: str) -> Path:
-    """Scaffold a stream into a folder, and give its file."""
+def scaffold(folder: Path, root: Path | None = None, **params: str) -> Path:
+    """Scaffold a stream into a folder and return its file."""
     folder.mkdir(parents=True)
     StreamScaffolder().scaffold(
         dg.ScaffoldRequest(
@@ -28,16 +28,14 @@ def scaffold(folder: Path, root: Path | None = None, **chosen: str) -> Path:
             target_path=folder,
             scaffold_format="yaml",
             project_root=root,
-            params=StreamChoices.model_validate(chosen),
+            params=StreamChoices.model_validate(params),
         )
     )
     return folder / "defs.yaml"
 
 
-def test_scaffolded_file_has_the_folder_name_and_stores_outside_of_the_package(
-    tmp_path: Path,
-) -> None:
-    """Expect a landing beside the file, and part files below the project."""
+def test_scaffolded_stream_is_named_after_its_folder(tmp_path: Path) -> None:
+    """The landing is beside the file; part files are stored outside of the package."""
     path = scaffold(tmp_path / "src/shop/defs/sales", tmp_path)
     stream = read_stream_file(path)
     assert stream.name == "sales"
@@ -45,8 +43,8 @@ def test_scaffolded_file_has_the_folder_name_and_stores_outside_of_the_package(
     assert stream.storage.root == (tmp_path / "batches/sales").as_uri()
 
 
-def test_scaffolded_file_says_what_was_chosen(tmp_path: Path) -> None:
-    """Expect name, place and format, whatever YAML would make of them."""
+def test_scaffolded_file_has_the_given_parameters(tmp_path: Path) -> None:
+    """Values are quoted where YAML requires it."""
     path = scaffold(
         tmp_path / "a", stream="2023", source_uri="/data/in: #1", source_format="parquet"
     )
@@ -56,20 +54,14 @@ def test_scaffolded_file_says_what_was_chosen(tmp_path: Path) -> None:
 
 
 @given(name=FOLDERS, stream=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", fullmatch=True))
-def test_scaffolded_file_loads_whatever_the_names(name: str, stream: str) -> None:
-    """Expect a stream for every folder that a disk has, and every name that is allowed."""
+def test_scaffolded_file_loads_for_all_folder_and_stream_names(name: str, stream: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if len(name.encode()) <= 255:
-            assert _read(scaffold(Path(folder) / "unnamed" / name)).name
-        assert _read(scaffold(Path(folder) / "named", stream=stream)).name == stream
+            assert read_stream_file(scaffold(Path(folder) / "unnamed" / name)).name
+        assert read_stream_file(scaffold(Path(folder) / "named", stream=stream)).name == stream
 
 
-def _read(path: Path) -> Stream:
-    return read_stream_file(path)
-
-
-def test_scaffolding_appends_a_second_stream_to_a_file(tmp_path: Path) -> None:
-    """Expect two documents, the second as chosen."""
+def test_scaffold_appends_a_second_stream_to_a_file(tmp_path: Path) -> None:
     path = scaffold(tmp_path / "sales")
     StreamScaffolder().scaffold(
         dg.ScaffoldRequest(
@@ -81,11 +73,10 @@ def test_scaffolding_appends_a_second_stream_to_a_file(tmp_path: Path) -> None:
             append=True,
         )
     )
-    names = [read_component(path, number=n, fill=lambda given: given).name for n in (0, 1)]
+    names = [read_component(path, number=n, fill=lambda value: value).name for n in (0, 1)]
     assert names == ["sales", "refunds"]
 
 
-def test_scaffolding_refuses_a_name_that_no_stream_may_have() -> None:
-    """Expect what is wrong before anything is written."""
+def test_invalid_stream_name_is_rejected() -> None:
     with pytest.raises(ValidationError, match="letters, digits"):
         StreamChoices(stream="my sales")

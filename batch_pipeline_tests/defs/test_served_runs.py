@@ -1,4 +1,4 @@
-"""Runs of a code location that is a server of its own: are they alive?"""
+"""Health checks of runs on a separate code server."""
 
 import json
 import subprocess
@@ -26,11 +26,11 @@ import os
 import time
 import dagster as dg
 
-SERVER = os.getppid()  # of a run's process, which reads this before it says that it has started
+SERVER = os.getppid()  # a run's process evaluates this before it reports its start
 
 @dg.op
 def wait():
-    while os.getppid() == SERVER:  # as long as it lives
+    while os.getppid() == SERVER:  # while the server lives
         time.sleep(0.05)
 
 @dg.job(executor_def=dg.in_process_executor)
@@ -43,20 +43,20 @@ defs = dg.Definitions(jobs=[waits])
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """An instance whose runs are launched on a code location's server."""
+    """An instance whose runs are launched on a code server."""
     module, name = ServedRunLauncher.__module__, ServedRunLauncher.__name__
     launcher = {"run_launcher": {"module": module, "class": name}}
     with dg.instance_for_test(overrides=launcher) as opened:
         yield opened
 
 
-def test_run_lives_as_long_as_its_server_knows_it(
+def test_run_unknown_to_its_restarted_server_fails_its_health_check(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
-    """Expect a run that is under way to be alive, and one of a server of before to be dead."""
+    """A run that the server has started is healthy."""
     port = free_port()
     with _server(tmp_path, port):
-        run = _launched(instance, port)
+        run = _launch(instance, port)
         alive = instance.run_launcher.check_run_worker_health(run)
         dead = instance.run_launcher.check_run_worker_health(_run(instance, {"port": port}))
     assert alive.status is WorkerStatus.RUNNING
@@ -65,45 +65,43 @@ def test_run_lives_as_long_as_its_server_knows_it(
     assert "What it had published stays published" in dead.msg
 
 
-def test_run_is_taken_for_alive_while_its_server_does_not_answer(
-    instance: dg.DagsterInstance,
-) -> None:
-    """Expect a server that is being restarted to tell nothing about its runs."""
+def test_run_on_an_unreachable_server_is_healthy(instance: dg.DagsterInstance) -> None:
+    """The server may be restarting."""
     run = _run(instance, {"port": free_port()})
     assert ServedRunLauncher().check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
-def test_run_on_this_machine_is_looked_at_here(instance: dg.DagsterInstance) -> None:
-    """Expect runs of a local socket to be judged by their process, as in `dev`."""
+def test_run_on_a_local_socket_is_checked_by_its_process(instance: dg.DagsterInstance) -> None:
+    """As in `batch-pipeline dev`."""
     launcher = ServedRunLauncher()
     launcher.register_instance(instance)
     run = _run(instance, {"socket": "/tmp/none"})  # noqa: S108 - nothing is there
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
-def _launched(instance: dg.DagsterInstance, port: int) -> dg.DagsterRun:
-    """Launch a run, as the daemon does it, and give it when it has started."""
-    target = GrpcServerTarget(host="127.0.0.1", port=port, socket=None, location_name="one")
+def _launch(instance: dg.DagsterInstance, port: int) -> dg.DagsterRun:
+    """Launch a run as the daemon does and wait for its start."""
+    target = GrpcServerTarget(host="127.0.0.1", port=port, socket=None, location_name="code")
     with WorkspaceProcessContext(instance, target) as process:
         workspace = process.create_request_context()
-        (repository,) = workspace.get_code_location("one").get_repositories().values()
+        (repository,) = workspace.get_code_location("code").get_repositories().values()
         job = repository.get_full_job("waits")
-        made = create_run_for_test(
+        created = create_run_for_test(
             instance,
             job_name="waits",
             remote_job_origin=job.get_remote_origin(),
             job_code_origin=job.get_python_origin(),
         )
-        instance.launch_run(made.run_id, workspace)
+        instance.launch_run(created.run_id, workspace)
 
-        def now() -> dg.DagsterRun:
-            found = instance.get_run_by_id(made.run_id)
-            assert found is not None
-            assert not found.is_finished, found.status
-            return found
+        def current() -> dg.DagsterRun:
+            run = instance.get_run_by_id(created.run_id)
+            assert run is not None
+            assert not run.is_finished, run.status
+            return run
 
-        wait_until(lambda: now().status is dg.DagsterRunStatus.STARTED, "the run starts")
-        return now()
+        wait_until(lambda: current().status is dg.DagsterRunStatus.STARTED, "the run starts")
+        return current()
 
 
 def _run(instance: dg.DagsterInstance, server: dict[str, object]) -> dg.DagsterRun:
@@ -114,7 +112,7 @@ def _run(instance: dg.DagsterInstance, server: dict[str, object]) -> dg.DagsterR
 
 @contextmanager
 def _server(folder: Path, port: int) -> Iterator[None]:
-    path = folder / "one.py"
+    path = folder / "waiting_job.py"
     path.write_text(DEFINITIONS)
     command = [sys.executable, "-m", "dagster", "api", "grpc", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--python-file", str(path)]
@@ -124,7 +122,7 @@ def _server(folder: Path, port: int) -> Iterator[None]:
         wait_until(lambda: _answers(port), "the code server answers")
         yield
     finally:
-        process.kill()  # as a container's end does it: nothing is told to anybody
+        process.kill()  # like the end of a container, without any notification
         process.wait()
 
 

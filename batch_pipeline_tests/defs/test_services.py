@@ -11,16 +11,16 @@ from batch_pipeline.model.errors import RetryableError
 
 
 def service(name: str, failure: Callable[[], str | None]) -> Service:
-    """Make a service with a log of its own."""
+    """Return a service with its own log."""
     return Service(name=name, log=Path(f"/logs/{name}.log"), failure=failure)
 
 
-def test_watch_all_services_running_returns_when_stop_is_set() -> None:
+def test_watch_returns_when_stop_is_set() -> None:
     stop = Event()
     watch([service("webserver", stop.set)], stop, pause_seconds=0)
 
 
-def test_watch_service_ended_names_it_with_exit_code_and_log() -> None:
+def test_watch_reports_an_ended_service_with_exit_code_and_log() -> None:
     daemon = service("daemon", lambda: "ended with exit code 137")
     with pytest.raises(RetryableError, match="All other services were stopped") as raised:
         watch([service("webserver", lambda: None), daemon], Event(), pause_seconds=0)
@@ -30,7 +30,7 @@ def test_watch_service_ended_names_it_with_exit_code_and_log() -> None:
     )
 
 
-def test_watch_two_services_ended_names_the_first_in_order() -> None:
+def test_watch_reports_the_first_of_two_ended_services() -> None:
     services = [service(name, lambda: "ended") for name in ("database", "Spark")]
     with pytest.raises(RetryableError, match="The database ended"):
         watch(services, Event(), pause_seconds=0)

@@ -1,4 +1,4 @@
-"""Which requests the webserver of `dev` gets to see: those of its own pages and of programs."""
+"""The webserver of `dev` only accepts requests of its own pages and of programs."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ PAGE = {"accept": "text/html,*/*"}
         pytest.param("POST", "/graphql", HOST | JSON, id="program"),
         pytest.param("POST", "/graphql", HOST | JSON | OWN, id="own page"),
         pytest.param("GET", "/graphql", HOST | OWN | {"upgrade": "websocket"}, id="own websocket"),
-        pytest.param("GET", "/graphql", HOST | PAGE, id="page of questions"),
+        pytest.param("GET", "/graphql", HOST | PAGE, id="GraphQL playground"),
         pytest.param("GET", "/runs/1", HOST | PAGE, id="link from elsewhere"),
         pytest.param("GET", "/server_info", HOST, id="health check"),
         pytest.param("GET", "/", {"host": "localhost:8080"}, id="tunnel"),
@@ -28,8 +28,9 @@ PAGE = {"accept": "text/html,*/*"}
         pytest.param("GET", "/", {"host": "localhost"}, id="no port"),
     ],
 )
-def test_request_of_its_own_passes(method: str, path: str, headers: dict[str, str]) -> None:
-    """Expect no reason to refuse it."""
+def test_request_of_own_page_or_program_is_accepted(
+    method: str, path: str, headers: dict[str, str]
+) -> None:
     assert refusal(method, path, headers) is None
 
 
@@ -37,7 +38,7 @@ def test_request_of_its_own_passes(method: str, path: str, headers: dict[str, st
     ("method", "path", "headers"),
     [
         pytest.param("POST", "/graphql", HOST | JSON | OTHER, id="JSON of another page"),
-        pytest.param("POST", "/graphql", HOST | JSON | {"origin": "null"}, id="page of nobody"),
+        pytest.param("POST", "/graphql", HOST | JSON | {"origin": "null"}, id="opaque origin"),
         pytest.param("POST", "/graphql", HOST | OTHER, id="form of another page"),
         pytest.param("POST", "/graphql", HOST | {"content-type": "text/plain"}, id="plain text"),
         pytest.param("POST", "/graphql/", HOST, id="query in the URL"),
@@ -47,30 +48,28 @@ def test_request_of_its_own_passes(method: str, path: str, headers: dict[str, st
             "GET", "/graphql", HOST | OTHER | {"upgrade": "websocket"}, id="websocket of another"
         ),
         pytest.param("POST", "/report_asset_check/x", HOST | OTHER, id="report of another page"),
-        pytest.param("GET", "/", {"host": "evil.example.org:3000"}, id="name that leads here"),
-        pytest.param("GET", "/", {"host": "localhost.evil.example.org"}, id="name alike"),
-        pytest.param("GET", "/", {"host": "10.0.0.7:3000"}, id="address of a network"),
+        pytest.param("GET", "/", {"host": "evil.example.org:3000"}, id="DNS rebinding"),
+        pytest.param("GET", "/", {"host": "localhost.evil.example.org"}, id="similar host name"),
+        pytest.param("GET", "/", {"host": "10.0.0.7:3000"}, id="network address"),
         pytest.param("GET", "/", {}, id="no host"),
         pytest.param(
             "POST", "/graphql", HOST | JSON | {"origin": "http://127.0.0.1:3001"}, id="other port"
         ),
     ],
 )
-def test_request_that_another_page_may_have_caused_is_refused(
+def test_request_of_another_page_is_rejected(
     method: str, path: str, headers: dict[str, str]
 ) -> None:
-    """Expect a reason that says that nothing was done."""
     assert str(refusal(method, path, headers)).endswith("; nothing was done.")
 
 
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 @pytest.mark.parametrize("origin", [b"http://127.0.0.1:3000", b"https://evil.example.org"])
-def test_application_is_asked_only_by_its_own_pages(kind: str, origin: bytes) -> None:
-    """Expect an answer of ours, or a closed socket, for others."""
-    asked, sent = [], []
+def test_rejected_requests_do_not_reach_the_application(kind: str, origin: bytes) -> None:
+    calls, sent = [], []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        asked.append(scope["path"])
+        calls.append(scope["path"])
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -82,7 +81,7 @@ def test_application_is_asked_only_by_its_own_pages(kind: str, origin: bytes) ->
     scope = {"type": kind, "method": "GET", "path": "/graphql", "headers": headers}
     asyncio.run(OwnPagesOnly(application)(scope, receive, send))
     is_own = b"evil" not in origin
-    assert asked == ["/graphql"] * is_own
+    assert calls == ["/graphql"] * is_own
     assert bool(sent) != is_own
     if not is_own:
         assert sent[0].get("status", 403) == 403

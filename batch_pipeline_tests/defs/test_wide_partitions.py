@@ -1,4 +1,4 @@
-"""Wide partitions, which the removed command `roll-up` made of several, in Dagster's set."""
+"""Wide partitions that the removed command `roll-up` created from several partitions."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,15 +23,15 @@ SET = "orders.batches"
 SENSOR = "orders_new_files"
 KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 WIDE = "00000001-00000006"
-REFUSED = f"'{WIDE}' is not a planned batch. Nothing was claimed."
-STANDS_FOR = "A wide partition of an earlier release stands for several: pick those."
+NOT_PLANNED = f"'{WIDE}' is not a planned batch. Nothing was claimed."
+HINT = "A wide partition of an earlier release stands for several: pick those."
 
 
 @pytest.fixture
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """Four batches, of which three are published; the first two are one partition for Dagster."""
+    """Four batches, three of them published; the first two share a wide partition in Dagster."""
     targets = {"good": settings_of(tmp_path / "good", GOOD)}
     with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
         opened.tick(SENSOR)
@@ -48,44 +48,42 @@ def scene(
         yield opened
 
 
-def test_sensor_with_a_wide_partition_adds_those_of_its_batches_and_reports_none_twice(
+def test_sensor_adds_the_partitions_of_a_wide_partition(
     database: Database, scene: DefsScene
 ) -> None:
-    # A process that starts compares everything.
+    # A new process compares all partitions.
     fresh = replace(scene, definitions=build_definitions([scene.stream]))
     result = fresh.tick(SENSOR)
     assert [*scene.instance.get_dynamic_partitions(SET)] == [*KEYS[2:], WIDE, *KEYS[:2]]
     assert result.asset_events == []
-    launched = {key for one in result.run_requests or () for key in one.tags.values()}
+    launched = {key for request in result.run_requests or () for key in request.tags.values()}
     assert WIDE not in launched
     publish(database, database.batches.statuses("orders")[0].batch)
     assert [event.partition for event in fresh.tick(SENSOR).asset_events] == [KEYS[0]]
 
 
-def test_materializing_a_wide_partition_fails_and_its_neighbour_is_published(
-    scene: DefsScene,
-) -> None:
+def test_materializing_a_wide_partition_fails(scene: DefsScene) -> None:
     before = everything(scene.database)
     scene.instance.delete_dynamic_partition(SET, KEYS[3])
     tags = {RANGE_START_TAG: KEYS[2], RANGE_END_TAG: WIDE, LAUNCH_TAG: "new"}
     job = scene.definitions.resolve_job_def(scene.batches.job)
     with pytest.raises(dg.Failure) as caught:
         job.execute_in_process(instance=scene.instance, tags=tags)
-    said = str(caught.value.description)
-    assert said.startswith("Batches failed: 1 of 2, others are published: ")
-    assert f"{REFUSED} " in said
-    assert STANDS_FOR in said
+    description = str(caught.value.description)
+    assert description.startswith("Batches failed: 1 of 2, others are published: ")
+    assert f"{NOT_PLANNED} " in description
+    assert HINT in description
     assert everything(scene.database) == before
 
 
 def test_loading_a_wide_partition_fails_and_loads_nothing(scene: DefsScene) -> None:
     before = everything(scene.database)
     [asset] = [
-        one
-        for one in scene.definitions.assets or ()
-        if isinstance(one, dg.AssetsDefinition) and loaded_key(scene.stream) in one.keys
+        asset
+        for asset in scene.definitions.assets or ()
+        if isinstance(asset, dg.AssetsDefinition) and loaded_key(scene.stream) in asset.keys
     ]
-    with pytest.raises(dg.Failure, match=REFUSED):
+    with pytest.raises(dg.Failure, match=NOT_PLANNED):
         dg.materialize(
             [asset],
             instance=scene.instance,
@@ -95,21 +93,21 @@ def test_loading_a_wide_partition_fails_and_loads_nothing(scene: DefsScene) -> N
     assert everything(scene.database) == before
 
 
-def test_reprocess_with_a_wide_partition_chooses_its_batches(scene: DefsScene) -> None:
-    found = select_batches(scene.pipeline, scene.stream, scene.instance)
-    assert {*found.partitions} == {*KEYS[:3]}
+def test_reprocess_selects_the_batches_of_a_wide_partition(scene: DefsScene) -> None:
+    selected = select_batches(scene.pipeline, scene.stream, scene.instance)
+    assert {*selected.partitions} == {*KEYS[:3]}
     with pytest.raises(InvalidValueError, match=WIDE):
         select_batches(scene.pipeline, scene.stream, scene.instance, keys=[WIDE])
 
 
 @pytest.mark.usefixtures("scene")
-def test_status_with_a_wide_partition_counts_batches() -> None:
-    done = CliRunner().invoke(cli, ["status"])
-    assert done.exit_code == 0
-    assert "3 published" in done.stdout
+def test_status_counts_the_batches_of_a_wide_partition() -> None:
+    result = CliRunner().invoke(cli, ["status"])
+    assert result.exit_code == 0
+    assert "3 published" in result.stdout
 
 
-def test_removed_command_names_the_replacement() -> None:
-    done = CliRunner().invoke(cli, ["roll-up", "orders", "--keep", "0"])
-    assert done.exit_code == 2
-    assert "The command 'roll-up' was removed. Choose larger `batch.max_weight`" in done.stderr
+def test_removed_command_is_rejected_with_a_replacement() -> None:
+    result = CliRunner().invoke(cli, ["roll-up", "orders", "--keep", "0"])
+    assert result.exit_code == 2
+    assert "The command 'roll-up' was removed. Choose larger `batch.max_weight`" in result.stderr

@@ -464,7 +464,7 @@ def test_planner_and_worker_can_run_sensors_and_jobs(defs_scene: DefsScene) -> N
         if sensor.name != "batch_pipeline_run_ends":
             defs_scene.tick(sensor.name)
             ticked.append(sensor.name)
-    failed = defs_scene.started(dg.RunRequest(job_name=defs_scene.batches.job, tags={}))
+    failed = defs_scene.start_run(dg.RunRequest(job_name=defs_scene.batches.job, tags={}))
     defs_scene.instance.report_run_failed(failed)
     assert "closed: 0" in defs_scene.tick_run_ends()
     assert ticked == ["orders_new_files", "orders_backfill"]

@@ -1,4 +1,4 @@
-"""Small programs that behave as Singer targets of others do, well or badly."""
+"""Small programs that act as Singer targets, correct and faulty ones."""
 
 import gzip
 import hashlib
@@ -18,13 +18,13 @@ from batch_pipeline_tests.factories import batch, manifest
 START = """
 import json, os, signal, sys, time
 config = json.load(open(sys.argv[sys.argv.index("--config") + 1]))
-kept = open(config["out"], "a")
+log = open(config["out"], "a")
 def messages():
     for line in sys.stdin:
-        kept.write(line)
-        kept.flush()
+        log.write(line)
+        log.flush()
         yield json.loads(line)
-def say(value):
+def emit(value):
     print(json.dumps(value), flush=True)
 """
 GOOD = """
@@ -33,50 +33,50 @@ for message in messages():
     if message["type"] == "STATE":
         state = message["value"]
 if state is not None:
-    say(state)
+    emit(state)
 """
 EAGER = """
 for message in messages():
     if message["type"] == "STATE":
-        say(message["value"])
+        emit(message["value"])
 """
-REPEATS_THE_FIRST = """
+REPEATS_FIRST_STATE = """
 states = [message["value"] for message in messages() if message["type"] == "STATE"]
 for state in [*states, states[0]]:
-    say(state)
+    emit(state)
 """
 SILENT = "for message in messages(): pass"
-FIRST_ONLY = """
-said = False
+ACKNOWLEDGES_FIRST_ONLY = """
+emitted = False
 for message in messages():
-    if message["type"] == "STATE" and not said:
-        say(message["value"])
-        said = True
+    if message["type"] == "STATE" and not emitted:
+        emit(message["value"])
+        emitted = True
 """
-NO_JSON = "for message in messages(): print('loaded 5 rows', flush=True)"
-WRONG_STATE = """
+PRINTS_NO_JSON = "for message in messages(): print('loaded 5 rows', flush=True)"
+PRINTS_UNKNOWN_STATE = """
 for message in messages(): pass
-say({"bookmarks": {"orders": {"publish_number": 99}}})
+emit({"bookmarks": {"orders": {"publish_number": 99}}})
 """
-FAILS = EAGER + "sys.stderr.write('disk full, password hunter2!\\\\n'); sys.exit(4)"
+FAILS_AFTER_STATE = EAGER + "sys.stderr.write('disk full, password hunter2!\\\\n'); sys.exit(4)"
 KILLS_ITSELF = "next(messages()); os.kill(os.getpid(), signal.SIGKILL)"
-DIES_AT_SECOND = """
+KILLS_ITSELF_AT_SECOND_STATE = """
 states = 0
 for message in messages():
     if message["type"] == "STATE":
         states += 1
         if states == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        say(message["value"])
+        emit(message["value"])
 """
 NEVER_READS = "time.sleep(600)"
 HANGS = "next(messages()); time.sleep(600)"
-HANGS_AND_IGNORES = """
+HANGS_AND_IGNORES_SIGTERM = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 next(messages())
 time.sleep(600)
 """
-FLOODS = """
+FLOODS_STDERR = """
 import threading
 def flood():
     for number in range(40_000):
@@ -88,48 +88,48 @@ for message in messages():
     if message["type"] == "STATE":
         state = message["value"]
 thread.join()
-say(state)
+emit(state)
 """
-AT_THE_CUT = "sys.stderr.write('hunter2!' + 'x' * (64 * 2**10 - 6) + '\\\\n'); sys.exit(4)"
-IN_A_LONG_LINE = "sys.stderr.write('x' * 2**20 + 'hunter2!' + '\\\\nthe end'); sys.exit(4)"
-IN_ITS_STATE = """
+LEAKS_AT_LOG_LIMIT = "sys.stderr.write('hunter2!' + 'x' * (64 * 2**10 - 6) + '\\\\n'); sys.exit(4)"
+LEAKS_IN_LONG_LINE = "sys.stderr.write('x' * 2**20 + 'hunter2!' + '\\\\nthe end'); sys.exit(4)"
+LEAKS_IN_STATE = """
 for message in messages():
     if message["type"] == "STATE":
-        say({**message["value"], "password": config["password"]})
+        emit({**message["value"], "password": config["password"]})
 """
 ENDS_EARLY = "sys.exit(0)"
-CHILD_HOLDS_PIPES = """
+LEAVES_CHILD_RUNNING = """
 import subprocess
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 for message in messages():
     if message["type"] == "STATE":
-        say(message["value"])
+        emit(message["value"])
 """
 
 
 def script(folder: Path, body: str) -> tuple[str, ...]:
-    """Write a program and give the command that runs it."""
+    """Write a program and return the command that runs it."""
     path = folder / "target.py"
     path.write_text(START + body.replace("\\\\n", "\\n"), encoding="utf-8")
     return sys.executable, str(path)
 
 
 def settings_of(folder: Path, body: str) -> dict[str, Any]:
-    """Write a program into a new folder, and give what a stream file says of such a target."""
+    """Write a program into a new folder and return its target settings for a stream file."""
     folder.mkdir()
     return {"command": list(script(folder, body)), "config": {"out": str(folder / "read")}}
 
 
 def loader(folder: Path, body: str, **overrides: Any) -> SingerLoader:
-    """A loader of a target that keeps every line it reads in the file `read`."""
-    facts: dict[str, Any] = {
+    """Return a loader for a target that logs every line it reads to the file `read`."""
+    settings: dict[str, Any] = {
         "name": "warehouse",
         "command": script(folder, body),
         "config": {"out": str(folder / "read")},
         "timeout": timedelta(minutes=1),
     }
     environment = {"PASSWORD": "hunter2!"}
-    target = SingerTarget(**(facts | overrides))
+    target = SingerTarget(**(settings | overrides))
     return SingerLoader(stream="orders", target=target, environment=environment)
 
 
@@ -158,14 +158,14 @@ def lines_file(path: Path, records: Iterable[str]) -> PartFile:
 
 
 def loading(folder: Path, number: int = 1, *, records: int = 2, **overrides: Any) -> Loading:
-    """A generation, numbered as its batch, whose only file has records with `order_id` from 1."""
+    """Return the n-th generation, whose only file has records with `order_id` from 1."""
     part = part_of(folder / f"part-{number}.jsonl.gz", range(1, records + 1))
-    one = batch(3 * number - 2, 3 * number)
-    facts: dict[str, Any] = {
+    loaded_batch = batch(3 * number - 2, 3 * number)
+    attributes: dict[str, Any] = {
         "stream": "orders",
         "publish_number": number,
-        "label": one.label,
-        "manifest": manifest(batch=one, part_files=(part,)),
+        "label": loaded_batch.label,
+        "manifest": manifest(batch=loaded_batch, part_files=(part,)),
         "message_name": "orders",
     }
-    return Loading(**(facts | overrides))
+    return Loading(**(attributes | overrides))

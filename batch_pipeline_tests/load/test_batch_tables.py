@@ -13,7 +13,7 @@ from batch_pipeline.model.manifest import Manifest
 from batch_pipeline_tests.factories import batch, manifest
 from batch_pipeline_tests.published_files import JSONL, PARQUET, schema_of, write_part
 
-IN_ARROW: dict[str, Any] = {
+ARROW_VALUES: dict[str, Any] = {
     "decimal(5,2)": Decimal("1.25"),
     "date": date(2026, 3, 1),
     "timestamp": datetime(2026, 3, 1, 12, 30, tzinfo=UTC),
@@ -21,7 +21,7 @@ IN_ARROW: dict[str, Any] = {
 }
 
 
-def published(
+def write_manifest(
     folder: Path, suffix: str, version: int, columns: dict[str, str], *records: dict[str, Any]
 ) -> Manifest:
     schema = schema_of(**columns)
@@ -54,24 +54,24 @@ def published(
         ("string", "string", "unchanged", "unchanged"),
     ],
 )
-def test_older_value_has_the_newer_type(
+def test_values_are_converted_to_the_newer_type(
     tmp_path: Path, suffix: str, before: str, after: str, value: Any, expected: Any
 ) -> None:
     stored = value
     if suffix == "parquet":
-        stored = IN_ARROW.get(before, value)
+        stored = ARROW_VALUES.get(before, value)
     elif before == "decimal(5,2)":
         stored = float(value)
-    old = published(tmp_path, suffix, 1, {"x": before}, {"x": stored}, {"x": None})
+    old = write_manifest(tmp_path, suffix, 1, {"x": before}, {"x": stored}, {"x": None})
     schema = schema_of(x=after)
     table = read_table([old], schema)
     assert table.schema == arrow_schema_of(schema.columns)
     assert table.column("x").to_pylist() == [expected, None]
 
 
-def test_columns_added_later_are_null(tmp_path: Path) -> None:
-    old = published(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
-    new = published(
+def test_columns_added_later_are_null_in_older_batches(tmp_path: Path) -> None:
+    old = write_manifest(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
+    new = write_manifest(
         tmp_path, "parquet", 2, {"id": "integer", "note": "string"}, {"id": 2, "note": "b"}
     )
     schema = common_schema([old, new])
@@ -83,21 +83,21 @@ def test_columns_added_later_are_null(tmp_path: Path) -> None:
 
 
 def test_common_schema_has_the_newest_types(tmp_path: Path) -> None:
-    old = published(tmp_path, "jsonl.gz", 1, {"id": "integer", "gone": "date"}, {"id": 1})
-    new = published(tmp_path, "jsonl.gz", 2, {"id": "string"}, {"id": "x"})
+    old = write_manifest(tmp_path, "jsonl.gz", 1, {"id": "integer", "gone": "date"}, {"id": 1})
+    new = write_manifest(tmp_path, "jsonl.gz", 2, {"id": "string"}, {"id": "x"})
     assert common_schema([old, new]) == schema_of(id="string", gone="date")
 
 
-def test_no_manifest_gives_an_empty_table() -> None:
+def test_read_table_without_manifests_is_empty() -> None:
     assert read_table([], common_schema([])) == pa.table({})
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])
-def test_unreadable_part_file_fails_with_its_batch(tmp_path: Path, damage: str) -> None:
-    one = published(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
+def test_unreadable_part_file_is_reported_with_its_batch(tmp_path: Path, damage: str) -> None:
+    damaged = write_manifest(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
     path = tmp_path / "1.jsonl.gz"
     path.unlink() if damage == "missing" else path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(BatchDataError) as caught:
-        list(read_batches(one, one.schema))
-    for word in (one.batch.key, "1.jsonl.gz", "another machine", "materialize"):
+        list(read_batches(damaged, damaged.schema))
+    for word in (damaged.batch.key, "1.jsonl.gz", "another machine", "materialize"):
         assert word in str(caught.value)

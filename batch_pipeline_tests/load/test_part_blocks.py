@@ -1,4 +1,4 @@
-"""The ways to read JSON lines for a load give the same, whatever the values are."""
+"""Reading part files for a load; all JSON line readers return the same values."""
 
 import hashlib
 import json
@@ -44,8 +44,8 @@ _TEXTS = st.text(st.characters(codec="utf-8")).map(json.dumps)
 _DIGITS = st.integers(-(10**15) + 1, 10**15 - 1).map(str)
 _ZONES = st.sampled_from(["Z", "+00:00", "-11:30", "+05"])
 _FRACTIONS = st.sampled_from(["", ".1", ".123456", ".123456000"])
-_MOMENTS = st.datetimes().map(lambda one: one.replace(microsecond=0).isoformat())
-# JSON texts by column, as our own writer and those of others have them.
+_DATETIMES = st.datetimes().map(lambda value: value.replace(microsecond=0).isoformat())
+# JSON texts by column, as written by our own writer and by others.
 VALUES: dict[str, st.SearchStrategy[str]] = {
     "boolean": st.sampled_from(["true", "false"]),
     "integer": st.integers(-(2**63), 2**63 - 1).map(str) | st.just("-0"),
@@ -55,41 +55,41 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     | st.sampled_from(["1E5", "-0.0", "1e-400"]),
     "text": _TEXTS | st.text(st.characters(codec="ascii")).map(json.dumps),
     "binary": st.sampled_from(['""', '"AA=="', '"AP8="']),
-    "date": st.dates().map(lambda one: f'"{one.isoformat()}"'),
+    "date": st.dates().map(lambda value: f'"{value.isoformat()}"'),
     "time": st.builds('"{}{}"'.format, st.sampled_from(["00:00:00", "23:59:59"]), _FRACTIONS),
-    "instant": st.builds('"{}{}{}"'.format, _MOMENTS, _FRACTIONS, _ZONES),
-    "local": st.builds('"{}{}"'.format, _MOMENTS, _FRACTIONS),
+    "instant": st.builds('"{}{}{}"'.format, _DATETIMES, _FRACTIONS, _ZONES),
+    "local": st.builds('"{}{}"'.format, _DATETIMES, _FRACTIONS),
     "nothing": st.just("null"),
 }
 
 
 @st.composite
 def lines(draw: st.DrawFn) -> bytes:
-    """Records some of whose columns are absent or null, with blanks and in any order."""
+    """Records with absent or null columns, in any order and with optional spaces."""
     written = []
     for _ in range(draw(st.integers(1, 8))):
         fields = draw(st.fixed_dictionaries({}, optional=VALUES))
         names = draw(st.permutations(list(fields)))
         nulls = draw(st.sets(st.sampled_from(list(VALUES))))
-        blank = draw(st.sampled_from(["", " "]))
-        texts = (f'"{name}":{blank}{"null" if name in nulls else fields[name]}' for name in names)
-        written.append("{" + f"{blank},".join(texts) + "}\n")
+        space = draw(st.sampled_from(["", " "]))
+        texts = (f'"{name}":{space}{"null" if name in nulls else fields[name]}' for name in names)
+        written.append("{" + f"{space},".join(texts) + "}\n")
     return "".join(written).encode()
 
 
 @given(text=lines())
-def test_all_ways_give_the_same(text: bytes) -> None:
+def test_all_readers_return_the_same_values(text: bytes) -> None:
     reader = LineReader(SCHEMA)
     careful = [repr(row) for row in reader.read_carefully(text).to_pylist()]
-    if not re.search(rb"[0-9][eE]", text):  # by which a number may have any number of digits
+    if not re.search(rb"[0-9][eE]", text):  # an exponent allows any number of digits
         assert [repr(row) for row in reader.read_columns(text).to_pylist()] == careful
     assert [repr(row) for row in reader.read_records(text).to_pylist()] == careful
 
 
 @given(text=lines())
-def test_careful_way_gives_what_the_text_says(text: bytes) -> None:
-    found = LineReader(SCHEMA).read_carefully(text).to_pylist()
-    for row, line in zip(found, text.decode().split("\n"), strict=False):
+def test_careful_reader_returns_the_values_of_the_text(text: bytes) -> None:
+    rows = LineReader(SCHEMA).read_carefully(text).to_pylist()
+    for row, line in zip(rows, text.decode().split("\n"), strict=False):
         record: dict[str, Any] = json.loads(line)
         for name in ("boolean", "integer", "number", "text"):
             value = record.get(name)
@@ -98,7 +98,7 @@ def test_careful_way_gives_what_the_text_says(text: bytes) -> None:
             assert row[name] == value
 
 
-def test_number_of_too_many_digits_is_never_infinite() -> None:
+def test_number_out_of_range_is_rejected() -> None:
     schema = RecordSchema((Column.from_text("a", "number"),))
     for text in ("9" * 400, "-1e400"):
         with pytest.raises(IncompatibleValueError, match="is not of type number"):
@@ -106,7 +106,7 @@ def test_number_of_too_many_digits_is_never_infinite() -> None:
 
 
 @pytest.mark.parametrize("other", ["string", "object"])
-def test_decimal_of_too_many_digits_is_never_another_number(other: str) -> None:
+def test_decimal_with_too_many_digits_is_rejected(other: str) -> None:
     columns = (Column.from_text("a", "decimal(38,10)"), Column.from_text("b", other))
     with pytest.raises(IncompatibleValueError, match="is not of type decimal"):
         LineReader(RecordSchema(columns)).read(f'{{"a":1.5}}\n{{"a":{"9" * 400}}}\n'.encode())
@@ -125,20 +125,20 @@ def test_decimal_of_too_many_digits_is_never_another_number(other: str) -> None:
 @example(text="2" + 38 * "5", scale=0, other="object")
 @example(text="2" + 37 * "5" + ".1", scale=1, other="string")
 @example(text="4" + 37 * "9", scale=1, other="string")
-def test_decimal_is_what_was_written_or_refused(text: str, scale: int, other: str) -> None:
+def test_decimal_is_exact_or_rejected(text: str, scale: int, other: str) -> None:
     columns = (Column.from_text("a", f"decimal(38,{scale})"), Column.from_text("b", other))
     try:
         batch = LineReader(RecordSchema(columns)).read(f'{{"a":0.0}}\n{{"a":{text}}}\n'.encode())
     except IncompatibleValueError:
         number = Decimal(text)
         exponent = number.normalize(Context(prec=50)).as_tuple().exponent
-        # The place of the first digit, which 0e39 has, too.
+        # The position of the first digit, which 0e39 has, too.
         assert number.adjusted() >= 38 - scale or -int(exponent) > scale
         return
     assert batch.column("a").to_pylist() == [0, Decimal(text)]
 
 
-def test_records_with_objects_keep_the_text_of_these() -> None:
+def test_objects_keep_their_json_text() -> None:
     schema = RecordSchema((Column.from_text("o", "object"), Column.from_text("n", "integer")))
     text = b'{"n":1,"o":{"b": 1.10, "a":[12345678901234567890123]}}\n{"o":null}\n\n{"n":2}\n'
     batch = LineReader(schema).read(text)
@@ -147,7 +147,7 @@ def test_records_with_objects_keep_the_text_of_these() -> None:
     assert batch.column("n").to_pylist() == [1, None, 2]
 
 
-def test_columns_of_any_name_are_read_beside_objects() -> None:
+def test_column_with_a_quote_in_its_name_is_read_beside_objects() -> None:
     schema = RecordSchema((Column.from_text("o", "any"), Column.from_text('"', "integer")))
     batch = LineReader(schema).read(b'{"\\"":1,"o":[2]}\n')
     assert [array.to_pylist() for array in batch.columns] == [["[2]"], [1]]
@@ -157,13 +157,13 @@ def test_columns_of_any_name_are_read_beside_objects() -> None:
     ("line", "column"),
     [('{"integer":1.5}', "integer"), ('{"nothing":1}', "nothing"), ('{"other":1}', "other")],
 )
-def test_value_that_does_not_fit_is_located(line: str, column: str) -> None:
+def test_incompatible_value_is_reported_with_row_and_column(line: str, column: str) -> None:
     with pytest.raises(IncompatibleValueError) as raised:
         LineReader(SCHEMA).read(f"{{}}\n{line}\n".encode())
     assert (raised.value.row, raised.value.column) == (1, column)
 
 
-def written(path: Path, table: pa.Table) -> PartFile:
+def write_parquet(path: Path, table: pa.Table) -> PartFile:
     """Write a parquet file and return it as a part file."""
     pq.write_table(table, path)
     data = path.read_bytes()
@@ -171,16 +171,17 @@ def written(path: Path, table: pa.Table) -> PartFile:
     return part_file(uri=to_uri(path), records=table.num_rows, size_bytes=len(data), sha256=digest)
 
 
-def test_blocks_of_a_columnar_file_are_numbered_by_record(tmp_path: Path) -> None:
-    part = written(tmp_path / "part.parquet", pa.table({"order_id": range(5_000)}))
-    one = manifest(encoding=PARQUET, schema=record_schema("order_id"), part_files=(part,))
-    blocks = [(block.first, block.read()["order_id"][0].as_py()) for block in read_blocks(one)]
-    assert blocks == [(1, 0), (4_097, 4_096)]
+def test_blocks_of_a_parquet_file_are_numbered_by_record(tmp_path: Path) -> None:
+    part = write_parquet(tmp_path / "part.parquet", pa.table({"order_id": range(5_000)}))
+    schema = record_schema("order_id")
+    blocks = read_blocks(manifest(encoding=PARQUET, schema=schema, part_files=(part,)))
+    starts = [(block.first, block.read()["order_id"][0].as_py()) for block in blocks]
+    assert starts == [(1, 0), (4_097, 4_096)]
 
 
-def test_column_that_a_columnar_file_lacks_or_has_without_values_is_null(tmp_path: Path) -> None:
+def test_absent_or_empty_parquet_column_is_null(tmp_path: Path) -> None:
     table = pa.table({"order_id": [1, 2], "empty": pa.nulls(2, pa.string())})
-    part = written(tmp_path / "part.parquet", table)
+    part = write_parquet(tmp_path / "part.parquet", table)
     schema = record_schema("order_id", "empty", "absent")
     (block,) = read_blocks(manifest(encoding=PARQUET, schema=schema, part_files=(part,)))
     assert block.read().to_pydict() == {

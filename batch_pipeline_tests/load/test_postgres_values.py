@@ -1,10 +1,11 @@
-"""Values arrive in a table as they were published, in its own types and in wider ones."""
+"""Values of published records in a Postgres table, in exact and in wider column types."""
 
 import base64
 import json
 import math
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from batch_pipeline_tests.load.warehouse import (
     ID,
     LINES,
     Warehouse,
-    packed,
+    compress,
     schema_of,
-    written_part,
+    write_part,
     written_table,
 )
 
@@ -35,7 +36,7 @@ FORTY_DIGITS = "12345678901234567890123456789012345678.90"
 EVENING = datetime.fromisoformat("1969-12-31T23:59:59.999999")
 NOON = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=UTC)
 
-# Type of the stream, JSON text of a value, and what the table must hold.
+# Column type, JSON text of a value, and the expected value in the table.
 VALUES: list[tuple[str, str, object]] = [
     ("boolean", "true", True),
     ("boolean", "false", False),
@@ -84,52 +85,46 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
 
 
 def load_lines(warehouse: Warehouse, kind: str, *lines: str) -> None:
-    """Load records whose column `v` has a type, given as JSON text."""
-    octets = packed("".join(f"{line}\n" for line in lines).encode(), LINES)
-    part = written_part(warehouse.folder / "part.jsonl.gz", octets, len(lines))
+    """Load records, given as JSON text, whose column `v` has the given type."""
+    octets = compress("".join(f"{line}\n" for line in lines).encode(), LINES)
+    part = write_part(warehouse.folder / "part.jsonl.gz", octets, len(lines))
     schema = schema_of(ID, ("v", kind))
-    warehouse.bring(schema=schema, part_files=(part,))
+    warehouse.publish_and_load(schema=schema, part_files=(part,))
 
 
-def found(warehouse: Warehouse) -> list[Any]:
-    """The values of the column `v` in the order of the records, numbers in JSON as decimals."""
+def loaded_values(warehouse: Warehouse) -> list[Any]:
+    """Return the values of the column `v` in record order, numbers in JSON as decimals."""
     with warehouse.connected() as connection:
-        set_json_loads(_exact, connection)
+        set_json_loads(partial(json.loads, parse_float=Decimal), connection)
         rows = connection.execute("SELECT v FROM orders ORDER BY id").fetchall()
     return [value for (value,) in rows]
 
 
-def _exact(text: str | bytes) -> Any:
-    return json.loads(text, parse_float=Decimal)
-
-
 @pytest.mark.parametrize(("kind", "text", "value"), VALUES)
-def test_value_of_lines_arrives_exactly(
-    warehouse: Warehouse, kind: str, text: str, value: object
-) -> None:
+def test_value_is_loaded_exactly(warehouse: Warehouse, kind: str, text: str, value: object) -> None:
     load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}', '{"id":2,"v":null}', '{"id":3}')
-    assert found(warehouse) == [value, None, None]
+    assert loaded_values(warehouse) == [value, None, None]
 
 
 @pytest.mark.parametrize(("kind", "text", "value"), VALUES)
-def test_value_arrives_in_columns_that_became_wider(
+def test_value_is_preserved_in_a_wider_column(
     warehouse: Warehouse, kind: str, text: str, value: object
 ) -> None:
     for wider in ["any"] if kind in {"object", "array", "any"} else ["string", "any"]:
         warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
         load_lines(warehouse, kind, f'{{"id":1,"v":{text}}}')
         wide = schema_of(ID, ("v", wider))
-        warehouse.bring([{"id": 2, "v": "x"}], schema=wide, first_id=11)
+        warehouse.publish_and_load([{"id": 2, "v": "x"}], schema=wide, first_id=11)
         narrow = schema_of(ID, ("v", kind))
-        octets = packed(f'{{"id":3,"v":{text}}}\n'.encode(), LINES)
-        part = written_part(warehouse.folder / "again.jsonl.gz", octets, 1)
-        warehouse.bring(schema=narrow, part_files=(part,), first_id=21)
-        converted, _, written = found(warehouse)
-        assert read_again(converted, kind) == read_again(written, kind) == value
+        octets = compress(f'{{"id":3,"v":{text}}}\n'.encode(), LINES)
+        part = write_part(warehouse.folder / "narrow.jsonl.gz", octets, 1)
+        warehouse.publish_and_load(schema=narrow, part_files=(part,), first_id=21)
+        converted, _, loaded = loaded_values(warehouse)
+        assert parse_value(converted, kind) == parse_value(loaded, kind) == value
 
 
-def read_again(value: Any, kind: str) -> Any:
-    """Read a value from its text or JSON as the type that it had."""
+def parse_value(value: Any, kind: str) -> Any:
+    """Convert a value's text or JSON back to its original type."""
     column = Column.from_text("v", kind)
     if not isinstance(value, str) or kind in {"string", "any"}:
         return float(value) if kind == "number" else value
@@ -144,15 +139,15 @@ def read_again(value: Any, kind: str) -> Any:
     return pa.scalar(value).cast(arrow_type_of(column)).as_py()
 
 
-def test_null_alone_makes_no_column(warehouse: Warehouse) -> None:
+def test_column_of_nulls_only_is_not_created(warehouse: Warehouse) -> None:
     load_lines(warehouse, "unknown", '{"id":1,"v":null}')
     assert "v" not in warehouse.types()
     wide = schema_of(ID, ("v", "integer"))
-    warehouse.bring([{"id": 2, "v": 5}], schema=wide, first_id=11)
-    assert found(warehouse) == [None, 5]
+    warehouse.publish_and_load([{"id": 2, "v": 5}], schema=wide, first_id=11)
+    assert loaded_values(warehouse) == [None, 5]
 
 
-def test_nan_and_infinities_of_tables_arrive(warehouse: Warehouse) -> None:
+def test_nan_and_infinities_are_loaded(warehouse: Warehouse) -> None:
     values = pa.table({"id": [1, 2, 3], "v": [math.nan, math.inf, -math.inf]})
     schema = schema_of(ID, ("v", "number"))
     for number, kind in enumerate(["double precision", "numeric"]):
@@ -166,8 +161,6 @@ def test_nan_and_infinities_of_tables_arrive(warehouse: Warehouse) -> None:
         assert rows[1:] == [math.inf, -math.inf]
 
 
-_DAYS = st.dates()
-_MOMENTS = st.datetimes()
 TYPED: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "integer": st.integers(-(2**63), 2**63 - 1),
@@ -179,10 +172,10 @@ TYPED: dict[str, st.SearchStrategy[Any]] = {
     "number": st.floats(allow_nan=False),
     "string": st.text(st.characters(codec="utf-8", exclude_characters="\0")),
     "binary": st.binary(),
-    "date": _DAYS,
+    "date": st.dates(),
     "time": st.times(),
-    "timestamp": _MOMENTS.map(lambda moment: moment.replace(tzinfo=UTC)),
-    "local_timestamp": _MOMENTS,
+    "timestamp": st.datetimes(timezones=st.just(UTC)),
+    "local_timestamp": st.datetimes(),
 }
 ROWS = st.lists(
     st.tuples(*(st.none() | strategy for strategy in TYPED.values())), min_size=1, max_size=20
@@ -191,22 +184,24 @@ ROWS = st.lists(
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS)
-def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any, ...]]) -> None:
+def test_values_of_parquet_columns_are_loaded_exactly(
+    warehouse: Warehouse, rows: list[tuple[Any, ...]]
+) -> None:
     warehouse.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load")
-    columns = [Column.from_text(f"c{place}", kind) for place, kind in enumerate(TYPED)]
+    columns = [Column.from_text(f"c{number}", kind) for number, kind in enumerate(TYPED)]
     arrays: dict[str, Any] = {"id": pa.array(range(len(rows)), pa.int64())}
-    for place, column in enumerate(columns):
-        values = [row[place] for row in rows]
+    for number, column in enumerate(columns):
+        values = [row[number] for row in rows]
         arrays[column.name] = pa.array(values, arrow_type_of(column))
     part = written_table(warehouse.folder / "typed.parquet", pa.table(arrays), PARQUET)
     schema = schema_of(ID, *((column.name, column.type_text) for column in columns))
-    warehouse.bring(schema=schema, part_files=(part,), encoding=PARQUET)
+    warehouse.publish_and_load(schema=schema, part_files=(part,), encoding=PARQUET)
     names = [column.name for column in columns]
     assert [row[1:] for row in warehouse.rows("id", *names)] == rows
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "told"),
+    ("kind", "text", "problem"),
     [
         ("string", '"a\\u0000b"', "0x00"),
         ("object", '{"a":"\\u0000"}', "Unicode"),
@@ -222,65 +217,65 @@ def test_typed_values_arrive_exactly(warehouse: Warehouse, rows: list[tuple[Any,
         ("boolean", "1", "1 is not of type boolean"),
     ],
 )
-def test_value_that_fits_no_type_is_named(
-    warehouse: Warehouse, kind: str, text: str, told: str
+def test_incompatible_value_is_rejected_with_its_record(
+    warehouse: Warehouse, kind: str, text: str, problem: str
 ) -> None:
     with pytest.raises(BatchDataError, match=r"record \d+ of") as raised:
         load_lines(warehouse, kind, '{"id":1}', '{"id":2}', f'{{"id":3,"v":{text}}}', '{"id":4}')
     error = raised.value
     assert "record 3 of " in str(error)
-    assert told in str(error)
+    assert problem in str(error)
     assert "/part.jsonl.gz, column 'v': " in str(error)
     assert warehouse.rows("id") == []
 
 
 @pytest.mark.parametrize("line", ["[1]", '{"id":2,"v":"\\ud800"}', '{"id":2', "2"])
-def test_record_that_is_no_object_is_named(warehouse: Warehouse, line: str) -> None:
+def test_record_that_is_not_an_object_is_rejected(warehouse: Warehouse, line: str) -> None:
     with pytest.raises(BatchDataError, match=r"record 2 .* is not a JSON object"):
         load_lines(warehouse, "string", '{"id":1}', line)
 
 
-def test_column_that_the_schema_lacks_is_named(warehouse: Warehouse) -> None:
+def test_column_missing_in_the_schema_is_rejected(warehouse: Warehouse) -> None:
     with pytest.raises(BatchDataError, match=r"record 1 .*column 'w': is not a column"):
         load_lines(warehouse, "integer", '{"id":1,"w":1}')
 
 
-def test_null_key_is_named(warehouse: Warehouse) -> None:
+def test_null_key_is_rejected(warehouse: Warehouse) -> None:
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode.UPSERT)
     loading = warehouse.loading([{"id": 1}, {"id": None}], schema=schema_of(ID))
     with pytest.raises(BatchDataError, match=r"record 2 .*a key must not be null"):
         warehouse.load(loading, target)
 
 
-def test_integer_that_a_double_rounds_is_refused(warehouse: Warehouse) -> None:
+def test_integer_that_a_double_cannot_represent_is_rejected(warehouse: Warehouse) -> None:
     warehouse.load(warehouse.loading([{"id": 1, "v": 0.5}], schema=schema_of(ID, ("v", "number"))))
     schema = schema_of(ID, ("v", "integer"))
-    warehouse.bring([{"id": 2, "v": 2**53}], schema=schema, first_id=11)
-    beyond = warehouse.loading([{"id": 3, "v": 2**53 + 1}], schema=schema, first_id=21)
+    warehouse.publish_and_load([{"id": 2, "v": 2**53}], schema=schema, first_id=11)
+    too_large = warehouse.loading([{"id": 3, "v": 2**53 + 1}], schema=schema, first_id=21)
     with pytest.raises(BatchDataError, match="cannot hold 9007199254740993 exactly"):
-        warehouse.load(beyond)
-    assert found(warehouse) == [0.5, 2.0**53]
+        warehouse.load(too_large)
+    assert loaded_values(warehouse) == [0.5, 2.0**53]
 
 
-def test_file_with_other_bytes_is_refused(warehouse: Warehouse) -> None:
+def test_file_with_changed_content_is_rejected(warehouse: Warehouse) -> None:
     loading = warehouse.loading([{"id": 1}], schema=schema_of(ID))
     [part] = loading.manifest.part_files
-    Path(part.uri.removeprefix("file://")).write_bytes(packed(b'{"id":2}\n', LINES))
+    Path(part.uri.removeprefix("file://")).write_bytes(compress(b'{"id":2}\n', LINES))
     with pytest.raises(PartFileChangedError, match="has the SHA-256"):
         warehouse.load(loading)
     assert warehouse.rows("id") == []
 
 
-def test_file_with_another_number_of_records_is_refused(warehouse: Warehouse) -> None:
-    octets = packed(b'{"id":1}\n', LINES)
-    part = written_part(warehouse.folder / "short.jsonl.gz", octets, 2)
+def test_file_with_a_wrong_record_count_is_rejected(warehouse: Warehouse) -> None:
+    octets = compress(b'{"id":1}\n', LINES)
+    part = write_part(warehouse.folder / "short.jsonl.gz", octets, 2)
     loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
     with pytest.raises(PartFileChangedError, match="holds other records: 1, published: 2"):
         warehouse.load(loading)
     assert warehouse.rows("id") == []
 
 
-def test_file_that_is_gone_is_named(warehouse: Warehouse) -> None:
+def test_missing_file_is_rejected(warehouse: Warehouse) -> None:
     part = factories.part_file()
     loading = warehouse.loading(schema=schema_of(ID), part_files=(part,))
     with pytest.raises(PartFileChangedError, match=r"orders-0\.jsonl\.gz is missing"):

@@ -1,4 +1,4 @@
-"""The table of a target is made from the schema and only ever widened."""
+"""Creating and widening the table of a Postgres target."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,7 @@ TYPES = {
     "array": "jsonb",
     "any": "jsonb",
 }
-ADDED = {
+ADDED_COLUMNS = {
     "_batch_id": "text",
     "_batch_order": "bigint",
     "_sdc_extracted_at": "timestamp with time zone",
@@ -47,25 +47,25 @@ def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
     return Warehouse(url=empty_database_url, folder=tmp_path, target=target)
 
 
-def test_table_is_made_from_the_schema(warehouse: Warehouse) -> None:
+def test_table_is_created_from_the_schema(warehouse: Warehouse) -> None:
     warehouse.load(warehouse.loading(schema=schema_of(*((kind, kind) for kind in TYPES))))
-    assert warehouse.types() == TYPES | ADDED
+    assert warehouse.types() == TYPES | ADDED_COLUMNS
 
 
-def test_row_of_many_short_texts_stays_whole(warehouse: Warehouse) -> None:
+def test_row_of_many_short_texts_is_not_toasted(warehouse: Warehouse) -> None:
     names = [f"text_{number}" for number in range(75)]
     record = {name: sha256(name.encode()).hexdigest()[:40] for name in names}
     schema = schema_of(*((name, "string") for name in names))
-    warehouse.bring([record], schema=schema)
+    warehouse.publish_and_load([record], schema=schema)
     with warehouse.connected() as connection:
-        beside = connection.execute(
+        toast_sizes = connection.execute(
             "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE relname = 'orders'"
         ).fetchall()
-    assert beside == [(0,)]
+    assert toast_sizes == [(0,)]
 
 
 def test_new_column_is_added(warehouse: Warehouse) -> None:
-    warehouse.bring([{"id": 1}], schema=schema_of(ID))
+    warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID))
     later = warehouse.loading([{"id": 2, "name": "Bob"}], schema=schema_of(ID, NAME), first_id=11)
     warehouse.load(later)
     assert warehouse.rows("id", "name") == [(1, None), (2, "Bob")]
@@ -81,52 +81,52 @@ def test_new_column_is_added(warehouse: Warehouse) -> None:
         ("string", "x", "any", {"a": 1}, "jsonb"),
     ],
 )
-def test_column_is_widened_without_a_change_of_its_values(
+def test_widened_column_keeps_its_values(
     warehouse: Warehouse, narrow: str, value: Any, wide: str, later: Any, expected: str
 ) -> None:
     first = warehouse.loading([{"id": 1, "v": value}], schema=schema_of(ID, ("v", narrow)))
     warehouse.load(first)
     schema = schema_of(ID, ("v", wide))
-    warehouse.bring([{"id": 2, "v": later}], schema=schema, first_id=11)
+    warehouse.publish_and_load([{"id": 2, "v": later}], schema=schema, first_id=11)
     assert warehouse.types()["v"] == expected
-    found = [value for _, value in warehouse.rows("id", "v")]
-    assert found == [str(value) if expected == "text" else value, later]
+    values = [value for _, value in warehouse.rows("id", "v")]
+    assert values == [str(value) if expected == "text" else value, later]
 
 
 def test_column_is_never_narrowed(warehouse: Warehouse) -> None:
     warehouse.load(warehouse.loading([{"id": 1, "v": "x"}], schema=schema_of(ID, ("v", "string"))))
     older = warehouse.loading([{"id": 2, "v": 5}], schema=schema_of(ID, ("v", "integer")))
-    warehouse.load(older, None)
+    warehouse.load(older)
     assert warehouse.types()["v"] == "text"
 
 
-def test_table_of_a_user_that_fits_is_taken(warehouse: Warehouse) -> None:
+def test_compatible_existing_table_is_used(warehouse: Warehouse) -> None:
     warehouse.execute("CREATE TABLE orders (id numeric(30,4), name varchar, seen boolean)")
-    warehouse.bring([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
+    warehouse.publish_and_load([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     assert warehouse.rows("id", "name", "seen") == [(1, "Ann", None)]
     assert warehouse.types()["id"] == "numeric(30,4)"
 
 
 @pytest.mark.parametrize("kind", ["integer", "uuid", "numeric(10,0)", "text[]", "date"])
-def test_table_of_a_user_that_does_not_fit_is_refused(warehouse: Warehouse, kind: str) -> None:
+def test_incompatible_existing_table_is_rejected(warehouse: Warehouse, kind: str) -> None:
     warehouse.execute(f"CREATE TABLE orders (id {kind})")
     with pytest.raises(ConfigurationError, match="Nothing was sent") as raised:
-        warehouse.bring([{"id": 1}], schema=schema_of(ID))
+        warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID))
     assert f"'id' has {kind}, and integer of the stream needs bigint" in str(raised.value)
     assert warehouse.types() == {"id": kind}
 
 
-def test_widened_column_of_a_key_still_merges(warehouse: Warehouse) -> None:
+def test_upsert_works_after_a_key_column_was_widened(warehouse: Warehouse) -> None:
     schema = schema_of(("id", "integer"), NAME)
-    warehouse.bring([{"id": 1, "name": "Ann"}], schema=schema, target=UPSERT)
+    warehouse.publish_and_load([{"id": 1, "name": "Ann"}], schema=schema, target=UPSERT)
     wider = schema_of(("id", "string"), NAME)
     records = [{"id": "1", "name": "Anna"}, {"id": "x", "name": "Xaver"}]
-    warehouse.bring(records, schema=wider, first_id=11, target=UPSERT)
+    warehouse.publish_and_load(records, schema=wider, first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name") == [("1", "Anna"), ("x", "Xaver")]
 
 
-def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -> None:
-    warehouse.bring([{"id": 1}, {"id": 1}], schema=schema_of(ID))
+def test_upsert_into_a_table_with_duplicate_keys_is_rejected(warehouse: Warehouse) -> None:
+    warehouse.publish_and_load([{"id": 1}, {"id": 1}], schema=schema_of(ID))
     again = warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11)
     with pytest.raises(ConfigurationError, match=r"\(id\)=\(1\) is duplicated"):
         warehouse.load(again, UPSERT)
@@ -134,7 +134,7 @@ def test_upsert_into_a_table_with_a_key_twice_is_refused(warehouse: Warehouse) -
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "_batch_order", "_load_position", "ctid"])
-def test_column_that_a_table_cannot_have_is_refused(warehouse: Warehouse, name: str) -> None:
+def test_invalid_or_reserved_column_name_is_rejected(warehouse: Warehouse, name: str) -> None:
     loading = warehouse.loading(schema=schema_of(ID, (name, "integer")))
     with pytest.raises(ConfigurationError, match="name"):
         warehouse.load(loading)
@@ -143,36 +143,34 @@ def test_column_that_a_table_cannot_have_is_refused(warehouse: Warehouse, name: 
 
 
 @pytest.mark.parametrize("newer", [schema_of(ID), schema_of(ID, ("name", "unknown"))])
-def test_upsert_empties_what_the_batch_of_a_newer_record_lacks(
+def test_upsert_sets_columns_missing_in_a_newer_batch_to_null(
     warehouse: Warehouse, newer: RecordSchema
 ) -> None:
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
     warehouse.execute("ALTER TABLE orders ADD COLUMN note text DEFAULT 'mine'")
-    warehouse.bring([{"id": 1}], schema=newer, first_id=11, target=UPSERT)
+    warehouse.publish_and_load([{"id": 1}], schema=newer, first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
 
 
-def test_upsert_into_a_table_of_a_user_empties_only_what_batches_have_brought(
-    warehouse: Warehouse,
-) -> None:
+def test_upsert_into_an_existing_table_keeps_columns_not_loaded(warehouse: Warehouse) -> None:
     warehouse.execute("CREATE TABLE orders (id bigint, name text, note text DEFAULT 'mine')")
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
-    warehouse.bring([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
+    warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
     assert warehouse.rows("id", "name", "note") == [(1, None, "mine")]
 
 
-def test_upsert_after_a_column_was_dropped_goes_on(warehouse: Warehouse) -> None:
+def test_upsert_works_after_a_column_was_dropped(warehouse: Warehouse) -> None:
     older = warehouse.loading([{"id": 1, "name": "Ann"}], schema=schema_of(ID, NAME))
     warehouse.load(older, UPSERT)
     warehouse.execute("ALTER TABLE orders DROP COLUMN name")
-    warehouse.bring([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
+    warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID), first_id=11, target=UPSERT)
     assert warehouse.rows("id", "_batch_order") == [(1, 11)]
 
 
-def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
-    warehouse.bring([{"id": 1}], schema=schema_of(ID))
+def test_table_of_another_stream_is_not_changed(warehouse: Warehouse) -> None:
+    warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID))
     before = warehouse.types()
     wider = schema_of(("id", "string"), NAME)
     loading = warehouse.loading([{"id": "x", "name": "Xaver"}], schema=wider, stream="people")
@@ -182,10 +180,10 @@ def test_table_of_another_stream_stays_as_it_is(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("name", ["batch_pipeline_load", "batch_pipeline_column"])
-def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> None:
+def test_bookkeeping_table_is_rejected_as_target(warehouse: Warehouse, name: str) -> None:
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", table=name)
     with pytest.raises(ConfigurationError, match=f"{name} records the loads"):
-        warehouse.bring([{"id": 1}], schema=schema_of(ID), target=target)
+        warehouse.publish_and_load([{"id": 1}], schema=schema_of(ID), target=target)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +193,7 @@ def test_table_of_the_books_is_no_target(warehouse: Warehouse, name: str) -> Non
         ("x" * 64, "x" * 54 + "_7ce10097"),
         ("é" * 32, "é" * 27 + "_2e5152e6"),
     ],
-    ids=["longest", "longer", "longer in UTF-8"],
+    ids=["at the limit", "too long", "too long in UTF-8"],
 )
-def test_name_that_postgres_would_cut_gets_a_digest(name: str, expected: str) -> None:
+def test_name_too_long_for_postgres_gets_a_digest(name: str, expected: str) -> None:
     assert short_name(name) == expected

@@ -1,6 +1,6 @@
-"""A table of a Postgres server that published batches are loaded into, and such batches.
+"""A Postgres warehouse and published batches to load into it.
 
-Everything is real: part files on disk, the loader, the server.
+Part files, loader and server are real.
 """
 
 import gzip
@@ -33,24 +33,19 @@ LINES = Encoding(format=Format.JSONL, compression=Compression.GZIP)
 
 
 def schema_of(*columns: tuple[str, str]) -> RecordSchema:
-    """Columns by name and type."""
+    """Return a schema of columns, given by name and type."""
     return RecordSchema(tuple(Column.from_text(name, kind) for name, kind in columns))
 
 
-def written_part(path: Path, octets: bytes, records: int) -> PartFile:
-    """Write a part file and tell of it as the task that wrote it would."""
+def write_part(path: Path, octets: bytes, records: int) -> PartFile:
+    """Write a part file and describe it as an encoding task would."""
     path.write_bytes(octets)
     digest = hashlib.sha256(octets).hexdigest()
     return PartFile(uri=to_uri(path), records=records, size_bytes=len(octets), sha256=digest)
 
 
-def lines_of(records: Sequence[dict[str, Any]]) -> bytes:
-    """JSON lines."""
-    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
-
-
-def packed(lines: bytes, encoding: Encoding) -> bytes:
-    """JSON lines as a part file holds them."""
+def compress(lines: bytes, encoding: Encoding) -> bytes:
+    """Compress JSON lines as in a part file."""
     if encoding.compression is Compression.GZIP:
         return gzip.compress(lines, mtime=0)
     if encoding.compression is Compression.ZSTD:
@@ -74,22 +69,22 @@ class Warehouse:
         generation: int = 1,
         **overrides: Any,
     ) -> Loading:
-        """A published generation of the batch of ten ids from `first_id` on."""
+        """Publish a generation of the batch of ten ids that starts with `first_id`."""
         encoding = overrides.pop("encoding", LINES)
-        known = {
+        attributes = {
             name: overrides.pop(name)
             for name in ("stream", "item_ids", "is_backfill", "label", "again")
             if name in overrides
         }
         parts = [
-            written_part(
+            write_part(
                 self.folder / f"{uuid4().hex}.{encoding.suffix}",
-                packed(lines_of(records), encoding),
+                compress(b"".join(json.dumps(one).encode() + b"\n" for one in records), encoding),
                 len(records),
             )
             for records in files
         ]
-        facts: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "batch": factories.batch(first_id, first_id + 9),
             "generation": generation,
             "token": UUID(int=first_id * 1000 + generation),
@@ -98,34 +93,34 @@ class Warehouse:
             "key_properties": ("id",),
             "part_files": tuple(parts),
         }
-        manifest = factories.manifest(**(facts | overrides))
-        told: dict[str, Any] = {
+        manifest = factories.manifest(**(defaults | overrides))
+        defaults = {
             "stream": "orders",
             "publish_number": first_id,
             "label": manifest.batch.label,
             "manifest": manifest,
             "message_name": "orders",
         }
-        return Loading(**(told | known))
+        return Loading(**(defaults | attributes))
 
     def load(self, loading: Loading, target: PostgresTarget | None = None) -> Loaded:
-        """Load with a loader of its own."""
+        """Load with a new loader."""
         timeout = timedelta(milliseconds=200)
         loader = PostgresLoader(target or self.target, self.url, lock_timeout=timeout)
         with closing(loader):
             return loader.load(loading)
 
-    def bring(
+    def publish_and_load(
         self,
         *files: Sequence[dict[str, Any]],
         target: PostgresTarget | None = None,
-        **facts: Any,
+        **attributes: Any,
     ) -> Loaded:
         """Publish a generation and load it."""
-        return self.load(self.loading(*files, **facts), target)
+        return self.load(self.loading(*files, **attributes), target)
 
     def rows(self, *columns: str, table: str = "orders") -> list[tuple[Any, ...]]:
-        """Some columns of all rows, ordered by the first one."""
+        """Return the given columns of all rows, ordered by the first one."""
         query = sql.SQL("SELECT {} FROM {} ORDER BY 1").format(
             sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(table)
         )
@@ -133,7 +128,7 @@ class Warehouse:
             return connection.execute(query).fetchall()
 
     def types(self, table: str = "orders") -> dict[str, str]:
-        """The columns of a table with their types."""
+        """Return the columns of a table with their types."""
         query = (
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
             "WHERE attrelid = %s::regclass AND attnum > 0"
@@ -142,20 +137,20 @@ class Warehouse:
             return dict(connection.execute(query, [f'"{table}"']).fetchall())
 
     def execute(self, statement: str) -> None:
-        """Change the warehouse behind the loader's back."""
+        """Execute a statement outside of the loader."""
         with self.connected() as connection:
             connection.execute(statement.encode())
 
     @contextmanager
     def connected(self) -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
-        """A connection in UTC that commits each statement."""
+        """Open a connection in UTC that commits each statement."""
         options = "-c timezone=UTC"
         with psycopg.connect(self.url, autocommit=True, options=options) as connection:
             yield connection
 
 
 def written_table(path: Path, table: pa.Table, encoding: Encoding) -> PartFile:
-    """Write a part file of a columnar format."""
+    """Write a part file in a columnar format."""
     if encoding.format is Format.PARQUET:
         parquet.write_table(table, path, compression=encoding.compression.value)
     elif encoding.format is Format.ORC:
@@ -163,4 +158,4 @@ def written_table(path: Path, table: pa.Table, encoding: Encoding) -> PartFile:
     else:
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
-    return written_part(path, path.read_bytes(), table.num_rows)
+    return write_part(path, path.read_bytes(), table.num_rows)

@@ -1,4 +1,4 @@
-"""A scrape reads the end of the history only, however long the history is."""
+"""Queries of a scrape read only recent rows, independent of the length of the history."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statem
 from batch_pipeline_tests.seeds import planned, publish
 
 BATCHES = 8_000
-PAST = """
+INSERT_HISTORY = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
   SELECT j.id, 1000 + n, 1000 + n, 10, 1, '{}'
     FROM batch_pipeline.job j, generate_series(1, 8000) n WHERE j.name = 'orders';
@@ -30,35 +30,37 @@ ANALYZE batch_pipeline.batch, batch_pipeline.batch_state, batch_pipeline.attempt
 
 
 @pytest.fixture
-def old(database: Database) -> Database:
-    """An inventory with 8,000 published batches and two planned ones."""
+def long_history(database: Database) -> Database:
+    """An inventory with 8,001 published batches and two planned ones."""
     planned(database, 3)
     with database.engine.begin() as connection:
-        connection.exec_driver_sql(PAST)
+        connection.exec_driver_sql(INSERT_HISTORY)
     publish(database, database.batches.statuses("orders")[0].batch)
     return database
 
 
-def test_scrape_reads_unfinished_batches_and_new_attempts_only(old: Database) -> None:
-    seen = old.work_counts.start_cursor()
-    publish(old, old.batches.statuses("orders")[1].batch)
-    with record_statements(old.engine) as statements:
-        ended = old.work_counts.ended(seen, ["orders"])
-        unfinished = old.work_counts.unfinished(["orders"])
-        published = old.work_counts.published(["orders"])
+def test_scrape_reads_unfinished_batches_and_new_attempts_only(long_history: Database) -> None:
+    cursor = long_history.work_counts.start_cursor()
+    publish(long_history, long_history.batches.statuses("orders")[1].batch)
+    with record_statements(long_history.engine) as statements:
+        ended = long_history.work_counts.ended(cursor, ["orders"])
+        unfinished = long_history.work_counts.unfinished(["orders"])
+        published = long_history.work_counts.published(["orders"])
     assert len(ended) == 1
-    assert sum(one.batches for one in unfinished) == 1
+    assert sum(row.batches for row in unfinished) == 1
     assert set(published.values()) == {BATCHES + 2}
-    assert rows_scanned(old.engine, statements) < 2_100  # an index and its table count each
+    assert (
+        rows_scanned(long_history.engine, statements) < 2_100
+    )  # an index and its table count each
 
 
-def test_many_ended_attempts_are_read_in_pages(old: Database) -> None:
-    seen = AttemptCursor()
-    pages = [len(old.work_counts.ended(seen, ["orders"])) for _ in range(3)]
+def test_ended_attempts_are_read_in_pages(long_history: Database) -> None:
+    cursor = AttemptCursor()
+    pages = [len(long_history.work_counts.ended(cursor, ["orders"])) for _ in range(3)]
     assert pages == [5_000, BATCHES + 1 - 5_000, 0]
 
 
-def test_rights_to_read_are_enough(logins: Logins) -> None:
+def test_read_only_role_can_run_all_queries(logins: Logins) -> None:
     publish(logins.of("lib"), planned(logins.of("lib"), 2)[0])
     reader = logins.of("rita")
     assert len(reader.work_counts.ended(AttemptCursor(), ["orders"])) == 1

@@ -1,4 +1,4 @@
-"""Names of metrics: the served ones are those of the page and the dashboard."""
+"""Metric names: the served metrics match the documentation and the dashboard."""
 
 import json
 import re
@@ -25,7 +25,7 @@ WAITING = UnfinishedBatches(
 
 
 def served(not_planned: NotPlanned | None) -> dict[str, Metric]:
-    """Return all metrics of a stream with two planned batches, by name."""
+    """Return all metrics for a stream with two planned batches, by name."""
     totals = Totals()
     totals.begin(["orders"])
     scrape = Scrape(
@@ -35,60 +35,60 @@ def served(not_planned: NotPlanned | None) -> dict[str, Metric]:
         not_planned={"orders": not_planned},
         totals=totals,
     )
-    return {one.name: one for one in (up(is_up=True), *families(scrape))}
+    return {metric.name: metric for metric in (up(is_up=True), *families(scrape))}
 
 
 def sample_names() -> set[str]:
     """Return the names of the samples that Prometheus stores."""
-    return {sample.name for one in served(NotPlanned()).values() for sample in one.samples}
+    return {sample.name for metric in served(NotPlanned()).values() for sample in metric.samples}
 
 
 def expressions(value: Any) -> list[str]:
     """Collect the queries of a dashboard."""
     if isinstance(value, dict):
-        found = [value[key] for key in ("expr", "definition") if key in value]
-        return found + [one for inner in value.values() for one in expressions(inner)]
+        queries = [value[key] for key in ("expr", "definition") if key in value]
+        return queries + [query for inner in value.values() for query in expressions(inner)]
     if isinstance(value, list):
-        return [one for inner in value for one in expressions(inner)]
+        return [query for inner in value for query in expressions(inner)]
     return []
 
 
-def test_queries_of_the_dashboard_name_served_metrics() -> None:
+def test_dashboard_queries_use_served_metrics() -> None:
     text = (PACKAGE / "metrics/grafana-dashboard.json").read_text(encoding="utf-8")
-    asked = {
+    queried = {
         name
-        for one in expressions(json.loads(text))
-        for name in re.findall(r"batch_pipeline_\w+", one)
+        for query in expressions(json.loads(text))
+        for name in re.findall(r"batch_pipeline_\w+", query)
     }
-    assert asked <= sample_names()
-    assert len(asked) >= 9
+    assert queried <= sample_names()
+    assert len(queried) >= 9
 
 
-def test_page_on_metrics_lists_every_metric() -> None:
+def test_metrics_page_lists_every_metric() -> None:
     page = (PACKAGE / "docs/reference/metrics.md").read_text(encoding="utf-8")
     listed = {
         name if sample == "" else name + sample
         for name, sample in re.findall(r"`(\w+?)(_total|)`", page)
     }
     names = {
-        name.removeprefix("batch_pipeline_") + ("_total" if one.type == "counter" else "")
-        for name, one in served(NotPlanned()).items()
+        name.removeprefix("batch_pipeline_") + ("_total" if metric.type == "counter" else "")
+        for name, metric in served(NotPlanned()).items()
     }
     assert names <= listed
 
 
-def test_backlog_sums_batches_and_items_without_a_batch() -> None:
-    found = served(NotPlanned(items=2, weight=20, oldest_seconds=90.0))
+def test_backlog_includes_batches_and_unplanned_items() -> None:
+    metrics = served(NotPlanned(items=2, weight=20, oldest_seconds=90.0))
     values = {
-        name.removeprefix("batch_pipeline_backlog_"): one.samples[0].value
-        for name, one in found.items()
+        name.removeprefix("batch_pipeline_backlog_"): metric.samples[0].value
+        for name, metric in metrics.items()
         if "_backlog_" in name
     }
     assert values == {"items": 8, "bytes": 80, "oldest_seconds": 90.0}
 
 
-def test_unreadable_table_has_no_backlog_rather_than_half() -> None:
-    found = served(None)
-    assert found["batch_pipeline_meta_table_up"].samples[0].value == 0
-    assert found["batch_pipeline_backlog_items"].samples == []
-    assert found["batch_pipeline_unfinished_batches"].samples[0].value == 2
+def test_unreadable_meta_table_omits_the_backlog() -> None:
+    metrics = served(None)
+    assert metrics["batch_pipeline_meta_table_up"].samples[0].value == 0
+    assert metrics["batch_pipeline_backlog_items"].samples == []
+    assert metrics["batch_pipeline_unfinished_batches"].samples[0].value == 2

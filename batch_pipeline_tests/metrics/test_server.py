@@ -1,4 +1,4 @@
-"""Metrics over HTTP, from a real inventory."""
+"""Metrics over HTTP, served from a real inventory."""
 
 import os
 import re
@@ -37,129 +37,129 @@ pytestmark = [
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """The stream `orders` with four planned batches of three items and 30 bytes."""
+    """The stream `orders` with four planned batches, each of three items and 30 bytes."""
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened
 
 
 @dataclass(frozen=True, slots=True)
-class Scraped:
-    """A server of metrics; samples are named `name{label="value"}`, without the prefix."""
+class Server:
+    """A metrics server."""
 
     port: int
     errors: list[str] = field(default_factory=list)
 
-    def samples(self) -> dict[str, float]:
-        """Scrape once."""
-        found = {}
-        for family in text_string_to_metric_families(text_at(self.port)):
-            for one in family.samples:
-                found[named(one.name.removeprefix("batch_pipeline_"), one.labels)] = one.value
-        return found
+    def scrape(self) -> dict[str, float]:
+        """Return all samples by `name{label="value"}`, without the prefix of the product."""
+        return {
+            sample_key(sample.name.removeprefix("batch_pipeline_"), sample.labels): sample.value
+            for family in text_string_to_metric_families(read_metrics(self.port))
+            for sample in family.samples
+        }
 
 
-def named(name: str, labels: Mapping[str, str]) -> str:
-    """Write a sample's name with its labels in alphabetical order."""
+def sample_key(name: str, labels: Mapping[str, str]) -> str:
+    """Format a sample's name with its labels in alphabetical order."""
     return name + "{" + ",".join(f'{key}="{labels[key]}"' for key in sorted(labels)) + "}"
 
 
-def text_at(port: int) -> str:
+def read_metrics(port: int) -> str:
     """Return the served text."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
-        text: str = answer.read().decode()
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+        text: str = response.read().decode()
     return text
 
 
 @contextmanager
-def scraping(pipeline: Pipeline) -> Iterator[Scraped]:
+def metrics_server(pipeline: Pipeline) -> Iterator[Server]:
     """Serve metrics on a free port."""
     errors: list[str] = []
     collector = InventoryCollector(pipeline=pipeline, report_error=errors.append)
     collector.begin()
     with serving(collector, host="127.0.0.1", port=0) as port:
-        yield Scraped(port, errors)
+        yield Server(port, errors)
 
 
-def own(name: str, **labels: str) -> str:
-    """Name a sample of the stream's own job."""
-    return named(name, {"stream": "orders", "kind": "incremental"} | labels)
+def orders_key(name: str, **labels: str) -> str:
+    """Return the key of a sample of the incremental job `orders`."""
+    return sample_key(name, {"stream": "orders", "kind": "incremental"} | labels)
 
 
-def fail(scene: DefsScene, place: int) -> None:
-    """Let an attempt on a batch fail."""
-    batch = scene.database.batches.statuses("orders")[place].batch
+def fail_attempt(scene: DefsScene, index: int) -> None:
+    """Record a failed attempt on a batch."""
+    batch = scene.database.batches.statuses("orders")[index].batch
     with claimed(scene.database, batch) as attempt:
         scene.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
 
 
-def test_scrape_has_the_backlog_and_counts_since_the_start(scene: DefsScene) -> None:
-    batches = [one.batch for one in scene.database.batches.statuses("orders")]
+def test_scrape_returns_backlog_and_counts_since_the_start(scene: DefsScene) -> None:
+    batches = [status.batch for status in scene.database.batches.statuses("orders")]
     publish(scene, batches[0])
     register(scene.database, 2, first=13)
-    with scraping(scene.pipeline) as scraped:
+    with metrics_server(scene.pipeline) as server:
         publish(scene, batches[1], quarantined=5)
-        fail(scene, 2)
-        found = scraped.samples()
-    assert found['backlog_oldest_seconds{stream="orders"}'] > 0
+        fail_attempt(scene, 2)
+        samples = server.scrape()
+    assert samples['backlog_oldest_seconds{stream="orders"}'] > 0
     expected = {
         "up{}": 1,
         'meta_table_up{stream="orders"}': 1,
         'backlog_items{stream="orders"}': 8,
         'backlog_bytes{stream="orders"}': 80,
-        own("unfinished_batches", state="planned"): 1,
-        own("unfinished_batches", state="failed"): 1,
-        own("unfinished_batches", state="dead"): 0,
-        own("generations_published_total"): 2,
-        own("attempts_total", result="succeeded"): 1,
-        own("attempts_total", result="failed"): 1,
-        own("records_total", result="written"): 15,
-        own("records_total", result="quarantined"): 5,
-        own("part_file_bytes_total"): 100,
+        orders_key("unfinished_batches", state="planned"): 1,
+        orders_key("unfinished_batches", state="failed"): 1,
+        orders_key("unfinished_batches", state="dead"): 0,
+        orders_key("generations_published_total"): 2,
+        orders_key("attempts_total", result="succeeded"): 1,
+        orders_key("attempts_total", result="failed"): 1,
+        orders_key("records_total", result="written"): 15,
+        orders_key("records_total", result="quarantined"): 5,
+        orders_key("part_file_bytes_total"): 100,
         'landing_to_publish_seconds_count{stream="orders"}': 1,
         'landing_to_publish_seconds_bucket{le="+Inf",stream="orders"}': 1,
     }
-    assert {name: found[name] for name in expected} == expected
+    assert {name: samples[name] for name in expected} == expected
 
 
-def test_counters_grow_once_for_each_attempt(scene: DefsScene) -> None:
+def test_each_ended_attempt_is_counted_once(scene: DefsScene) -> None:
     """An attempt that was running at the start counts when it ends."""
-    batches = [one.batch for one in scene.database.batches.statuses("orders")]
-    name = own("attempts_total", result="failed")
-    with claimed(scene.database, batches[0]) as attempt, scraping(scene.pipeline) as scraped:
-        assert scraped.samples()[name] == 0
+    batches = [status.batch for status in scene.database.batches.statuses("orders")]
+    name = orders_key("attempts_total", result="failed")
+    with claimed(scene.database, batches[0]) as attempt, metrics_server(scene.pipeline) as server:
+        assert server.scrape()[name] == 0
         scene.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-        fail(scene, 1)
-        assert [scraped.samples()[name] for _ in range(2)] == [2, 2]
+        fail_attempt(scene, 1)
+        assert [server.scrape()[name] for _ in range(2)] == [2, 2]
         publish(scene, batches[1])
         publish(scene, batches[1])
-        found = scraped.samples()
-    assert found[name] == 2
-    assert found[own("attempts_total", result="succeeded")] == 2
-    assert found['landing_to_publish_seconds_count{stream="orders"}'] == 1
+        samples = server.scrape()
+    assert samples[name] == 2
+    assert samples[orders_key("attempts_total", result="succeeded")] == 2
+    assert samples['landing_to_publish_seconds_count{stream="orders"}'] == 1
 
 
-def test_backfills_are_counted_apart(scene: DefsScene) -> None:
-    scene.plan(most=6)
-    with scraping(scene.pipeline) as scraped:
-        found = scraped.samples()
+def test_backfills_are_counted_separately(scene: DefsScene) -> None:
+    scene.plan(max_count=6)
+    with metrics_server(scene.pipeline) as server:
+        samples = server.scrape()
     kind = {"kind": "backfill", "state": "planned"}
-    assert found[own("unfinished_batches", **kind)] == 2
-    assert found['backlog_items{stream="orders"}'] == 12
+    assert samples[orders_key("unfinished_batches", **kind)] == 2
+    assert samples['backlog_items{stream="orders"}'] == 12
 
 
-def test_lag_begins_when_the_first_item_was_registered(scene: DefsScene) -> None:
+def test_lag_starts_when_the_first_item_was_registered(scene: DefsScene) -> None:
     execute(
         scene.database,
         "UPDATE batch_pipeline.item SET registered_at = registered_at - interval '2 hours'",
     )
-    with scraping(scene.pipeline) as scraped:
+    with metrics_server(scene.pipeline) as server:
         publish(scene, scene.database.batches.statuses("orders")[0].batch)
-        found = scraped.samples()
+        samples = server.scrape()
     bucket = 'landing_to_publish_seconds_bucket{{le="{}",stream="orders"}}'
-    assert (found[bucket.format("3600.0")], found[bucket.format("21600.0")]) == (0, 1)
+    assert (samples[bucket.format("3600.0")], samples[bucket.format("21600.0")]) == (0, 1)
 
 
-def test_unreachable_inventory_is_served_without_its_address(
+def test_unreachable_inventory_serves_up_0_without_its_address(
     scene: DefsScene, server_url: str, database_url: str
 ) -> None:
     """Only `up 0` is served; the command reports the reason, and the next scrape recovers."""
@@ -167,20 +167,20 @@ def test_unreachable_inventory_is_served_without_its_address(
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
     cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     with (
-        scraping(scene.pipeline) as scraped,
+        metrics_server(scene.pipeline) as server,
         psycopg.connect(server_url, autocommit=True) as administrator,
     ):
         administrator.execute(allow.format(name, sql.SQL("false")))
         administrator.execute(cut, [database_name(database_url)])
-        texts = [text_at(scraped.port) for _ in range(2)]
+        texts = [read_metrics(server.port) for _ in range(2)]
         administrator.execute(allow.format(name, sql.SQL("true")))
-        assert scraped.samples()["up{}"] == 1
-    samples = [re.findall(r"^[^#\n].*$", text, re.MULTILINE) for text in texts]
-    assert samples == [["batch_pipeline_up 0.0"]] * 2
-    assert len(scraped.errors) == 2
+        assert server.scrape()["up{}"] == 1
+    lines = [re.findall(r"^[^#\n].*$", text, re.MULTILINE) for text in texts]
+    assert lines == [["batch_pipeline_up 0.0"]] * 2
+    assert len(server.errors) == 2
 
 
-def test_taken_port_ends_the_command_with_exit_code_1(scene: DefsScene) -> None:
+def test_port_in_use_exits_with_code_1(scene: DefsScene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = CliRunner().invoke(cli, ["metrics", "--port", str(port)])
@@ -188,7 +188,7 @@ def test_taken_port_ends_the_command_with_exit_code_1(scene: DefsScene) -> None:
     assert f"127.0.0.1:{port}" in str(ended.exception)
 
 
-def test_command_serves_without_secrets_until_it_is_ended(
+def test_command_serves_without_secrets_until_terminated(
     scene: DefsScene, database_url: str
 ) -> None:
     command = [sys.executable, "-m", "batch_pipeline", "metrics", "--port", "0"]
@@ -197,7 +197,7 @@ def test_command_serves_without_secrets_until_it_is_ended(
         assert process.stdout is not None
         address = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", process.stdout.readline())
         assert address is not None
-        text = text_at(int(address[1]))
+        text = read_metrics(int(address[1]))
         process.terminate()
         assert process.wait(timeout=30) == 0
     assert "batch_pipeline_up 1.0" in text

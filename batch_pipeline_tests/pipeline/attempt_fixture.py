@@ -1,4 +1,4 @@
-"""A planned batch with a tiny encoder: the stage on which the encode step is tested."""
+"""A planned batch and a scripted encoder, for tests of the encode step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,32 +24,32 @@ from batch_pipeline_tests.seeds import plan, query, register
 
 ID = Column(name="id", type=ColumnType.INTEGER)
 PRICE = Column(name="price", type=ColumnType.NUMBER)
-PLACE = "file:///landing/orders-1.csv"
+LOCATION = "file:///landing/orders-1.csv"
 UNREACHABLE = DatabaseUnreachableError("db/inventory", "the connection was cut")
 
 Step = dict[str, Any] | BaseException | Callable[[], object]
 
 
 @dataclass
-class TinyEncoder:
-    """Writes one part file of five records an item; `script` says what else a call does.
+class ScriptedEncoder:
+    """Encoder that writes one part file with five records per item.
 
-    A step is facts of the result, an error to raise or a call to make, each after the file is
-    written.
+    Each call takes the next step of `script`: attributes of the result, an error to raise or a
+    function to call, after the file is written.
     """
 
     root: Path
     script: list[Step] = field(default_factory=list)
     requests: list[EncodeRequest] = field(default_factory=list)
-    unready: Exception | None = None
+    unavailable: Exception | None = None
 
     def prepare(self) -> None:
-        """Raise what is the matter."""
-        if self.unready is not None:
-            raise self.unready
+        """Raise the error of an unavailable engine, if there is one."""
+        if self.unavailable is not None:
+            raise self.unavailable
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Follow the next step of the script."""
+        """Write a part file and follow the next step of the script."""
         self.requests.append(request)
         path = self.root / f"{request.stem}-{len(self.requests)}.jsonl.gz"
         path.write_bytes(b"five records")
@@ -59,7 +59,7 @@ class TinyEncoder:
         if callable(step):
             step()
             step = {}
-        items = tuple(item_report(one.id, location=one.file.location) for one in request.items)
+        items = tuple(item_report(item.id, location=item.file.location) for item in request.items)
         records = 5 * len(items)
         part = PartFile(uri=to_uri(path), records=records, size_bytes=12, sha256="ab" * 32)
         result = EncodeResult(
@@ -75,9 +75,9 @@ class TinyEncoder:
 
 @dataclass
 class LostReplies:
-    """Attempts behind a connection that breaks: each count is of calls that are still to break.
+    """Attempts over an unreliable connection; each count is the number of calls still to fail.
 
-    `publish_before` breaks in front of the commit, `publish_after` behind it.
+    `publish_before` loses the connection before the commit, `publish_after` after it.
     """
 
     inner: FencedAttempts
@@ -89,7 +89,7 @@ class LostReplies:
         return getattr(self.inner, name)
 
     def publish(self, attempt: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
-        """Lose the request or the reply."""
+        """Publish and lose the request or the reply."""
         if self.publish_before:
             self.publish_before -= 1
             raise UNREACHABLE
@@ -102,7 +102,7 @@ class LostReplies:
     def fail(
         self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
     ) -> bool:
-        """Lose the request."""
+        """Close the attempt as failed and lose the request."""
         if self.failing:
             self.failing -= 1
             raise UNREACHABLE
@@ -113,31 +113,30 @@ class UnreadableMetaTable:
     """A meta table whose items cannot be read."""
 
     def register(self, files: Any, *, accept_changed: bool) -> Registered:
-        """Never asked."""
+        """Raise, because the encode step does not register files."""
         raise NotImplementedError
 
     def items(self, batch: Batch) -> Sequence[Item]:
-        """Fail."""
-        raise RetryableError("somebody else holds a lock at db/inventory")
+        """Raise a retryable error."""
+        raise RetryableError("another session holds a lock at db/inventory")
 
 
 @dataclass
 class Scene:
-    """A planned batch of two items, and everything that encoding it needs."""
+    """A planned batch of two items and its encode context."""
 
     database: Database
     root: Path
-    encoder: TinyEncoder
-    workshop: EncodeContext
+    encoder: ScriptedEncoder
+    context: EncodeContext
     batch: Batch
 
     def encode(self, **changes: Any) -> Manifest:
-        """Encode the batch and give its manifest."""
-        workshop = replace(self.workshop, **changes)
-        return encode(workshop, self.batch, run_id="run-1").manifest
+        """Encode the batch and return its manifest."""
+        return encode(replace(self.context, **changes), self.batch, run_id="run-1").manifest
 
     def parts(self) -> list[str]:
-        """List all part files, unfinished and quarantined ones included."""
+        """List all part files, including unfinished and quarantined ones."""
         files = (path for path in self.root.rglob("*") if path.is_file())
         return sorted(path.name for path in files if path.parent.name != "manifests")
 
@@ -146,7 +145,7 @@ class Scene:
         return sorted(path.name for path in (self.root / "manifests").iterdir())
 
     def attempts(self) -> list[tuple[Any, ...]]:
-        """Read status, error, generation and publish number of all attempts."""
+        """Return status, error, generation and publish number of all attempts."""
         return query(
             self.database,
             "SELECT status, error, generation, publish_number "
@@ -155,12 +154,12 @@ class Scene:
 
 
 def open_scene(database: Database, root: Path) -> Scene:
-    """Plan a batch of two items, without a schema version yet."""
+    """Plan a batch of two items; the stream has no schema version yet."""
     register(database, 2)
     (batch,) = plan(database, limits())
     storage = Storage(root=to_uri(root))
-    encoder = TinyEncoder(root)
-    workshop = EncodeContext(
+    encoder = ScriptedEncoder(root)
+    context = EncodeContext(
         stream=stream(storage=storage),
         meta_table=database.meta_table("orders"),
         schemas=database.schemas,
@@ -168,17 +167,17 @@ def open_scene(database: Database, root: Path) -> Scene:
         encoder=encoder,
         storage=PartFileStorage(storage),
     )
-    return Scene(database, root, encoder, workshop, batch)
+    return Scene(database, root, encoder, context, batch)
 
 
 def misfit(column: Column, *, seen: str = "", line: int | None = 3) -> Misfit:
-    """A column that the schema cannot hold, first seen in line 3 of item 1."""
+    """Return a column that does not fit the schema, first seen in item 1."""
     seen = seen or column.type_text
-    return Misfit(column=column, item_id=1, location=PLACE, line=line, seen=seen)
+    return Misfit(column=column, item_id=1, location=LOCATION, line=line, seen=seen)
 
 
-def fails(scene: Scene, error: type[BaseException], **changes: Any) -> BaseException:
-    """Encode, expecting an error, a closed attempt, no file, no pointer; give the error."""
+def encode_error(scene: Scene, error: type[BaseException], **changes: Any) -> BaseException:
+    """Return the error of an encode step that must close its attempt and leave no files."""
     with pytest.raises(error) as caught:
         scene.encode(**changes)
     ((_, reason, generation, number),) = scene.attempts()
@@ -188,8 +187,8 @@ def fails(scene: Scene, error: type[BaseException], **changes: Any) -> BaseExcep
     return caught.value
 
 
-def check_can_be_repeated(scene: Scene) -> None:
-    """Check that a failed attempt cost nothing but its number."""
+def assert_retry_succeeds(scene: Scene) -> None:
+    """Encode again after a failed attempt."""
     manifest = scene.encode()
     assert (manifest.attempt, manifest.generation, manifest.schema_version) == (2, 1, 1)
     assert scene.attempts()[1][2:] == (1, 1)

@@ -1,4 +1,4 @@
-"""Attempts with real files in a storage root, made old: the stage on which garbage is collected."""
+"""Attempts with real files in a storage root that can be aged, for tests of garbage collection."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ from batch_pipeline_tests.factories import stream
 database = open_database(sys.argv[1], migrated=None)
 day = timedelta(days=1)
 storage = Storage(root=sys.argv[2], keep_superseded=day, keep_loaded=7 * day)
-one = stream(storage=storage, targets=(PostgresTarget(name="warehouse", conn="$DW"),))
-collect_garbage(one, [], database.stored_attempts, PartFileStorage(storage))
+orders = stream(storage=storage, targets=(PostgresTarget(name="warehouse", conn="$DW"),))
+collect_garbage(orders, [], database.stored_attempts, PartFileStorage(storage))
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageScene:
-    """The stream `orders` with planned batches, and the folder that is its storage root."""
+    """The stream `orders` with planned batches and a folder as its storage root."""
 
     database: Database
     root: Path
@@ -54,18 +54,21 @@ class GarbageScene:
         return PartFileStorage(self.stream.storage)
 
     def keeping(self, keep: timedelta | None) -> "GarbageScene":
-        """The same with another `storage.keep_superseded`."""
+        """Return a copy with another `storage.keep_superseded`."""
         storage = replace(self.stream.storage, keep_superseded=keep)
         return replace(self, stream=replace(self.stream, storage=storage))
 
     def loading_into(self, *targets: str, **storage: Any) -> "GarbageScene":
-        """The same with targets, and with other values in `storage`."""
-        described = tuple(PostgresTarget(name=name, conn="$DW") for name in targets)
-        kept = replace(self.stream.storage, **storage)
-        return replace(self, stream=replace(self.stream, targets=described, storage=kept))
+        """Return a copy with these targets and other values in `storage`."""
+        stream = replace(
+            self.stream,
+            targets=tuple(PostgresTarget(name=name, conn="$DW") for name in targets),
+            storage=replace(self.stream.storage, **storage),
+        )
+        return replace(self, stream=stream)
 
-    def loaded(self, target: str) -> None:
-        """Let a target have everything that it lacks."""
+    def load_all(self, target: str) -> None:
+        """Record all pending loads into a target as succeeded."""
         loads = self.database.loads
         due = list(loads.due(self.stream, target))
         with loads.claim("orders", target, due, run_id="load-1", lease=LEASE) as claim:
@@ -74,16 +77,16 @@ class GarbageScene:
             for following in (*claim.loadings[1:], None):
                 load = loads.succeed(load, Loaded(records=1), following) or load
 
-    def failed(self, one: Batch | None = None) -> list[str]:
-        """Let an attempt fail that leaves a file of each kind; gives their paths."""
-        with claimed(self.database, one or self.batches[0]) as attempt:
-            left = self.write(attempt)
+    def failed(self, batch: Batch | None = None) -> list[str]:
+        """Fail an attempt that leaves a file of each kind, and return their paths."""
+        with claimed(self.database, batch or self.batches[0]) as attempt:
+            files = self.write(attempt)
             self.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-        return left
+        return files
 
-    def published(self, one: Batch | None = None) -> Manifest:
-        """Publish a batch with a part file and a quarantine file, and point to it."""
-        with claimed(self.database, one or self.batches[0]) as attempt:
+    def published(self, batch: Batch | None = None) -> Manifest:
+        """Publish a batch with a part file and a quarantine file, and write its manifest file."""
+        with claimed(self.database, batch or self.batches[0]) as attempt:
             manifest = self.publish(attempt)
         self.database.attempts.record_pointer(manifest, self.storage.point_to(manifest))
         return manifest
@@ -95,11 +98,11 @@ class GarbageScene:
         for name in names:
             self.put(name)
         parts = [part_file(uri=join_uri(self.stream.storage.root, name)) for name in names]
-        what = encoded(part_files=(parts[0],), quarantine_files=(parts[1],))
-        return self.database.attempts.publish(attempt, what, self.stream)
+        result = encoded(part_files=(parts[0],), quarantine_files=(parts[1],))
+        return self.database.attempts.publish(attempt, result, self.stream)
 
     def write(self, attempt: Attempt) -> list[str]:
-        """Write what an attempt may leave: part files, an unfinished one and a stop mark."""
+        """Write all kinds of files of an attempt and return their paths."""
         part = f"{attempt.stem}-00000000-abcdef01.jsonl.gz"
         mark = f".{attempt.stem}-abcdef01.stop"
         names = [part, f".{part}.tmp", mark, f"quarantine/{part}"]
@@ -115,7 +118,7 @@ class GarbageScene:
         return path
 
     def age(self, by: timedelta = 30 * DAY) -> None:
-        """Make all that is there so much older: ended attempts, ended loads and files."""
+        """Make ended attempts, ended loads and all files older."""
         self.age_rows(by)
         for path in self.root.rglob("*"):
             if path.is_file():
@@ -123,9 +126,9 @@ class GarbageScene:
                 os.utime(path, (at, at))
 
     def age_rows(self, by: timedelta) -> None:
-        """Make ended attempts and ended loads so much older."""
-        for ended in ("attempt", "load"):
-            statement = f"UPDATE batch_pipeline.{ended} SET finished_at = finished_at - :by"  # noqa: S608 - a name from the line above
+        """Make ended attempts and ended loads older."""
+        for table in ("attempt", "load"):
+            statement = f"UPDATE batch_pipeline.{table} SET finished_at = finished_at - :by"  # noqa: S608 - a name from the line above
             execute(self.database, statement, by=by)
 
     def there(self) -> list[str]:
@@ -152,16 +155,16 @@ class GarbageScene:
 
 
 def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> GarbageScene:
-    """Plan batches of `orders` and make the storage root."""
-    one = stream(storage=Storage(root=to_uri(root)))
-    PartFileStorage(one.storage).prepare()
-    found = planned(database, batches)
-    return GarbageScene(database=database, root=root, batches=found, stream=one)
+    """Plan batches of `orders` and create the storage root."""
+    orders = stream(storage=Storage(root=to_uri(root)))
+    PartFileStorage(orders.storage).prepare()
+    plan = planned(database, batches)
+    return GarbageScene(database=database, root=root, batches=plan, stream=orders)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgedStorage(PartFileStorage):
-    """A storage in a bucket, whose files count as older, by their paths."""
+    """A storage in a bucket that adds to the ages of files, by path."""
 
     ages: dict[str, timedelta]
 
@@ -174,7 +177,7 @@ class AgedStorage(PartFileStorage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketScene(GarbageScene):
-    """The same with a storage root in a bucket."""
+    """The stream `orders` with planned batches and a storage root in a bucket."""
 
     ages: dict[str, timedelta] = field(default_factory=dict)
 
@@ -189,10 +192,10 @@ class BucketScene(GarbageScene):
         return PurePath(name)
 
     def age(self, by: timedelta = 30 * DAY) -> None:
-        """Make all that is there so much older: ended attempts, ended loads, files and uploads."""
+        """Make ended attempts, ended loads, all files and open uploads older."""
         self.age_rows(by)
-        unseen = (file.path for file in PartFileStorage(self.stream.storage).files())
-        for name in {*self.there(), *unseen}:
+        stored = (file.path for file in PartFileStorage(self.stream.storage).files())
+        for name in {*self.there(), *stored}:
             self.ages[name] = self.ages.get(name, timedelta(0)) + by
 
     def there(self) -> list[str]:
@@ -202,17 +205,17 @@ class BucketScene(GarbageScene):
 
 def names_below(root: str) -> list[str]:
     """List all objects below a root in a bucket."""
-    return sorted(one.name for one in S3.list(f"{root}/"))
+    return sorted(file.name for file in S3.list(f"{root}/"))
 
 
 def open_bucket_scene(database: Database, root: str, *, batches: int = 2) -> BucketScene:
-    """Plan batches of `orders` for a storage root in a bucket."""
-    one = stream(storage=Storage(root=root))
-    PartFileStorage(one.storage).prepare()
-    found = planned(database, batches)
-    return BucketScene(database=database, root=Path(), batches=found, stream=one)
+    """Plan batches of `orders` with a storage root in a bucket."""
+    orders = stream(storage=Storage(root=root))
+    PartFileStorage(orders.storage).prepare()
+    plan = planned(database, batches)
+    return BucketScene(database=database, root=Path(), batches=plan, stream=orders)
 
 
 def paths(collected: Collected) -> list[str]:
-    """The paths of garbage, in the order of deletion."""
-    return [one.file.path for one in collected.garbage]
+    """Return the paths of garbage in the order of deletion."""
+    return [garbage.file.path for garbage in collected.garbage]

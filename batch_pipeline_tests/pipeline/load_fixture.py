@@ -1,4 +1,4 @@
-"""Published batches of `orders` with real files, and a target that is a small program."""
+"""Published batches of `orders` with real files, and a small program as the target."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,36 +21,38 @@ FIRST, SECOND, THIRD = ("00000001-00000003", "00000004-00000006", "00000007-0000
 
 
 def orders(**overrides: Any) -> Stream:
-    """The stream `orders`, whose records have no key."""
-    facts: dict[str, Any] = {"key_properties": (), "storage": Storage(root="file:///batches")}
-    return stream(**(facts | overrides))
+    """Return the stream `orders`, without key properties."""
+    settings: dict[str, Any] = {"key_properties": (), "storage": Storage(root="file:///batches")}
+    return stream(**(settings | overrides))
 
 
-def publish_file(database: Database, one: Batch, folder: Path, *, generation: int = 1) -> Manifest:
+def publish_file(
+    database: Database, batch: Batch, folder: Path, *, generation: int = 1
+) -> Manifest:
     """Publish a batch with a file of two records: its first id and the one after it."""
-    first_id = one.id_range.first_id
-    path = folder / f"{one.job}-{first_id}-{generation}.jsonl.gz"
+    first_id = batch.id_range.first_id
+    path = folder / f"{batch.job}-{first_id}-{generation}.jsonl.gz"
     part = part_of(path, (first_id, first_id + 1))
     reports = (item_report(first_id, read=2, written=2),)
-    return publish(database, one, encoded(str(path), part_files=(part,), items=reports))
+    return publish(database, batch, encoded(str(path), part_files=(part,), items=reports))
 
 
 def published(database: Database, folder: Path, batches: int = 3) -> Sequence[Batch]:
-    """Plan and publish so many batches of three items."""
-    found = planned(database, batches)
-    for one in found:
-        publish_file(database, one, folder)
-    return found
+    """Plan and publish batches of three items."""
+    plan = planned(database, batches)
+    for batch in plan:
+        publish_file(database, batch, folder)
+    return plan
 
 
 def due(database: Database, target: str = "warehouse") -> list[Loading]:
-    """What the target lacks."""
+    """Return the pending loads of a target."""
     return list(database.loads.due(orders(), target))
 
 
-def dock(database: Database, folder: Path, body: str, **overrides: Any) -> LoadContext:
-    """A target that is a program; batches need not come in order."""
-    facts: dict[str, Any] = {
+def load_context(database: Database, folder: Path, body: str, **overrides: Any) -> LoadContext:
+    """Return the context of loads into a program, in any order of batches."""
+    settings: dict[str, Any] = {
         "stream": orders(),
         "target": "warehouse",
         "loads": database.loads,
@@ -59,24 +61,27 @@ def dock(database: Database, folder: Path, body: str, **overrides: Any) -> LoadC
         "run_id": "load-1",
         "in_order": False,
     }
-    return LoadContext(**(facts | overrides))
+    return LoadContext(**(settings | overrides))
 
 
-def settled(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    """What came of each batch, in a word."""
+def outcome_states(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    """Return label and outcome of each batch."""
     return [
-        (one.loading.label, "waits" if one.waits else "failed" if one.loaded is None else "loaded")
-        for one in outcomes
+        (
+            outcome.loading.label,
+            "waits" if outcome.waits else "failed" if outcome.loaded is None else "loaded",
+        )
+        for outcome in outcomes
     ]
 
 
-def loaded(dock: LoadContext) -> list[tuple[str, str]]:
-    """Load what is due and tell what came of it."""
-    return settled(list(load(dock)))
+def load_due(context: LoadContext) -> list[tuple[str, str]]:
+    """Run all pending loads and return label and outcome of each batch."""
+    return outcome_states(list(load(context)))
 
 
 def rows(database: Database) -> list[tuple[Any, ...]]:
-    """The loads: first id of the batch, number, status, run."""
+    """Return first id of the batch, number, status and run of each load."""
     return query(
         database,
         "SELECT batch.first_id, load.number, load.status, load.run_id "

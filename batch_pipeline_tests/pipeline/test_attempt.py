@@ -1,4 +1,4 @@
-"""The encode step that succeeds: from claim to pointer on a real inventory and folder."""
+"""Successful encode steps, with a real inventory and folder."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,10 +16,9 @@ from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.pipeline.attempt_fixture import ID, PRICE, Scene, misfit
 
 
-def test_encode_of_a_planned_batch_publishes_it(scene: Scene) -> None:
-    """Expect manifest, files, pointer and counters, and the time by the clock given."""
+def test_encode_publishes_a_planned_batch(scene: Scene) -> None:
     ticks = iter(datetime(2026, 1, 31, 12, 0, second, tzinfo=UTC) for second in (10, 13))
-    published = encode(scene.workshop, scene.batch, run_id="run-1", now=lambda: next(ticks))
+    published = encode(scene.context, scene.batch, run_id="run-1", now=lambda: next(ticks))
     manifest = published.manifest
     assert published.seconds == 3
     assert (manifest.batch, manifest.attempt, manifest.generation) == (scene.batch, 1, 1)
@@ -32,22 +31,22 @@ def test_encode_of_a_planned_batch_publishes_it(scene: Scene) -> None:
     assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
 
 
-def test_encode_whose_pointer_file_has_no_room_publishes_all_the_same(
+def test_encode_publishes_even_if_the_manifest_file_name_is_taken(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Expect the batch to be published, the trouble to be told, and reconcile to go on with it."""
+    """The conflict is logged, and reconcile handles it."""
     name = "orders-00000001-00000002.g1.json"
-    taken = Path(to_path(scene.workshop.stream.storage.root), "manifests", name)
-    scene.encoder.script = [lambda: taken.write_text("{}")]  # behind the back of the attempt
-    published = encode(scene.workshop, scene.batch, run_id="run-1")
+    taken = Path(to_path(scene.context.stream.storage.root), "manifests", name)
+    scene.encoder.script = [lambda: taken.write_text("{}")]
+    published = encode(scene.context, scene.batch, run_id="run-1")
     assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
     assert "another attempt has its name" in caplog.text
     assert list(scene.database.manifests.without_pointer("orders")) == [published.manifest]
     assert taken.read_text() == "{}"
 
 
-def test_encode_asks_for_the_batchs_items_and_the_newest_schema(scene: Scene) -> None:
-    """Expect one request with items in id order and a stem that names the attempt."""
+def test_encode_request_has_the_items_and_the_newest_schema(scene: Scene) -> None:
+    """The stem of the part files identifies the attempt."""
     scene.database.schemas.widen("orders", [ID], text_source=True)
     manifest = scene.encode()
     (request,) = scene.encoder.requests
@@ -58,8 +57,7 @@ def test_encode_asks_for_the_batchs_items_and_the_newest_schema(scene: Scene) ->
     assert manifest.schema_version == 1
 
 
-def test_encode_with_misfits_repeats_with_a_wider_schema(scene: Scene) -> None:
-    """Expect each round to see what the round before was missing, and the last one to count."""
+def test_encode_is_repeated_with_a_wider_schema_on_misfits(scene: Scene) -> None:
     scene.encoder.script = [{"misfits": (misfit(ID),)}, {"misfits": (misfit(PRICE),)}, {}]
     manifest = scene.encode()
     schemas = [request.schema for request in scene.encoder.requests]
@@ -68,13 +66,11 @@ def test_encode_with_misfits_repeats_with_a_wider_schema(scene: Scene) -> None:
     assert len({request.stem for request in scene.encoder.requests}) == 1
 
 
-def test_encode_without_any_column_names_a_schema_version_all_the_same(scene: Scene) -> None:
-    """Expect the empty version 1, and no second one for the next attempt."""
+def test_encode_without_columns_has_schema_version_1(scene: Scene) -> None:
     assert [scene.encode().schema_version for _ in range(2)] == [1, 1]
 
 
-def test_encode_whose_schema_never_settles_fails(scene: Scene) -> None:
-    """Expect an encoder that is never content to be stopped after five passes."""
+def test_encode_fails_if_the_schema_never_fits(scene: Scene) -> None:
     scene.encoder.script = [
         {"misfits": (misfit(Column(name=f"c{n}", type=ColumnType.STRING)),)} for n in range(9)
     ]
@@ -85,17 +81,13 @@ def test_encode_whose_schema_never_settles_fails(scene: Scene) -> None:
     assert scene.parts() == []
 
 
-def test_encode_again_adds_a_generation_and_overwrites_nothing(scene: Scene) -> None:
-    """Expect files and pointers of both generations to be there."""
+def test_second_encode_adds_a_generation_and_keeps_all_files(scene: Scene) -> None:
     first, second = scene.encode(), scene.encode()
     assert (first.generation, second.generation) == (1, 2)
     assert len(scene.parts()) == len(scene.pointers()) == 2
 
 
-def test_found_file_of_an_item_reaches_the_encoder_unchanged(
-    scene: Scene, database: Database
-) -> None:
-    """Expect a changed file that was accepted to be encoded by its present facts."""
+def test_accepted_change_of_a_file_reaches_the_encoder(scene: Scene, database: Database) -> None:
     (first, second) = database.meta_table("orders").items(scene.batch)
     grown: LandedFile = replace(second.file, size_bytes=2**40, etag="v2")
     database.meta_table("orders").register([grown], accept_changed=True)

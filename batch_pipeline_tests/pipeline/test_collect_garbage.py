@@ -1,4 +1,4 @@
-"""Collecting garbage of a real storage root by a real inventory: what goes, and what never does."""
+"""Garbage collection with a real storage root and a real inventory."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.errors import GarbageLeftError
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.location import to_uri
@@ -23,6 +24,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
 from batch_pipeline_tests.seeds import claimed, execute, planned, query
 
 HEX = "0123456789abcdef0123456789abcdef"
+REMOVED = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at'"
 
 
 @pytest.fixture
@@ -37,16 +39,16 @@ def scene(request: pytest.FixtureRequest, database: Database) -> GarbageScene:
     if request.param == "s3":
         bucket: str = request.getfixturevalue("bucket")
         return open_bucket_scene(database, f"{bucket}/deep/batches")
-    found: GarbageScene = request.getfixturevalue("disk")
-    return found
+    disk: GarbageScene = request.getfixturevalue("disk")
+    return disk
 
 
-def test_collecting_takes_what_failed_attempts_left(scene: GarbageScene) -> None:
-    """Expect files of every kind to go, those of what is published and of others to stay."""
+def test_files_of_failed_attempts_are_deleted(scene: GarbageScene) -> None:
+    """Published files and unrelated files stay."""
     left = scene.failed()
     scene.published()
-    strangers = ["orders.csv", "quarantine/notes.txt", "manifests/notes.json", "deep/orders.csv"]
-    for name in strangers:
+    unrelated = ["orders.csv", "quarantine/notes.txt", "manifests/notes.json", "deep/orders.csv"]
+    for name in unrelated:
         scene.put(name)
     before = scene.there()
     assert scene.collect().garbage == ()
@@ -59,27 +61,22 @@ def test_collecting_takes_what_failed_attempts_left(scene: GarbageScene) -> None
     assert scene.collect() == replace(collected, garbage=(), removed_files=0, removed_bytes=0)
 
 
-def test_dry_run_tells_what_is_deleted_then(scene: GarbageScene) -> None:
-    """Expect the same list, nothing deleted and nothing noted."""
+def test_dry_run_lists_the_same_garbage_and_deletes_nothing(scene: GarbageScene) -> None:
     scene = scene.keeping(DAY)
     scene.failed()
     scene.published()
     scene.published()
     scene.age()
     before = scene.there()
-    told = scene.collect(dry_run=True)
-    assert (told.removed_files, scene.there()) == (0, before)
+    dry_run = scene.collect(dry_run=True)
+    assert (dry_run.removed_files, scene.there()) == (0, before)
     assert query(scene.database, REMOVED) == []
-    done = scene.collect()
-    assert done.garbage == told.garbage
-    assert scene.there() == sorted({*before} - {*paths(told)})
+    assert scene.collect().garbage == dry_run.garbage
+    assert scene.there() == sorted({*before} - {*paths(dry_run)})
 
 
-REMOVED = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at'"
-
-
-def test_superseded_generation_is_kept_unless_the_stream_says_how_long(scene: GarbageScene) -> None:
-    """Expect its pointer to go first, its row to stay and to be marked, the live one to stay."""
+def test_superseded_generation_is_deleted_after_keep_superseded(scene: GarbageScene) -> None:
+    """Its manifest file is deleted first; its inventory row stays and is marked."""
     scene.published()
     first = scene.there()
     scene.published()
@@ -95,8 +92,7 @@ def test_superseded_generation_is_kept_unless_the_stream_says_how_long(scene: Ga
     assert query(scene.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(4,)]
 
 
-def test_pointer_of_a_generation_that_is_gone_is_not_written_again(scene: GarbageScene) -> None:
-    """Expect reconcile to leave out what was collected, even if its pointer was never noted."""
+def test_reconcile_skips_manifest_files_of_collected_generations(scene: GarbageScene) -> None:
     scene.published()
     scene.published()
     scene.age()
@@ -109,8 +105,7 @@ def test_pointer_of_a_generation_that_is_gone_is_not_written_again(scene: Garbag
     ]
 
 
-def test_collecting_beside_a_running_attempt_leaves_its_files(scene: GarbageScene) -> None:
-    """Expect nothing of it to be touched, however old its files look."""
+def test_files_of_a_running_attempt_are_kept(scene: GarbageScene) -> None:
     with claimed(scene.database, scene.batches[0]) as attempt:
         left = scene.write(attempt)
         scene.age()
@@ -118,8 +113,8 @@ def test_collecting_beside_a_running_attempt_leaves_its_files(scene: GarbageScen
         assert scene.there() == sorted(left)
 
 
-def test_files_that_no_manifest_lists_go_and_those_of_the_attempt_stay(scene: GarbageScene) -> None:
-    """Expect what a lost task left beside its second run to be told apart by its name."""
+def test_unlisted_files_of_a_published_attempt_are_deleted(scene: GarbageScene) -> None:
+    """A retried Spark task may leave them; their names differ from those of the published files."""
     with claimed(scene.database, scene.batches[0]) as attempt:
         left = scene.put(f"{attempt.stem}-00000000-0badf00d.jsonl.gz")
         scene.publish(attempt)
@@ -129,8 +124,10 @@ def test_files_that_no_manifest_lists_go_and_those_of_the_attempt_stay(scene: Ga
     assert len(scene.there()) == 2
 
 
-def test_storage_that_moved_still_knows_its_live_files(disk: GarbageScene, tmp_path: Path) -> None:
-    """Expect files to be told by their names, for the inventory has the folders they were in."""
+def test_live_files_are_recognized_after_the_storage_moved(
+    disk: GarbageScene, tmp_path: Path
+) -> None:
+    """Files are recognized by name, because the inventory has the former paths."""
     disk.published()
     disk.age()
     disk.root.rename(tmp_path / "moved")
@@ -139,8 +136,7 @@ def test_storage_that_moved_still_knows_its_live_files(disk: GarbageScene, tmp_p
     assert moved.collect(with_unknown=True).garbage == ()
 
 
-def test_files_of_unknown_attempts_are_told_and_deleted_on_request(scene: GarbageScene) -> None:
-    """Expect files of another inventory's attempts to be left alone unless one insists."""
+def test_files_of_unknown_attempts_are_only_deleted_on_request(scene: GarbageScene) -> None:
     stem = "orders-00000001-00000003-a1-0badf00d"
     mine = [f"{stem}-00000000-abcdef01.jsonl.gz", "manifests/orders-00000001-00000003.g9.json"]
     other = f"clicks{stem.removeprefix('orders')}-00000000-abcdef01.jsonl.gz"
@@ -149,15 +145,15 @@ def test_files_of_unknown_attempts_are_told_and_deleted_on_request(scene: Garbag
     scene.age(6 * DAY)
     assert scene.collect() == replace(scene.collect(), unknown=())
     scene.age(2 * DAY)
-    told = scene.collect()
-    assert (told.garbage, [one.file.path for one in told.unknown]) == ((), mine[::-1])
+    collected = scene.collect()
+    assert collected.garbage == ()
+    assert [unknown.file.path for unknown in collected.unknown] == mine[::-1]
     assert len(scene.there()) == 3
     assert scene.collect(with_unknown=True).removed_files == 2
     assert scene.there() == [other]
 
 
-def test_temporary_files_of_processes_that_are_gone_go_after_a_day(scene: GarbageScene) -> None:
-    """Expect probes and unfinished manifest files to be judged by their age."""
+def test_temporary_files_are_deleted_after_a_day(scene: GarbageScene) -> None:
     pointer = "manifests/.orders-00000001-00000003.g1.json-"
     scene.put(f".probe-{HEX}", b"")
     scene.put(f"{pointer}{HEX}.tmp")
@@ -171,24 +167,22 @@ def test_temporary_files_of_processes_that_are_gone_go_after_a_day(scene: Garbag
 
 
 @pytest.mark.parametrize("prefixes", [("", ""), ("eu-", "us-"), ("", "x")])
-def test_streams_that_share_a_root_keep_to_their_own(
+def test_streams_with_a_common_root_only_delete_their_own_files(
     scene: GarbageScene, prefixes: tuple[str, str]
 ) -> None:
-    """Expect each stream to take its files and no others, whatever names and prefixes spell."""
     name = "xorders" if prefixes[1] == "x" else "clicks"
-    mine = replace(scene.stream.storage, prefix=prefixes[1])
-    theirs = replace(scene.stream.storage, prefix=prefixes[0])
-    if name == "xorders":  # `x` and `orders` spell what no prefix and `xorders` spell
-        ours, other = stream(storage=mine), stream(name=name, storage=theirs)
+    first, second = (replace(scene.stream.storage, prefix=prefix) for prefix in prefixes)
+    if name == "xorders":  # prefix `x` and name `orders` look like no prefix and name `xorders`
+        orders, other = stream(storage=second), stream(name=name, storage=first)
     else:
-        ours, other = stream(storage=theirs), stream(name=name, storage=mine)
-    [rival] = planned(scene.database, name=name)
+        orders, other = stream(storage=first), stream(name=name, storage=second)
+    [other_batch] = planned(scene.database, name=name)
     left: dict[str, list[str]] = {}
-    for one, of in ((scene.batches[0], ours), (rival, other)):
-        with claimed(scene.database, one) as attempt:
-            stem = f"{of.storage.prefix}{attempt.stem}"
+    for batch, owner in ((scene.batches[0], orders), (other_batch, other)):
+        with claimed(scene.database, batch) as attempt:
+            stem = f"{owner.storage.prefix}{attempt.stem}"
             part = scene.put(f"{stem}-00000000-abcdef01.jsonl.gz")
-        left[of.name] = [part.name]
+        left[owner.name] = [part.name]
         execute(
             scene.database,
             "UPDATE batch_pipeline.attempt SET status = 'failed', finished_at = now() "
@@ -196,16 +190,13 @@ def test_streams_that_share_a_root_keep_to_their_own(
             token=attempt.token,
         )
     scene.age()
-    for of, beside in ((ours, other), (other, ours)):
-        found = replace(scene, stream=of, others=[beside]).collect(with_unknown=True)
-        assert paths(found) == left[of.name]
+    for owner, neighbour in ((orders, other), (other, orders)):
+        collected = replace(scene, stream=owner, others=[neighbour]).collect(with_unknown=True)
+        assert paths(collected) == left[owner.name]
     assert scene.there() == []
 
 
-def test_backfills_and_late_arrivals_are_the_streams_own(scene: GarbageScene) -> None:
-    """Expect files of all jobs of a stream to be collected with it."""
-    from batch_pipeline.model.backfill import Backfill, Selection
-
+def test_files_of_backfills_are_collected_with_their_stream(scene: GarbageScene) -> None:
     request = Backfill.of_stream("orders", "2023", Selection(), limits())
     scene.database.backfills.plan(request, scene.database.meta_table("orders"))
     [status] = scene.database.backfills.of_all("orders")
@@ -215,14 +206,12 @@ def test_backfills_and_late_arrivals_are_the_streams_own(scene: GarbageScene) ->
     assert left[0].startswith("orders.2023-")
 
 
-def test_storage_root_that_is_gone_holds_no_garbage(disk: GarbageScene, tmp_path: Path) -> None:
-    """Expect a stream that never wrote anything to have nothing to collect."""
+def test_missing_storage_root_has_no_garbage(disk: GarbageScene, tmp_path: Path) -> None:
     storage = Storage(root=to_uri(tmp_path / "nowhere"))
     assert replace(disk, stream=replace(disk.stream, storage=storage)).collect().garbage == ()
 
 
-def test_link_in_the_storage_root_is_left_alone(disk: GarbageScene, tmp_path: Path) -> None:
-    """Expect only files themselves to be looked at."""
+def test_symbolic_link_in_the_storage_root_is_ignored(disk: GarbageScene, tmp_path: Path) -> None:
     left = disk.failed()
     disk.age()
     target = tmp_path / "elsewhere"
@@ -232,8 +221,7 @@ def test_link_in_the_storage_root_is_left_alone(disk: GarbageScene, tmp_path: Pa
     assert target.exists()
 
 
-def test_storage_root_that_cannot_be_listed_is_told(disk: GarbageScene, tmp_path: Path) -> None:
-    """Expect the root, the reason, what is left and what to do."""
+def test_storage_root_that_cannot_be_listed_is_reported(disk: GarbageScene, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     storage = Storage(root=to_uri(tmp_path / "file"))
     with pytest.raises(GarbageLeftError, match=r"not a directory.*batch-pipeline gc"):

@@ -1,10 +1,10 @@
-"""Files of generations that all targets have: when they are deleted and how readers see that."""
+"""Deleting the files of generations that are loaded into all targets."""
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -26,7 +26,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
     open_garbage_scene,
     paths,
 )
-from batch_pipeline_tests.seeds import LEASE, execute, query
+from batch_pipeline_tests.seeds import LEASE, execute, query, somebody_waits
 
 FIRST = "00000001-00000003"
 MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
@@ -34,44 +34,43 @@ MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_remo
 
 @pytest.fixture
 def scene(database: Database, tmp_path: Path) -> GarbageScene:
-    """A stream with a target whose loaded files are kept for a week; one batch is published."""
+    """A stream with one published batch and a target; loaded files are kept for a week."""
     opened = open_garbage_scene(database, tmp_path / "batches")
     opened.published()
     return opened.loading_into("warehouse", keep_loaded=7 * DAY)
 
 
-def test_loaded_generation_goes_when_the_stream_says_so(scene: GarbageScene) -> None:
-    """Expect part, quarantine and manifest file, the pointer first, and the rows to stay."""
-    scene.loaded("warehouse")
+def test_loaded_generation_is_deleted_after_keep_loaded(scene: GarbageScene) -> None:
+    """The manifest file is deleted first; the inventory rows stay."""
+    scene.load_all("warehouse")
     before = scene.there()
     scene.age(6 * DAY)
     assert scene.collect().garbage == ()
     scene.age(2 * DAY)
-    told = scene.collect(dry_run=True)
-    assert (told.files(Reason.LOADED), scene.there()) == (3, before)
+    dry_run = scene.collect(dry_run=True)
+    assert (dry_run.files(Reason.LOADED), scene.there()) == (3, before)
     assert query(scene.database, MARKS) == []
-    assert scene.loading_into("warehouse").collect().garbage == told.garbage
-    assert paths(told) == sorted(before, key=lambda name: "manifests" not in name)
+    assert scene.loading_into("warehouse").collect().garbage == dry_run.garbage
+    assert paths(dry_run) == sorted(before, key=lambda name: "manifests" not in name)
     assert scene.there() == []
     assert query(scene.database, MARKS) == [(1,)]
     assert query(scene.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(2,)]
 
 
-def test_generation_that_a_target_lacks_stays(scene: GarbageScene) -> None:
-    """Expect every target of the stream to count, also one that came later, and no other."""
+def test_generation_not_loaded_into_every_target_is_kept(scene: GarbageScene) -> None:
     both = scene.loading_into("warehouse", "lake")
-    both.loaded("warehouse")
+    both.load_all("warehouse")
     scene.age()
     assert both.collect().garbage == ()
-    both.loaded("lake")
-    assert both.collect().garbage == ()  # since this moment counts
+    both.load_all("lake")
+    assert both.collect().garbage == ()  # the last load counts
     scene.age(8 * DAY)
     assert scene.loading_into("warehouse", "lake", "late").collect().garbage == ()
     assert len(both.collect(dry_run=True).garbage) == 3
 
 
 def void(scene: GarbageScene) -> None:
-    """Ask for the batch to be loaded again."""
+    """Request the batch to be loaded again."""
     assert scene.database.loads.void("orders", "warehouse", [FIRST])
 
 
@@ -81,11 +80,11 @@ def pause(scene: GarbageScene) -> None:
 
 
 @pytest.mark.parametrize("hold", [void, pause])
-def test_generation_that_may_be_loaded_again_stays(
+def test_generation_that_may_be_loaded_again_is_kept(
     scene: GarbageScene, hold: Callable[[GarbageScene], None]
 ) -> None:
-    """Expect it to stay, also when that happens between the judgement and the mark."""
-    scene.loaded("warehouse")
+    """Marking the files as deleted checks this again."""
+    scene.load_all("warehouse")
     scene.age()
     hold(scene)
     assert scene.collect().garbage == ()
@@ -94,9 +93,9 @@ def test_generation_that_may_be_loaded_again_stays(
     assert query(scene.database, MARKS) == []
 
 
-def test_generation_that_is_being_loaded_stays(scene: GarbageScene) -> None:
-    """Expect a load that runs, into whatever target, to keep the files, and a dead one not to."""
-    scene.loaded("warehouse")
+def test_generation_with_a_running_load_is_kept(scene: GarbageScene) -> None:
+    """The load may be into any target; an expired load does not count."""
+    scene.load_all("warehouse")
     scene.age()
     loads = scene.database.loads
     due = list(loads.due(scene.stream, "elsewhere"))
@@ -106,9 +105,8 @@ def test_generation_that_is_being_loaded_stays(scene: GarbageScene) -> None:
     assert len(scene.collect().garbage) == 3
 
 
-def test_replaced_generation_goes_once_one_of_the_reasons_is_there(scene: GarbageScene) -> None:
-    """Expect a loaded one to go although replaced ones are kept for ever, and the newer to stay."""
-    scene.loaded("warehouse")
+def test_superseded_generation_is_deleted_once_it_is_loaded(scene: GarbageScene) -> None:
+    scene.load_all("warehouse")
     first = scene.there()
     scene.published()
     scene.age()
@@ -116,9 +114,8 @@ def test_replaced_generation_goes_once_one_of_the_reasons_is_there(scene: Garbag
     assert len(scene.there()) == 3
 
 
-def test_next_generation_of_a_batch_whose_files_went_is_loaded(scene: GarbageScene) -> None:
-    """Expect it to be due for every target, and its files to stay until it is loaded."""
-    scene.loaded("warehouse")
+def test_next_generation_of_a_deleted_one_is_due_and_kept_until_loaded(scene: GarbageScene) -> None:
+    scene.load_all("warehouse")
     scene.age()
     scene.collect()
     assert list(scene.database.loads.due(scene.stream, "warehouse")) == []
@@ -127,24 +124,24 @@ def test_next_generation_of_a_batch_whose_files_went_is_loaded(scene: GarbageSce
     [due] = scene.database.loads.due(scene.stream, "warehouse")
     assert due.manifest.generation == 2
     assert scene.collect().garbage == ()
-    scene.loaded("warehouse")
+    scene.load_all("warehouse")
     scene.age()
     assert len(scene.collect().garbage) == 3
 
 
 @pytest.mark.parametrize("failpoint", ["collect.marked", "collect.before_remove"])
-def test_collector_killed_after_the_mark_is_finished_by_the_next(
+def test_collector_killed_after_marking_is_completed_by_the_next(
     scene: GarbageScene, database_url: str, tmp_path: Path, failpoint: str
 ) -> None:
-    """Expect the files to be deleted even if the targets changed since."""
-    scene.loaded("warehouse")
+    """The files are deleted even if the targets changed in the meantime."""
+    scene.load_all("warehouse")
     scene.age()
-    there = scene.there()
+    before = scene.there()
     arguments = (database_url, scene.stream.storage.root)
     assert run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill") == -signal.SIGKILL
-    assert (scene.there(), query(scene.database, MARKS)) == (there, [(1,)])
+    assert (scene.there(), query(scene.database, MARKS)) == (before, [(1,)])
     changed = scene.loading_into("lake")
-    assert sorted(paths(changed.collect())) == there
+    assert sorted(paths(changed.collect())) == before
     assert scene.there() == []
 
 
@@ -160,9 +157,8 @@ class Undeletable(PartFileStorage):
         return super().remove(file)
 
 
-def test_pointer_file_that_cannot_go_keeps_what_it_names(scene: GarbageScene) -> None:
-    """Expect all files of its generation to stay, and garbage of others to go."""
-    scene.loaded("warehouse")
+def test_undeletable_manifest_file_keeps_its_part_files(scene: GarbageScene) -> None:
+    scene.load_all("warehouse")
     live = scene.there()
     scene.failed(scene.batches[1])
     scene.age()
@@ -173,27 +169,23 @@ def test_pointer_file_that_cannot_go_keeps_what_it_names(scene: GarbageScene) ->
     assert scene.there() == live
 
 
-def removed(scene: GarbageScene, **storage: Any) -> GarbageScene:
-    """Let the batch be loaded and its files go."""
-    kept = replace(scene.stream.storage, **storage)
-    keeping = replace(scene, stream=replace(scene.stream, storage=kept))
-    scene.loaded("warehouse")
+def load_and_delete_files(scene: GarbageScene) -> None:
+    """Load the batch and delete its files."""
+    scene.load_all("warehouse")
     scene.age()
-    assert len(keeping.collect().garbage) == 3
-    return keeping
+    assert len(scene.collect().garbage) == 3
 
 
-def test_readers_leave_out_a_generation_whose_files_went(scene: GarbageScene) -> None:
-    """Expect no message, nothing due, nothing missing, no pointer again, and it still loaded."""
-    removed(scene)
+def test_readers_skip_a_generation_with_deleted_files(scene: GarbageScene) -> None:
+    load_and_delete_files(scene)
     database = scene.database
     assert list(database.manifests.published_after("orders", {})) == []
     assert list(database.loads.due(scene.stream, "lake")) == []
     batches = list(database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None))
-    assert [one.files_removed for one in batches] == [True]
-    verdict = verify(batches, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
-    assert verdict.passed
-    assert verdict.numbers["batches_removed"] == 1
+    assert [batch.files_removed for batch in batches] == [True]
+    result = verify(batches, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
+    assert result.passed
+    assert result.numbers["batches_removed"] == 1
     execute(database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
     assert reconcile("orders", database.attempts, database.manifests, scene.storage).pointers == 0
     manifest = database.manifests.of_batch(scene.batches[0])
@@ -206,35 +198,32 @@ def test_readers_leave_out_a_generation_whose_files_went(scene: GarbageScene) ->
 
 
 @pytest.mark.parametrize("target", ["warehouse", "lake"])
-def test_batch_whose_files_went_cannot_be_loaded_again(scene: GarbageScene, target: str) -> None:
-    """Expect the day and what to do, and the load to count as before."""
-    removed(scene)
-    said = rf"batch {FIRST}, generation 1, were deleted on 2\d+-\d+-\d+.*Materialize its partition"
-    with pytest.raises(FilesRemovedError, match=said):
+def test_batch_with_deleted_files_cannot_be_loaded_again(scene: GarbageScene, target: str) -> None:
+    load_and_delete_files(scene)
+    message = (
+        rf"batch {FIRST}, generation 1, were deleted on 2\d+-\d+-\d+.*Materialize its partition"
+    )
+    with pytest.raises(FilesRemovedError, match=message):
         scene.database.loads.void("orders", target, [FIRST])
     assert query(scene.database, "SELECT voided_at FROM batch_pipeline.load") == [(None,)]
 
 
-def test_asking_for_a_load_while_files_are_marked_waits_and_is_refused(
+def test_reload_request_waits_for_marking_and_is_rejected(
     scene: GarbageScene, rival: Database
 ) -> None:
-    """Expect a batch never to be promised and given up at the same time."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from batch_pipeline_tests.seeds import somebody_waits
-
-    scene.loaded("warehouse")
+    """A batch is never both due for a load and marked as deleted."""
+    scene.load_all("warehouse")
     scene.age()
     [(attempt_id,)] = query(scene.database, "SELECT id FROM batch_pipeline.attempt")
     with ThreadPoolExecutor(1) as threads:
-        asked = []
+        requests = []
 
-        def void_beside(_connection: sa.Connection) -> None:
-            asked.append(threads.submit(rival.loads.void, "orders", "warehouse", [FIRST]))
+        def request_reload(_connection: sa.Connection) -> None:
+            requests.append(threads.submit(rival.loads.void, "orders", "warehouse", [FIRST]))
             while not somebody_waits(scene.database):
-                assert not asked[0].done()
+                assert not requests[0].done()
 
-        sa.event.listen(scene.database.engine, "commit", void_beside, once=True)
+        sa.event.listen(scene.database.engine, "commit", request_reload, once=True)
         marked = scene.database.stored_attempts.mark_loaded([attempt_id], ["warehouse"])
         assert marked == {attempt_id}
-        assert isinstance(asked[0].exception(), FilesRemovedError)
+        assert isinstance(requests[0].exception(), FilesRemovedError)

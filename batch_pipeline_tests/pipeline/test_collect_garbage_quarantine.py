@@ -1,4 +1,4 @@
-"""Quarantine files whose time is over: they go, their generation stays, and all are told."""
+"""Deleting expired quarantine files while their generation stays."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -22,24 +22,23 @@ MARKS = (
 
 @pytest.fixture
 def scene(database: Database, tmp_path: Path) -> GarbageScene:
-    """A published batch with a part file and a quarantine file, which is kept for a week."""
+    """A published batch with a part file and a quarantine file that is kept for a week."""
     opened = open_garbage_scene(database, tmp_path / "batches")
     opened.published()
     return opened.loading_into(keep_quarantine=7 * DAY)
 
 
 def folders(scene: GarbageScene) -> list[str]:
-    """Name the folders that have files; the root is a dot."""
+    """List the folders that contain files; the root is a dot."""
     return sorted({str(Path(name).parent) for name in scene.there()})
 
 
-def test_quarantine_goes_and_its_generation_stays(scene: GarbageScene) -> None:
-    """Expect a dry run to tell so, part file and pointer to stay, and the mark to be told apart."""
+def test_expired_quarantine_file_is_deleted_and_its_generation_stays(scene: GarbageScene) -> None:
     scene.age(6 * DAY)
     assert scene.collect().garbage == ()
     scene.age(2 * DAY)
-    told = scene.collect(dry_run=True)
-    assert told.files(Reason.QUARANTINED) == len(told.garbage) == 1
+    dry_run = scene.collect(dry_run=True)
+    assert dry_run.files(Reason.QUARANTINED) == len(dry_run.garbage) == 1
     assert folders(scene) == [".", "manifests", "quarantine"]
     assert scene.collect().removed_files == 1
     assert folders(scene) == [".", "manifests"]
@@ -47,35 +46,33 @@ def test_quarantine_goes_and_its_generation_stays(scene: GarbageScene) -> None:
     assert scene.collect().garbage == ()
 
 
-def test_verification_does_not_miss_quarantine_that_was_given_up(scene: GarbageScene) -> None:
-    """Expect the part file to be looked at, and the manifest file to be right as it is."""
+def test_verification_skips_deleted_quarantine_files(scene: GarbageScene) -> None:
     scene.age(8 * DAY)
     scene.collect()
     execute(scene.database, "UPDATE batch_pipeline.part_file SET size_bytes = 10")
     published = scene.database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None)
-    found = verify(published, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
-    assert (found.passed, found.numbers["files_checked"]) == (True, 1)
+    result = verify(published, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
+    assert (result.passed, result.numbers["files_checked"]) == (True, 1)
 
 
-def test_pointer_file_names_quarantine_that_was_given_up(scene: GarbageScene) -> None:
-    """Expect no difference to the inventory, whose rows stay."""
+def test_manifest_file_still_lists_deleted_quarantine_files(scene: GarbageScene) -> None:
     scene.age(8 * DAY)
     scene.collect()
-    [one] = scene.database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None)
-    assert one.quarantine_removed
+    [published] = scene.database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None)
+    assert published.quarantine_removed
     manifest = scene.database.manifests.of_batch(scene.batches[0])
     assert manifest is not None
     removal = scene.database.manifests.quarantine_removal(manifest)
     assert removal is not None
     assert scene.database.manifests.removal(manifest) is None
-    assert len(one.quarantine_files) == 1
-    assert manifest_file_problem(one) is None
+    assert len(published.quarantine_files) == 1
+    assert manifest_file_problem(published) is None
 
 
-def test_collector_that_was_stopped_after_the_mark_is_gone_on_from(
+def test_collector_stopped_after_marking_is_completed_by_the_next(
     scene: GarbageScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the file to go although the stream file says otherwise by now."""
+    """The file is deleted even if `keep_quarantine` changed in the meantime."""
     scene.age(8 * DAY)
     monkeypatch.setenv(VARIABLE, "collect.marked=raise")
     with pytest.raises(RuntimeError, match="failpoint"):

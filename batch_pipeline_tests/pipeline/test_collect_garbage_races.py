@@ -1,4 +1,4 @@
-"""Garbage collection beside others, and killed at every point: nothing that is live is lost."""
+"""Concurrent and killed garbage collections never delete live files."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -34,20 +34,20 @@ def disk(database: Database, tmp_path: Path) -> GarbageScene:
 
 @pytest.fixture(params=["disk", "s3"])
 def scene(request: pytest.FixtureRequest, database: Database) -> GarbageScene:
-    """The same on a disk and in a bucket."""
+    """Two planned batches and an empty storage root, on a disk and in a bucket."""
     if request.param == "s3":
         return open_bucket_scene(database, request.getfixturevalue("bucket")).keeping(DAY)
-    found: GarbageScene = request.getfixturevalue("disk")
-    return found
+    disk: GarbageScene = request.getfixturevalue("disk")
+    return disk
 
 
 @dataclass(frozen=True)
-class Meanwhile(PartFileStorage):
-    """A storage during whose listing something happens elsewhere: at its start or its end."""
+class StorageWithHooks(PartFileStorage):
+    """A storage that calls functions at the start and the end of a listing."""
 
     inner: PartFileStorage
-    at_start: Callable[[], object]
-    at_end: Callable[[], object]
+    at_start: Callable[[], object] = lambda: None
+    at_end: Callable[[], object] = lambda: None
 
     def files(self) -> Iterator[StoredFile]:
         """List the files."""
@@ -56,12 +56,8 @@ class Meanwhile(PartFileStorage):
         self.at_end()
 
 
-def nothing() -> None:
-    """Do nothing."""
-
-
-def live(scene: GarbageScene) -> list[str]:
-    """The files that manifests of newest generations list."""
+def live_files(scene: GarbageScene) -> list[str]:
+    """List the files of the newest generations."""
     rows = query(
         scene.database,
         "SELECT uri FROM batch_pipeline.part_file p JOIN batch_pipeline.attempt a "
@@ -71,40 +67,39 @@ def live(scene: GarbageScene) -> list[str]:
     return [uri.removeprefix(f"{scene.stream.storage.root}/") for (uri,) in rows]
 
 
-def test_attempt_published_while_files_are_listed_keeps_them(scene: GarbageScene) -> None:
-    """Expect the inventory to be asked after the listing, so that the publish is seen."""
+def test_files_published_during_the_listing_are_kept(scene: GarbageScene) -> None:
+    """The inventory is queried after the listing, so that the publish is seen."""
     with claimed(scene.database, scene.batches[0]) as attempt:
-        scene.publish(attempt)  # what it replaces does not matter: it is the newest
+        scene.publish(attempt)
         scene.age()
-    with claimed(scene.database, scene.batches[0]) as again:
-        storage = Meanwhile(
-            scene.stream.storage, scene.storage, lambda: scene.publish(again), scene.age
+    with claimed(scene.database, scene.batches[0]) as next_attempt:
+        storage = StorageWithHooks(
+            scene.stream.storage,
+            scene.storage,
+            at_start=lambda: scene.publish(next_attempt),
+            at_end=scene.age,
         )
         collected = scene.collect(storage=storage)
-    assert {*live(scene)} <= {*scene.there()}
-    assert not {*paths(collected)} & {*live(scene)}
+    assert {*live_files(scene)} <= {*scene.there()}
+    assert not {*paths(collected)} & {*live_files(scene)}
 
 
-@pytest.mark.parametrize("at_start", [True, False])
-def test_attempt_claimed_while_files_are_listed_keeps_what_it_writes(
-    scene: GarbageScene, at_start: bool
-) -> None:
-    """Expect no file of an attempt to be taken for one that nobody knows."""
+@pytest.mark.parametrize("moment", ["at_start", "at_end"])
+def test_files_written_during_the_listing_are_kept(scene: GarbageScene, moment: str) -> None:
+    """The files of a running attempt are not taken for files of an unknown one."""
     with claimed(scene.database, scene.batches[1]) as attempt:
 
         def write() -> None:
             scene.write(attempt)
             scene.age()
 
-        ends = (write, nothing) if at_start else (nothing, write)
-        storage = Meanwhile(scene.stream.storage, scene.storage, *ends)
+        storage = StorageWithHooks(scene.stream.storage, scene.storage, **{moment: write})
         collected = scene.collect(storage=storage, with_unknown=True)
     assert collected.garbage == ()
     assert len(scene.there()) == 4
 
 
-def test_worker_that_was_given_up_can_publish_nothing_afterwards(scene: GarbageScene) -> None:
-    """Expect files to go only once their attempt cannot be published any more."""
+def test_abandoned_attempt_cannot_publish_after_its_files_are_deleted(scene: GarbageScene) -> None:
     with claimed(scene.database, scene.batches[0]) as zombie:
         left = scene.write(zombie)
         scene.database.attempts.fail(zombie, "fenced", AttemptStatus.ABANDONED)
@@ -114,13 +109,15 @@ def test_worker_that_was_given_up_can_publish_nothing_afterwards(scene: GarbageS
             scene.publish(zombie)
 
 
-def test_generation_is_only_given_up_when_a_newer_one_is_there(disk: GarbageScene) -> None:
-    """Expect the inventory to refuse the mark of a live generation, whoever asks."""
+def test_newest_generation_cannot_be_marked_as_superseded(disk: GarbageScene) -> None:
+    """Marking a generation again keeps the time of the first mark."""
     disk.published()
     disk.published()
     first, second = (
-        found
-        for (found,) in query(disk.database, "SELECT id FROM batch_pipeline.attempt ORDER BY 1")
+        attempt_id
+        for (attempt_id,) in query(
+            disk.database, "SELECT id FROM batch_pipeline.attempt ORDER BY 1"
+        )
     )
     assert disk.database.stored_attempts.mark_superseded([first, second]) == {first}
     marks = "SELECT facts ->> 'files_removed_at' FROM batch_pipeline.attempt WHERE id = :id"
@@ -129,24 +126,21 @@ def test_generation_is_only_given_up_when_a_newer_one_is_there(disk: GarbageScen
     assert query(disk.database, marks, id=first) == before
 
 
-def test_collectors_at_once_delete_each_file_once(disk: GarbageScene) -> None:
-    """Expect four of them to agree on the list and to share the work."""
-    for one in disk.batches:
-        disk.failed(one)
-        disk.published(one)
-        disk.published(one)
+def test_concurrent_collectors_delete_each_file_once(disk: GarbageScene) -> None:
+    for batch in disk.batches:
+        disk.failed(batch)
+        disk.published(batch)
+        disk.published(batch)
     disk.age()
-    told = disk.collect(dry_run=True)
-    assert len(told.garbage) == 14
-    done: list[Any] = together(*[disk.collect] * 4)
-    assert sum(one.removed_files for one in done) == 14
+    assert len(disk.collect(dry_run=True).garbage) == 14
+    results: list[Any] = together(*[disk.collect] * 4)
+    assert sum(collected.removed_files for collected in results) == 14
     assert disk.there() == sorted(
-        [*live(disk), *(f"manifests/orders-{one.key}.g2.json" for one in disk.batches)]
+        [*live_files(disk), *(f"manifests/orders-{batch.key}.g2.json" for batch in disk.batches)]
     )
 
 
-def test_collecting_beside_publishes_loses_nothing_live(scene: GarbageScene) -> None:
-    """Expect generation after generation to be published while superseded ones go."""
+def test_collecting_while_publishing_keeps_live_files(scene: GarbageScene) -> None:
     scene.published()
     scene.published()
 
@@ -160,34 +154,32 @@ def test_collecting_beside_publishes_loses_nothing_live(scene: GarbageScene) -> 
             scene.collect()
 
     results = together(publish, collect, collect)
-    assert [one for one in results if one is not None] == []
-    assert {*live(scene)} <= {*scene.there()}
+    assert results == [None] * 3
+    assert {*live_files(scene)} <= {*scene.there()}
 
 
 @pytest.mark.parametrize(
     "failpoint", ["collect.listed", "collect.judged", "collect.marked", "collect.before_remove"]
 )
-def test_collector_killed_anywhere_leaves_the_rest_to_the_next(
+def test_killed_collector_is_completed_by_the_next(
     disk: GarbageScene, database_url: str, failpoint: str
 ) -> None:
-    """Expect what is live to be whole, and the next collector to finish."""
     disk.failed()
     disk.published()
     disk.published()
     disk.age()
-    garbage, there = paths(disk.collect(dry_run=True)), disk.there()
+    garbage, before = paths(disk.collect(dry_run=True)), disk.there()
     arguments = (database_url, disk.stream.storage.root)
     killed = run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill")
     assert killed == -signal.SIGKILL
-    assert disk.there() == there
+    assert disk.there() == before
     assert paths(disk.collect()) == garbage
-    assert disk.there() == sorted({*there} - {*garbage})
+    assert disk.there() == sorted({*before} - {*garbage})
 
 
-def test_generation_that_a_chained_job_has_not_read_is_kept(
+def test_generation_not_yet_read_by_a_chained_job_is_kept(
     disk: GarbageScene, configured: None
 ) -> None:
-    """Expect a job that goes on from what is published to find every generation's files."""
     disk.published()
     disk.published()
     where = [{"column": "job", "operator": "=", "value": "orders"}]

@@ -1,4 +1,4 @@
-"""A load of a backfill into Postgres that is killed between the warehouse and the inventory."""
+"""A load of a backfill that is killed between the commits of warehouse and inventory."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -16,10 +16,10 @@ from batch_pipeline.pipeline.load import Outcome, load
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.factories import encoded, item_report, limits
 from batch_pipeline_tests.load.target_scripts import lines_file
-from batch_pipeline_tests.pipeline.load_fixture import FIRST, dock
+from batch_pipeline_tests.pipeline.load_fixture import FIRST, load_context
 from batch_pipeline_tests.seeds import ORDER_ID, planned, publish
 
-AGAIN = f"2023:{FIRST}"
+BACKFILL_LABEL = f"2023:{FIRST}"
 LOAD_ALL = """
 import sys
 from pathlib import Path
@@ -29,26 +29,26 @@ load_all(open_database(sys.argv[1], migrated=None), sys.argv[1], Path(sys.argv[2
 """
 
 
-def publish_item(database: Database, one: Batch, folder: Path, generation: int = 1) -> None:
-    """Publish a batch with the one record of item 1, which says so."""
-    path = folder / f"{one.job}-{generation}.jsonl.gz"
+def publish_item(database: Database, batch: Batch, folder: Path, generation: int = 1) -> None:
+    """Publish a batch with one record of item 1, which has the column `_item_id`."""
+    path = folder / f"{batch.job}-{generation}.jsonl.gz"
     part = lines_file(path, ['{"order_id":7,"_item_id":1}'])
     reports = (item_report(1, read=1, written=1),)
-    what = encoded(str(path), part_files=(part,), items=reports)
-    publish(database, one, replace(what, schema_version=2))
+    result = encoded(str(path), part_files=(part,), items=reports)
+    publish(database, batch, replace(result, schema_version=2))
 
 
 def load_all(database: Database, url: str, folder: Path) -> list[Outcome]:
-    """Load what is due into the table `orders` of the same server."""
+    """Run all pending loads into the table `orders` of the same server."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
     with closing(PostgresLoader(target, url)) as loader:
-        return list(load(dock(database, folder, "", loader=loader)))
+        return list(load(load_context(database, folder, "", loader=loader)))
 
 
-def test_next_generation_after_a_killed_load_of_a_backfill_leaves_no_record_twice(
+def test_next_generation_after_a_killed_backfill_load_has_no_duplicates(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
-    """Expect one row, under the name of the batch that was published last."""
+    """The row has the label of the batch that was published last."""
     [first] = planned(database)
     item_id = Column.from_text("_item_id", "integer")
     database.schemas.widen("orders", [ORDER_ID, item_id], text_source=True)
@@ -56,14 +56,16 @@ def test_next_generation_after_a_killed_load_of_a_backfill_leaves_no_record_twic
     load_all(database, database_url, tmp_path)
     request = Backfill.of_stream("orders", "2023", Selection(), limits(max_count=3))
     database.backfills.plan(request, database.meta_table("orders"))
-    publish_item(database, database.batches.batch("orders", AGAIN), tmp_path)
+    publish_item(database, database.batches.batch("orders", BACKFILL_LABEL), tmp_path)
     killed = run_python(LOAD_ALL, database_url, str(tmp_path), failpoints="load.acknowledged=kill")
     assert killed == -9
     publish_item(database, first, tmp_path, generation=2)
 
-    found = load_all(database, database_url, tmp_path)
-    told = [(one.loading.label, one.loaded and one.loaded.already) for one in found]
-    assert told == [(AGAIN, True), (FIRST, False)]
+    outcomes = [
+        (outcome.loading.label, outcome.loaded and outcome.loaded.already)
+        for outcome in load_all(database, database_url, tmp_path)
+    ]
+    assert outcomes == [(BACKFILL_LABEL, True), (FIRST, False)]
     with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
         rows = connection.execute("SELECT order_id, _batch_id FROM orders").fetchall()
     assert rows == [(7, FIRST)]

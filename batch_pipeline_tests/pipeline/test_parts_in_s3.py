@@ -1,6 +1,7 @@
-"""Part files in S3, and who reads them again: checks, the tap, targets, a Postgres table."""
+"""Part files in S3 and their readers: checks, the tap, targets, a Postgres table."""
 
 import hashlib
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from batch_pipeline_tests.encode.writers.published_parts import (
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.warehouse import ID, NAME, Warehouse, schema_of
-from batch_pipeline_tests.pipeline.load_fixture import dock, due, orders, rows
+from batch_pipeline_tests.pipeline.load_fixture import due, load_context, orders, rows
 from batch_pipeline_tests.seeds import claimed, planned
 from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
 from batch_pipeline_tests.store_faults import Faults
@@ -43,16 +44,16 @@ ONE, TWO, THREE = b'{"order_id":1}', b'{"order_id":2}', b'{"order_id":3}'
 LARGE = bytes(range(251)) * (2 * PART_BYTES // 251 + 1)
 
 
-def moved(part: PartFile, root: str) -> PartFile:
-    """Move a part file from its folder into S3, as a task would have written it there."""
+def move_part(part: PartFile, root: str) -> PartFile:
+    """Move a part file from its folder to S3."""
     path = Path(to_path(part.uri))
-    uri = written(f"{root}/{path.name}", path.read_bytes())
+    uri = upload_bytes(f"{root}/{path.name}", path.read_bytes())
     path.unlink()
     return replace(part, uri=uri)
 
 
-def written(uri: str, octets: bytes) -> str:
-    """Write an object, a large one in several parts, and give its URI."""
+def upload_bytes(uri: str, octets: bytes) -> str:
+    """Upload an object, a large one in several parts, and return its URI."""
     upload = ObjectUpload(uri)
     upload.write(octets)
     upload.finish()
@@ -60,16 +61,18 @@ def written(uri: str, octets: bytes) -> str:
     return uri
 
 
-def in_s3(manifest: Manifest, root: str) -> Manifest:
-    """Move the part files of a manifest into S3."""
-    return replace(manifest, part_files=tuple(moved(part, root) for part in manifest.part_files))
+def move_to_s3(manifest: Manifest, root: str) -> Manifest:
+    """Move the part files of a manifest to S3."""
+    return replace(
+        manifest, part_files=tuple(move_part(part, root) for part in manifest.part_files)
+    )
 
 
-def part_of(uri: str, octets: bytes) -> PartFile:
-    """Write a part file of any bytes."""
+def upload_part(uri: str, octets: bytes) -> PartFile:
+    """Upload a part file with arbitrary content."""
     digest = hashlib.sha256(octets).hexdigest()
     return part_file(
-        uri=written(uri, octets),
+        uri=upload_bytes(uri, octets),
         records=len(octets.split(b"\n")),
         size_bytes=len(octets),
         sha256=digest,
@@ -78,40 +81,37 @@ def part_of(uri: str, octets: bytes) -> PartFile:
 
 @pytest.fixture(params=["small", "large"])
 def part(request: pytest.FixtureRequest, bucket: str) -> PartFile:
-    """A part file in S3: one whose SHA-256 the store keeps, and one that was sent in parts."""
-    return part_of(f"{bucket}/a.jsonl", LARGE if request.param == "large" else b"12345")
+    """A part file in S3, with a SHA-256 in the store or uploaded in several parts."""
+    return upload_part(f"{bucket}/a.jsonl", LARGE if request.param == "large" else b"12345")
 
 
-LOOKS = [size_problem, verify_contents, content_problem, problem_before_reading]
+CHECKS = [size_problem, verify_contents, content_problem, problem_before_reading]
 
 
-def test_object_as_it_was_published_has_no_problem(part: PartFile) -> None:
-    """Expect all looks to be content."""
-    assert [look(part) for look in LOOKS] == [None] * 4
+def test_unchanged_object_passes_all_checks(part: PartFile) -> None:
+    assert [check(part) for check in CHECKS] == [None] * 4
 
 
-def test_object_of_other_bytes_shows_to_who_compares_them(part: PartFile) -> None:
-    """Expect the SHA-256 that S3 keeps to tell without reading; of parts it keeps none."""
+def test_object_with_changed_content_is_detected_by_its_sha256(part: PartFile) -> None:
+    """S3 knows the SHA-256 of small objects; objects uploaded in parts must be read."""
     is_small = part.size_bytes == 5
-    written(part.uri, b"X" + (b"2345" if is_small else LARGE[1:]))
-    found = [look(part) for look in LOOKS]
-    assert all(f"{part.uri} has the SHA-256" in str(found[at]) for at in (1, 2))
-    assert [problem is not None for problem in found] == [is_small, True, True, is_small]
+    upload_bytes(part.uri, b"X" + (b"2345" if is_small else LARGE[1:]))
+    problems = [check(part) for check in CHECKS]
+    assert all(f"{part.uri} has the SHA-256" in str(problem) for problem in problems[1:3])
+    assert [problem is not None for problem in problems] == [is_small, True, True, is_small]
 
 
-def test_object_that_is_missing_or_shorter_shows_to_all(part: PartFile) -> None:
-    """Expect the URI, and both sizes."""
-    written(part.uri, b"123")
-    told = f"{part.uri} has 3 B, published: {part.size_bytes:,} B"
-    assert [look(part) for look in LOOKS] == [told] * 4
+def test_missing_or_truncated_object_fails_all_checks(part: PartFile) -> None:
+    upload_bytes(part.uri, b"123")
+    truncated = f"{part.uri} has 3 B, published: {part.size_bytes:,} B"
+    assert [check(part) for check in CHECKS] == [truncated] * 4
     S3.delete(part.uri)
-    assert [look(part) for look in LOOKS] == [f"{part.uri} is missing"] * 4
+    assert [check(part) for check in CHECKS] == [f"{part.uri} is missing"] * 4
 
 
-def test_look_fetches_only_what_the_store_does_not_vouch_for(
+def test_checks_only_download_objects_without_a_stored_sha256(
     part: PartFile, faults: Faults
 ) -> None:
-    """Expect one HEAD for a look before reading, and a GET only of what was sent in parts."""
     assert [size_problem(part), problem_before_reading(part)] == [None, None]
     assert (faults.count("HEAD"), faults.count("GET")) == (2, 0)
     assert content_problem(part) is None
@@ -121,19 +121,17 @@ def test_look_fetches_only_what_the_store_does_not_vouch_for(
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "AccessDenied"])
-def test_store_that_refuses_says_nothing_of_its_files(
+def test_denied_access_is_retryable_and_not_a_missing_file(
     part: PartFile, faults: Faults, code: str
 ) -> None:
-    """Expect an error that asks to come again, and the file not to be called missing."""
     faults.refuse(403, code)
-    for look in LOOKS:
+    for check in CHECKS:
         with pytest.raises(RetryableError, match="refuses s3:GetObject"):
-            look(part)
+            check(part)
 
 
-def test_check_of_files_is_not_answered_without_the_store(bucket: str, faults: Faults) -> None:
-    """Expect no verdict on files of which nothing was learned."""
-    part = part_of(f"{bucket}/a.jsonl", b"12345")
+def test_contents_are_not_verified_without_read_access(bucket: str, faults: Faults) -> None:
+    part = upload_part(f"{bucket}/a.jsonl", b"12345")
     faults.refuse(403, "AccessDenied", method="GET")
     assert size_problem(part) is None
     with pytest.raises(RetryableError, match=r"refuses s3:GetObject \(AccessDenied\)"):
@@ -141,63 +139,61 @@ def test_check_of_files_is_not_answered_without_the_store(bucket: str, faults: F
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_records_are_the_same_from_s3(tmp_path: Path, bucket: str, encoding: Encoding) -> None:
-    """Expect the same values as from a disk, of each encoding."""
+def test_records_from_s3_and_disk_are_equal(
+    tmp_path: Path, bucket: str, encoding: Encoding
+) -> None:
     local = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     expected = list(records(local))
-    assert list(records(in_s3(local, bucket))) == expected
+    assert list(records(move_to_s3(local, bucket))) == expected
     assert len(expected) == 2
 
 
-def test_records_are_fetched_once_and_nothing_is_left(
+def test_objects_are_downloaded_once_and_copies_are_deleted(
     tmp_path: Path, bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect one GET for each file, and no copy when the reader is done or has enough."""
-    one = in_s3(published_lines(tmp_path / "a", ONE, TWO, THREE), bucket)
+    manifest = move_to_s3(published_lines(tmp_path / "a", ONE, TWO, THREE), bucket)
     folder = tmp_path / "copies"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert b"".join(record_blocks(one, "orders")).count(b"\n") == 3
+    assert b"".join(record_blocks(manifest, "orders")).count(b"\n") == 3
     assert faults.count("GET") == 2
-    some = record_blocks(one, "orders")
-    assert b'"order_id":1' in next(some)
+    blocks = record_blocks(manifest, "orders")
+    assert b'"order_id":1' in next(blocks)
     assert len(list(folder.iterdir())) == 2
-    del some
+    del blocks
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("octets", [None, b"other bytes", b""])
-def test_records_of_a_bad_object_are_refused_before_the_first(
+def test_bad_object_is_rejected_before_the_first_record(
     tmp_path: Path, bucket: str, octets: bytes | None
 ) -> None:
-    """Expect the URI of the file, and no record of those before it."""
-    one = in_s3(published_lines(tmp_path, ONE, TWO, THREE), bucket)
-    bad = one.part_files[1].uri
+    manifest = move_to_s3(published_lines(tmp_path, ONE, TWO, THREE), bucket)
+    bad = manifest.part_files[1].uri
     if octets is None:
         S3.delete(bad)
     else:
-        written(bad, octets)
+        upload_bytes(bad, octets)
     with pytest.raises(BatchDataError, match=r"a part file of batch .* cannot be sent") as caught:
-        next(record_blocks(one, "orders"))
+        next(record_blocks(manifest, "orders"))
     assert bad in str(caught.value)
 
 
-def test_tap_sends_uris_of_objects_as_they_are(tmp_path: Path, bucket: str) -> None:
-    """Expect `s3://bucket/key` with nothing escaped, which is what the Singer SDK opens."""
-    one = in_s3(published_lines(tmp_path, ONE, TWO, THREE), f"{bucket}/a b+é%20")
-    [_, batch, _] = sent(ListedSource([one]), config={"mode": "batch"})
-    assert batch["manifest"] == [part.uri for part in one.part_files]
+def test_tap_sends_unescaped_object_uris(tmp_path: Path, bucket: str) -> None:
+    """The Singer SDK opens them without decoding."""
+    manifest = move_to_s3(published_lines(tmp_path, ONE, TWO, THREE), f"{bucket}/a b+é%20")
+    [_, batch, _] = sent(ListedSource([manifest]), config={"mode": "batch"})
+    assert batch["manifest"] == [part.uri for part in manifest.part_files]
     assert batch["manifest"][0].startswith(f"{bucket}/a b+é%20/orders-1-")
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
-def test_tap_without_an_answer_ends_and_can_go_on(
+def test_tap_without_access_ends_with_a_retryable_error(
     tmp_path: Path, bucket: str, faults: Faults, mode: str
 ) -> None:
-    """Expect neither BATCH nor STATE for what cannot be looked at now, and a retryable error."""
-    one = in_s3(published_lines(tmp_path, ONE), bucket)
+    manifest = move_to_s3(published_lines(tmp_path, ONE), bucket)
     faults.refuse(403, "ExpiredToken")
-    tap = tap_class(ListedSource([one]))(config={"mode": mode})
+    tap = tap_class(ListedSource([manifest]))(config={"mode": mode})
     lines = printed(tap, until=RetryableError)
     assert all(b'"BATCH"' not in line and b'"RECORD"' not in line for line in lines)
     assert all(b'publish_number":1' not in line.replace(b" ", b"") for line in lines)
@@ -206,12 +202,11 @@ def test_tap_without_an_answer_ends_and_can_go_on(
 @pytest.mark.parametrize(
     ("stores", "mode"), [(("s3",), MessageMode.BATCH), ((), MessageMode.RECORD)]
 )
-def test_target_gets_batches_from_s3_where_it_can_open_them(
+def test_target_gets_batch_messages_only_if_it_can_read_s3(
     tmp_path: Path, bucket: str, stores: tuple[str, ...], mode: MessageMode
 ) -> None:
-    """Expect one without the SDK's extra for S3 to get records."""
     loading = scripts.loading(tmp_path)
-    loading = replace(loading, manifest=in_s3(loading.manifest, bucket))
+    loading = replace(loading, manifest=move_to_s3(loading.manifest, bucket))
     loader = scripts.loader(tmp_path, scripts.GOOD)
     loader.capabilities = Capabilities(encodings=("jsonl+gzip",), stores=stores, reason="")
     assert loader.load(loading).mode == mode
@@ -222,84 +217,78 @@ def test_target_gets_batches_from_s3_where_it_can_open_them(
 
 @pytest.fixture
 def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
-    """An empty warehouse that is appended to."""
+    """An empty warehouse with a target in append mode."""
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
     return Warehouse(url=empty_database_url, folder=tmp_path, target=target)
 
 
-def test_table_is_loaded_from_s3_with_one_request_a_file(
+def test_table_is_loaded_with_one_request_per_object(
     warehouse: Warehouse, bucket: str, faults: Faults
 ) -> None:
-    """Expect all rows of both files, each fetched once although its SHA-256 is compared."""
     loading = warehouse.loading([ANN, BOB], [CAT], schema=schema_of(ID, NAME))
-    loading = replace(loading, manifest=in_s3(loading.manifest, bucket))
+    loading = replace(loading, manifest=move_to_s3(loading.manifest, bucket))
     assert warehouse.load(loading).records == 3
     assert warehouse.rows("id", "name") == [(1, "Ann"), (2, "Bob"), (3, "Cat")]
     assert (faults.count("GET"), faults.count("HEAD")) == (2, 0)
 
 
-def test_table_whose_store_ends_half_way_has_nothing_and_is_loaded_later(
+def test_load_interrupted_by_the_store_is_rolled_back_and_repeatable(
     warehouse: Warehouse, bucket: str, faults: Faults
 ) -> None:
-    """Expect no row of the first file to stay, an error that asks to come again, and then all."""
     loading = warehouse.loading([ANN, BOB], [CAT], schema=schema_of(ID, NAME))
-    loading = replace(loading, manifest=in_s3(loading.manifest, bucket))
+    loading = replace(loading, manifest=move_to_s3(loading.manifest, bucket))
     faults.refuse(403, "ExpiredToken", skip=1, times=1)
     with pytest.raises(RetryableError, match=r"The part file .* cannot be read now") as caught:
         warehouse.load(loading)
     assert loading.manifest.part_files[1].uri in str(caught.value)
     assert warehouse.rows("id") == []
     assert warehouse.load(loading).records == 3
-    written(loading.manifest.part_files[0].uri, b"other")
+    upload_bytes(loading.manifest.part_files[0].uri, b"other")
     with pytest.raises(PartFileChangedError, match="has the SHA-256"):
         warehouse.load(replace(loading, again=True))
 
 
 def publish(database: Database, folder: Path, root: str) -> None:
     """Publish two batches of two records each, in S3."""
-    for one in planned(database, 2):
-        first_id = one.id_range.first_id
+    for batch in planned(database, 2):
+        first_id = batch.id_range.first_id
         local = scripts.part_of(folder / f"{first_id}.jsonl.gz", (first_id, first_id + 1))
         reports = (item_report(first_id, read=2, written=2),)
-        with claimed(database, one) as attempt:
-            what = encoded(attempt.stem, part_files=(moved(local, root),), items=reports)
-            database.attempts.publish(attempt, what, orders())
+        with claimed(database, batch) as attempt:
+            result = encoded(attempt.stem, part_files=(move_part(local, root),), items=reports)
+            database.attempts.publish(attempt, result, orders())
 
 
-def test_load_without_an_answer_of_the_store_blames_no_batch(
+def test_load_without_access_records_nothing(
     database: Database, tmp_path: Path, bucket: str, faults: Faults
 ) -> None:
-    """Expect the load to end as one to be repeated, nothing recorded, and all loaded then."""
     publish(database, tmp_path, bucket)
-    one = dock(database, tmp_path, scripts.EAGER, problem_of=content_problem)
+    context = load_context(database, tmp_path, scripts.EAGER, problem_of=content_problem)
     faults.refuse(403, "ExpiredToken", method="HEAD", times=1)
     with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
-        list(load(one))
+        list(load(context))
     assert (rows(database), len(due(database))) == ([], 2)
-    outcomes = list(load(one))
+    outcomes = list(load(context))
     assert [outcome.loaded is not None for outcome in outcomes] == [True, True]
     assert due(database) == []
 
 
-def test_load_that_loses_the_store_is_tried_again_by_the_next(
+def test_load_that_loses_access_does_not_count_against_the_batch(
     database: Database, tmp_path: Path, bucket: str, faults: Faults
 ) -> None:
-    """Expect a load that had begun to be closed as failed, and not to count against the batch."""
     publish(database, tmp_path, bucket)
-    one = dock(database, tmp_path, scripts.EAGER, problem_of=problem_before_reading)
+    context = load_context(database, tmp_path, scripts.EAGER, problem_of=problem_before_reading)
     faults.refuse(403, "ExpiredToken", method="GET", times=1)
     with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
-        list(load(one))
+        list(load(context))
     assert [status for _, _, status, _ in rows(database)] == ["failed"]
-    outcomes = list(load(one))
+    outcomes = list(load(context))
     assert [outcome.loaded is not None for outcome in outcomes] == [True, True]
 
 
 @pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """Put back what the SDK does with signals when a tap is made."""
-    import signal
-
+def _restore_signal_handlers() -> Iterator[None]:
+    """Restore the signal handlers that the SDK replaces when a tap is created."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""`run` without anything to do ends without Dagster; whatever may be left to do is noticed."""
+"""Detecting pending work; `run` without pending work does not import Dagster."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ RUN = (
 def scene(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """The stream `orders`, of which everything is published and reported."""
+    """The stream `orders` with all batches published and reported."""
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         publish_all(opened)
         counts = database.change_feed.publish_counts("orders")
@@ -99,7 +99,7 @@ def _plan_late(scene: DefsScene) -> None:
     )
 
 
-def test_stream_with_everything_published_is_idle(scene: DefsScene) -> None:
+def test_stream_with_all_batches_published_has_no_work(scene: DefsScene) -> None:
     assert _find_work(scene) == (Work.NONE, RunResult(stream="orders"))
 
 
@@ -122,20 +122,22 @@ def test_stream_with_everything_published_is_idle(scene: DefsScene) -> None:
         ),
     ],
 )
-def test_work_that_is_left_is_found(
+def test_pending_work_is_detected(
     scene: DefsScene, change: Callable[[DefsScene], object], work: Work
 ) -> None:
     change(scene)
     assert _find_work(scene)[0] is work
 
 
-def test_run_without_anything_to_do_imports_neither_dagster_nor_spark(scene: DefsScene) -> None:
-    ended = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, check=False)
-    assert "nothing left to encode" in ended.stdout, ended.stderr
-    assert ended.stdout.endswith("code 0\n[]\n")
+def test_run_without_work_imports_neither_dagster_nor_spark(scene: DefsScene) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", RUN], capture_output=True, text=True, check=False
+    )
+    assert "nothing left to encode" in completed.stdout, completed.stderr
+    assert completed.stdout.endswith("code 0\n[]\n")
 
 
-def test_stored_publish_counts_that_cannot_be_read_count_as_none(scene: DefsScene) -> None:
+def test_unreadable_publish_counts_are_ignored(scene: DefsScene) -> None:
     home = scene.pipeline.home
     assert home.reported("orders") != {}
     assert home.reported("refunds") == {}

@@ -31,12 +31,12 @@ from batch_pipeline_tests.spark.encode_fixture import session_of
 SCHEMA = schema_of(id="integer", city="string")
 
 
-class Published:
+class PublishedStream:
     """The stream `orders` with three planned batches of two items."""
 
     def __init__(self, database: Database, root: Path) -> None:
         scene = open_scene(database, root)
-        self.context = replace(scene.workshop, encoder=RecordEncoder(root, SCHEMA))
+        self.context = replace(scene.context, encoder=RecordEncoder(root, SCHEMA))
         register(database, 6)
         self.batches = [scene.batch, *plan(database, limits(max_count=2))]
         self.database, self.root = database, root
@@ -54,12 +54,12 @@ class Published:
 
 
 @pytest.fixture
-def published(database: Database, tmp_path: Path) -> Published:
-    return Published(database, tmp_path / "batches")
+def published(database: Database, tmp_path: Path) -> PublishedStream:
+    return PublishedStream(database, tmp_path / "batches")
 
 
 @pytest.fixture(params=["inventory", "storage"])
-def source(request: pytest.FixtureRequest, published: Published) -> Any:
+def source(request: pytest.FixtureRequest, published: PublishedStream) -> Any:
     if request.param == "inventory":
         return InventoryBatches(published.database)
     return StoredBatches(to_uri(published.root))
@@ -69,20 +69,20 @@ def ids(table: Any) -> list[int]:
     return list(table.column("id").to_pylist())
 
 
-def test_partitions_are_read_in_the_order_of_the_keys(published: Published, source: Any) -> None:
+def test_partitions_are_read_in_key_order(published: PublishedStream, source: Any) -> None:
     published.encode(published.batches[0], 1, 2)
     published.encode(published.batches[1], 3)
     both = source.partitions("orders", [published.keys[1], published.keys[0]])
     assert ids(both.to_arrow()) == [3, 1, 2]
     assert both.keys == (published.keys[1], published.keys[0])
-    assert [ids(one.to_arrow()) for one in both] == [[3], [1, 2]]
-    assert [one.manifest.records for one in both] == [1, 2]
+    assert [ids(batch.to_arrow()) for batch in both] == [[3], [1, 2]]
+    assert [batch.manifest.records for batch in both] == [1, 2]
     assert len(both.files) == both[:].records - 1 == 2
     with pytest.raises(ConfigurationError, match="2 batches"):
         _ = both.manifest
 
 
-def test_newest_generation_is_read(published: Published, source: Any) -> None:
+def test_newest_generation_is_read(published: PublishedStream, source: Any) -> None:
     published.encode(published.batches[0], 1, 2)
     published.encode(published.batches[0], 1, 2, 9)
     (batch,) = source.partitions("orders", published.keys[:1])
@@ -91,7 +91,7 @@ def test_newest_generation_is_read(published: Published, source: Any) -> None:
     assert ids(source.current("orders").to_arrow()) == [1, 2, 9]
 
 
-def test_current_reads_all_published_batches(published: Published, source: Any) -> None:
+def test_current_reads_all_published_batches(published: PublishedStream, source: Any) -> None:
     for number, batch in enumerate(published.batches):
         published.encode(batch, number)
     current = source.current("orders")
@@ -99,7 +99,7 @@ def test_current_reads_all_published_batches(published: Published, source: Any) 
     assert current.to_arrow().schema.names == ["id", "city"]
 
 
-def test_data_frames_have_the_types_of_the_schema(published: Published, source: Any) -> None:
+def test_data_frames_have_the_schema_types(published: PublishedStream, source: Any) -> None:
     published.encode(published.batches[0], 1, 2)
     batch = source.partitions("orders", published.keys[:1])
     assert str(batch.to_polars().schema) == "Schema([('id', Int64), ('city', String)])"
@@ -107,20 +107,20 @@ def test_data_frames_have_the_types_of_the_schema(published: Published, source: 
     assert batch.to_pandas()["id"].tolist() == [1, 2]
 
 
-def test_batch_without_records_has_columns(published: Published, source: Any) -> None:
+def test_empty_batch_has_columns(published: PublishedStream, source: Any) -> None:
     published.encode(published.batches[0])
     table = source.partitions("orders", published.keys[:1]).to_arrow()
     assert (table.num_rows, table.schema.names) == (0, ["id", "city"])
 
 
-def test_unpublished_batch_is_refused(published: Published) -> None:
+def test_unpublished_batch_is_rejected(published: PublishedStream) -> None:
     with pytest.raises(BatchNotPublishedError) as caught:
         InventoryBatches(published.database).partitions("orders", published.keys[:1])
     for word in (published.keys[0], "planned", "orders/batches", "Materialize"):
         assert word in str(caught.value)
 
 
-def test_unknown_key_and_stream_are_refused(published: Published, source: Any) -> None:
+def test_unknown_key_and_stream_are_rejected(published: PublishedStream, source: Any) -> None:
     published.encode(published.batches[0], 1)
     with pytest.raises(UnknownBatchError, match="00000077"):
         source.partitions("orders", ["00000070-00000077"])
@@ -128,12 +128,12 @@ def test_unknown_key_and_stream_are_refused(published: Published, source: Any) -
         source.current("order")
 
 
-def test_stream_of_another_inventory_is_named_for_a_key(published: Published) -> None:
+def test_unknown_stream_is_reported_before_its_key(published: PublishedStream) -> None:
     with pytest.raises(ConfigurationError, match="no stream 'sales'"):
         InventoryBatches(published.database).partitions("sales", published.keys[:1])
 
 
-def test_copy_of_a_storage_root_can_be_read(published: Published, tmp_path: Path) -> None:
+def test_copy_of_a_storage_root_can_be_read(published: PublishedStream, tmp_path: Path) -> None:
     published.encode(published.batches[0], 1, 2)
     copy = tmp_path / "copy"
     shutil.copytree(published.root, copy)
@@ -142,7 +142,7 @@ def test_copy_of_a_storage_root_can_be_read(published: Published, tmp_path: Path
 
 
 def test_batches_in_a_bucket_are_read(
-    published: Published, bucket: str, object_store: ObjectStore
+    published: PublishedStream, bucket: str, object_store: ObjectStore
 ) -> None:
     published.encode(published.batches[0], 1, 2)
     for path in published.root.rglob("*.*"):
@@ -166,7 +166,9 @@ def test_batches_in_a_bucket_are_read(
         (lambda values: values["part_files"][0].pop("sha256"), "it has no 'sha256'"),
     ],
 )
-def test_unfit_manifest_file_is_refused(published: Published, change: Any, problem: str) -> None:
+def test_incompatible_manifest_file_is_rejected(
+    published: PublishedStream, change: Any, problem: str
+) -> None:
     published.encode(published.batches[0], 1)
     (path,) = (published.root / "manifests").iterdir()
     values = json.loads(path.read_text())
@@ -180,7 +182,7 @@ def test_unfit_manifest_file_is_refused(published: Published, change: Any, probl
 
 @pytest.mark.parametrize("kind", ["local", "connect"])
 def test_spark_frame_has_the_records_of_all_batches(
-    published: Published, tmp_path: Path, kind: str
+    published: PublishedStream, tmp_path: Path, kind: str
 ) -> None:
     published.encode(published.batches[0], 1, 2)
     parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
@@ -196,8 +198,8 @@ def test_spark_frame_has_the_records_of_all_batches(
         assert current[2:].to_spark(session).collect() == []
 
 
-def test_files_command_lists_what_current_reads(
-    published: Published, database_url: str, tmp_path: Path
+def test_files_command_lists_the_current_files(
+    published: PublishedStream, database_url: str, tmp_path: Path
 ) -> None:
     parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
     published.context = replace(published.context, stream=parquet)

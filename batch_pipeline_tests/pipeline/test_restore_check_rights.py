@@ -1,4 +1,4 @@
-"""Who may notice, and who may settle, that an inventory is older than its storage."""
+"""Privileges for detecting and resolving an inventory that is older than its storage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,16 +6,14 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.model.errors import OLDER, InventoryOlderError
-from batch_pipeline.pipeline.restore_check import (
-    ensure_inventory_current,
-)
+from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 from batch_pipeline_tests.guarantees.restorable_stream import RestorableStream, open_stream
 from batch_pipeline_tests.inventory.logins import url_for_login
 
 
 @pytest.fixture
 def restored(tmp_path: Path, server_url: str, granted_url: str) -> Iterator[RestorableStream]:
-    """The stream of a login that plans and works, whose backup lacks two of three batches."""
+    """A stream restored from a backup without its last two batches; its login may do everything."""
     url = url_for_login(granted_url, "lib")
     with open_stream(tmp_path, server_url, url, str(tmp_path / "batches")) as opened:
         opened.land(1, 2)
@@ -27,16 +25,15 @@ def restored(tmp_path: Path, server_url: str, granted_url: str) -> Iterator[Rest
         yield opened
 
 
-def by(restored: RestorableStream, login: str) -> RestorableStream:
-    """Continue as another login."""
+def reconnect_as(restored: RestorableStream, login: str) -> RestorableStream:
+    """Reconnect to the inventory as another login."""
     restored.close()
     url = restored.database_url.replace("//lib@", f"//{login}@")
     restored.environment["BATCH_PIPELINE_INVENTORY_CONN"] = url
     return restored
 
 
-def test_planner_and_worker_together_discard(restored: RestorableStream) -> None:
-    """Expect rights to plan and to work to be enough, and to go on afterwards."""
+def test_login_that_plans_and_works_can_discard(restored: RestorableStream) -> None:
     with pytest.raises(InventoryOlderError):
         restored.publish()
     assert restored.discard().manifests == 2
@@ -44,14 +41,15 @@ def test_planner_and_worker_together_discard(restored: RestorableStream) -> None
     assert restored.database.jobs.paused("orders") is None
 
 
-def test_worker_alone_notices_and_cannot_pause(restored: RestorableStream) -> None:
-    """Expect the same message, a job that goes unpaused, and no trouble where all is well."""
+def test_worker_login_detects_an_older_inventory_but_cannot_pause(
+    restored: RestorableStream,
+) -> None:
     for login, is_paused in (("wanda", False), ("lib", True)):
-        somebody = by(restored, login)
+        stream = reconnect_as(restored, login)
         with pytest.raises(InventoryOlderError):
-            ensure_inventory_current(somebody.database, somebody.stream)
-        paused = somebody.database.jobs.paused("orders")
-        assert (paused or "").startswith(OLDER) is is_paused
+            ensure_inventory_current(stream.database, stream.stream)
+        reason = stream.database.jobs.paused("orders")
+        assert (reason or "").startswith(OLDER) is is_paused
     restored.discard()
-    wanda = by(restored, "wanda")
-    ensure_inventory_current(wanda.database, wanda.stream)
+    worker = reconnect_as(restored, "wanda")
+    ensure_inventory_current(worker.database, worker.stream)

@@ -1,4 +1,4 @@
-"""Verification of published batches: files and counters, in one pass."""
+"""Verification of files and counters of published batches."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,8 +15,8 @@ FIVE = RecordCounts(read=5, written=5)
 
 
 def published(label: str = "b", **overrides: Any) -> PublishedBatch:
-    """A batch of five records in one part file."""
-    facts: dict[str, Any] = {
+    """Return a published batch of five records in one part file."""
+    attributes: dict[str, Any] = {
         "label": label,
         "generation": 1,
         "part_files": (part_file(),),
@@ -24,22 +24,22 @@ def published(label: str = "b", **overrides: Any) -> PublishedBatch:
         "batch": FIVE,
         "items": FIVE,
     }
-    return PublishedBatch(**(facts | overrides))
+    return PublishedBatch(**(attributes | overrides))
 
 
-def checked_files(
+def check_files(
     batches: Iterable[PublishedBatch], problem: Callable[[PartFile], str | None]
 ) -> CheckResult:
     return verify(batches, {Check.PART_FILES: of_files(problem)})[Check.PART_FILES]
 
 
-def test_batch_whose_counters_agree_has_no_contradiction() -> None:
+def test_consistent_counters_have_no_contradictions() -> None:
     assert list(published().contradictions()) == []
-    lost = RecordCounts(read=7, written=5, filtered=1, quarantined=1)
-    assert list(published(batch=lost, items=lost).contradictions()) == []
+    counts = RecordCounts(read=7, written=5, filtered=1, quarantined=1)
+    assert list(published(batch=counts, items=counts).contradictions()) == []
 
 
-def test_transformed_batch_may_write_another_number_than_its_input() -> None:
+def test_transformed_batch_may_write_fewer_records_than_it_read() -> None:
     counts: dict[str, Any] = {
         "items": RecordCounts(read=9, written=9),
         "batch": RecordCounts(read=9, written=5),
@@ -57,7 +57,7 @@ def test_transformed_batch_may_write_another_number_than_its_input() -> None:
         ({"part_files": ()}, "records written: 5, 0 in its part files"),
     ],
 )
-def test_counters_that_disagree_are_reported(overrides: dict[str, Any], problem: str) -> None:
+def test_inconsistent_counters_are_reported(overrides: dict[str, Any], problem: str) -> None:
     assert problem in next(published(**overrides).contradictions())
 
 
@@ -78,43 +78,43 @@ def test_all_checks_run_in_one_pass() -> None:
     assert counters.worst.startswith("batch b, generation 1: records read: 6")
 
 
-def test_worst_is_the_batch_with_most_problems() -> None:
+def test_worst_batch_has_the_most_problems() -> None:
     many = published("many", part_files=(part_file("x"), part_file("y")))
-    result = checked_files([published("few"), many], lambda part: part.uri)
+    result = check_files([published("few"), many], lambda part: part.uri)
     assert result.worst == "batch many, generation 1: file:///batches/x (and 1 more)"
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_quarantine_files_are_checked_unless_they_were_removed(*, is_removed: bool) -> None:
-    one = published(quarantine_files=(part_file("q"),), quarantine_removed=is_removed)
-    result = checked_files([one], lambda part: "gone" if "q" in part.uri else None)
+def test_removed_quarantine_files_are_not_checked(*, is_removed: bool) -> None:
+    batch = published(quarantine_files=(part_file("q"),), quarantine_removed=is_removed)
+    result = check_files([batch], lambda part: "gone" if "q" in part.uri else None)
     assert result.numbers["files_checked"] == (1 if is_removed else 2)
     assert result.passed is is_removed
 
 
-def test_removed_files_are_not_missing_but_their_counters_are_checked() -> None:
+def test_batch_with_removed_files_only_has_its_counters_checked() -> None:
     gone = published("a", files_removed=True, batch=RecordCounts(read=6, written=5))
-    result = checked_files([gone, published("b")], lambda _: None)
+    result = check_files([gone, published("b")], lambda _: None)
     assert result.passed
     assert result.summary == (
         "Passed: batches checked: 1, files: 1. Files of 1 more were removed once they were loaded."
     )
     assert (result.numbers["batches_checked"], result.numbers["batches_removed"]) == (1, 1)
-    assert checked_files([gone], lambda _: "missing").passed
+    assert check_files([gone], lambda _: "missing").passed
     counters = verify([gone], {Check.CONSERVATION: PublishedBatch.contradictions})
     assert not counters[Check.CONSERVATION].passed
 
 
-def test_batch_with_a_wrong_manifest_file_is_named() -> None:
+def test_batch_with_a_wrong_manifest_file_is_reported() -> None:
     (result,) = verify(
         [published("a"), published("b")],
-        {Check.POINTERS: lambda one: ["no manifest file"] if one.label == "a" else []},
+        {Check.POINTERS: lambda batch: ["no manifest file"] if batch.label == "a" else []},
     ).values()
     assert (result.passed, result.numbers["batches_wrong"]) == (False, 1)
     assert result.worst == "batch a, generation 1: no manifest file"
     assert str(result.next_step).startswith("Programs that read manifest files miss these batches")
 
 
-def test_nothing_published_passes() -> None:
-    result = checked_files([], lambda part: part.uri)
+def test_verification_without_published_batches_passes() -> None:
+    result = check_files([], lambda part: part.uri)
     assert (result.passed, "Nothing to check yet" in result.summary) == (True, True)

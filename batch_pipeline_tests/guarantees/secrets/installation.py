@@ -38,7 +38,7 @@ for message in messages():
     if message["type"] == "STATE":
         state = message["value"]
 if state is not None:
-    say({**state, "connected_by": config["url"], "password": config["password"]})
+    emit({**state, "connected_by": config["url"], "password": config["password"]})
 """
 TARGETS = {
     "talking": TALKATIVE_TARGET,
