@@ -19,7 +19,6 @@ from batch_pipeline_tests.client.client_tables import (
     acquired,
     delivered_ids,
     files,
-    fill_evenly,
 )
 from batch_pipeline_tests.seeds import execute as run
 from batch_pipeline_tests.seeds import query, statuses
@@ -32,13 +31,6 @@ CREATE TABLE text_weights (uid bigint PRIMARY KEY, item text, weight text);
 CREATE TABLE timestamp_ids (uid timestamptz PRIMARY KEY, item text, weight bigint);
 CREATE TABLE no_sequence (uid bigint PRIMARY KEY, item text, weight bigint);
 """
-
-
-@pytest.fixture
-def ten_files(meta_table: Database) -> Database:
-    """Ten files of 10 MiB."""
-    fill_evenly(meta_table.engine, 10)
-    return meta_table
 
 
 def _check_nothing_is_lost(ten_files: Database) -> None:

@@ -34,13 +34,6 @@ END = "SELECT status, error, logging, result, seen FROM batch_pipeline.attempt O
 EXPIRE = "UPDATE batch_pipeline.attempt SET lease_until = clock_timestamp() - interval '1 second'"
 
 
-@pytest.fixture
-def ten_files(meta_table: Database) -> Database:
-    """Ten files of 10 MiB."""
-    fill_evenly(meta_table.engine, 10)
-    return meta_table
-
-
 def _heartbeat() -> Heartbeat:
     return SESSIONS.current()._pipeline.database.heartbeat
 

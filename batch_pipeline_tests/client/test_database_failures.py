@@ -44,13 +44,6 @@ CREATE TABLE meta_table (id INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, size_i
 
 
 @pytest.fixture
-def ten_files(meta_table: Database) -> Database:
-    """Ten files of 10 MiB."""
-    fill_evenly(meta_table.engine, 10)
-    return meta_table
-
-
-@pytest.fixture
 def separate_database(
     ten_files: Database, database_url: str, empty_database_url: str
 ) -> Iterator[sa.Engine]:

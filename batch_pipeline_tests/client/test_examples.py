@@ -15,13 +15,6 @@ SELECT job, job_identifier, batch_id_start, batch_id_end, batch_weight, batch_co
 Processed = list[list[str]]
 
 
-@pytest.fixture
-def hundred_files(meta_table: Database) -> Database:
-    """A hundred files of 10 MiB."""
-    fill_evenly(meta_table.engine, 100)
-    return meta_table
-
-
 def test_incremental_example_continues_after_the_last_batch(hundred_files: Database) -> None:
     processed: Processed = []
     for _ in range(2):

@@ -37,18 +37,10 @@ from batch_pipeline_tests.client.client_tables import (
     drained,
     files,
     fill,
-    fill_evenly,
 )
 from batch_pipeline_tests.seeds import execute, query
 
 PUBLIC = "public.meta_table"
-
-
-@pytest.fixture
-def hundred_files(meta_table: Database) -> Database:
-    """A hundred files of 10 MiB."""
-    fill_evenly(meta_table.engine, 100)
-    return meta_table
 
 
 def backfill(name: str, **options: Any) -> list[list[str]]:
