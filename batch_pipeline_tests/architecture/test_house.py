@@ -1,11 +1,8 @@
 """Project rules that no linter checks."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
-
-import batch_pipeline
 
 PROJECT = Path(__file__).parents[2]
 
@@ -14,13 +11,6 @@ def test_layers_import_only_lower_layers() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_package_docstring_names_existing_paths() -> None:
-    package = PROJECT / "batch_pipeline"
-    named = re.findall(r"\b[a-z_]+/[a-z_/]*(?:\.py|\.sql)?", str(batch_pipeline.__doc__))
-    assert len(named) > 30
-    assert [place for place in named if not (package / place).exists()] == []
 
 
 def test_dagster_files_of_the_project_are_links_to_the_packaged_ones() -> None:

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,8 @@ from batch_pipeline.cli import cli
 from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.storage import s3_client
+from batch_pipeline_tests.cli.commands import Run
 
-Run = Callable[..., Result]
 CSV = b"sale_id,amount\n1,9.90\n2,1.50\n"
 
 

@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-Run = Callable[..., Result]
 
 
 def run(*words: str) -> Result:
