@@ -1,4 +1,4 @@
-"""Sandboxes, and what many tests share: an archive to read, a warm Spark."""
+"""Fixtures: sandboxes, the archive of the feed, and a running Spark server."""
 
 import os
 import signal
@@ -12,31 +12,30 @@ from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 
-OF_THE_FEED = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
-# Not skip marks: where the archive is not beside the project there is nothing to test, and where
-# there is no browser nothing to look with. In CI there is one.
-collect_ignore = [] if ARCHIVE.exists() else list(OF_THE_FEED)
+FEED_TESTS = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
+# Not skip marks: without the archive or a browser there is nothing to run. CI has a browser.
+collect_ignore = [] if ARCHIVE.exists() else list(FEED_TESTS)
 if not (CHROMIUM or os.environ.get("CI")):
     collect_ignore += ["test_browser.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts_reach_commands() -> None:
-    """Undo that a shell gives programs in the background an interrupt that does nothing."""
+    """Restore the SIGINT handler; a shell disables it for background programs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server that saves commands the start of a JVM where that is not the point."""
+    """Address of a Spark server that is already running, so that commands start faster."""
     with SparkConnectServer(tmp_path_factory.mktemp("spark")) as server:
         yield server.remote
 
 
 @pytest.fixture
 def sandbox() -> Iterator[Sandbox]:
-    """A sandbox of the test's own."""
+    """A sandbox for one test."""
     with new_sandbox() as sandbox:
         yield sandbox
 
@@ -50,7 +49,7 @@ def shared_sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole feed of the regions in a folder."""
+    """A folder with the whole feed of the regions."""
     folder = tmp_path_factory.mktemp("feed")
     unpack(folder)
     return folder

@@ -1,7 +1,7 @@
-"""A page with commands and what they print, read into steps and held against what happens.
+"""The commands of a documentation page, and comparison of their output with the page.
 
-Three rules make a page readable and still comparable: the project of a page is in `/srv/shop`, `…`
-stands for whatever differs from run to run, and a line that is `…` alone for any number of lines.
+The project of a page is in `/srv/shop`. `…` matches text that differs between runs; a line that is
+only `…` matches any number of lines.
 """
 
 import re
@@ -15,46 +15,49 @@ PROJECT = "/srv/shop"
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
-    """A command as a reader types it, and the lines that the page shows below it, if any."""
+class Command:
+    """A command of the page, and the output lines that the page shows below it, if any."""
 
     command: str
-    shown: tuple[str, ...]
+    expected_lines: tuple[str, ...]
 
     @property
     def fails(self) -> bool:
-        """Return whether the page shows that the command ends with an error."""
-        return any(line.startswith("Error: ") for line in self.shown)
+        """Return whether the page shows an error."""
+        return any(line.startswith("Error: ") for line in self.expected_lines)
 
-    def fits(self, printed: str) -> bool:
-        """Return whether what was printed is what the page shows; without lines it is anything."""
-        lines = [f"{line.rstrip()}\n" for line in printed.splitlines()]
-        return not self.shown or re.fullmatch(_pattern(self.shown), "".join(lines)) is not None
+    def matches(self, output: str) -> bool:
+        """Return whether output is as on the page; without lines on the page any output matches."""
+        lines = [f"{line.rstrip()}\n" for line in output.splitlines()]
+        return (
+            not self.expected_lines
+            or re.fullmatch(_pattern(self.expected_lines), "".join(lines)) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    """Keys of the stream file that the page has its reader change."""
+class StreamFileEdit:
+    """Keys of the stream file that the page sets."""
 
     attributes: Mapping[str, Any]
 
 
-def steps(text: str) -> Iterator[Typed | Changed]:
-    """Read what a page has its reader do, in order: YAML blocks and the commands of consoles."""
+def steps(text: str) -> Iterator[Command | StreamFileEdit]:
+    """Yield the steps of a page in order: YAML blocks and console commands."""
     for language, body in re.findall(r"^```(console|yaml)\n(.*?)^```", text, re.M | re.S):
         if language == "yaml":
-            yield Changed(yaml.safe_load(body))
+            yield StreamFileEdit(yaml.safe_load(body))
             continue
         for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
-            command, *shown = part.replace("\\\n", "").splitlines()  # as a shell does
-            yield Typed(command, tuple(shown))
+            command, *expected_lines = part.replace("\\\n", "").splitlines()  # as a shell does
+            yield Command(command, tuple(expected_lines))
 
 
-def _pattern(shown: Sequence[str]) -> str:
+def _pattern(expected_lines: Sequence[str]) -> str:
     some_lines, within_a_line = r"(?:.*\n)*?", ".*?"
     return "".join(
         some_lines
         if line.strip() == "…"
         else within_a_line.join(re.escape(part) for part in line.rstrip().split("…")) + r"\n"
-        for line in shown
+        for line in expected_lines
     )

@@ -1,4 +1,4 @@
-"""Dagster's pages in a headless Chromium, by the words that a person reads on them."""
+"""Dagster's pages in a headless Chromium, located by their visible text."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,50 +16,50 @@ _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagsterPages:
-    """A browser tab on the server of a port; pictures of what it shows go to a folder."""
+    """A browser tab on the server of a port; screenshots are saved in a folder."""
 
     page: Page
     port: int
-    pictures: Path
+    screenshots: Path
 
     def open(self, path: str) -> None:
         """Open a page by its path."""
         self.page.goto(f"http://127.0.0.1:{self.port}/{path}")
 
-    def see(self, words: str, *, picture: str | None = None) -> None:
-        """Wait until words can be read on the page, and keep a picture of it."""
-        found = self.page.get_by_text(words, exact=True).first
-        expect(found).to_be_visible(timeout=_LONGEST_MILLISECONDS)
-        if picture is not None:
-            self.page.screenshot(path=self.pictures / f"{picture}.png")
+    def see(self, words: str, *, screenshot: str | None = None) -> None:
+        """Wait until a text is visible on the page, and optionally save a screenshot."""
+        element = self.page.get_by_text(words, exact=True).first
+        expect(element).to_be_visible(timeout=_LONGEST_MILLISECONDS)
+        if screenshot is not None:
+            self.page.screenshot(path=self.screenshots / f"{screenshot}.png")
 
     def click(self, words: str) -> None:
-        """Click the button of the page that shows these words; its name may be another, longer."""
+        """Click the button of the page that contains a text."""
         self.page.get_by_role("button").filter(has_text=words).first.click()
 
     def choose(self, words: str) -> None:
-        """Click the button of the open dialog with just these words."""
+        """Click the button of the open dialog with exactly this text."""
         self.page.get_by_role("dialog").get_by_role("button", name=words, exact=True).click()
 
-    def done(self) -> None:
-        """Wait until the dialog has closed."""
+    def wait_until_dialog_closes(self) -> None:
+        """Wait until the dialog is closed."""
         expect(self.page.get_by_role("dialog")).to_have_count(0, timeout=_LONGEST_MILLISECONDS)
 
     def metadata(self) -> dict[str, str]:
-        """Read names and values of the metadata of the open partition."""
+        """Return the metadata of the open partition."""
         self.see("generation")
         rows = (row.inner_text().split("\t") for row in self.page.get_by_role("row").all())
         return {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
 
 
 @contextmanager
-def open_pages(port: int, pictures: Path) -> Iterator[DagsterPages]:
-    """Open a browser; it ends with the block."""
-    pictures.mkdir(parents=True, exist_ok=True)
+def open_pages(port: int, screenshots: Path) -> Iterator[DagsterPages]:
+    """Open a browser and close it at the end."""
+    screenshots.mkdir(parents=True, exist_ok=True)
     assert CHROMIUM, "no chromium: `apt-get install chromium`"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
         page = browser.new_page(viewport={"width": 1500, "height": 1000})
         page.set_default_timeout(_LONGEST_MILLISECONDS)
-        yield DagsterPages(page=page, port=port, pictures=pictures)
+        yield DagsterPages(page=page, port=port, screenshots=screenshots)
         browser.close()

@@ -1,4 +1,4 @@
-"""Questions to Dagster's webserver."""
+"""Queries for Dagster's webserver."""
 
 import json
 import urllib.error
@@ -91,16 +91,16 @@ query Partitions($key: AssetKeyInput!) {
 
 
 def ask(port: int, query: str, variables: dict[str, Any]) -> dict[str, Any]:
-    """Send a query to the server on a port and give its data."""
+    """Send a query to the server on a port and return its data."""
     body = json.dumps({"query": query, "variables": variables}).encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/graphql", body, {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310 - http on the loopback interface
-        told = json.load(answer)
-    assert "errors" not in told, told
-    found: dict[str, Any] = told["data"]
-    return found
+    with urllib.request.urlopen(request, timeout=300) as response:  # noqa: S310 - http on the loopback interface
+        result = json.load(response)
+    assert "errors" not in result, result
+    data: dict[str, Any] = result["data"]
+    return data
 
 
 def answers(port: int) -> bool:

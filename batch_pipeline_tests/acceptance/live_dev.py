@@ -1,4 +1,4 @@
-"""A `dev` that tests look into, hurt, and expect to end well."""
+"""A running `dev` that tests can inspect, and whose processes they can kill."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ query Runs {
 
 @dataclass(slots=True, kw_only=True)
 class LiveDev:
-    """Everything up, seen through the database, GraphQL and the process table."""
+    """A running `dev`, accessible through the database, GraphQL and the process table."""
 
     sandbox: Sandbox
     port: int
@@ -49,7 +49,7 @@ class LiveDev:
     may_be_down: bool = False
 
     def start(self) -> None:
-        """Start `dev`, also after it has ended, and wait until it is up."""
+        """Start `dev`, or start it again, and wait until it is up."""
         self.process = self.sandbox.start("dev", "--port", str(self.port))
 
         def is_up() -> bool:
@@ -60,7 +60,7 @@ class LiveDev:
         assert self.process.poll() is None, self.sandbox.output.read_text()
 
     def wait_for_exit(self) -> int:
-        """Wait until `dev` and all that it started have ended; return its exit code."""
+        """Wait until `dev` and all processes that it started have ended; return its exit code."""
         code = self.process.wait(LONGEST_SECONDS)
         wait_until(lambda: not self.sandbox.processes(), "all processes end")
         return code
@@ -80,18 +80,18 @@ class LiveDev:
         }
 
     def query(self, query: str, *values: object) -> list[Any]:
-        """Ask the embedded database; nothing while it is down."""
+        """Query the embedded database; raise while it is down."""
         lines = (self.sandbox.home / "postgres" / "postmaster.pid").read_text().splitlines()
         with psycopg.connect(host=lines[4], user="postgres", dbname="postgres") as connection:
             return connection.execute(query, values).fetchall()
 
     def runs(self) -> list[dict[str, Any]]:
-        """Read all runs with their messages."""
-        found: list[dict[str, Any]] = ask(self.port, RUNS, {})["runsOrError"]["results"]
-        return found
+        """Return all runs with their messages."""
+        runs: list[dict[str, Any]] = ask(self.port, RUNS, {})["runsOrError"]["results"]
+        return runs
 
     def run_processes(self, job: str) -> dict[str, int]:
-        """Return the processes of runs with an attempt on a job's batches, by partition."""
+        """Return the processes of runs with a running attempt on a job's batch, by partition."""
         pids = {
             run["runId"]: int(message.split("pid: ")[1].split(")")[0])
             for run in self.runs()
@@ -102,25 +102,25 @@ class LiveDev:
         return {row[0]: pids[row[4]] for row in rows if row[1] == "running" and row[4] in pids}
 
     def partitions(self, stream: str, *, asset: str = "batches") -> dict[str, set[str]]:
-        """Return the partitions of a stream's asset by what Dagster shows of them."""
+        """Return the partitions of a stream's asset by their state in Dagster."""
         key = {"path": [stream, asset]}
-        found = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
-        statuses = found["assetPartitionStatuses"]
+        node = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
+        statuses = node["assetPartitionStatuses"]
         states = ("materialized", "failed", "unmaterialized")
         return {state: {*statuses.get(f"{state}Partitions", ())} for state in states}
 
     def find_processes(self, *words: str) -> list[psutil.Process]:
-        """Find processes of this place by words of their command line."""
-        found = []
+        """Return processes of the sandbox whose command line contains all words."""
+        processes = []
         for process in self.sandbox.processes():
             with suppress(psutil.Error):
                 line = " ".join(process.cmdline())
                 if all(word in line for word in words) and "run_while_parent_lives.py" not in line:
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def launch(self, stream: str, partitions: Sequence[str] = (), *, asset: str = "batches") -> str:
-        """Launch a backfill of partitions, or of all, as the page of an asset does; give its id."""
+        """Launch a backfill of partitions, or of all, as an asset's page does; return its id."""
         chosen = {"partitionNames": partitions} if partitions else {"allPartitions": True}
         parameters = {"assetSelection": [{"path": [stream, asset]}], **chosen}
         launched = ask(self.port, LAUNCH, {"parameters": parameters})["launchPartitionBackfill"]
@@ -128,28 +128,28 @@ class LiveDev:
         return str(launched["backfillId"])
 
     def status_of(self, backfill_id: str) -> str:
-        """Wait for a backfill's end and give its status."""
+        """Wait until a backfill ends and return its status."""
 
         def status() -> str:
             answer = ask(self.port, BACKFILL, {"id": backfill_id})
             return str(answer["partitionBackfillOrError"]["status"])
 
-        on_the_way = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
-        wait_until(lambda: status() not in on_the_way, "the backfill ends", pause_seconds=0.5)
+        unfinished = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
+        wait_until(lambda: status() not in unfinished, "the backfill ends", pause_seconds=0.5)
         return status()
 
     def answers(self) -> bool:
-        """Return whether the webserver is up."""
+        """Return whether the webserver responds."""
         return answers(self.port)
 
     def database_answers(self) -> bool:
-        """Return whether the database is up."""
+        """Return whether the database responds."""
         with suppress(psycopg.OperationalError, OSError, IndexError):
             return self.query("SELECT 1") == [(1,)]
         return False
 
     def wait_until_idle(self) -> None:
-        """Wait until no run is on its way and no attempt open."""
+        """Wait until no run is unfinished and no attempt is running."""
         running = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
         wait_until(lambda: self.query(running) == [(0,)], "every attempt is closed")
         wait_until(
@@ -161,7 +161,7 @@ class LiveDev:
 
 @contextmanager
 def live_dev(sandbox: Sandbox) -> Iterator[LiveDev]:
-    """Start `dev`; in the end Ctrl-C must stop it, with nothing left behind."""
+    """Start `dev`; at the end, assert that Ctrl-C stops it and leaves no process."""
     dev = LiveDev(sandbox=sandbox, port=free_port())
     dev.start()
     yield dev
@@ -172,7 +172,7 @@ def live_dev(sandbox: Sandbox) -> Iterator[LiveDev]:
 
 
 def kill(*processes: psutil.Process | int) -> None:
-    """Kill processes as a lack of memory does."""
+    """Kill processes as the kernel does when memory runs out."""
     for process in processes:
         pid = process if isinstance(process, int) else process.pid
         with suppress(ProcessLookupError):

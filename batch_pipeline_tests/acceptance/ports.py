@@ -1,23 +1,23 @@
-"""Ports for servers that tests start: no two processes of tests are ever given the same one."""
+"""Ports for servers that tests start; no two test processes get the same one."""
 
 import socket
 from contextlib import suppress
 
 import pytest
 
-# Below the ports of outgoing connections, any of which could take one before it is listened on,
+# Below the ephemeral ports, any of which a connection could take before a server listens on it,
 # and below those that a Spark Connect server of ours chooses from.
 _PORTS = range(18_000, 20_000)
-_TO_GUARD = 2_000
+_GUARD_OFFSET = 2_000
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens; it is this process's until its end.
+    """Return a free port of 127.0.0.1, which is reserved for this process until it ends.
 
-    A process has a port for itself while it holds the guard of it, a port that nobody listens on.
+    A process reserves a port by binding a second port, on which nothing listens.
     """
     for port in _PORTS:
-        guard = _bound(port - _TO_GUARD)
+        guard = _bound(port - _GUARD_OFFSET)
         if guard is None:
             continue
         guard.detach()  # open until this process ends

@@ -1,6 +1,6 @@
-"""A user of pybatchintory 0.0.8, who runs the package as it comes from PyPI, with its own Python.
+"""Runs pybatchintory 0.0.8 from PyPI in an environment of its own.
 
-It needs none of the packages that it says it needs and never imports.
+Declared dependencies that it never imports are not installed.
 """
 
 import json
@@ -19,7 +19,7 @@ REQUIREMENTS = (
     "typing-extensions==4.15.0",
     "psycopg2-binary==2.9.11",
 )
-# One line of JSON an order: what to acquire, and how to release it.
+# Each input line is a request in JSON: what to acquire, and how to release it.
 _PROGRAM = """
 import json, logging, sys, threading
 import sqlalchemy as sa
@@ -32,9 +32,9 @@ sql.db.initialize_metadata_backend()
 COLUMNS = {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
 
 
-def acquired(asked):
-    outcome = asked.pop("outcome", "succeeded")
-    batch = acquire_batch(meta_table_cols=COLUMNS, **asked)
+def acquire(request):
+    outcome = request.pop("outcome", "succeeded")
+    batch = acquire_batch(meta_table_cols=COLUMNS, **request)
     if batch is None:
         return None
     if outcome == "succeeded":
@@ -44,37 +44,38 @@ def acquired(asked):
     return [batch.id_range.id_min, batch.id_range.id_max, batch.items]
 
 
-def together(some):
-    # Both have read the bookmark before either writes its row: what two workers come to meet.
-    barrier, found = threading.Barrier(len(some)), [None] * len(some)
+def acquire_concurrently(requests):
+    # All read the bookmark before one writes its row, as concurrent workers may.
+    barrier, results = threading.Barrier(len(requests)), [None] * len(requests)
 
-    def wait(connection, cursor, statement, *rest):
+    def wait(connection, cursor, statement, *_):
         if statement.startswith("INSERT"):
             barrier.wait(60)
 
     def run(at):
-        found[at] = acquired(some[at])
+        results[at] = acquire(requests[at])
 
     sa.event.listen(sql.db.engine_inventory, "before_cursor_execute", wait)
-    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(some))]
+    threads = [threading.Thread(target=run, args=(at,)) for at in range(len(requests))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     sa.event.remove(sql.db.engine_inventory, "before_cursor_execute", wait)
-    return found
+    return results
 
 
 for line in sys.stdin:
-    asked = json.loads(line)
-    if isinstance(asked, str):
+    request = json.loads(line)
+    if isinstance(request, str):
         with sql.db.engine_meta.begin() as connection:
-            connection.execute(sa.text(asked))
+            connection.execute(sa.text(request))
         continue
-    print(json.dumps(together(asked) if isinstance(asked, list) else acquired(asked)))
+    concurrent = isinstance(request, list)
+    print(json.dumps(acquire_concurrently(request) if concurrent else acquire(request)))
 """
-Order = dict[str, Any]
-Orders = Sequence[Order | Sequence[Order] | str]
+Request = dict[str, Any]
+Requests = Sequence[Request | Sequence[Request] | str]
 
 
 def python_of(cache: Path) -> Path:
@@ -82,18 +83,18 @@ def python_of(cache: Path) -> Path:
     return installed(cache, REQUIREMENTS) / "python"
 
 
-def asked(job: str, outcome: str = "succeeded", **limits: Any) -> Order:
-    """Return the order to acquire a batch of a job and to release it; `running` leaves it."""
+def acquire_request(job: str, outcome: str = "succeeded", **limits: Any) -> Request:
+    """Return a request to acquire a batch and to release it unless it stays `running`."""
     return {"job": job, "meta_table_name": "ops.files", "outcome": outcome, **limits}
 
 
-def work(python: Path, url: str, orders: Orders, *, schema: str = "old") -> list[Any]:
-    """Carry out orders one after the other, lists of them at once, and statements of SQL.
+def run_requests(python: Path, url: str, requests: Requests, *, schema: str = "old") -> list[Any]:
+    """Run requests in order, lists of them concurrently, and SQL statements.
 
-    Gives first id, last id and items of each batch.
+    Return first id, last id and items of each batch.
     """
-    lines = "".join(json.dumps(order) + "\n" for order in orders)
-    ended = subprocess.run(
+    lines = "".join(json.dumps(request) + "\n" for request in requests)
+    result = subprocess.run(
         [str(python), "-c", _PROGRAM, url, schema],
         input=lines,
         capture_output=True,
@@ -101,5 +102,5 @@ def work(python: Path, url: str, orders: Orders, *, schema: str = "old") -> list
         timeout=300,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]

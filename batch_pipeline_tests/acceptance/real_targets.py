@@ -1,4 +1,4 @@
-"""Singer programs of others, installed from PyPI into environments of their own."""
+"""Third-party Singer programs, installed from PyPI into separate environments."""
 
 import fcntl
 import hashlib
@@ -16,9 +16,9 @@ REQUIREMENTS = (
 
 
 def installed(cache: Path, requirements: Sequence[str] = REQUIREMENTS) -> Path:
-    """Return the folder of an environment's commands; it is made once and stays for later sessions.
+    """Return the folder of an environment's commands, which is cached between sessions.
 
-    Processes that ask at the same time wait for the one that makes it.
+    Concurrent processes wait for the one that creates it.
     """
 
     def make(folder: Path) -> None:
@@ -30,7 +30,7 @@ def installed(cache: Path, requirements: Sequence[str] = REQUIREMENTS) -> Path:
 
 
 def made_once(cache: Path, what: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder that `make` has filled for this Python, in this session or one before."""
+    """Return a folder that `make` fills once for this Python version; it is cached."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(f"{python} {what}".encode()).hexdigest()[:12]
     folder = cache / name

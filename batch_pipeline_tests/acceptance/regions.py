@@ -1,4 +1,4 @@
-"""The feed of Italy's regions: what is known about it, and how the tests describe it."""
+"""The COVID-19 feed of Italy's regions: known totals, and its stream files."""
 
 import tarfile
 from pathlib import Path
@@ -13,7 +13,7 @@ SUM_OF_POSITIVES = 646_987_571
 
 
 def unpack(folder: Path) -> None:
-    """Write the daily files into a folder."""
+    """Extract the daily files into a folder."""
     with tarfile.open(ARCHIVE) as archive:
         for member in archive:
             if member.isfile() and not member.name.endswith("-latest.csv"):
@@ -24,7 +24,7 @@ def unpack(folder: Path) -> None:
 def write_streams(
     sandbox: Sandbox, landing: Path | str, *, only: str | None = None, root: str | None = None
 ) -> None:
-    """Describe the feed as `regions` (jsonl) and `regions_parquet`, 12 batches each."""
+    """Write the streams `regions` (jsonl) and `regions_parquet`, 12 batches each."""
     encodings = {
         "regions": {"format": "jsonl", "compression": "gzip"},
         "regions_parquet": {"format": "parquet", "compression": "zstd"},
@@ -41,6 +41,6 @@ def write_streams(
             )
 
 
-def by_stream(printed: dict[str, Any]) -> dict[str, Any]:
-    """Return what `run --json` told, by stream."""
-    return {one["stream"]: one for one in printed["streams"]}
+def by_stream(output: dict[str, Any]) -> dict[str, Any]:
+    """Return the output of `run --json` by stream."""
+    return {result["stream"]: result for result in output["streams"]}

@@ -1,4 +1,4 @@
-"""The real command in processes of its own, and the files that it leaves."""
+"""The real command in separate processes, and the files that it writes."""
 
 import copy
 import gzip
@@ -37,10 +37,10 @@ CompletedCommand = subprocess.CompletedProcess[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A folder with a home and streams of its own, and the command that works there.
+    """A temporary folder with a home and streams, and the command that works there.
 
-    `variables` are added to an environment in which nothing of the product is set; None removes.
-    `program` are the words that start the command.
+    `variables` are added to an environment without variables of the product; None removes one.
+    `program` starts the command.
     """
 
     folder: Path
@@ -60,20 +60,20 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the command finds in its environment."""
+        """The environment variables of the command."""
         clean = {name: text for name, text in os.environ.items() if not name.startswith(_PREFIXES)}
-        mine = {"BATCH_PIPELINE_HOME": str(self.home)}
+        own_variables = {"BATCH_PIPELINE_HOME": str(self.home)}
         if self.streams.exists():
-            mine["BATCH_PIPELINE_STREAMS"] = str(self.streams)
-        merged = {**clean, **mine, **self.variables}
+            own_variables["BATCH_PIPELINE_STREAMS"] = str(self.streams)
+        merged = {**clean, **own_variables, **self.variables}
         return {name: text for name, text in merged.items() if text is not None}
 
     def with_variables(self, **variables: str | None) -> "Sandbox":
-        """Return the same place with more variables."""
+        """Return the same sandbox with additional variables."""
         return replace(self, variables={**self.variables, **variables})
 
     def run(self, *arguments: str, **options: Any) -> CompletedCommand:
-        """Run the command to its end; `options` go to `subprocess.run`."""
+        """Run the command; `options` are passed to `subprocess.run`."""
         settings: dict[str, Any] = {
             "cwd": self.folder,
             "env": self.environment,
@@ -85,13 +85,13 @@ class Sandbox:
         return subprocess.run([*self.program, *arguments], check=False, **(settings | options))
 
     def output_of(self, *arguments: str) -> str:
-        """Run the command, expect exit code 0, and give what it printed."""
-        ended = self.run(*arguments)
-        assert ended.returncode == 0, f"{arguments}: {ended.returncode}\n{ended.stderr}"
-        return ended.stdout
+        """Run the command, assert exit code 0, and return its output."""
+        result = self.run(*arguments)
+        assert result.returncode == 0, f"{arguments}: {result.returncode}\n{result.stderr}"
+        return result.stdout
 
     def json_of(self, *arguments: str) -> Any:
-        """Run the command with `--json`, expect exit code 0, and give the value it printed."""
+        """Run the command with `--json`, assert exit code 0, and return the parsed output."""
         return json.loads(self.output_of(*arguments, "--json"))
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
@@ -99,7 +99,7 @@ class Sandbox:
         return self.start_program([*self.program, *arguments], self.folder)
 
     def start_program(self, words: list[str], folder: Path) -> "subprocess.Popen[str]":
-        """Start any program as `start` does, in a folder."""
+        """Start any program in a folder as `start` does."""
         with self.output.open("w") as output:
             process = subprocess.Popen(
                 words,
@@ -116,14 +116,14 @@ class Sandbox:
 
     @property
     def output(self) -> Path:
-        """What the command started last has printed."""
+        """The output of the command that was started last."""
         return self.folder / "output.txt"
 
     def write_stream(self, name: str, **attributes: Any) -> Path:
-        """Write a stream file; lands in `landing/<name>`, stored in `batches/<name>` if not told.
+        """Write a stream file; by default `landing/<name>` is read and `batches/<name>` written.
 
-        Keys of a section are added to those of the usual stream, other keys replace. A source with
-        a `meta_table` has no folder.
+        Keys of a section are merged into the defaults, other keys replace them. A source with a
+        `meta_table` has no folder.
         """
         all_attributes: dict[str, Any] = {"stream": name, **copy.deepcopy(_STREAM)}
         all_attributes["source"]["uri"] = str(self.landing(name))
@@ -140,7 +140,7 @@ class Sandbox:
         return path
 
     def land(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Write files into the landing of a stream; they have rested long enough to be taken."""
+        """Write old files into the landing of a stream; recent ones would not be read yet."""
         landing = self.landing(name)
         landing.mkdir(parents=True, exist_ok=True)
         for file_name, content in files.items():
@@ -157,25 +157,25 @@ class Sandbox:
         return self.folder / "batches" / name
 
     def processes(self) -> list[psutil.Process]:
-        """Find every process that works for this place, whoever its parent is."""
+        """Return all processes of this sandbox, whatever their parent is."""
         return [process for process in psutil.process_iter() if _belongs(process, self.home)]
 
     def end_processes(self) -> None:
-        """Kill what a test left."""
-        left = self.processes()
-        for process in left:
+        """Kill processes that a test left running."""
+        remaining = self.processes()
+        for process in remaining:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, timeout=LONGEST_SECONDS)
+        psutil.wait_procs(remaining, timeout=LONGEST_SECONDS)
         for started in self.started:
             started.wait(LONGEST_SECONDS)
 
 
 @contextmanager
 def new_sandbox() -> Iterator[Sandbox]:
-    """Return an empty sandbox; in the end nothing runs there any more and the folder is gone."""
-    # Not below pytest's own folder, which every other session of pytest closes to other users: as
-    # root, the embedded server runs as one.
+    """Yield an empty sandbox; at the end its processes are killed and its folder is deleted."""
+    # Not below pytest's own folder, which other pytest sessions make inaccessible to other users:
+    # under root, the embedded server runs as another user.
     sandbox = Sandbox(folder=Path(tempfile.mkdtemp(prefix="bp-")).resolve())
     try:
         yield sandbox
@@ -190,48 +190,48 @@ def command(*arguments: str) -> list[str]:
 
 
 def wait_until(
-    holds: Callable[[], bool],
+    condition: Callable[[], bool],
     what: str,
     *,
     seconds: float = LONGEST_SECONDS,
     pause_seconds: float = 0.1,
 ) -> None:
-    """Look again and again until something holds; fail after a time that no machine needs."""
+    """Poll until a condition holds; fail after a time that is more than enough."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline:
             pytest.fail(f"waited {seconds} s for: {what}")
         time.sleep(pause_seconds)
 
 
 def kill_group(process: "subprocess.Popen[str]") -> None:
-    """Kill a process that was started as a leader, and its group, as a power cut would."""
+    """Kill a process group by its leader."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(LONGEST_SECONDS)
 
 
 def manifests(storage: Path) -> list[dict[str, Any]]:
-    """Read the manifest files of a storage root, in the order of their names."""
+    """Return the manifest files of a storage root, sorted by name."""
     return [json.loads(path.read_text()) for path in sorted(storage.glob("manifests/*.json"))]
 
 
 def part_files(storage: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Return every part file that a manifest names, with its entry there."""
+    """Yield the part files of all manifests with their entries."""
     for manifest in manifests(storage):
         for part in manifest["part_files"]:
             yield part, Path(to_path(part["uri"]))
 
 
 def json_records(storage: Path) -> Iterator[dict[str, Any]]:
-    """Read the records of the part files that the manifests name."""
+    """Yield the records of all part files of the manifests."""
     for _, path in part_files(storage):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            for line in lines:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
                 yield json.loads(line)
 
 
 def sha256(path: Path) -> str:
-    """Return the digest of a file's bytes."""
+    """Return the digest of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -257,13 +257,13 @@ def unaccounted_files(storage: Path) -> list[str]:
 
 
 def process_names(processes: Iterable[psutil.Process]) -> list[str]:
-    """Name processes for a message, but those that end meanwhile: they have no command line."""
-    told = []
+    """Describe running processes for a message."""
+    names = []
     for process in processes:
         with suppress(psutil.Error):
             if command := process.cmdline():
-                told.append(f"{process.pid} {' '.join(command)[:200]}")
-    return told
+                names.append(f"{process.pid} {' '.join(command)[:200]}")
+    return names
 
 
 def _belongs(process: psutil.Process, home: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Backfills of a stream encoded by `run`, and planned, launched and cancelled in a live Dagster."""
+"""Backfills of a stream: encoded by `run`, and planned, launched and cancelled in Dagster."""
 
 import signal
 import subprocess
@@ -35,7 +35,7 @@ BACKFILL_JOB = "orders_encode_backfill"
 
 
 def published(sandbox: Sandbox, stream: str = "orders") -> dict[str, int]:
-    """Count the records of the manifests of a stream or of a backfill by batch."""
+    """Count the written records of a stream or backfill by batch, from the manifests."""
     return {
         manifest["batch_id"]: manifest["records"]["written"]
         for manifest in manifests(sandbox.storage("orders"))
@@ -44,16 +44,16 @@ def published(sandbox: Sandbox, stream: str = "orders") -> dict[str, int]:
 
 
 def backfill(sandbox: Sandbox, job: str) -> dict[str, Any]:
-    """Read what `status` says of a backfill."""
+    """Return the status of a backfill."""
     [status] = sandbox.json_of("status", "orders")["streams"]
-    [found] = [one for one in status["backfills"] if one["job"] == job]
-    counts = {state: count for state, count in found["batches"].items() if count}
-    return {**found, "batches": counts}
+    [report] = [report for report in status["backfills"] if report["job"] == job]
+    counts = {state: count for state, count in report["batches"].items() if count}
+    return {**report, "batches": counts}
 
 
 @pytest.fixture
 def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
-    """A stream `orders` whose six files of one record are published in two batches."""
+    """A stream `orders` with six files of one record, published in two batches."""
     sandbox.write_stream(
         "orders", batch={"max_count": 3}, dagster={"partitions_per_run": 3, "backfills": True}
     )
@@ -63,12 +63,12 @@ def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
     return warm
 
 
-def test_run_encodes_what_backfills_have_planned(sandbox: Sandbox) -> None:
+def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     sandbox.output_of("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
     waiting = backfill(sandbox, "orders.2023")
     assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
-    told = sandbox.output_of("run")
-    assert "orders.2023" in told
+    output = sandbox.output_of("run")
+    assert "orders.2023" in output
     assert published(sandbox) == {
         "00000001-00000003": 3,
         "00000004-00000006": 3,
@@ -84,20 +84,24 @@ def test_run_encodes_what_backfills_have_planned(sandbox: Sandbox) -> None:
     assert "(finished)" in sandbox.output_of("status", "orders")
     [job] = sandbox.json_of("jobs", "list", "orders.2023")["jobs"]
     assert (job["finished"], job["batches"]["published"]) == (True, 3)
-    [story] = sandbox.json_of("explain", "2.csv")["items"]
-    assert story["batch_id"] == "00000001-00000003"
-    [again] = story["backfills"]
-    assert again["partition"] == "2023:00000002-00000003"
-    assert (again["state"], again["generation"], len(again["attempts"])) == ("published", 1, 1)
+    [item] = sandbox.json_of("explain", "2.csv")["items"]
+    assert item["batch_id"] == "00000001-00000003"
+    [backfilled] = item["backfills"]
+    assert backfilled["partition"] == "2023:00000002-00000003"
+    assert (backfilled["state"], backfilled["generation"], len(backfilled["attempts"])) == (
+        "published",
+        1,
+        1,
+    )
     assert "2023:00000002-00000003 of orders/backfill" in sandbox.output_of("explain", "2.csv")
-    assert [one["backfills"] for one in sandbox.json_of("explain", "1.csv")["items"]] == [[]]
+    assert [item["backfills"] for item in sandbox.json_of("explain", "1.csv")["items"]] == [[]]
     ids = Counter(str(record["id"]) for record in json_records(sandbox.storage("orders")))
     assert ids == {"1": 1, "2": 2, "3": 2, "4": 2, "5": 2, "6": 2}
     assert "nothing left to encode" in sandbox.output_of("run")
 
 
-def test_run_leaves_paused_backfills_and_tells_bad_batches(sandbox: Sandbox) -> None:
-    """75 stands for paused work, 3 for a bad file; their neighbours are published."""
+def test_run_skips_paused_backfills_and_reports_failed_batches(sandbox: Sandbox) -> None:
+    """Exit code 75 is for paused work, 3 for a failed batch."""
     sandbox.output_of("plan", "orders", "--backfill", "held", "--item", "1")
     sandbox.output_of("jobs", "pause", "orders.held", "--reason", "wait for Ann")
     held = sandbox.run("run")
@@ -115,28 +119,28 @@ def test_run_leaves_paused_backfills_and_tells_bad_batches(sandbox: Sandbox) -> 
     assert backfill(sandbox, "orders.held")["batches"] == {"cancelled": 1}
 
 
-def test_run_of_a_paused_stream_leaves_its_backfills(sandbox: Sandbox) -> None:
+def test_run_of_a_paused_stream_skips_its_backfills(sandbox: Sandbox) -> None:
     sandbox.output_of("plan", "orders")
     sandbox.output_of("plan", "orders", "--backfill", "2023", "--item", "1")
     sandbox.output_of("jobs", "pause", "orders", "--reason", "schema change")
-    ended = sandbox.run("run")
-    assert ended.returncode == 75, ended.stderr
-    assert "Job 'orders' is paused (schema change)" in ended.stderr
-    assert "resume orders.2023" not in ended.stderr
+    result = sandbox.run("run")
+    assert result.returncode == 75, result.stderr
+    assert "Job 'orders' is paused (schema change)" in result.stderr
+    assert "resume orders.2023" not in result.stderr
     held = backfill(sandbox, "orders.2023")
     assert (held["batches"], held["paused"]) == ({"planned": 1}, "schema change")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """A `dev` whose batches take three seconds more, so that a run can be cancelled half-way."""
+class RunningDev:
+    """A `dev` whose batches take three extra seconds, so that a run can be cancelled half-way."""
 
     sandbox: Sandbox
     port: int
     process: "subprocess.Popen[str]"
 
     def start(self, **config: Any) -> str:
-        """Start the Dagster job that plans backfills as the Launchpad does; return the run's id."""
+        """Run the Dagster job that plans backfills, as the Launchpad does; return the run's id."""
         [entry] = ask(self.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
         [repository] = entry["locationOrLoadError"]["repositories"]
         parameters = {
@@ -154,32 +158,32 @@ class Live:
         return str(launched["run"]["runId"])
 
     def status_of(self, run_id: str) -> dict[str, Any]:
-        """Wait for a run's end and give the run."""
+        """Wait until a run ends and return it."""
         ends = {"SUCCESS", "FAILURE", "CANCELED"}
         wait_until(lambda: self.run(run_id)["status"] in ends, "the run ends", pause_seconds=0.5)
         return self.run(run_id)
 
     def run(self, run_id: str) -> dict[str, Any]:
-        """Read a run."""
-        found: dict[str, Any] = ask(self.port, RUN, {"id": run_id})["runOrError"]
-        return found
+        """Return a run."""
+        run: dict[str, Any] = ask(self.port, RUN, {"id": run_id})["runOrError"]
+        return run
 
     def runs(self, name: str) -> list[dict[str, Any]]:
-        """Read the runs that encode a backfill."""
+        """Return the runs that encode a backfill."""
         runs = ask(self.port, RUNS_OF_JOB, {"job": BACKFILL_JOB})["runsOrError"]["results"]
         tag = {"key": "batch_pipeline/backfill", "value": name}
         return [run for run in runs if tag in run["tags"]]
 
     def asset(self) -> dict[str, Any]:
-        """Read partitions and observations of the asset."""
+        """Return partitions and observations of the asset."""
         key = {"path": ["orders", "backfill"]}
-        found: dict[str, Any] = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
-        return found
+        node: dict[str, Any] = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
+        return node
 
 
 @pytest.fixture
-def live(sandbox: Sandbox) -> Iterator[Live]:
-    """The place with everything up."""
+def dev(sandbox: Sandbox) -> Iterator[RunningDev]:
+    """The sandbox with a running `dev`."""
     slow = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
     port = free_port()
     process = slow.start("dev", "--port", str(port))
@@ -188,54 +192,54 @@ def live(sandbox: Sandbox) -> Iterator[Live]:
         return "Dagster is at http" in slow.output.read_text() or process.poll() is not None
 
     wait_until(is_up, "dev prints its URL")
-    yield Live(sandbox=sandbox, port=port, process=process)
+    yield RunningDev(sandbox=sandbox, port=port, process=process)
     process.send_signal(signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 0, slow.output.read_text()
 
 
-def test_backfill_planned_and_cancelled_in_dagster(live: Live) -> None:
-    """Batches of a cancelled run wait until they are retried."""
-    dry = live.status_of(live.start(name="ui", max_count=2))
-    assert dry["status"] == "SUCCESS"
-    assert any("batches: 3, items: 6" in one.get("message", "") for one in _events(dry))
-    assert live.asset()["assetPartitionStatuses"].get("unmaterializedPartitions", []) == []
-    refused = live.status_of(live.start(name="ui", first_id=1, since="2026-03-01"))
+def test_backfill_planned_and_cancelled_in_dagster(dev: RunningDev) -> None:
+    """Batches of a cancelled run stay cancelled until they are retried."""
+    dry_run = dev.status_of(dev.start(name="ui", max_count=2))
+    assert dry_run["status"] == "SUCCESS"
+    assert any("batches: 3, items: 6" in event.get("message", "") for event in _events(dry_run))
+    assert dev.asset()["assetPartitionStatuses"].get("unmaterializedPartitions", []) == []
+    refused = dev.status_of(dev.start(name="ui", first_id=1, since="2026-03-01"))
     assert refused["status"] == "FAILURE"
     assert "expected one of them" in str(_events(refused))
 
-    assert live.status_of(live.start(name="ui", max_count=2, dry_run=False))["status"] == "SUCCESS"
-    wait_until(lambda: len(published(live.sandbox, "orders.ui")) == 3, "the backfill is published")
-    [run] = live.runs("ui")
-    assert live.status_of(run["runId"])["status"] == "SUCCESS"
-    assert sorted(live.asset()["assetPartitionStatuses"]["materializedPartitions"]) == [
+    assert dev.status_of(dev.start(name="ui", max_count=2, dry_run=False))["status"] == "SUCCESS"
+    wait_until(lambda: len(published(dev.sandbox, "orders.ui")) == 3, "the backfill is published")
+    [run] = dev.runs("ui")
+    assert dev.status_of(run["runId"])["status"] == "SUCCESS"
+    assert sorted(dev.asset()["assetPartitionStatuses"]["materializedPartitions"]) == [
         "ui:00000001-00000002",
         "ui:00000003-00000004",
         "ui:00000005-00000006",
     ]
 
-    assert live.status_of(live.start(name="off", max_count=1, dry_run=False))["status"] == "SUCCESS"
+    assert dev.status_of(dev.start(name="off", max_count=1, dry_run=False))["status"] == "SUCCESS"
     wait_until(
-        lambda: len(published(live.sandbox, "orders.off")) > 0, "its first batch is published"
+        lambda: len(published(dev.sandbox, "orders.off")) > 0, "its first batch is published"
     )
-    for run in live.runs("off"):
-        ask(live.port, TERMINATE, {"id": run["runId"]})
-    ends = [live.status_of(run["runId"])["status"] for run in live.runs("off")]
+    for run in dev.runs("off"):
+        ask(dev.port, TERMINATE, {"id": run["runId"]})
+    ends = [dev.status_of(run["runId"])["status"] for run in dev.runs("off")]
     assert set(ends) == {"CANCELED"}
     wait_until(
-        lambda: bool(backfill(live.sandbox, "orders.off")["finished"]),
-        "what is left is called off",
+        lambda: bool(backfill(dev.sandbox, "orders.off")["finished"]),
+        "the remaining batches are cancelled",
         pause_seconds=1,
     )
-    done = len(published(live.sandbox, "orders.off"))
-    called_off = {"published": done, "cancelled": 6 - done}
-    assert backfill(live.sandbox, "orders.off")["batches"] == called_off
+    published_count = len(published(dev.sandbox, "orders.off"))
+    cancelled = {"published": published_count, "cancelled": 6 - published_count}
+    assert backfill(dev.sandbox, "orders.off")["batches"] == cancelled
 
-    live.sandbox.output_of("plan", "orders", "--backfill", "after", "--item", "1")
-    wait_until(lambda: len(published(live.sandbox, "orders.after")) == 1, "the sensor goes on")
-    assert len(live.runs("off")) == len(ends)
-    assert backfill(live.sandbox, "orders.off")["batches"] == called_off
-    live.sandbox.output_of("jobs", "retry", "orders.off")
-    wait_until(lambda: len(published(live.sandbox, "orders.off")) == 6, "the retry is published")
+    dev.sandbox.output_of("plan", "orders", "--backfill", "after", "--item", "1")
+    wait_until(lambda: len(published(dev.sandbox, "orders.after")) == 1, "the sensor continues")
+    assert len(dev.runs("off")) == len(ends)
+    assert backfill(dev.sandbox, "orders.off")["batches"] == cancelled
+    dev.sandbox.output_of("jobs", "retry", "orders.off")
+    wait_until(lambda: len(published(dev.sandbox, "orders.off")) == 6, "the retry is published")
 
 
 def _events(run: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What operators and files get wrong: one clear message, the right exit code, nothing half done."""
+"""Operator errors and bad files: one clear message, the right exit code, no partial output."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def _may_mount() -> bool:
     return bool(int(effective.split()[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
-# Each a batch of its own, between good ones, with words of the message about it.
+# Each file is a batch of its own between good ones; the words are in its error message.
 BAD_FILES = {
     "stray_quote": (b'id,name\n1,one\n2,"t"wo\n', ["line 3"]),
     "open_quote": (b'id,name\n1,one\n2,"two\n', ["line 3"]),
@@ -49,8 +49,8 @@ BAD_FILES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
-    """One run over many streams with something wrong in most of them, and one after repairs."""
+class Runs:
+    """A run over many streams, most of them with an error, and a run after a repair."""
 
     sandbox: Sandbox
     first: CompletedCommand
@@ -58,14 +58,14 @@ class Mixed:
     second: CompletedCommand
 
     def result(self, stream: str, *, of_second: bool = False) -> dict[str, Any]:
-        """What a run told of a stream."""
-        told = json.loads((self.second if of_second else self.first).stdout)["streams"]
-        [found] = [one for one in told if one["stream"] == stream]
-        return dict(found)
+        """Return the result of a stream in one of the runs."""
+        results = json.loads((self.second if of_second else self.first).stdout)["streams"]
+        [result] = [result for result in results if result["stream"] == stream]
+        return dict(result)
 
 
 @pytest.fixture(scope="module")
-def mixed(shared_sandbox: Sandbox, warm_spark: str) -> Iterator[Mixed]:
+def runs(shared_sandbox: Sandbox, warm_spark: str) -> Iterator[Runs]:
     """The sandbox after both runs."""
     sandbox = shared_sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     bad = {
@@ -75,8 +75,8 @@ def mixed(shared_sandbox: Sandbox, warm_spark: str) -> Iterator[Mixed]:
     good = {f"{number:02}-good": GOOD for number in range(1, 2 * len(bad) + 2, 2)}
     _land(sandbox, "bad", good | bad)
     truncated = BAD_FILES["truncated_gzip"][0]
-    _land(sandbox, "set_aside", {"a": GOOD, "b": truncated, "c": GOOD}, per_batch=100)
-    sandbox.write_stream("set_aside", on_bad_file="quarantine")
+    _land(sandbox, "quarantined", {"a": GOOD, "b": truncated, "c": GOOD}, per_batch=100)
+    sandbox.write_stream("quarantined", on_bad_file="quarantine")
     _land(sandbox, "touched", dict.fromkeys(["a", "changed", "removed", "z"], GOOD))
     assert sandbox.json_of("plan", "touched")["items_registered"] == 4
     (sandbox.landing("touched") / "changed.csv").write_bytes(b"id,name\n3,three\n")
@@ -91,123 +91,122 @@ def mixed(shared_sandbox: Sandbox, warm_spark: str) -> Iterator[Mixed]:
         first = sandbox.run("run", "--json")
         accepted = sandbox.json_of("plan", "touched", "--accept-changed")
         second = sandbox.run("run", "--json", "touched")
-        yield Mixed(sandbox=sandbox, first=first, accepted=accepted, second=second)
+        yield Runs(sandbox=sandbox, first=first, accepted=accepted, second=second)
 
 
 @pytest.mark.long
-def test_run_with_errors_of_operators_exits_with_one(mixed: Mixed) -> None:
-    assert mixed.first.returncode == 1
-    assert "Traceback" not in mixed.first.stderr
-    assert json.loads(mixed.first.stdout)["streams"]
+def test_run_with_configuration_errors_exits_1(runs: Runs) -> None:
+    assert runs.first.returncode == 1
+    assert "Traceback" not in runs.first.stderr
+    assert json.loads(runs.first.stdout)["streams"]
 
 
-def test_run_with_bad_batches_only_exits_with_three(mixed: Mixed) -> None:
-    assert mixed.second.returncode == 3
-    assert [one["attempts"] for one in mixed.result("touched", of_second=True)["failed"]] == [2]
+def test_run_with_only_failed_batches_exits_3(runs: Runs) -> None:
+    assert runs.second.returncode == 3
+    assert [batch["attempts"] for batch in runs.result("touched", of_second=True)["failed"]] == [2]
 
 
 @pytest.mark.parametrize(("number", "kind"), [*enumerate(BAD_FILES, start=1)])
-def test_bad_file_fails_its_batch_with_one_message(mixed: Mixed, number: int, kind: str) -> None:
-    failed = {one["batch_id"]: one["error"] for one in mixed.result("bad")["failed"]}
+def test_bad_file_fails_its_batch_with_one_message(runs: Runs, number: int, kind: str) -> None:
+    failed = {batch["batch_id"]: batch["error"] for batch in runs.result("bad")["failed"]}
     error = failed[_key(2 * number)]
     for words in (
-        str(mixed.sandbox.landing("bad") / f"{2 * number:02}-{kind}.csv"),
+        str(runs.sandbox.landing("bad") / f"{2 * number:02}-{kind}.csv"),
         "of this batch",
     ):
         assert words in error
     for words in BAD_FILES[kind][1]:
         assert words in error.partition(".csv")[2]
     assert "plan bad --accept-changed" in error
-    assert mixed.first.stderr.count(error) == 1
+    assert runs.first.stderr.count(error) == 1
 
 
-def test_bad_files_do_not_touch_their_neighbours(mixed: Mixed) -> None:
-    result = mixed.result("bad")
+def test_bad_files_do_not_affect_other_batches(runs: Runs) -> None:
+    result = runs.result("bad")
     last = 2 * len(BAD_FILES) + 1
     assert result["error"] is None
-    assert [one["batch_id"] for one in result["failed"]] == [_key(n) for n in range(2, last, 2)]
-    assert [one["batch_id"] for one in result["published"]] == [
+    assert [batch["batch_id"] for batch in result["failed"]] == [_key(n) for n in range(2, last, 2)]
+    assert [batch["batch_id"] for batch in result["published"]] == [
         _key(number) for number in range(1, last + 1, 2)
     ]
 
 
-@pytest.mark.parametrize("stream", ["bad", "set_aside", "touched", "fine"])
-def test_bad_input_leaves_nothing_half_written(mixed: Mixed, stream: str) -> None:
-    assert manifests(mixed.sandbox.storage(stream))
-    assert unaccounted_files(mixed.sandbox.storage(stream)) == []
+@pytest.mark.parametrize("stream", ["bad", "quarantined", "touched", "fine"])
+def test_bad_input_leaves_no_partial_files(runs: Runs, stream: str) -> None:
+    assert manifests(runs.sandbox.storage(stream))
+    assert unaccounted_files(runs.sandbox.storage(stream)) == []
 
 
-def test_bad_file_that_is_set_aside_does_not_fail_its_batch(mixed: Mixed) -> None:
-    result = mixed.result("set_aside")
+def test_quarantined_file_does_not_fail_its_batch(runs: Runs) -> None:
+    result = runs.result("quarantined")
     [published] = result["published"]
     [quarantine] = published["quarantine_files"]
     path = Path(quarantine["uri"].removeprefix("file://"))
-    [kept] = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    [entry] = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     assert result["failed"] == []
     assert published["records"]["written"] == 4
-    assert kept["location"] == to_uri(mixed.sandbox.landing("set_aside") / "b.csv")
-    assert (kept["item_id"], kept["line"], kept["raw"]) == (2, None, None)
-    assert "gzip" in kept["reason"]
+    assert entry["location"] == to_uri(runs.sandbox.landing("quarantined") / "b.csv")
+    assert (entry["item_id"], entry["line"], entry["raw"]) == (2, None, None)
+    assert "gzip" in entry["reason"]
 
 
-def test_file_removed_after_registration_fails_its_batch(mixed: Mixed) -> None:
-    result = mixed.result("touched")
-    errors = {one["batch_id"]: one["error"] for one in result["failed"]}
+def test_file_removed_after_registration_fails_its_batch(runs: Runs) -> None:
+    result = runs.result("touched")
+    errors = {batch["batch_id"]: batch["error"] for batch in result["failed"]}
     assert "touched/removed.csv: is not there" in errors[_key(3)]
-    assert [one["batch_id"] for one in result["published"]] == [_key(1), _key(4)]
+    assert [batch["batch_id"] for batch in result["published"]] == [_key(1), _key(4)]
 
 
-def test_file_changed_after_registration_needs_a_word(mixed: Mixed) -> None:
-    first, second = mixed.result("touched"), mixed.result("touched", of_second=True)
-    errors = {one["batch_id"]: one["error"] for one in first["failed"]}
+def test_changed_file_fails_its_batch_until_accepted(runs: Runs) -> None:
+    first, second = runs.result("touched"), runs.result("touched", of_second=True)
+    errors = {batch["batch_id"]: batch["error"] for batch in first["failed"]}
     [published] = second["published"]
-    names = [record["name"] for record in json_records(mixed.sandbox.storage("touched"))]
+    names = [record["name"] for record in json_records(runs.sandbox.storage("touched"))]
     assert first["files_changed"] == 1
     assert "changed since it was registered: size 20 -> 16 B" in errors[_key(2)]
-    assert mixed.accepted["changes_accepted"] == 1
+    assert runs.accepted["changes_accepted"] == 1
     assert (published["batch_id"], published["attempt"]) == (_key(2), 2)
     assert names == ["one", "two", "three", "one", "two"]
 
 
-def test_missing_landing_folder_ends_its_stream_only(mixed: Mixed) -> None:
-    error = mixed.result("no_landing")["error"]
-    assert f"no_landing: landing folder {to_uri(mixed.sandbox.landing('no_landing'))}" in error
+def test_missing_landing_folder_fails_only_its_stream(runs: Runs) -> None:
+    error = runs.result("no_landing")["error"]
+    assert f"no_landing: landing folder {to_uri(runs.sandbox.landing('no_landing'))}" in error
     assert "no such file or directory" in error
     assert "Create it, or correct `source` in the stream file" in error
-    assert error in mixed.first.stderr
-    assert len(mixed.result("bad")["published"]) == len(BAD_FILES) + 1
+    assert error in runs.first.stderr
+    assert len(runs.result("bad")["published"]) == len(BAD_FILES) + 1
 
 
-def test_storage_root_that_is_a_file_ends_its_stream_only(mixed: Mixed) -> None:
-    result, root = mixed.result("root_is_a_file"), mixed.sandbox.storage("root_is_a_file")
+def test_storage_root_that_is_a_file_fails_only_its_stream(runs: Runs) -> None:
+    result, root = runs.result("root_is_a_file"), runs.sandbox.storage("root_is_a_file")
     assert f"Storage {to_uri(root)} cannot be written" in result["error"]
-    assert result["error"] in mixed.first.stderr
+    assert result["error"] in runs.first.stderr
     assert result["published"] == []
     assert root.read_text() == "not a folder"
 
 
-def test_dangling_link_in_the_landing_is_no_file(mixed: Mixed) -> None:
-    assert mixed.result("fine")["files_found"] == 1
+def test_dangling_link_in_the_landing_is_ignored(runs: Runs) -> None:
+    assert runs.result("fine")["files_found"] == 1
 
 
 if _may_mount():
 
     @pytest.mark.guarantee("G3")
-    def test_full_disk_ends_its_stream_with_nothing_visible(mixed: Mixed, figures: Figures) -> None:
-        """The error names the full disk, and no file remains in the storage."""
-        result = mixed.result("full_disk")
+    def test_full_disk_fails_its_stream_and_publishes_nothing(runs: Runs, figures: Figures) -> None:
+        result = runs.result("full_disk")
         assert "no space left on device" in result["error"].lower()
         assert "partial files were removed" in result["error"]
         assert result["published"] == []
-        root = mixed.sandbox.storage("full_disk")
+        root = runs.sandbox.storage("full_disk")
         assert [path for path in root.rglob("*") if path.is_file()] == []
         figures(full_disks=1)
 
     @pytest.mark.guarantee("G3")
-    def test_read_only_disk_ends_its_stream_before_an_attempt(
-        mixed: Mixed, figures: Figures
+    def test_read_only_disk_fails_its_stream_before_an_attempt(
+        runs: Runs, figures: Figures
     ) -> None:
-        result, root = mixed.result("read_only"), mixed.sandbox.storage("read_only")
+        result, root = runs.result("read_only"), runs.sandbox.storage("read_only")
         assert f"Storage {to_uri(root)} cannot be written" in result["error"]
         assert "read-only file system" in result["error"].lower()
         assert result["published"] == result["failed"] == []
@@ -216,7 +215,7 @@ if _may_mount():
 
 @pytest.mark.long
 @pytest.mark.guarantee("G3")
-def test_file_size_limit_leaves_nothing_visible(
+def test_file_size_limit_publishes_nothing(
     sandbox: Sandbox, database_url: str, figures: Figures
 ) -> None:
     _land_noise(sandbox, "limited")
@@ -225,41 +224,41 @@ def test_file_size_limit_leaves_nothing_visible(
         resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_LIMIT_BYTES, SMALL_LIMIT_BYTES))
 
     sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    ended = sandbox.run("run", preexec_fn=limit)
-    assert ended.returncode == 1, ended.stderr
-    assert "file too large" in ended.stderr.lower()
-    assert "Nothing was published" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    result = sandbox.run("run", preexec_fn=limit)
+    assert result.returncode == 1, result.stderr
+    assert "file too large" in result.stderr.lower()
+    assert "Nothing was published" in result.stderr
+    assert "Traceback" not in result.stderr
     root = sandbox.storage("limited")
     assert [path for path in root.rglob("*") if path.is_file()] == []
     figures(full_disks=1)
 
 
 def _land(sandbox: Sandbox, name: str, files: dict[str, bytes], *, per_batch: int = 1) -> None:
-    """Write a stream and its files, whose names get `.csv`; by default a batch each."""
+    """Write a stream and its files, whose names get `.csv`; by default a batch per file."""
     sandbox.write_stream(name, batch={"max_count": per_batch})
     sandbox.land(name, {f"{file_name}.csv": content for file_name, content in files.items()})
 
 
 def _land_noise(sandbox: Sandbox, name: str) -> None:
-    """Land 8 MiB of text that cannot be compressed to less than half."""
+    """Land 8 MiB of text that does not compress below half."""
     sandbox.write_stream(name)
     sandbox.landing(name).mkdir(parents=True)
-    draw = Random(1)  # noqa: S311 - noise
+    draw = Random(1)  # noqa: S311 - not for security
     lines = (f"{number},{draw.randbytes(2_000).hex()}\n" for number in range(2_000))
     (sandbox.landing(name) / "noise.csv").write_text("id,noise\n" + "".join(lines))
 
 
 @contextmanager
 def _disk(sandbox: Sandbox, name: str, options: str) -> Iterator[None]:
-    """Mount the storage root of a stream while the block runs, if this user may mount one."""
+    """Mount the storage root of a stream during the block, if this user may mount."""
     if not _may_mount():
         yield
         return
     _land_noise(sandbox, name)
     root = sandbox.storage(name)
     root.mkdir(parents=True)
-    unmount = ["umount", "--lazy", str(root)]  # whoever still has a file open there
+    unmount = ["umount", "--lazy", str(root)]  # a process may still have a file open there
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(root)]
     subprocess.run(mount, check=True)
     try:

@@ -1,6 +1,6 @@
-"""What a person does and sees in Dagster's pages, clicked in a real browser.
+"""Dagster's pages in a real browser.
 
-Pictures of the pages are kept in pytest's cache folder, below `d/pictures`.
+Screenshots are saved in pytest's cache folder, below `d/screenshots`.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ KEYS = [f"{number:08}-{number:08}" for number in range(1, 11)]
 BAD = KEYS[2]
 
 
-def orders(number: int) -> bytes:
-    """Return a file of five orders."""
+def orders_csv(number: int) -> bytes:
+    """Return a csv file of five orders."""
     rows = [f"{number * 100 + row},{row}\n" for row in range(5)]
     return "".join(["id,quantity\n", *rows]).encode()
 
 
 @pytest.fixture(scope="module")
 def sandbox(shared_sandbox: Sandbox, warm_spark: str) -> Sandbox:
-    """Streams `orders`, a batch a file, of which nine have landed, and `slow`, still empty."""
+    """Streams `orders`, one file per batch, with nine files, and `slow`, with none."""
     shared_sandbox.write_stream("orders", batch={"max_count": 1}, dagster={"partitions_per_run": 5})
     shared_sandbox.write_stream(
         "slow", stream_maps={"slow": {"text": "'-'.join([str(id), str(id)[::-1]])"}}
     )
     shared_sandbox.landing("slow").mkdir(parents=True)
-    shared_sandbox.land("orders", {f"{n:02}.csv": orders(n) for n in range(1, 10)})
+    shared_sandbox.land("orders", {f"{n:02}.csv": orders_csv(n) for n in range(1, 10)})
     return shared_sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
 
@@ -44,58 +44,58 @@ def pages(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[DagsterP
     port = free_port()
     process = sandbox.start("dev", "--port", str(port))
     wait_for_url(sandbox, process)
-    with open_pages(port, request.config.cache.mkdir("pictures")) as opened:
+    with open_pages(port, request.config.cache.mkdir("screenshots")) as opened:
         yield opened
     process.terminate()
     process.wait()
 
 
-def test_dropped_file_turns_green(sandbox: Sandbox, pages: DagsterPages) -> None:
+def test_new_file_is_materialized_automatically(sandbox: Sandbox, pages: DagsterPages) -> None:
     pages.open("assets/orders/batches?view=partitions")
-    pages.see("Materialized (9)", picture="1-nine-files")
-    sandbox.land("orders", {"10.csv": orders(10)})
+    pages.see("Materialized (9)", screenshot="1-nine-files")
+    sandbox.land("orders", {"10.csv": orders_csv(10)})
     pages.see(KEYS[9])
-    pages.see("Materialized (10)", picture="2-one-more-file")
+    pages.see("Materialized (10)", screenshot="2-one-more-file")
 
 
-def test_backfill_of_ten_shows_attempt_two_and_the_bad_one_red(
+def test_backfill_shows_new_attempts_and_the_failed_partition(
     sandbox: Sandbox, pages: DagsterPages
 ) -> None:
-    whole = sandbox.landing("orders") / "03.csv"
-    whole.write_bytes(b"id,quantity\n1,1\n")
+    file = sandbox.landing("orders") / "03.csv"
+    file.write_bytes(b"id,quantity\n1,1\n")
     pages.open("assets/orders/batches?view=partitions")
     pages.see("Materialized (10)")
     pages.click("Materialize…")
     pages.choose("All")
-    pages.see("10 partitions", picture="3-backfill-of-ten")
+    pages.see("10 partitions", screenshot="3-backfill-of-ten")
     pages.choose("Launch backfill")
-    pages.done()
+    pages.wait_until_dialog_closes()
     pages.see("Failed (1)")
     wait_until(lambda: len(manifests(sandbox.storage("orders"))) == 19, "nine are published again")
-    pages.see("Materialized (9)", picture="4-one-is-red")
+    pages.see("Materialized (9)", screenshot="4-one-is-red")
     shown = {}
     for key in KEYS:
         pages.open(f"assets/orders/batches?view=partitions&partition={key}")
-        found = pages.metadata()
-        shown[key] = (found["attempt"], found["generation"])
+        metadata = pages.metadata()
+        shown[key] = (metadata["attempt"], metadata["generation"])
     assert shown == {key: ("1", "1") if key == BAD else ("2", "2") for key in KEYS}
 
 
-def test_failed_partition_alone_is_run_again(sandbox: Sandbox, pages: DagsterPages) -> None:
-    sandbox.land("orders", {"03.csv": orders(3)})
+def test_retry_of_failed_partitions_runs_no_others(sandbox: Sandbox, pages: DagsterPages) -> None:
+    sandbox.land("orders", {"03.csv": orders_csv(3)})
     pages.open(f"assets/orders/batches?view=partitions&partition={BAD}")
     pages.click("Materialize…")
     pages.choose("Failed")
-    pages.see("1 partition", picture="5-failed-only")
+    pages.see("1 partition", screenshot="5-failed-only")
     pages.choose("Launch 1 run")
-    pages.see("Materialized (10)", picture="6-all-green")
+    pages.see("Materialized (10)", screenshot="6-all-green")
     assert len(manifests(sandbox.storage("orders"))) == 20
     pages.open(f"assets/orders/batches?view=partitions&partition={BAD}")
-    found = pages.metadata()
-    assert (found["attempt"], found["generation"]) == ("3", "2")
+    metadata = pages.metadata()
+    assert (metadata["attempt"], metadata["generation"]) == ("3", "2")
 
 
-def test_cancelled_run_closes_its_attempt(sandbox: Sandbox, pages: DagsterPages) -> None:
+def test_cancelled_run_abandons_its_attempt(sandbox: Sandbox, pages: DagsterPages) -> None:
     ids = "".join(f"{number}\n" for number in range(2_000_000))
     sandbox.land("slow", {"many.csv": f"id\n{ids}".encode()})
 
@@ -104,19 +104,19 @@ def test_cancelled_run_closes_its_attempt(sandbox: Sandbox, pages: DagsterPages)
         return [attempt for item in items for attempt in item.get("attempts", ())]
 
     def runs() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = ask(pages.port, RUNS_OF_JOB, {"job": "slow_encode"})[
+        results: list[dict[str, Any]] = ask(pages.port, RUNS_OF_JOB, {"job": "slow_encode"})[
             "runsOrError"
         ]["results"]
-        return found
+        return results
 
     storage = sandbox.storage("slow")
     wait_until(lambda: any(storage.glob("*.tmp")), "the batch is being written")
     [run] = runs()
     pages.open(f"runs/{run['runId']}")
     pages.click("Terminate")
-    pages.see("Terminate runs", picture="7-terminate")
+    pages.see("Terminate runs", screenshot="7-terminate")
     pages.choose("Terminate 1 run")
-    pages.see("Canceled", picture="8-cancelled")
-    wait_until(lambda: [one["status"] for one in attempts()] != ["running"], "it is closed")
-    assert [one["status"] for one in attempts()] == ["abandoned"]
+    pages.see("Canceled", screenshot="8-cancelled")
+    wait_until(lambda: [attempt["status"] for attempt in attempts()] != ["running"], "it is closed")
+    assert [attempt["status"] for attempt in attempts()] == ["abandoned"]
     assert manifests(storage) == []

@@ -1,4 +1,4 @@
-"""The tutorial "Build on batches": its files make a project, whose assets are materialized."""
+"""The tutorial "Build on batches": its files make a project whose assets are materialized."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ from batch_pipeline_tests.docs.pages import blocks
 pytestmark = pytest.mark.long
 
 FIRST = "00000001-00000002"
-# Evaluates the automation condition and materializes what a person would, in a process of its own:
-# the project's Spark session is the process's.
+# Evaluates the automation condition and materializes the assets as a user would. It runs in another
+# process because the project's Spark session belongs to the process.
 STEPS = dedent("""
     import json, sys, warnings
     warnings.simplefilter("ignore")
@@ -37,12 +37,12 @@ STEPS = dedent("""
             after = tick(before.cursor)
             requested = after.get_requested_partitions(sales_by_city.key)
             assert (before.total_requested, requested) == (0, {KEY}), (before, requested)
-            chosen = [sales_by_city.key]
+            selection = [sales_by_city.key]
         else:
-            chosen = [dg.AssetKey(["sales", "batches"]), sales_by_city.key]
+            selection = [dg.AssetKey(["sales", "batches"]), sales_by_city.key]
         job = defs.resolve_implicit_global_asset_job_def()
         run = job.execute_in_process(
-            instance=instance, asset_selection=chosen, partition_key=KEY
+            instance=instance, asset_selection=selection, partition_key=KEY
         )
         assert run.success
         events = run.get_asset_materialization_events()
@@ -61,13 +61,13 @@ class Project:
     database_url: str
 
     def write(self, text: str) -> None:
-        """Write the file that the first line of a block names."""
+        """Write the file that is named by the first line of a block."""
         path = self.folder / text.splitlines()[0].removeprefix("# ")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def shell(self, line: str) -> None:
-        """Execute a line of the page."""
+        """Run a console line of the page."""
         subprocess.run(["/bin/sh", "-c", line], cwd=self.folder, check=True)
 
     def step(self, name: str) -> list[str]:
@@ -77,7 +77,7 @@ class Project:
     def python(self, *arguments: str) -> list[str]:
         """Run Python in the project, and return the lines that it prints."""
         source = self.folder / "src"
-        ended = subprocess.run(
+        result = subprocess.run(
             [sys.executable, *arguments],
             cwd=self.folder,
             env={
@@ -91,8 +91,8 @@ class Project:
             text=True,
             check=False,
         )
-        assert ended.returncode == 0, ended.stderr[-4_000:]
-        return ended.stdout.splitlines()
+        assert result.returncode == 0, result.stderr[-4_000:]
+        return result.stdout.splitlines()
 
 
 @pytest.fixture
@@ -100,10 +100,12 @@ def project(tmp_path: Path, database_url: str) -> Project:
     return Project(tmp_path, database_url)
 
 
-def test_project_of_the_tutorial_is_built_and_recomputed(project: Project) -> None:
-    page = [one for one in blocks("python", "yaml", "console") if "build_on_batches" in str(one)]
-    files = [one.text for one in page if one.language != "console"]
-    lines = "".join(one.text for one in page if one.language == "console").splitlines()
+def test_tutorial_project_is_materialized_and_recomputed(project: Project) -> None:
+    page = [
+        block for block in blocks("python", "yaml", "console") if "build_on_batches" in str(block)
+    ]
+    files = [block.text for block in page if block.language != "console"]
+    lines = "".join(block.text for block in page if block.language == "console").splitlines()
     for text in files[:-1]:
         project.write(text)
     for line in lines:

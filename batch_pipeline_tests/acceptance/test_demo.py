@@ -1,4 +1,4 @@
-"""The demo in a fresh home, again, and started over; then what one can ask about it."""
+"""The demo: in a fresh home, again, and after `--reset`; and queries about its result."""
 
 import gzip
 import json
@@ -26,12 +26,12 @@ STREAM = "demo_orders"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """Three demos in one home; digests are those in the manifests, batch by batch."""
+    """Three runs of the demo in one home; digests are those of the manifests, by batch."""
 
     sandbox: Sandbox
     first: str
     second: str
-    started_over: str
+    after_reset: str
     first_digests: list[list[str]]
     digests: list[list[str]]
     files_after_first: dict[str, tuple[int, int]]
@@ -50,19 +50,19 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo(shared_sandbox: Sandbox) -> Demo:
-    """The home after three demos."""
+    """The result of three runs of the demo."""
     sandbox = shared_sandbox
     storage = sandbox.home / "demo" / "batches"
     first = sandbox.output_of("demo")
     first_digests, after_first = _digests(storage), files_below(sandbox.home / "demo")
     second = sandbox.output_of("demo")
     after_second = files_below(sandbox.home / "demo")
-    started_over = sandbox.output_of("demo", "--reset")
+    after_reset = sandbox.output_of("demo", "--reset")
     return Demo(
         sandbox=sandbox,
         first=first,
         second=second,
-        started_over=started_over,
+        after_reset=after_reset,
         first_digests=first_digests,
         digests=_digests(storage),
         files_after_first=after_first,
@@ -71,12 +71,12 @@ def demo(shared_sandbox: Sandbox) -> Demo:
 
 
 @pytest.fixture(scope="module")
-def sent(demo: Demo) -> list[dict[str, Any]]:
+def messages(demo: Demo) -> list[dict[str, Any]]:
     """The messages of the demo's stream."""
     return [json.loads(line) for line in demo.sandbox.output_of("messages", STREAM).splitlines()]
 
 
-def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
+def test_first_demo_prints_counts(demo: Demo) -> None:
     for text in (
         "files: 60, in",
         "new items: 60",
@@ -90,22 +90,21 @@ def test_demo_in_a_fresh_home_prints_what_it_did(demo: Demo) -> None:
         assert text in demo.first
 
 
-def test_demo_again_finds_nothing_to_do_and_changes_no_file(demo: Demo) -> None:
+def test_second_demo_changes_no_file(demo: Demo) -> None:
     assert "there was nothing to do" in demo.second
     assert "new items: 0" in demo.second
     assert demo.files_after_second == demo.files_after_first
 
 
-def test_demo_reset_starts_over_with_the_same_bytes(demo: Demo) -> None:
-    """Part files are equal byte for byte."""
-    assert "new items: 60" in demo.started_over
-    assert "records: 6134 read = 6133 written + 1 quarantined" in demo.started_over
+def test_reset_demo_produces_identical_part_files(demo: Demo) -> None:
+    assert "new items: 60" in demo.after_reset
+    assert "records: 6134 read = 6133 written + 1 quarantined" in demo.after_reset
     assert len(demo.first_digests) == 10
     assert demo.digests == demo.first_digests
     assert [manifest["attempt"] for manifest in manifests(demo.storage)] == [1] * 10
 
 
-def test_demo_records_are_the_ones_of_its_files(demo: Demo) -> None:
+def test_demo_publishes_all_records_of_its_files(demo: Demo) -> None:
     records = list(json_records(demo.storage))
     late = [record for record in records if record.get("discount_code") is not None]
     assert len(records) == 6_133
@@ -124,21 +123,21 @@ def test_demo_part_files_match_their_manifests(demo: Demo) -> None:
     assert unaccounted_files(demo.storage) == []
 
 
-def test_demo_sets_the_malformed_line_aside(demo: Demo) -> None:
+def test_malformed_line_is_in_quarantine(demo: Demo) -> None:
     [quarantine] = [
         Path(to_path(part["uri"]))
         for manifest in manifests(demo.storage)
         for part in manifest["quarantine_files"]
     ]
-    [kept] = [json.loads(line) for line in gzip.decompress(quarantine.read_bytes()).splitlines()]
+    [entry] = [json.loads(line) for line in gzip.decompress(quarantine.read_bytes()).splitlines()]
     source = demo.folder / "landing" / "orders-2026-01-24.csv"
     raw = source.read_text(encoding="utf-8").split("\n")[86]
-    assert kept["item_id"] == 24
-    assert kept["location"] == to_uri(source)
-    assert kept["line"] == 87
-    assert kept["raw"].rstrip("\n") == raw
-    assert "7" in kept["reason"]
-    assert "8" in kept["reason"]
+    assert entry["item_id"] == 24
+    assert entry["location"] == to_uri(source)
+    assert entry["line"] == 87
+    assert entry["raw"].rstrip("\n") == raw
+    assert "7" in entry["reason"]
+    assert "8" in entry["reason"]
 
 
 def test_demo_leaves_no_process(demo: Demo) -> None:
@@ -146,11 +145,9 @@ def test_demo_leaves_no_process(demo: Demo) -> None:
     assert process_names(demo.sandbox.processes()) == []
 
 
-def test_messages_of_the_demo_are_schema_batches_and_states(
-    demo: Demo, sent: list[dict[str, Any]]
-) -> None:
-    types = [message["type"] for message in sent]
-    batches = [message for message in sent if message["type"] == "BATCH"]
+def test_messages_are_schema_batches_and_states(demo: Demo, messages: list[dict[str, Any]]) -> None:
+    types = [message["type"] for message in messages]
+    batches = [message for message in messages if message["type"] == "BATCH"]
     assert types[0] == "SCHEMA"
     assert len(batches) == 10
     assert all(types[index + 1] == "STATE" for index, kind in enumerate(types) if kind == "BATCH")
@@ -161,63 +158,65 @@ def test_messages_of_the_demo_are_schema_batches_and_states(
             assert sha256(Path(uri.removeprefix("file://"))) == digest
 
 
-def test_messages_announce_the_late_column_before_its_records(sent: list[dict[str, Any]]) -> None:
+def test_new_column_is_in_a_schema_before_its_batch(messages: list[dict[str, Any]]) -> None:
     schemas = [
         (index, message["schema"]["properties"])
-        for index, message in enumerate(sent)
+        for index, message in enumerate(messages)
         if message["type"] == "SCHEMA"
     ]
     [(_, early), (index, late)] = schemas
     assert "discount_code" not in early
     assert set(late) - set(early) == {"discount_code"}
-    assert sent[index + 1]["type"] == "BATCH"
-    assert sent[index + 1]["batch_id"] == "00000028-00000033"
+    assert messages[index + 1]["type"] == "BATCH"
+    assert messages[index + 1]["batch_id"] == "00000028-00000033"
 
 
-def test_messages_with_a_state_go_on_after_it(demo: Demo, sent: list[dict[str, Any]]) -> None:
-    states = [message for message in sent if message["type"] == "STATE"]
-    batch_ids = [message["batch_id"] for message in sent if message["type"] == "BATCH"]
+def test_messages_continue_after_a_state(demo: Demo, messages: list[dict[str, Any]]) -> None:
+    states = [message for message in messages if message["type"] == "STATE"]
+    batch_ids = [message["batch_id"] for message in messages if message["type"] == "BATCH"]
     state = demo.sandbox.folder / "state.json"
     state.write_text(json.dumps(states[6]["value"]))
     lines = demo.sandbox.output_of("messages", STREAM, "--state", str(state)).splitlines()
-    messages = [json.loads(line) for line in lines]
-    assert messages[0]["type"] == "SCHEMA"
-    assert [one["batch_id"] for one in messages if one["type"] == "BATCH"] == batch_ids[7:]
+    new_messages = [json.loads(line) for line in lines]
+    assert new_messages[0]["type"] == "SCHEMA"
+    assert [
+        message["batch_id"] for message in new_messages if message["type"] == "BATCH"
+    ] == batch_ids[7:]
     state.write_text(json.dumps(states[-1]["value"]))
     assert demo.sandbox.output_of("messages", STREAM, "--state", str(state)) == ""
 
 
-@pytest.mark.parametrize("way", ["name", "path", "id"])
-def test_explain_tells_the_stations_of_a_file(demo: Demo, way: str) -> None:
+@pytest.mark.parametrize("key_type", ["name", "path", "id"])
+def test_explain_accepts_name_path_and_id(demo: Demo, key_type: str) -> None:
     path = demo.folder / "landing" / "orders-2026-01-24.csv"
-    asked = {"name": path.name, "path": str(path), "id": "24"}[way]
-    [story] = demo.sandbox.json_of("explain", asked)["items"]
-    [attempt] = story["attempts"]
-    assert (story["item_id"], story["location"]) == (24, to_uri(path))
-    assert (story["stream"], story["batch_id"]) == (STREAM, "00000022-00000027")
-    assert (story["now"], story["generation"]) == ("unchanged since", 1)
+    key = {"name": path.name, "path": str(path), "id": "24"}[key_type]
+    [item] = demo.sandbox.json_of("explain", key)["items"]
+    [attempt] = item["attempts"]
+    assert (item["item_id"], item["location"]) == (24, to_uri(path))
+    assert (item["stream"], item["batch_id"]) == (STREAM, "00000022-00000027")
+    assert (item["now"], item["generation"]) == ("unchanged since", 1)
     assert (attempt["number"], attempt["status"]) == (1, "succeeded")
     assert attempt["read"] == attempt["written"] + 1
     assert attempt["quarantined"] == 1
 
 
-def test_explain_of_an_unknown_file_says_why(demo: Demo) -> None:
-    ended = demo.sandbox.run("explain", "orders-1999-01-01.csv")
-    assert ended.returncode == 1
-    assert "orders-1999-01-01.csv is not a registered item" in ended.stdout
-    assert "no such file in the landing" in ended.stdout
-    assert "Traceback" not in ended.stderr
+def test_explain_of_an_unknown_file_fails(demo: Demo) -> None:
+    result = demo.sandbox.run("explain", "orders-1999-01-01.csv")
+    assert result.returncode == 1
+    assert "orders-1999-01-01.csv is not a registered item" in result.stdout
+    assert "no such file in the landing" in result.stdout
+    assert "Traceback" not in result.stderr
 
 
-def test_explain_in_text_ends_with_the_part_file(demo: Demo) -> None:
+def test_explain_prints_the_steps_in_order(demo: Demo) -> None:
     text = demo.sandbox.output_of("explain", "orders-2026-01-24.csv")
-    stations = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
-    places = [text.index(station) for station in stations]
-    assert places == sorted(places)
+    steps = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
+    positions = [text.index(step) for step in steps]
+    assert positions == sorted(positions)
     assert f"{STREAM}-00000022-00000027-a1-" in text
 
 
-def test_status_counts_the_demo(demo: Demo) -> None:
+def test_status_counts_published_batches(demo: Demo) -> None:
     [status] = demo.sandbox.json_of("status")["streams"]
     assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
     assert {state: count for state, count in status["batches"].items() if count} == {

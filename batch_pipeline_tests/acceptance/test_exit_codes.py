@@ -1,7 +1,4 @@
-"""Exit codes of the real command, each once; those of batches that failed are with their commands.
-
-3 is tested with `run`, `load` and `verify`.
-"""
+"""Exit codes of the real command. Code 3 is tested with `run`, `load` and `verify`."""
 
 import os
 import signal
@@ -23,11 +20,11 @@ from batch_pipeline_tests.acceptance.sandbox import (
 from batch_pipeline_tests.seeds import query
 
 RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
-NOBODY = "postgresql://ann@127.0.0.1:1/inventory"
+UNREACHABLE = "postgresql://ann@127.0.0.1:1/inventory"
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (("--version",), 0, ""),
         (("status", "refunds"), 1, "No stream 'refunds'"),
@@ -35,46 +32,46 @@ NOBODY = "postgresql://ann@127.0.0.1:1/inventory"
         (("status", "orders"), 75, "127.0.0.1:1/inventory"),
     ],
 )
-def test_command_leaves_the_code_of_what_happened(
-    sandbox: Sandbox, words: tuple[str, ...], code: int, said: str
+def test_exit_code_and_message_of_each_outcome(
+    sandbox: Sandbox, words: tuple[str, ...], code: int, message: str
 ) -> None:
     sandbox.write_stream("orders")
-    ended = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=NOBODY).run(*words)
-    assert ended.returncode == code, ended.stderr
-    assert said in ended.stderr
-    assert "Traceback" not in ended.stderr
+    result = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=UNREACHABLE).run(*words)
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
-def test_command_interrupted_while_it_imports_leaves_130_and_one_line(tmp_path: Path) -> None:
-    """A module in place of `click` sends the signal in the middle of the imports."""
+def test_interrupt_during_imports_exits_130_with_one_message(tmp_path: Path) -> None:
+    """A fake `click` module sends the signal during the imports."""
     (tmp_path / "click.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
-    ended = subprocess.run(
+    result = subprocess.run(
         command("status"),
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 130
-    assert ended.stderr == "Error: Interrupted before the command started. Nothing was changed.\n"
+    assert result.returncode == 130
+    assert result.stderr == "Error: Interrupted before the command started. Nothing was changed.\n"
 
 
-def test_interrupted_command_leaves_130(sandbox: Sandbox) -> None:
+def test_interrupted_command_exits_130(sandbox: Sandbox) -> None:
     sandbox.write_stream("orders")
     state = sandbox.folder / "state.json"
     os.mkfifo(state)
     process = sandbox.start("messages", "orders", "--state", str(state))
-    with state.open("w"):  # it is opened for reading now
+    with state.open("w"):  # returns once the command has opened it for reading
         process.send_signal(signal.SIGINT)
         assert process.wait(LONGEST_SECONDS) == 130
     assert "Error: Interrupted." in sandbox.output.read_text()
 
 
-def test_command_whose_reader_is_gone_ends_as_a_filter_does(sandbox: Sandbox) -> None:
-    """As in `… | head`: the exit code is 128 + SIGPIPE, without a message."""
+def test_closed_pipe_exits_141_without_a_message(sandbox: Sandbox) -> None:
+    """As in `… | head`: 128 + SIGPIPE."""
     reader, writer = os.pipe()
     os.close(reader)
-    ended = subprocess.run(
+    result = subprocess.run(
         command("status", "-h"),
         env=sandbox.environment,
         cwd=sandbox.folder,
@@ -85,7 +82,7 @@ def test_command_whose_reader_is_gone_ends_as_a_filter_does(sandbox: Sandbox) ->
         timeout=LONGEST_SECONDS,
     )
     os.close(writer)
-    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+    assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.parametrize("moment", ["starting Dagster's step", "starting Spark", "encoding"])
@@ -95,14 +92,14 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     """A terminal sends Ctrl-C to the whole process group, which includes Dagster's processes."""
     sandbox.write_stream("orders")
     sandbox.land("orders", {"1.csv": b"id\n1\n"})
-    # The installed script: `python -m` may end by the signal itself, whatever exit code is wanted.
+    # The installed script, because `python -m` may be terminated by the signal itself.
     script = Path(sys.executable).with_name("batch-pipeline")
     sandbox = replace(sandbox, program=(str(script),)).with_variables(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         BATCH_PIPELINE_FAILPOINTS="encode.after_claim=sleep:600",
     )
     process = sandbox.start("run")
-    wait_until(lambda: _has_come(moment, sandbox, database), moment, pause_seconds=0.02)
+    wait_until(lambda: _has_reached(moment, sandbox, database), moment, pause_seconds=0.02)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
     assert sandbox.output.read_text().strip() == (
@@ -111,7 +108,7 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     assert query(database, RUNNING) == [(0,)]
 
 
-def _has_come(moment: str, sandbox: Sandbox, database: Database) -> bool:
+def _has_reached(moment: str, sandbox: Sandbox, database: Database) -> bool:
     if moment == "encoding":
         return query(database, RUNNING) == [(1,)]
     word = "watch_orphans" if moment == "starting Dagster's step" else "/java "

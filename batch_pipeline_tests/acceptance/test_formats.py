@@ -1,4 +1,4 @@
-"""Every format that lands and every format that goes out, through one run of the real command."""
+"""All input and output formats through one run of the real command."""
 
 import bz2
 import gzip
@@ -60,26 +60,26 @@ def totals(sales: DataFrame) -> DataFrame:
 
 
 def csv(records: list[dict[str, Any]]) -> bytes:
-    """Write records as csv."""
+    """Return records as csv."""
     return "".join(
         ["id,name\n", *(f"{record['id']},{record['name']}\n" for record in records)]
     ).encode()
 
 
 def jsonl(records: list[dict[str, Any]]) -> bytes:
-    """Write records as JSON lines."""
+    """Return records as JSON lines."""
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
 def parquet(records: list[dict[str, Any]]) -> bytes:
-    """Write records as parquet."""
+    """Return records as parquet."""
     target = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(records), target)
     return target.getvalue()
 
 
 def avro(records: list[dict[str, Any]]) -> bytes:
-    """Write records as avro."""
+    """Return records as avro."""
     target = io.BytesIO()
     fields = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
     schema = {"type": "record", "name": "person", "fields": fields}
@@ -87,8 +87,8 @@ def avro(records: list[dict[str, Any]]) -> bytes:
     return target.getvalue()
 
 
-def landed() -> dict[str, bytes]:
-    """Write two records into each of ten files, whose names say nothing of what is in them."""
+def input_files() -> dict[str, bytes]:
+    """Return ten files of two records each, whose names do not reveal the format."""
     pairs = iter([RECORDS[first : first + 2] for first in range(0, 20, 2)])
     many = next(pairs)
     files = [
@@ -108,13 +108,13 @@ def landed() -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def sandbox(shared_sandbox: Sandbox) -> Sandbox:
-    """One run over all streams of this module."""
+    """The sandbox after one run over all streams of this module."""
     sandbox = shared_sandbox
     for name, encoding in OUTPUTS.items():
         sandbox.write_stream(
             name, source={"format": "auto", "include": ["export-*"]}, encoding=encoding
         )
-        sandbox.land(name, landed())
+        sandbox.land(name, input_files())
     declared = sandbox.write_stream(
         "declared",
         source={"format": "jsonl", "include": ["*"]},
@@ -140,7 +140,7 @@ def sandbox(shared_sandbox: Sandbox) -> Sandbox:
 
 
 def records_of(sandbox: Sandbox, stream: str) -> Iterator[dict[str, Any]]:
-    """Read the part files of a stream as independent readers do."""
+    """Yield the records of a stream's part files, read by independent libraries."""
     for _, path in part_files(sandbox.storage(stream)):
         if stream.startswith("as_parquet") or stream == "declared":
             yield from pq.read_table(path).to_pylist()
@@ -153,7 +153,7 @@ def records_of(sandbox: Sandbox, stream: str) -> Iterator[dict[str, Any]]:
 
 
 def read_text(path: Path) -> str:
-    """Uncompress a text by its suffix."""
+    """Return the decompressed text of a file."""
     content = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(content).decode()
@@ -169,7 +169,7 @@ def read_arrow(path: Path) -> pa.Table:
 
 
 @pytest.mark.parametrize("stream", OUTPUTS)
-def test_files_of_every_format_come_out_as_asked(sandbox: Sandbox, stream: str) -> None:
+def test_all_input_formats_are_written_in_each_output_format(sandbox: Sandbox, stream: str) -> None:
     records = list(records_of(sandbox, stream))
     assert sorted(records, key=lambda record: record["id"]) == RECORDS
     [manifest] = manifests(sandbox.storage(stream))
@@ -178,7 +178,7 @@ def test_files_of_every_format_come_out_as_asked(sandbox: Sandbox, stream: str) 
     assert unaccounted_files(sandbox.storage(stream)) == []
 
 
-def test_declared_types_are_written_and_what_does_not_fit_is_rescued(sandbox: Sandbox) -> None:
+def test_invalid_values_of_a_declared_schema_are_rescued(sandbox: Sandbox) -> None:
     first, second = records_of(sandbox, "declared")
     assert first["price"] == Decimal("12345678901234567890.12")
     assert first["at"].isoformat() == "2026-01-31T11:00:00.123456+00:00"
@@ -188,7 +188,7 @@ def test_declared_types_are_written_and_what_does_not_fit_is_rescued(sandbox: Sa
 
 
 def test_masked_and_deselected_values_are_in_no_file(sandbox: Sandbox) -> None:
-    """Only the hash of the address is stored."""
+    """Only the hash of the email address is stored."""
     [record] = json_records(sandbox.storage("mapped"))
     assert record["email"] == "710c98997fe6293238987eee67b9d7dd"  # md5 of the address
     assert list(record)[:2] == ["id", "email"]
@@ -202,7 +202,7 @@ def test_masked_and_deselected_values_are_in_no_file(sandbox: Sandbox) -> None:
             assert b"hunter" not in content
 
 
-def test_lineage_says_where_each_record_came_from(sandbox: Sandbox) -> None:
+def test_lineage_columns_identify_the_source(sandbox: Sandbox) -> None:
     [record] = json_records(sandbox.storage("mapped"))
     assert record["_item_id"] == 1
     assert record["_source_file"].endswith("/landing/mapped/people.csv")
@@ -211,7 +211,7 @@ def test_lineage_says_where_each_record_came_from(sandbox: Sandbox) -> None:
     assert record["_attempt"] == 1
 
 
-def test_transform_of_ones_own_runs_between_reading_and_writing(sandbox: Sandbox) -> None:
+def test_user_transform_is_applied(sandbox: Sandbox) -> None:
     assert list(records_of(sandbox, "totals")) == [
         {"city": "Milano", "total": 2.0},
         {"city": "Roma", "total": 4.75},
@@ -221,8 +221,8 @@ def test_transform_of_ones_own_runs_between_reading_and_writing(sandbox: Sandbox
     assert (records["read"], records["transformed"], records["written"]) == (3, 3, 2)
 
 
-def test_columns_that_the_sample_of_the_first_batch_lacks_are_written(sandbox: Sandbox) -> None:
-    """The schema is inferred from 10,000 records of a task; the last ones differ."""
+def test_columns_missing_from_the_sample_are_written(sandbox: Sandbox) -> None:
+    """The schema is inferred from the first 10,000 records of a task; later ones differ."""
     records: list[dict[str, Any]] = [{"id": number, "text": "x" * 200} for number in range(40_000)]
     records[-1] |= {"id": 0.5, "note": "late"}
     data = "".join(f"{json.dumps(record)}\n" for record in records).encode()

@@ -1,4 +1,4 @@
-"""A machine on which nothing is installed but the wheel: no Java, no Postgres, not root."""
+"""A machine with only the wheel: no Java, no Postgres, not root."""
 
 import json
 import os
@@ -25,12 +25,12 @@ from batch_pipeline_tests.acceptance.sandbox import (
 
 pytestmark = pytest.mark.long
 
-NOT_ON_A_FRESH_MACHINE = ("java*", "psql*", "pg_*", "postgres*", "mvn*", "node*", "go", "docker*")
+MISSING_PROGRAMS = ("java*", "psql*", "pg_*", "postgres*", "mvn*", "node*", "go", "docker*")
 PROJECT = Path(batch_pipeline.__file__).parents[1]
-NOBODY = 65534
-MAY_READ_EVERYTHING = "+dac_read_search"  # the interpreter may lie in root's home folder
+UNPRIVILEGED_UID = 65534
+READ_CAPABILITY = "+dac_read_search"  # the interpreter may be in root's home folder
 
-# Running these is what importing them does: one is the command, the other is Alembic's.
+# Scripts, not modules to import: the command, and Alembic's environment.
 SCRIPTS = {"batch_pipeline.__main__", "batch_pipeline.inventory.migrations.env"}
 
 IMPORT_ALL = """
@@ -45,7 +45,7 @@ print(json.dumps({
     "keys": keys,
     "children": [child.name() for child in me.children(recursive=True)],
     "connections": len(me.net_connections()),
-    "threads": [one.name for one in threading.enumerate() if one.name.startswith("batch")],
+    "threads": [thread.name for thread in threading.enumerate() if thread.name.startswith("batch")],
 }))
 """
 
@@ -55,14 +55,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     _uv("build", "--wheel", "--out-dir", str(folder), str(PROJECT))
-    [made] = folder.glob("*.whl")
-    return made
+    [built] = folder.glob("*.whl")
+    return built
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, request: pytest.FixtureRequest) -> Path:
-    """The command in an environment of nothing but the wheel and what it needs, as locked."""
-    # On the disk of uv's cache, most likely: its files are linked then, and not copied.
+    """The command in an environment with only the wheel and its locked requirements."""
+    # Probably on the same disk as uv's cache, so that files are linked instead of copied.
     folder = request.config.cache.mkdir("installed-wheel")
     locked = folder / "locked.txt"
     only_needed = ("--no-dev", "--no-emit-project", "--no-hashes", "--output-file", str(locked))
@@ -77,68 +77,68 @@ def installed(wheel: Path, request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def fresh(sandbox: Sandbox, tmp_path: Path) -> Sandbox:
-    """A sandbox with the bundled Java, a bare PATH, no user's settings and the C locale."""
+    """A sandbox with the bundled Java, a reduced PATH, no user settings and the C locale."""
     commands = tmp_path / "bin"
     commands.mkdir()
     for folder in (Path("/usr/bin"), Path("/bin")):
         for program in folder.iterdir():
-            unwanted = any(fnmatch(program.name, pattern) for pattern in NOT_ON_A_FRESH_MACHINE)
+            unwanted = any(fnmatch(program.name, pattern) for pattern in MISSING_PROGRAMS)
             link = commands / program.name
             if not unwanted and not link.is_symlink():
                 link.symlink_to(program)
-    localised = [name for name in os.environ if name.startswith("LC_")]
+    locale_variables = [name for name in os.environ if name.startswith("LC_")]
     return sandbox.with_variables(
         BATCH_PIPELINE_JAVA="bundled",
         PATH=str(commands),
         JAVA_HOME=None,
         LANG=None,
         LANGUAGE=None,
-        **dict.fromkeys(localised),
+        **dict.fromkeys(locale_variables),
         LC_ALL="C",
     )
 
 
-def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+def test_wheel_contains_exactly_the_files_of_the_package(wheel: Path) -> None:
     folder = Path(batch_pipeline.__file__).parent
-    here = {
+    expected = {
         path.relative_to(folder.parent).as_posix()
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     with zipfile.ZipFile(wheel) as archive:
-        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert inside == here
+        archived = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert archived == expected
 
 
-def test_demo_of_an_installed_wheel_works_without_java_postgres_and_locale(
+def test_installed_demo_works_without_java_postgres_and_locale(
     fresh: Sandbox, installed: Path
 ) -> None:
     fresh = replace(fresh, program=(str(installed),))
     assert shutil.which("java", path=fresh.environment["PATH"]) is None
     assert shutil.which("psql", path=fresh.environment["PATH"]) is None
-    printed = fresh.output_of("demo")
+    output = fresh.output_of("demo")
     written = [manifest["records"]["written"] for manifest in manifests(_storage(fresh))]
-    assert "records: 6134 read = 6133 written + 1 quarantined" in printed
+    assert "records: 6134 read = 6133 written + 1 quarantined" in output
     assert (len(written), sum(written)) == (10, 6_133)
     assert any((fresh.home / "java").glob("*/bin/java"))
     landing = fresh.home / "demo" / "landing"
-    made = fresh.json_of("init", "shop", "--from", str(landing))
+    built = fresh.json_of("init", "shop", "--from", str(landing))
     assert (fresh.folder / "shop" / "workspace.yaml").is_file()
-    assert made["plan"]["files"] == 60
+    assert built["plan"]["files"] == 60
     wait_until(lambda: not fresh.processes(), "all processes end")
     assert process_names(fresh.processes()) == []
 
 
 def test_command_without_a_terminal_prints_no_colours(fresh: Sandbox) -> None:
-    ended = fresh.run("--help")
-    assert ended.returncode == 0
-    assert re.search(r"\x1b\[", ended.stdout) is None
+    result = fresh.run("--help")
+    assert result.returncode == 0
+    assert re.search(r"\x1b\[", result.stdout) is None
 
 
-def test_importing_everything_opens_nothing(sandbox: Sandbox) -> None:
+def test_imports_start_no_processes_connections_or_threads(sandbox: Sandbox) -> None:
     sandbox.write_stream("orders")
-    found = pkgutil.walk_packages(batch_pipeline.__path__, "batch_pipeline.")
-    modules = sorted({module.name for module in found} - SCRIPTS)
+    packages = pkgutil.walk_packages(batch_pipeline.__path__, "batch_pipeline.")
+    modules = sorted({module.name for module in packages} - SCRIPTS)
     imported = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, json.dumps(modules)],
         cwd=sandbox.folder,
@@ -161,19 +161,19 @@ def test_importing_everything_opens_nothing(sandbox: Sandbox) -> None:
 
 if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("setpriv"):
 
-    def test_commands_work_for_a_user_without_rights(sandbox: Sandbox) -> None:
-        sandbox = _of_nobody(sandbox)
+    def test_commands_work_for_an_unprivileged_user(sandbox: Sandbox) -> None:
+        sandbox = _for_unprivileged_user(sandbox)
         sandbox.write_stream("orders")
         sandbox.landing("orders").mkdir(parents=True)
         (sandbox.landing("orders") / "a.csv").write_text("id\n1\n2\n")
         for path in (sandbox.folder, *sandbox.folder.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
-        assert "Files in" in _as_nobody(sandbox, "--help")
-        [status] = json.loads(_as_nobody(sandbox, "status", "--json"))["streams"]
-        [done] = json.loads(_as_nobody(sandbox, "run", "--json"))["streams"]
+            os.chown(path, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
+        assert "Files in" in _run_unprivileged(sandbox, "--help")
+        [status] = json.loads(_run_unprivileged(sandbox, "status", "--json"))["streams"]
+        [result] = json.loads(_run_unprivileged(sandbox, "run", "--json"))["streams"]
         assert status["batches"]["published"] == 0
-        assert [one["records"]["written"] for one in done["published"]] == [2]
-        assert {path.stat().st_uid for path in sandbox.home.rglob("*")} == {NOBODY}
+        assert [batch["records"]["written"] for batch in result["published"]] == [2]
+        assert {path.stat().st_uid for path in sandbox.home.rglob("*")} == {UNPRIVILEGED_UID}
 
 
 def _uv(*arguments: str) -> None:
@@ -185,8 +185,8 @@ def _storage(sandbox: Sandbox) -> Path:
     return sandbox.home / "demo" / "batches"
 
 
-def _of_nobody(sandbox: Sandbox) -> Sandbox:
-    """Return the sandbox's user a home and a folder for temporary files."""
+def _for_unprivileged_user(sandbox: Sandbox) -> Sandbox:
+    """Return the sandbox with a home and temporary folder for an unprivileged user."""
     for name in ("user", "tmp"):
         (sandbox.folder / name).mkdir()
     return sandbox.with_variables(
@@ -194,16 +194,21 @@ def _of_nobody(sandbox: Sandbox) -> Sandbox:
     )
 
 
-def _as_nobody(sandbox: Sandbox, *arguments: str) -> str:
-    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    become += [f"--inh-caps={MAY_READ_EVERYTHING}", f"--ambient-caps={MAY_READ_EVERYTHING}"]
-    ended = subprocess.run(
-        [*become, sys.executable, "-m", "batch_pipeline", *arguments],
+def _run_unprivileged(sandbox: Sandbox, *arguments: str) -> str:
+    setpriv = [
+        "setpriv",
+        f"--reuid={UNPRIVILEGED_UID}",
+        f"--regid={UNPRIVILEGED_UID}",
+        "--clear-groups",
+    ]
+    setpriv += [f"--inh-caps={READ_CAPABILITY}", f"--ambient-caps={READ_CAPABILITY}"]
+    result = subprocess.run(
+        [*setpriv, sys.executable, "-m", "batch_pipeline", *arguments],
         cwd=sandbox.folder,
         env=sandbox.environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, f"{arguments}: {ended.stderr}"
-    return ended.stdout
+    assert result.returncode == 0, f"{arguments}: {result.stderr}"
+    return result.stdout

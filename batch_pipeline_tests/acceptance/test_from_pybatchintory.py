@@ -1,4 +1,4 @@
-"""The how-to "Move from pybatchintory" works on an inventory that the real pybatchintory wrote."""
+"""The how-to "Move from pybatchintory" on an inventory that pybatchintory itself wrote."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,12 @@ import pytest
 import batch_pipeline
 from batch_pipeline import acquire_batch, audit_job, client
 from batch_pipeline.inventory.database import Database, open_database
-from batch_pipeline_tests.acceptance.pybatchintory_user import Orders, asked, python_of, work
+from batch_pipeline_tests.acceptance.pybatchintory_user import (
+    Requests,
+    acquire_request,
+    python_of,
+    run_requests,
+)
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.logins import copied_database
 
@@ -28,13 +33,13 @@ CREATE TABLE ops.files (
 ROWS = "INSERT INTO ops.files SELECT n, 'file-' || n, 10 FROM generate_series({}, {}) n"
 # Items 5 and 31 are committed after pybatchintory passed their ids; 12 to 21 fail; 32 to 41 are
 # acquired and never released.
-HISTORY: Orders = [
+HISTORY: Requests = [
     ROWS.format(1, 60),
     "DELETE FROM ops.files WHERE id IN (5, 31)",
-    asked("orders", batch_count=10),
-    asked("orders", "failed", batch_weight=100),
-    asked("orders", batch_count=9),
-    asked("orders", "running", batch_count=10),
+    acquire_request("orders", batch_count=10),
+    acquire_request("orders", "failed", batch_weight=100),
+    acquire_request("orders", batch_count=9),
+    acquire_request("orders", "running", batch_count=10),
     ROWS.format(5, 5),
     ROWS.format(31, 31),
 ]
@@ -49,13 +54,13 @@ def url(server_url: str, template: str, request: pytest.FixtureRequest) -> Itera
     with copied_database(server_url, template) as url:
         with psycopg.connect(url) as connection:
             connection.execute(CREATE)
-        work(python, url, HISTORY)
+        run_requests(python, url, HISTORY)
         client.configure(settings={"inventory_conn": url})
         yield url
         client.close()
 
 
-def test_job_of_pybatchintory_continues_without_repeating_or_losing_an_item(url: str) -> None:
+def test_pybatchintory_job_is_continued_without_loss_or_repetition(url: str) -> None:
     [queries] = _blocks("sql")
     record, finish = _blocks("python")
     with psycopg.connect(url) as connection:
@@ -76,10 +81,10 @@ def test_job_of_pybatchintory_continues_without_repeating_or_losing_an_item(url:
     assert batch.id_range.first_id == 42
     assert batch.items == [f"file-{number}" for number in range(42, 52)]
     batch.succeeded()
-    rest = acquire_batch("orders", "ops.files", COLUMNS)
-    assert rest is not None
-    assert rest.items == [f"file-{number}" for number in range(52, 61)]
-    rest.succeeded()
+    remaining = acquire_batch("orders", "ops.files", COLUMNS)
+    assert remaining is not None
+    assert remaining.items == [f"file-{number}" for number in range(52, 61)]
+    remaining.succeeded()
     assert acquire_batch("orders", "ops.files", COLUMNS) is None
     audit = audit_job("orders", since=None)
     assert "Published batches compared with the meta table: 3" in audit.sentence()
@@ -94,5 +99,5 @@ def _check(url: str) -> None:
 
 
 def _blocks(language: str) -> list[str]:
-    found = re.findall(rf"^ *```{language}\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
-    return [re.sub(r"^ {3}", "", block, flags=re.MULTILINE) for block in found]
+    blocks = re.findall(rf"^ *```{language}\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^ {3}", "", block, flags=re.MULTILINE) for block in blocks]

@@ -1,4 +1,4 @@
-"""The page on files of one's own: its commands make a project of a folder, and run it."""
+"""The tutorial on one's own files: its commands create a project from a folder and run it."""
 
 import gzip
 import io
@@ -15,20 +15,20 @@ from click.testing import CliRunner
 
 import batch_pipeline
 from batch_pipeline.cli import cli
-from batch_pipeline_tests.acceptance.console_page import Typed, steps
+from batch_pipeline_tests.acceptance.console_page import Command, steps
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, json_records, manifests
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs/tutorials/first_batches.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-PLACE = "/data"  # where the page is
-RUN_ELSEWHERE = {"batch-pipeline dev"}  # by test_dev.py
+PAGE_FOLDER = "/data"  # the folder of the page
+RUN_BY_OTHER_TESTS = {"batch-pipeline dev"}  # test_dev.py
 HEADER = "order_id,city,price\n"
 ORDERS = [f"{number},Cork,{number}.50\n" for number in range(1, 7)]
 CUSTOMERS = '{"id": 1, "name": "Zoë"}\n{"id": 2, "name": "Bo"}\n'
 
 
-def stock() -> bytes:
-    """Write two records as parquet."""
+def stock_parquet() -> bytes:
+    """Return two records as parquet."""
     target = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "left": [7, 9]}), target)
     return target.getvalue()
@@ -42,20 +42,20 @@ def exports() -> Mapping[str, bytes]:
         "orders-2026-01-02.csv": days[1],
         "orders-2026-01-03.csv.gz": gzip.compress(days[2], mtime=0),
         "customers-1.jsonl": CUSTOMERS.encode(),
-        "stock-1.parquet": stock(),
+        "stock-1.parquet": stock_parquet(),
         "terms.pdf": b"%PDF-1.7\n",
     }
 
 
 def land(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files that have rested."""
+    """Write files that were modified long ago."""
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
         os.utime(folder / name, (1_750_000_000, 1_750_000_000))
 
 
-def test_page_makes_a_project_of_a_folder_that_runs_as_it_stands(
+def test_tutorial_commands_create_and_run_a_project(
     sandbox: Sandbox, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     land(sandbox.folder / "exports", exports())
@@ -64,32 +64,34 @@ def test_page_makes_a_project_of_a_folder_that_runs_as_it_stands(
     )
     monkeypatch.chdir(sandbox.folder)
     for step in steps(TEXT):
-        assert isinstance(step, Typed)
+        assert isinstance(step, Command)
         program, *words = shlex.split(step.command)
         if program == "cd":
             monkeypatch.chdir(words[0])
-        elif step.command not in RUN_ELSEWHERE:
-            code, said = _init(words) if words[0] == "init" else _other(sandbox, words)
-            assert code == 0, said
-            assert step.fits(said.replace(str(sandbox.folder), PLACE)), f"{step.command}\n{said}"
+        elif step.command not in RUN_BY_OTHER_TESTS:
+            code, output = _run_init(words) if words[0] == "init" else _run_command(sandbox, words)
+            assert code == 0, output
+            assert step.matches(output.replace(str(sandbox.folder), PAGE_FOLDER)), (
+                f"{step.command}\n{output}"
+            )
 
     project = sandbox.folder / "shop"
     orders = [{"order_id": n, "city": "Cork", "price": n + 0.5} for n in range(1, 7)]
     customers = [json.loads(line) for line in CUSTOMERS.splitlines()]
-    left = [{"id": 1, "left": 7}, {"id": 2, "left": 9}]
-    for stream, records in (("orders", orders), ("customers", customers), ("stock", left)):
+    stock = [{"id": 1, "left": 7}, {"id": 2, "left": 9}]
+    for stream, records in (("orders", orders), ("customers", customers), ("stock", stock)):
         storage = project / "batches" / stream
         assert len(manifests(storage)) == 1
         assert list(json_records(storage)) == records
 
 
-def _init(words: list[str]) -> tuple[int, str]:
-    """Run the command in this process, for what takes time is to start another."""
+def _run_init(words: list[str]) -> tuple[int, str]:
+    """Run the command in this process, because starting another one is slow."""
     outside_of_uv = {"UV_RUN_RECURSION_DEPTH": None}
     result = CliRunner().invoke(cli, words, env=outside_of_uv, catch_exceptions=False)
     return result.exit_code, result.output
 
 
-def _other(sandbox: Sandbox, words: list[str]) -> tuple[int, str]:
-    ended = sandbox.run(*words, cwd=Path.cwd())
-    return ended.returncode, ended.stdout or ended.stderr
+def _run_command(sandbox: Sandbox, words: list[str]) -> tuple[int, str]:
+    result = sandbox.run(*words, cwd=Path.cwd())
+    return result.returncode, result.stdout or result.stderr

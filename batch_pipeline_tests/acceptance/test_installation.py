@@ -1,4 +1,4 @@
-"""The wheel in environments of users: without extras, and beside other packages."""
+"""The wheel in user environments: without extras, and beside other packages."""
 
 import shutil
 import subprocess
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.long
 
 
 def _uv(*arguments: str, cwd: Path = ROOT) -> str:
-    ended = subprocess.run(
+    result = subprocess.run(
         [str(shutil.which("uv")), *arguments], cwd=cwd, capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the wheel and without extras."""
+    """The commands of an environment with the wheel and without extras."""
     folder = tmp_path_factory.mktemp("core") / "venv"
     _uv("venv", "--quiet", "--python", sys.executable, str(folder))
     _uv("pip", "install", "--quiet", "--python", str(folder), str(wheel))
@@ -55,7 +55,7 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("resolution", ["lowest-direct", "highest"])
-def test_bounds_of_dependencies_resolve(version: str, resolution: str) -> None:
+def test_dependency_bounds_resolve(version: str, resolution: str) -> None:
     options = ["--all-extras", "--quiet", "--only-binary=:all:", "--no-binary=pyspark"]
     versions = _uv(
         *("pip", "compile", "pyproject.toml", *options),
@@ -64,9 +64,7 @@ def test_bounds_of_dependencies_resolve(version: str, resolution: str) -> None:
     assert "dagster==1.13." in versions
 
 
-def test_wheel_resolves_in_a_new_project_beside_dbt_dlt_and_pandas(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_wheel_resolves_beside_dbt_dlt_and_pandas(wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT.format(wheel=wheel.as_uri()))
     _uv("lock", cwd=tmp_path)
     locked = (tmp_path / "uv.lock").read_text()
@@ -83,11 +81,11 @@ def test_wheel_resolves_in_a_new_project_beside_dbt_dlt_and_pandas(
         ("target-batch-pipeline --about", "singer"),
     ],
 )
-def test_missing_extra_is_named_with_the_command_that_installs_it(
+def test_missing_extra_error_names_the_install_command(
     programs: Path, tmp_path: Path, command: str, extra: str
 ) -> None:
     program, *arguments = command.split()
-    ended = subprocess.run(
+    result = subprocess.run(
         [programs / program, *arguments],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
@@ -95,9 +93,9 @@ def test_missing_extra_is_named_with_the_command_that_installs_it(
         text=True,
         check=False,
     )
-    assert ended.returncode == 1
-    assert f"Install it with `uv add 'batch-pipeline[{extra}]'`" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert result.returncode == 1
+    assert f"Install it with `uv add 'batch-pipeline[{extra}]'`" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_definitions_load_without_extras(programs: Path, tmp_path: Path) -> None:
@@ -107,11 +105,11 @@ def test_definitions_load_without_extras(programs: Path, tmp_path: Path) -> None
         f"stream = describe_stream('orders', source={{'uri': {str(tmp_path / 'in')!r}}})\n"
         "print(build_definitions([stream]).get_repository_def().has_job('orders_encode'))"
     )
-    ended = subprocess.run(
+    result = subprocess.run(
         [programs / "python", "-W", "ignore", "-c", code],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert ended.stdout == "True\n", ended.stderr
+    assert result.stdout == "True\n", result.stderr

@@ -1,4 +1,4 @@
-"""Commands on jobs as people type them: pause, resume, cancel, retry, bisect; what they show."""
+"""Job commands: pause, resume, cancel, retry and split, and their output."""
 
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,21 @@ FIRST, SECOND = "00000001-00000002", "00000003-00000004"
 
 @pytest.fixture
 def orders(sandbox: Sandbox, database_url: str) -> Sandbox:
-    """A stream `orders` whose four files are two planned batches."""
+    """A stream `orders` with four files in two planned batches."""
     sandbox.write_stream("orders", batch={"max_count": 2})
     sandbox.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
-    given = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    given.output_of("plan", "orders")
-    return given
+    configured = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    configured.output_of("plan", "orders")
+    return configured
 
 
 def _states(orders: Sandbox) -> dict[str, int]:
-    [one] = orders.json_of("jobs", "list", "orders")["jobs"]
-    return {state: count for state, count in one["batches"].items() if count}
+    [job] = orders.json_of("jobs", "list", "orders")["jobs"]
+    return {state: count for state, count in job["batches"].items() if count}
 
 
 @pytest.mark.long
-def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
+def test_paused_and_cancelled_batches_do_not_stop_others(
     orders: Sandbox, warm_spark: str, database: Database
 ) -> None:
     orders.write_stream("refunds")
@@ -44,10 +44,10 @@ def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
     assert "paused (disk full)" in orders.output_of(
         "jobs", "pause", "orders", "--reason", "disk full"
     )
-    for ended in (warm.run("run"), orders.run("plan", "orders")):
-        assert ended.returncode == 75, ended.stderr
-        assert "Job 'orders' is paused (disk full)" in ended.stderr
-        assert "`batch-pipeline jobs resume orders`" in ended.stderr
+    for result in (warm.run("run"), orders.run("plan", "orders")):
+        assert result.returncode == 75, result.stderr
+        assert "Job 'orders' is paused (disk full)" in result.stderr
+        assert "`batch-pipeline jobs resume orders`" in result.stderr
     assert len(manifests(orders.storage("refunds"))) == 1
     assert manifests(orders.storage("orders")) == []
     [status] = orders.json_of("status", "orders")["streams"]
@@ -60,17 +60,21 @@ def test_paused_and_cancelled_work_waits_while_the_rest_is_done(
     assert (cancelled["batches"], cancelled["attempts"]) == (1, 0)
     warm.output_of("run")
     assert _states(orders) == {"published": 1, "cancelled": 1}
-    [left] = orders.json_of("jobs", "list", "orders")["unfinished"]
-    assert (left["batch_id"], left["state"], left["items"]) == (SECOND, "cancelled", 2)
+    [unfinished] = orders.json_of("jobs", "list", "orders")["unfinished"]
+    assert (unfinished["batch_id"], unfinished["state"], unfinished["items"]) == (
+        SECOND,
+        "cancelled",
+        2,
+    )
     assert orders.json_of("jobs", "retry", "orders")["batches"] == 1
     assert _states(orders) == {"published": 1, "planned": 1}
     assert "nothing to retry" in orders.output_of("jobs", "retry", "orders")
     check_invariants(database)
 
 
-# Dagster looks at its resources with names that pydantic wants to give up.
+# Dagster uses deprecated names of pydantic.
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
+def test_sensor_of_a_paused_stream_launches_nothing(
     orders: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in orders.environment.items():
@@ -94,24 +98,24 @@ def test_sensor_of_a_paused_stream_says_so_and_launches_nothing(
 
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
-def test_run_that_was_launched_before_leaves_alone_what_was_called_off(
+def test_launched_run_skips_paused_and_cancelled_batches(
     orders: Sandbox, monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> None:
     for name, text in orders.environment.items():
         monkeypatch.setenv(name, text)
-    one = Pipeline.from_environment(orders.environment).stream("orders")
-    encode = build_definitions([one]).resolve_job_def(encode_job(one))
-    tags = {LAUNCH_TAG: "new", **run_tags(one, FIRST, SECOND)}
+    stream = Pipeline.from_environment(orders.environment).stream("orders")
+    encode = build_definitions([stream]).resolve_job_def(encode_job(stream))
+    tags = {LAUNCH_TAG: "new", **run_tags(stream, FIRST, SECOND)}
     with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions(str(partitions_of(one.name).name), [FIRST, SECOND])
-        for called_off in (database.jobs.pause, database.jobs.cancel):
-            called_off("orders")
+        instance.add_dynamic_partitions(str(partitions_of(stream.name).name), [FIRST, SECOND])
+        for stop in (database.jobs.pause, database.jobs.cancel):
+            stop("orders")
             assert encode.execute_in_process(instance=instance, tags=tags).success
             assert query(database, "SELECT count(*) FROM batch_pipeline.attempt") == [(0,)]
             database.jobs.resume("orders")
 
 
-def test_bisect_leaves_the_bad_file_alone(
+def test_repeated_splits_isolate_the_bad_file(
     sandbox: Sandbox, database_url: str, database: Database, warm_spark: str
 ) -> None:
     sandbox.write_stream("orders")
@@ -124,10 +128,10 @@ def test_bisect_leaves_the_bad_file_alone(
     orders.output_of("jobs", "split", "orders", "--batch", SECOND)
     assert orders.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).run("run").returncode == 3
     assert _states(orders) == {"published": 2, "failed": 1, "superseded": 2}
-    [left] = orders.json_of("jobs", "list", "orders")["unfinished"]
-    assert left["items"] == 1
-    assert "3.csv" in left["error"]
-    refused = orders.run("jobs", "split", "orders", "--batch", str(left["number"]))
+    [unfinished] = orders.json_of("jobs", "list", "orders")["unfinished"]
+    assert unfinished["items"] == 1
+    assert "3.csv" in unfinished["error"]
+    refused = orders.run("jobs", "split", "orders", "--batch", str(unfinished["number"]))
     assert refused.returncode == 1
     assert "one item, 3 (" in refused.stderr
     assert "3.csv" in refused.stderr
@@ -150,20 +154,20 @@ def test_bisect_leaves_the_bad_file_alone(
         (["jobs", "list", "orders", "--meta-table", "ops.files"], ["no job 'orders'"]),
     ],
 )
-def test_names_that_are_not_there_are_one_message(
+def test_unknown_names_are_one_error_message(
     table_sandbox: Sandbox, arguments: list[str], words: list[str]
 ) -> None:
-    ended = table_sandbox.run(*arguments)
-    assert ended.returncode == 1
-    assert ended.stderr.count("Error: ") == 1
-    assert "Traceback" not in ended.stderr
+    result = table_sandbox.run(*arguments)
+    assert result.returncode == 1
+    assert result.stderr.count("Error: ") == 1
+    assert "Traceback" not in result.stderr
     for word in words:
-        assert word in ended.stderr
+        assert word in result.stderr
 
 
 @pytest.fixture
 def table_sandbox(sandbox: Sandbox, database_url: str, database: Database) -> Sandbox:
-    """An inventory with a job `orders` and nothing planned; no stream file is needed."""
+    """An inventory with a job `orders` without batches, and no stream file."""
     with database.engine.begin() as connection:
         connection.exec_driver_sql(
             "INSERT INTO batch_pipeline.job (name, meta_table) VALUES ('orders', 'ops.orders')"
@@ -171,10 +175,9 @@ def table_sandbox(sandbox: Sandbox, database_url: str, database: Database) -> Sa
     return sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
 
 
-def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
+def test_split_uses_columns_and_filter_of_the_batch(
     table_sandbox: Sandbox, database: Database, tmp_path: Path
 ) -> None:
-    """The halves have the columns and the filter of the batch."""
     with database.engine.begin() as connection:
         for statement in (
             "CREATE SCHEMA ops",
@@ -199,7 +202,7 @@ def test_job_on_a_table_of_the_user_is_bisected_as_it_was_read(
     check_invariants(database)
 
 
-def test_jobs_of_the_library_show_weights_as_plain_numbers(
+def test_weights_of_user_tables_are_shown_without_unit(
     table_sandbox: Sandbox, database: Database
 ) -> None:
     """The unit of a user's column is unknown; weights of streams are bytes."""
@@ -217,9 +220,9 @@ def test_jobs_of_the_library_show_weights_as_plain_numbers(
     ):
         for job in (1, 2):
             execute(database, statement, job=job)
-    shown = table_sandbox.output_of("jobs")
-    assert "waiting     batches: 1, items: 4, weight 3,000\n" in shown
-    assert "waiting     batches: 1, items: 4, 2.9 KiB\n" in shown
+    output = table_sandbox.output_of("jobs")
+    assert "waiting     batches: 1, items: 4, weight 3,000\n" in output
+    assert "waiting     batches: 1, items: 4, 2.9 KiB\n" in output
 
 
 def _tick(sensor: dg.SensorDefinition) -> object:

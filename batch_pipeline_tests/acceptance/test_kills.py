@@ -1,6 +1,7 @@
-"""Processes of a `dev` at work are killed: each batch is published once.
+"""Processes of a working `dev` are killed: each batch is published once.
 
-A run is repeated by itself. If a service ends, `dev` stops, and goes on when it is started again.
+A killed run is retried automatically. If a service ends, `dev` stops, and continues when it is
+started again.
 """
 
 import signal
@@ -21,10 +22,10 @@ from batch_pipeline_tests.proofs import Figures
 pytestmark = [pytest.mark.guarantee("G3"), pytest.mark.long]
 
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
-# A run of two batches lasts so long that another one begins meanwhile, even on a machine on which
+# A run of two batches is so slow that another one starts before its end, even on a machine on which
 # processes take ten seconds to start.
 SLOW = "encode.before_publish=sleep:8"
-# Words of the command line, and what `dev` prints.
+# Words of the command line, and the message of `dev`.
 SERVICES = {
     "database": (("bin/postgres", "-D"), "database ended"),
     "Spark": (("SparkConnectServer",), "Spark server ended with exit code 137"),
@@ -42,19 +43,19 @@ DIED = {
 
 @pytest.fixture(scope="module")
 def dev(shared_sandbox: Sandbox) -> Iterator[LiveDev]:
-    """Everything up, with a stream whose batches have one file each, two batches a run."""
+    """A `dev` with a stream of one file per batch and two batches per run."""
     sandbox = shared_sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS=SLOW)
-    rules = {"partitions_per_run": 2}
-    sandbox.write_stream("orders", batch={"max_count": 1}, dagster=rules)
+    options = {"partitions_per_run": 2}
+    sandbox.write_stream("orders", batch={"max_count": 1}, dagster=options)
     sandbox.landing("orders").mkdir(parents=True)
     sandbox.home.mkdir()
     (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
-    with live_dev(sandbox) as everything:
-        yield everything
+    with live_dev(sandbox) as running:
+        yield running
 
 
-def landed(dev: LiveDev, count: int) -> list[str]:
-    """Land files of one record each, and give the partitions that they will be."""
+def land(dev: LiveDev, count: int) -> list[str]:
+    """Land files of one record each and return their partitions."""
     before = len(list(dev.sandbox.landing("orders").iterdir()))
     numbers = range(before + 1, before + count + 1)
     dev.sandbox.land(
@@ -63,45 +64,49 @@ def landed(dev: LiveDev, count: int) -> list[str]:
     return [f"{number:08}-{number:08}" for number in numbers]
 
 
-def at_work(dev: LiveDev, runs: int) -> dict[str, int]:
-    """Wait until so many runs are in the midst of an encode; give their processes by partition."""
+def wait_for_runs(dev: LiveDev, runs: int) -> dict[str, int]:
+    """Wait until so many runs are encoding; return their processes by partition."""
     wait_until(lambda: len(dev.run_processes("orders")) == runs, f"{runs} runs encode")
     return dev.run_processes("orders")
 
 
-def check_published_once(dev: LiveDev, mine: list[str], *, generations: int = 1) -> None:
-    """Wait for the end of all work, and expect each batch published exactly once, and green."""
-    once = list(range(1, generations + 1))
+def check_published_once(dev: LiveDev, partitions: list[str], *, generations: int = 1) -> None:
+    """Wait until the work ends; assert that each batch is published once and materialized."""
+    expected = list(range(1, generations + 1))
     wait_until(
-        lambda: all(dev.generations("orders").get(one) == once for one in mine),
-        f"{mine} are published",
+        lambda: all(
+            dev.generations("orders").get(partition) == expected for partition in partitions
+        ),
+        f"{partitions} are published",
         pause_seconds=0.5,
     )
     dev.wait_until_idle()
-    shown = dev.partitions("orders")
-    assert {*mine} <= shown["materialized"]
-    assert shown["failed"] | shown["unmaterialized"] == set()
-    assert {key: dev.generations("orders")[key] for key in mine} == dict.fromkeys(mine, once)
+    states = dev.partitions("orders")
+    assert {*partitions} <= states["materialized"]
+    assert states["failed"] | states["unmaterialized"] == set()
+    assert {key: dev.generations("orders")[key] for key in partitions} == dict.fromkeys(
+        partitions, expected
+    )
 
 
-def test_killed_run_is_followed_by_another_one(dev: LiveDev, figures: Figures) -> None:
-    mine = landed(dev, 2)
-    [(hit, pid)] = at_work(dev, 1).items()
+def test_killed_run_is_retried(dev: LiveDev, figures: Figures) -> None:
+    partitions = land(dev, 2)
+    [(killed, pid)] = wait_for_runs(dev, 1).items()
     kill(pid)
-    check_published_once(dev, mine)
-    first, *others = dev.attempts("orders")[hit]
+    check_published_once(dev, partitions)
+    first, *others = dev.attempts("orders")[killed]
     assert first in DIED
     assert others == [SUCCEEDED]
     figures(dev_processes_killed=1)
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_service_killed_stops_dev_and_the_next_dev_publishes_once(
+def test_killed_service_stops_dev_and_the_next_dev_publishes_once(
     dev: LiveDev, service: str, figures: Figures
 ) -> None:
     words, message = SERVICES[service]
-    mine = landed(dev, 2)
-    at_work(dev, 1)
+    partitions = land(dev, 2)
+    wait_for_runs(dev, 1)
     processes = dev.find_processes(*words)
     assert processes
     kill(*processes)
@@ -110,43 +115,41 @@ def test_service_killed_stops_dev_and_the_next_dev_publishes_once(
     assert f"Error: The {message}. Published batches are not" in dev.sandbox.output.read_text()
     assert "Traceback" not in dev.sandbox.output.read_text()
     dev.start()
-    check_published_once(dev, mine)
+    check_published_once(dev, partitions)
     figures(dev_processes_killed=len(processes))
 
 
-def test_dev_killed_ends_its_services_and_the_next_dev_publishes_once(
+def test_killed_dev_stops_services_and_the_next_dev_publishes_once(
     dev: LiveDev, figures: Figures
 ) -> None:
-    mine = landed(dev, 2)
-    at_work(dev, 1)
+    partitions = land(dev, 2)
+    wait_for_runs(dev, 1)
     dev.process.kill()
     assert dev.wait_for_exit() == -signal.SIGKILL
     dev.start()
-    check_published_once(dev, mine)
+    check_published_once(dev, partitions)
     figures(dev_processes_killed=1)
 
 
-def test_killed_python_workers_of_spark_are_replaced_and_the_run_goes_on(
-    dev: LiveDev, figures: Figures
-) -> None:
-    mine = landed(dev, 2)
-    at_work(dev, 1)
-    killed = dev.find_processes("worker_daemon")
-    kill(*killed)
-    check_published_once(dev, mine)
-    figures(dev_processes_killed=len(killed))
+def test_killed_spark_python_workers_are_replaced(dev: LiveDev, figures: Figures) -> None:
+    partitions = land(dev, 2)
+    wait_for_runs(dev, 1)
+    workers = dev.find_processes("worker_daemon")
+    kill(*workers)
+    check_published_once(dev, partitions)
+    figures(dev_processes_killed=len(workers))
 
 
-def test_killed_run_of_a_backfill_is_repeated_within_the_backfill(
+def test_killed_run_of_a_backfill_is_retried_in_the_backfill(
     dev: LiveDev, figures: Figures
 ) -> None:
-    mine = landed(dev, 2)
-    check_published_once(dev, mine)
-    backfill = dev.launch("orders", mine)
-    wait_until(lambda: mine[1] in dev.run_processes("orders"), "the second one is encoded")
-    kill(dev.run_processes("orders")[mine[1]])
+    partitions = land(dev, 2)
+    check_published_once(dev, partitions)
+    backfill = dev.launch("orders", partitions)
+    wait_until(lambda: partitions[1] in dev.run_processes("orders"), "the second one is encoded")
+    kill(dev.run_processes("orders")[partitions[1]])
     assert dev.status_of(backfill) == "COMPLETED_SUCCESS"
-    check_published_once(dev, mine, generations=2)
+    check_published_once(dev, partitions, generations=2)
     figures(dev_processes_killed=1)
 
 

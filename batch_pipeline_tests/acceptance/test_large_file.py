@@ -1,4 +1,4 @@
-"""One large csv file, cut into items: a run that is killed half-way goes on where it was."""
+"""A large csv file, split into items: a run that was killed half-way is resumed."""
 
 import signal
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.long
 RECORDS = 300_000  # of 120 bytes
 ITEM = "4MiB"
 NOTE = 'a ""quoted"" note,\nover two lines, ' + "x" * 60
-SLOW = "encode.before_publish=sleep:1"  # so that the run is not over when the signal comes
+SLOW = "encode.before_publish=sleep:1"  # so that the run is killed before its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """What a killed run had published, and what the next one made of the rest."""
+class ResumedRun:
+    """What a killed run had published, and the storage after the next run."""
 
     sandbox: Sandbox
     batches: int
@@ -36,23 +36,23 @@ class Resumed:
 
     @property
     def storage(self) -> Path:
-        """Where the batches are."""
+        """The storage root of the stream."""
         return self.sandbox.storage("big")
 
 
 def write_csv(path: Path, records: int) -> int:
-    """Write a csv file with quotes and line breaks in cells, and give its size in bytes."""
+    """Write a csv file with quotes and line breaks in cells; return its size in bytes."""
     path.parent.mkdir(parents=True)
     with path.open("w", encoding="utf-8") as file:
         file.write("id,day,note\n")
         for first in range(0, records, 10_000):
             numbers = range(first, min(first + 10_000, records))
-            file.writelines(f'{one},2026-01-31,"{NOTE}"\n' for one in numbers)
+            file.writelines(f'{number},2026-01-31,"{NOTE}"\n' for number in numbers)
     return path.stat().st_size
 
 
-def killed_and_resumed(sandbox: Sandbox, records: int, item: str, *, after: int) -> Resumed:
-    """Kill a run with all that it started once some batches are published, and run again."""
+def kill_and_resume(sandbox: Sandbox, records: int, item: str, *, after: int) -> ResumedRun:
+    """Kill a run and its processes once some batches are published, and run again."""
     sandbox.write_stream(
         "big", source={"max_item_size": item}, batch={"max_weight": item, "max_count": 1}
     )
@@ -66,33 +66,33 @@ def killed_and_resumed(sandbox: Sandbox, records: int, item: str, *, after: int)
     assert process.poll() is None, sandbox.output.read_text()
     kill_group(process)
     assert process.returncode == -signal.SIGKILL
-    done = [path for path in files_below(storage) if "/manifests/" in path]
-    parts = [part["uri"] for one in manifests(storage) for part in one["part_files"]]
-    wait_until(lambda: not _works(sandbox), "JVM and workers end")
-    kept = {*done, *(uri.removeprefix("file://") for uri in parts)}
-    before = {path: facts for path, facts in files_below(storage).items() if path in kept}
-    [told] = sandbox.json_of("run")["streams"]
-    assert (told["failed"], told["error"]) == ([], None)
-    return Resumed(
+    published = [path for path in files_below(storage) if "/manifests/" in path]
+    parts = [part["uri"] for manifest in manifests(storage) for part in manifest["part_files"]]
+    wait_until(lambda: not _has_workers(sandbox), "JVM and workers end")
+    published_files = {*published, *(uri.removeprefix("file://") for uri in parts)}
+    before = {path: stat for path, stat in files_below(storage).items() if path in published_files}
+    [result] = sandbox.json_of("run")["streams"]
+    assert (result["failed"], result["error"]) == ([], None)
+    return ResumedRun(
         sandbox=sandbox,
         batches=len(manifests(storage)),
         before=before,
-        published_before=len(done),
+        published_before=len(published),
     )
 
 
-def _works(sandbox: Sandbox) -> bool:
+def _has_workers(sandbox: Sandbox) -> bool:
     return any("postgres" not in process.name() for process in sandbox.processes())
 
 
 @pytest.fixture(scope="module")
-def resumed() -> Iterator[Resumed]:
-    """A file of 36 MB in items of 4 MiB."""
+def resumed() -> Iterator[ResumedRun]:
+    """A resumed run on a file of 36 MB in items of 4 MiB."""
     with new_sandbox() as sandbox:
-        yield killed_and_resumed(sandbox, RECORDS, ITEM, after=3)
+        yield kill_and_resume(sandbox, RECORDS, ITEM, after=3)
 
 
-def test_every_record_of_the_file_is_there_once_and_in_order(resumed: Resumed) -> None:
+def test_every_record_is_published_once_and_in_order(resumed: ResumedRun) -> None:
     note = NOTE.replace('""', '"')
     number = -1
     for number, record in enumerate(json_records(resumed.storage)):
@@ -100,22 +100,22 @@ def test_every_record_of_the_file_is_there_once_and_in_order(resumed: Resumed) -
     assert number == RECORDS - 1
 
 
-def test_finished_batches_are_not_done_again(resumed: Resumed) -> None:
-    attempts = [one["attempt"] for one in manifests(resumed.storage)]
+def test_published_batches_are_not_encoded_again(resumed: ResumedRun) -> None:
+    attempts = [manifest["attempt"] for manifest in manifests(resumed.storage)]
     assert 3 <= resumed.published_before < len(attempts) == resumed.batches
     assert attempts[: resumed.published_before] == [1] * resumed.published_before
-    assert [one for one in attempts if one > 1] in ([], [2])
+    assert [attempt for attempt in attempts if attempt > 1] in ([], [2])
     now = files_below(resumed.storage)
     assert {path: now[path] for path in resumed.before} == resumed.before
 
 
-def test_explain_tells_which_bytes_of_the_file_an_item_is(resumed: Resumed) -> None:
+def test_explain_shows_the_byte_range_of_an_item(resumed: ResumedRun) -> None:
     items = resumed.sandbox.json_of("explain", "big.csv")["items"]
     assert len(items) == resumed.batches
     assert items[0]["range"]["first"] == 0
-    ends = [one["range"]["last"] for one in items]
-    assert [one["range"]["first"] for one in items[1:]] == [last + 1 for last in ends[:-1]]
+    ends = [item["range"]["last"] for item in items]
+    assert [item["range"]["first"] for item in items[1:]] == [last + 1 for last in ends[:-1]]
     assert ends[-1] == items[0]["size_bytes"] - 1
-    told = resumed.sandbox.output_of("explain", "1")
-    assert f"bytes 0 to {ends[0]} of " in told
-    assert "unchanged since" in told
+    output = resumed.sandbox.output_of("explain", "1")
+    assert f"bytes 0 to {ends[0]} of " in output
+    assert "unchanged since" in output

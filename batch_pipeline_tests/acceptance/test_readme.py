@@ -1,4 +1,4 @@
-"""The README's commands do what it says, in the order in which a reader meets them."""
+"""The commands of the README, run in their order."""
 
 import os
 import re
@@ -11,21 +11,23 @@ from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
-# `dev` is run by test_dev.py, `uv add` by test_installation.py; `pytest` runs this very test.
-RUN_ELSEWHERE = {
+# `dev` is run by test_dev.py, `uv add` by test_installation.py; `pytest` runs this test.
+RUN_BY_OTHER_TESTS = {
     "uv run batch-pipeline dev",
     "uv run pytest",
     "uv add \"batch-pipeline ; python_version >= '3.11'\"",
 }
 
 
-def test_readme_commands_work_as_written(sandbox: Sandbox) -> None:
+def test_readme_commands_print_what_it_shows(sandbox: Sandbox) -> None:
     folder = sandbox.folder
     (folder / "exports").mkdir()
     (folder / "exports/orders-1.csv").write_text("order_id,amount\n1,9.90\n")
     commands = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
     outputs = {
-        command: _output(command, folder) for command in commands if command not in RUN_ELSEWHERE
+        command: _output(command, folder)
+        for command in commands
+        if command not in RUN_BY_OTHER_TESTS
     }
     demo = outputs["uv run batch-pipeline demo"]
     [shown] = re.findall(r"```text\n(.+?)```", README, re.DOTALL)
@@ -49,7 +51,7 @@ def test_readme_is_short() -> None:
 
 
 def _start(line: str) -> str:
-    """Return a line without the folder or the size at its end, which differ between machines."""
+    """Return a line without its machine-dependent end."""
     return re.sub(r"(in \.batch_pipeline.*|[\d.]+ KiB)$", "", line).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Singer targets of others, as they come from PyPI, get what is published: all of it, and right."""
+"""Third-party Singer targets from PyPI load all published records correctly."""
 
 import csv
 import os
@@ -49,20 +49,20 @@ def warehouse(empty_database_url: str) -> str:
 
 @pytest.fixture
 def sandbox(sandbox: Sandbox, database_url: str, warehouse: str) -> Sandbox:
-    """A sandbox whose inventory is the test's, with the warehouse's URL in a variable."""
+    """A sandbox with the test's inventory and the URL of the warehouse in a variable."""
     return sandbox.with_variables(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         WAREHOUSE_URL=warehouse.replace("postgresql://", "postgresql+psycopg://"),
     )
 
 
-def describe(sandbox: Sandbox, **targets: dict[str, Any]) -> None:
+def write_targets(sandbox: Sandbox, **targets: dict[str, Any]) -> None:
     """Write the stream file of `orders` with targets."""
     sandbox.write_stream("orders", key_properties=["order_id"], targets=targets)
 
 
 def order(number: int) -> str:
-    """One record of `orders`."""
+    """Return a record of `orders` as JSON."""
     return (
         f'{{"order_id":{number},"amount":{number}.25,"customer":"Zoë \\"{number}\\"",'
         f'"ordered_on":"2026-03-01"}}'
@@ -72,12 +72,12 @@ def order(number: int) -> str:
 def publish(
     database: Database, folder: Path, *, batches: int, records: int, root: str | None = None
 ) -> None:
-    """Publish batches of so many orders each, numbered on from 1; with a root, in S3."""
+    """Publish batches of consecutive orders, on disk or, with a root, in S3."""
     register(database, batches)
     planned = plan(database, limits(max_count=1))
     database.schemas.widen("orders", COLUMNS, text_source=True)
     _, schema = database.schemas.latest("orders")
-    for number, one in enumerate(planned):
+    for number, batch in enumerate(planned):
         first = number * records + 1
         part = lines_file(folder / f"{number}.jsonl.gz", map(order, range(first, first + records)))
         if root is not None:
@@ -85,15 +85,15 @@ def publish(
             part = replace(part, uri=f"{root}/{path.name}")
             S3.put(part.uri, path.read_bytes())
             path.unlink()
-        reports = (item_report(one.id_range.first_id, read=records, written=records),)
-        with claimed(database, one) as attempt:
-            what = encoded(attempt.stem, part_files=(part,), items=reports)
-            database.attempts.publish(attempt, what, stream())
+        reports = (item_report(batch.id_range.first_id, read=records, written=records),)
+        with claimed(database, batch) as attempt:
+            output = encoded(attempt.stem, part_files=(part,), items=reports)
+            database.attempts.publish(attempt, output, stream())
     assert schema.columns == COLUMNS
 
 
 def postgres(targets: Path, schema: str, **options: Any) -> dict[str, Any]:
-    """The target of a schema in the warehouse."""
+    """Return the configuration of a target for a schema of the warehouse."""
     config = {
         "sqlalchemy_url": "$WAREHOUSE_URL",
         "default_target_schema": schema,
@@ -103,51 +103,53 @@ def postgres(targets: Path, schema: str, **options: Any) -> dict[str, Any]:
 
 
 def rows(warehouse: str, statement: str) -> list[tuple[Any, ...]]:
-    """Read from the warehouse."""
+    """Query the warehouse."""
     with psycopg.connect(warehouse) as connection:
         return connection.execute(statement).fetchall()
 
 
-def has(warehouse: str, count: int) -> Callable[[], bool]:
-    """Return whether the table of the schema `sales` has at least so many rows."""
+def has_rows(warehouse: str, count: int) -> Callable[[], bool]:
+    """Return a check that the table `sales.orders` has at least so many rows."""
 
     def ask() -> bool:
-        there = "SELECT to_regclass('sales.orders') IS NOT NULL"
-        if rows(warehouse, there) == [(False,)]:
+        table_exists = "SELECT to_regclass('sales.orders') IS NOT NULL"
+        if rows(warehouse, table_exists) == [(False,)]:
             return False
         return bool(rows(warehouse, "SELECT count(*) FROM sales.orders")[0][0] >= count)
 
     return ask
 
 
-def target_of(pid: int) -> psutil.Process:
-    """Find the target that a load has started."""
-    found: list[psutil.Process] = []
+def find_target(pid: int) -> psutil.Process:
+    """Return the target process that a load has started."""
+    processes: list[psutil.Process] = []
 
     def ask() -> bool:
         for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):  # one that has just ended
                 if "--config" in child.cmdline():
-                    found.append(child)
-        return bool(found)
+                    processes.append(child)
+        return bool(processes)
 
     eventually(ask)
-    return found[0]
+    return processes[0]
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
-def test_target_csv_gets_every_record(
+def test_target_csv_writes_every_record(
     sandbox: Sandbox, database: Database, targets: Path, mode: str
 ) -> None:
     out = sandbox.folder / "out"
     out.mkdir()
     config = {"output_path": str(out), "file_naming_scheme": "{stream_name}.csv"}
     lake = {"command": str(targets / "target-csv"), "config": config, "messages": mode}
-    describe(sandbox, lake=lake)
+    write_targets(sandbox, lake=lake)
     publish(database, sandbox.folder, batches=2, records=10)
     (report,) = sandbox.json_of("load", "orders")["targets"]
-    used = "record" if mode == "record" else "batch"
-    assert [(one["records"], one["messages"]) for one in report["batches"]] == [(10, used)] * 2
+    message_type = "record" if mode == "record" else "batch"
+    assert [(batch["records"], batch["messages"]) for batch in report["batches"]] == [
+        (10, message_type)
+    ] * 2
     with (out / "orders.csv").open(encoding="utf-8", newline="") as file:
         written = list(csv.DictReader(file))
     assert [int(row["order_id"]) for row in written] == list(range(1, 21))
@@ -160,78 +162,79 @@ def test_target_csv_gets_every_record(
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
-def test_target_postgres_gets_every_record(
+def test_target_postgres_loads_every_record(
     sandbox: Sandbox, database: Database, warehouse: str, targets: Path, mode: str
 ) -> None:
-    describe(sandbox, warehouse=postgres(targets, "sales", messages=mode))
+    write_targets(sandbox, warehouse=postgres(targets, "sales", messages=mode))
     publish(database, sandbox.folder, batches=2, records=100)
-    said = sandbox.output_of("load", "orders")
-    used = "RECORD" if mode == "record" else "BATCH"
-    assert said.count(f"records loaded by {used} messages: 100") == 2
+    output = sandbox.output_of("load", "orders")
+    message_type = "RECORD" if mode == "record" else "BATCH"
+    assert output.count(f"records loaded by {message_type} messages: 100") == 2
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
     (stream,) = sandbox.json_of("status", "orders")["streams"]
-    (standing,) = stream["targets"]
-    assert (standing["loaded"], standing["due"], standing["failed"]) == (2, 0, 0)
+    (target,) = stream["targets"]
+    assert (target["loaded"], target["due"], target["failed"]) == (2, 0, 0)
     assert "9 load      warehouse: records: 100, loaded" in sandbox.output_of("explain", "1")
 
 
 @pytest.mark.parametrize("mode", ["auto", "record"])
-def test_target_postgres_reads_files_in_s3(
+def test_target_postgres_loads_files_in_s3(
     sandbox: Sandbox, database: Database, warehouse: str, targets: Path, bucket: str, mode: str
 ) -> None:
-    """The target opens the `s3://` URIs of the BATCH messages itself."""
-    describe(sandbox, warehouse=postgres(targets, "sales", messages=mode))
+    """The target itself opens the `s3://` URIs of the BATCH messages."""
+    write_targets(sandbox, warehouse=postgres(targets, "sales", messages=mode))
     publish(database, sandbox.folder, batches=2, records=100, root=f"{bucket}/batches")
-    said = sandbox.output_of("load", "orders")
-    used = "RECORD" if mode == "record" else "BATCH"
-    assert said.count(f"records loaded by {used} messages: 100") == 2
+    output = sandbox.output_of("load", "orders")
+    message_type = "RECORD" if mode == "record" else "BATCH"
+    assert output.count(f"records loaded by {message_type} messages: 100") == 2
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
 
 
-def test_batch_that_is_loaded_again_changes_no_row(
+def test_reload_of_a_batch_changes_no_row(
     sandbox: Sandbox, database: Database, warehouse: str, targets: Path
 ) -> None:
-    describe(sandbox, warehouse=postgres(targets, "sales"))
+    write_targets(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=2, records=100)
     sandbox.output_of("load", "orders")
-    again = sandbox.json_of("load", "orders", "--batch", "00000002-00000002")
-    assert [one["batch_id"] for one in again["targets"][0]["batches"]] == ["00000002-00000002"]
+    reloaded = sandbox.json_of("load", "orders", "--batch", "00000002-00000002")
+    assert [batch["batch_id"] for batch in reloaded["targets"][0]["batches"]] == [
+        "00000002-00000002"
+    ]
     assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
     refused = sandbox.run("load", "orders", "--batch", "00000009-00000009")
     assert refused.returncode == 1
     assert "no published batch '00000009-00000009'" in refused.stderr
 
 
-def test_target_killed_half_way_ends_with_the_right_rows(
+def test_load_survives_a_killed_target(
     sandbox: Sandbox, database: Database, warehouse: str, targets: Path
 ) -> None:
-    """The target is killed after the first batch, within one load."""
-    describe(sandbox, warehouse=postgres(targets, "sales"))
+    write_targets(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=3, records=20_000)
     load = sandbox.start("load", "orders")
-    eventually(has(warehouse, 20_000))  # the target that was only asked what it reads is gone
-    target = target_of(load.pid)
+    eventually(has_rows(warehouse, 20_000))  # not the process that probed the target
+    target = find_target(load.pid)
     target.kill()
     assert load.wait() == 0, sandbox.output.read_text()
     assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
     statuses = "SELECT status, exit_code FROM batch_pipeline.load ORDER BY id"
     with psycopg.connect(sandbox.environment["BATCH_PIPELINE_INVENTORY_CONN"]) as connection:
-        found = connection.execute(statuses).fetchall()
-    assert found == [("failed", -9), *[("succeeded", 0)] * 3]
+        loads = connection.execute(statuses).fetchall()
+    assert loads == [("failed", -9), *[("succeeded", 0)] * 3]
 
 
-def test_load_killed_half_way_is_resumed_with_the_right_rows(
+def test_killed_load_is_resumed_without_loss_or_duplicates(
     sandbox: Sandbox, database: Database, warehouse: str, targets: Path
 ) -> None:
-    describe(sandbox, warehouse=postgres(targets, "sales"))
+    write_targets(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=3, records=20_000)
     load = sandbox.start("load", "orders")
-    eventually(has(warehouse, 20_000))  # the target that was only asked what it reads is gone
-    target = target_of(load.pid)
+    eventually(has_rows(warehouse, 20_000))  # not the process that probed the target
+    target = find_target(load.pid)
     os.kill(load.pid, signal.SIGKILL)
     load.wait()
     target.kill()
     sandbox.output_of("load", "orders")
     assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
-    (standing,) = sandbox.json_of("status", "orders")["streams"][0]["targets"]
-    assert (standing["loaded"], standing["due"]) == (3, 0)
+    (status,) = sandbox.json_of("status", "orders")["streams"][0]["targets"]
+    assert (status["loaded"], status["due"]) == (3, 0)

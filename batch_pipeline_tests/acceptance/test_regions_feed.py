@@ -1,4 +1,4 @@
-"""A real feed: 1,781 daily files whose layout changes on the way, drained, added to, and killed."""
+"""A real feed of 1,781 daily files with a layout change: run, extended by a file, run again."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
 
 RECORDS_OF_LAST_DAY = 21
 LAST_DAY = "dpc-covid19-ita-regioni-20250108.csv"
-LATE_COLUMNS = {
+NEW_COLUMNS = {
     "totale_positivi_test_molecolare",
     "totale_positivi_test_antigenico_rapido",
     "tamponi_test_molecolare",
@@ -37,9 +37,9 @@ FIRST_DAY_OF_NEW_LAYOUT = "2021-01-15"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Three runs: of all files but the last day's, after that one landed, and with nothing new.
+    """Three runs: on all files but the last day's, after that one landed, and without new files.
 
-    `files_before` and `files_after` are the files in storage around the third.
+    `files_before` and `files_after` are the stored files before and after the third run.
     """
 
     sandbox: Sandbox
@@ -52,12 +52,12 @@ class Feed:
 
 @pytest.fixture(scope="module")
 def feed(shared_sandbox: Sandbox, landing: Path, warm_spark: str) -> Feed:
-    """The feed after its three runs, once as jsonl and once as parquet."""
+    """The feed after the three runs, as jsonl and as parquet."""
     sandbox = shared_sandbox
-    held_back = (landing / LAST_DAY).rename(sandbox.folder / LAST_DAY)
+    last_file = (landing / LAST_DAY).rename(sandbox.folder / LAST_DAY)
     write_streams(sandbox, landing)
     all_but_last = by_stream(sandbox.json_of("run"))
-    held_back.rename(landing / LAST_DAY)
+    last_file.rename(landing / LAST_DAY)
     last_day = by_stream(
         sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).json_of("run")
     )
@@ -74,72 +74,72 @@ def feed(shared_sandbox: Sandbox, landing: Path, warm_spark: str) -> Feed:
 
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
-def test_run_on_the_feed_writes_every_record(feed: Feed, stream: str) -> None:
-    done = feed.all_but_last[stream]
-    records = [manifest["records"] for manifest in done["published"]]
-    assert (done["files_found"], done["items_registered"]) == (FILES - 1, FILES - 1)
-    assert (done["failed"], done["error"]) == ([], None)
-    assert sum(one["written"] for one in records) == RECORDS - RECORDS_OF_LAST_DAY
-    assert sum(one["read"] for one in records) == RECORDS - RECORDS_OF_LAST_DAY
-    assert sum(one["quarantined"] for one in records) == 0
+def test_first_run_writes_every_record(feed: Feed, stream: str) -> None:
+    result = feed.all_but_last[stream]
+    records = [manifest["records"] for manifest in result["published"]]
+    assert (result["files_found"], result["items_registered"]) == (FILES - 1, FILES - 1)
+    assert (result["failed"], result["error"]) == ([], None)
+    assert sum(counts["written"] for counts in records) == RECORDS - RECORDS_OF_LAST_DAY
+    assert sum(counts["read"] for counts in records) == RECORDS - RECORDS_OF_LAST_DAY
+    assert sum(counts["quarantined"] for counts in records) == 0
 
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
-def test_run_after_one_more_file_takes_that_file_alone(feed: Feed, stream: str) -> None:
-    done = feed.last_day[stream]
-    [published] = done["published"]
-    assert (done["items_registered"], done["batches_planned"]) == (1, 1)
+def test_run_after_a_new_file_encodes_only_that_file(feed: Feed, stream: str) -> None:
+    result = feed.last_day[stream]
+    [published] = result["published"]
+    assert (result["items_registered"], result["batches_planned"]) == (1, 1)
     assert published["batch_id"] == f"{FILES:08}-{FILES:08}"
     assert published["items"] == 1
     assert published["records"]["written"] == RECORDS_OF_LAST_DAY
 
 
-def test_run_with_nothing_new_changes_nothing(feed: Feed) -> None:
-    for done in feed.nothing_new.values():
-        assert (done["files_found"], done["items_registered"]) == (FILES, 0)
-        assert (done["batches_planned"], done["published"]) == (0, [])
+def test_run_without_new_files_changes_nothing(feed: Feed) -> None:
+    for result in feed.nothing_new.values():
+        assert (result["files_found"], result["items_registered"]) == (FILES, 0)
+        assert (result["batches_planned"], result["published"]) == (0, [])
     assert feed.files_after == feed.files_before
 
 
 @pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
-def test_part_files_are_the_ones_that_the_manifests_describe(feed: Feed, stream: str) -> None:
+def test_part_files_match_their_manifests(feed: Feed, stream: str) -> None:
     parts = list(part_files(feed.sandbox.storage(stream)))
     assert sum(part["records"] for part, _ in parts) == RECORDS
     for part, path in parts:
         assert (path.stat().st_size, sha256(path)) == (part["size_bytes"], part["sha256"])
 
 
-def test_records_read_back_from_jsonl_add_up(feed: Feed) -> None:
+def test_jsonl_records_are_complete(feed: Feed) -> None:
     values = [record["totale_positivi"] for record in json_records(feed.sandbox.storage("regions"))]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
-def test_records_read_back_from_parquet_add_up(feed: Feed) -> None:
+def test_parquet_records_are_complete(feed: Feed) -> None:
     files = [path for _, path in part_files(feed.sandbox.storage("regions_parquet"))]
     columns = [pq.read_table(path, columns=["totale_positivi"])[0].to_pylist() for path in files]
     values = [value for column in columns for value in column]
     assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
 
 
-def test_records_from_before_the_layout_change_have_null_in_the_late_columns(feed: Feed) -> None:
-    seen_later = set()
+def test_records_before_the_layout_change_lack_the_new_columns(feed: Feed) -> None:
+    filled_columns = set()
     older = 0
     for record in json_records(feed.sandbox.storage("regions")):
-        filled = {name for name in LATE_COLUMNS if record.get(name) is not None}
+        filled = {name for name in NEW_COLUMNS if record.get(name) is not None}
         if record["data"] < FIRST_DAY_OF_NEW_LAYOUT:
             older += 1
             assert filled == set()
-        seen_later |= filled
+        filled_columns |= filled
     assert older == 326 * 21
-    assert seen_later == LATE_COLUMNS
+    assert filled_columns == NEW_COLUMNS
 
 
 def test_cells_with_line_breaks_stay_one_record(feed: Feed) -> None:
     """Two cells of the feed contain a line break."""
-    broken = [
+    with_line_break = [
         value
         for record in json_records(feed.sandbox.storage("regions"))
         for value in record.values()
         if isinstance(value, str) and "\n" in value
     ]
-    assert len(broken) == 2
+    assert len(with_line_break) == 2

@@ -1,4 +1,4 @@
-"""The real feed from a bucket into a bucket, on this machine and on a cluster of two workers."""
+"""The feed from a bucket into a bucket, on this machine and on a cluster of two workers."""
 
 import gzip
 import json
@@ -29,9 +29,9 @@ STREAM = "regions"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one run has told, and the BATCH messages of what it published."""
+    """The result of a run, and the BATCH messages of what it published."""
 
-    told: dict[str, Any]
+    result: dict[str, Any]
     batches: list[dict[str, Any]]
 
     @property
@@ -41,13 +41,13 @@ class Published:
 
     @property
     def uris(self) -> list[str]:
-        """The part files in order."""
+        """The URIs of the part files in order."""
         return [uri for batch in self.batches for uri in batch["manifest"]]
 
 
 @pytest.fixture(scope="module")
 def bucket_of_feed(landing: Path, object_store: ObjectStore) -> str:
-    """The whole feed in a bucket."""
+    """A bucket with the whole feed."""
     bucket, client = object_store.new_bucket(), object_store.client()
 
     def put(path: Path) -> None:
@@ -59,15 +59,15 @@ def bucket_of_feed(landing: Path, object_store: ObjectStore) -> str:
 
 
 def run(sandbox: Sandbox) -> Published:
-    """Drain the stream, and read what it says to targets."""
-    told = by_stream(sandbox.json_of("run"))[STREAM]
+    """Run the stream and read its messages."""
+    result = by_stream(sandbox.json_of("run"))[STREAM]
     lines = [json.loads(line) for line in sandbox.output_of("messages", STREAM).splitlines()]
-    return Published(told, [line for line in lines if line["type"] == "BATCH"])
+    return Published(result, [line for line in lines if line["type"] == "BATCH"])
 
 
 @pytest.fixture(scope="module")
 def on_disk(landing: Path) -> Published:
-    """The feed from a folder into a folder."""
+    """The result of the feed from a folder into a folder."""
     with new_sandbox() as sandbox:
         write_streams(sandbox, landing, only=STREAM)
         return run(sandbox)
@@ -80,7 +80,7 @@ def in_bucket(
     object_store: ObjectStore,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Published]:
-    """The feed from the bucket into the bucket."""
+    """The result of the feed from the bucket into the bucket."""
     with new_sandbox() as empty:
         root = f"{bucket_of_feed}/batches/{request.param.replace(' ', '-')}"
         sandbox = empty.with_variables(**object_store.environment)
@@ -95,22 +95,20 @@ def in_bucket(
             yield run(sandbox.with_variables(BATCH_PIPELINE_SPARK_MASTER=cluster.master))
 
 
-def test_feed_in_a_bucket_gives_the_bytes_of_the_feed_on_a_disk(
+def test_part_files_in_s3_are_identical_to_those_on_disk(
     on_disk: Published, in_bucket: Published
 ) -> None:
-    assert (in_bucket.told["files_found"], in_bucket.told["items_registered"]) == (
+    assert (in_bucket.result["files_found"], in_bucket.result["items_registered"]) == (
         FILES,
         FILES,
     )
-    assert (in_bucket.told["failed"], in_bucket.told["error"]) == ([], None)
+    assert (in_bucket.result["failed"], in_bucket.result["error"]) == ([], None)
     assert sum(batch["record_count"] for batch in in_bucket.batches) == RECORDS
     assert len(in_bucket.digests) >= 12
     assert in_bucket.digests == on_disk.digests
 
 
-def test_records_read_back_from_the_bucket_add_up(
-    in_bucket: Published, object_store: ObjectStore
-) -> None:
+def test_records_in_s3_are_complete(in_bucket: Published, object_store: ObjectStore) -> None:
     values = []
     for uri in in_bucket.uris:
         bucket, key = split_object(uri)

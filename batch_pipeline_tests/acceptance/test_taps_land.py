@@ -1,4 +1,4 @@
-"""Taps of others land through our target, and `batch-pipeline run` publishes what they said."""
+"""Third-party taps piped into our target; `batch-pipeline run` publishes their records."""
 
 import json
 import subprocess
@@ -55,14 +55,14 @@ SampleTap.cli()
 
 @pytest.fixture
 def sandbox(sandbox: Sandbox) -> Sandbox:
-    """A sandbox without any stream, but with a folder for them."""
+    """A sandbox with an empty folder for streams."""
     sandbox.streams.mkdir()
     return sandbox
 
 
 @pytest.fixture(scope="session")
 def tap_postgres(request: pytest.FixtureRequest) -> Path:
-    """The command of the tap, in an environment of its own that later sessions find again."""
+    """The command of the tap, in an environment that is cached between sessions."""
     cache = request.config.cache
     assert cache is not None
     return installed(cache.mkdir("singer-taps"), TAP_POSTGRES) / "tap-postgres"
@@ -74,73 +74,80 @@ def _config(sandbox: Sandbox, name: str, **config: Any) -> str:
     return str(path)
 
 
-def _piped(sandbox: Sandbox, tap: list[str], **config: Any) -> list[dict[str, Any]]:
-    """Pipe a tap into the target, as a shell does; gives the STATEs that the target printed."""
+def _pipe(sandbox: Sandbox, tap: list[str], **config: Any) -> list[dict[str, Any]]:
+    """Pipe a tap into the target and return the STATEs that the target printed."""
     target = [*TARGET, "--config", _config(sandbox, "target", **config)]
-    said = sandbox.folder / "said.singer"
-    with said.open("wb") as output:
+    messages = sandbox.folder / "messages.singer"
+    with messages.open("wb") as output:
         subprocess.run(tap, stdout=output, env=sandbox.environment, check=True)
-    with said.open("rb") as source:
-        ended = subprocess.run(
+    with messages.open("rb") as source:
+        result = subprocess.run(
             target, stdin=source, capture_output=True, env=sandbox.environment, check=False
         )
-    assert ended.returncode == 0, ended.stderr.decode()
-    return [json.loads(line) for line in ended.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr.decode()
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def _selected(sandbox: Sandbox, tap: list[str]) -> str:
-    """Let a tap discover what there is, and select all of it."""
-    found = subprocess.run([*tap, "--discover"], capture_output=True, check=True)
-    catalog = json.loads(found.stdout)
+def _discover_and_select(sandbox: Sandbox, tap: list[str]) -> str:
+    """Let a tap discover its streams, and select all of them; return the catalog."""
+    discovered = subprocess.run([*tap, "--discover"], capture_output=True, check=True)
+    catalog = json.loads(discovered.stdout)
     for stream in catalog["streams"]:
-        for one in stream["metadata"]:
-            one["metadata"]["selected"] = True
+        for entry in stream["metadata"]:
+            entry["metadata"]["selected"] = True
     return _config(sandbox, "catalog", **catalog)
 
 
 def test_records_of_a_tap_are_published(sandbox: Sandbox) -> None:
     script = sandbox.folder / "tap.py"
     script.write_text(SAMPLE_TAP)
-    printed = _piped(sandbox, [sys.executable, str(script)], max_records=10)
-    assert printed[-1]["bookmarks"]["readings"]["replication_key_value"] == 30
-    (told,) = sandbox.json_of("run")["streams"]
-    assert told["stream"] == "readings"
-    records = sorted(json_records(sandbox.streams / "readings/batches"), key=lambda one: one["id"])
-    assert [one["id"] for one in records] == list(range(1, 31))
+    states = _pipe(sandbox, [sys.executable, str(script)], max_records=10)
+    assert states[-1]["bookmarks"]["readings"]["replication_key_value"] == 30
+    (result,) = sandbox.json_of("run")["streams"]
+    assert result["stream"] == "readings"
+    records = sorted(
+        json_records(sandbox.streams / "readings/batches"), key=lambda record: record["id"]
+    )
+    assert [record["id"] for record in records] == list(range(1, 31))
     assert Decimal(str(records[2]["value"])) == Decimal("0.75")
     assert records[2]["tags"] == ["é", "3"]
     assert records[2]["at"].startswith("2026-01-03T00:00:00")
 
 
-def test_batches_of_tap_postgres_are_published_from_where_they_lie(
+def test_batch_files_of_tap_postgres_are_published_without_a_copy(
     sandbox: Sandbox, tap_postgres: Path, empty_database_url: str
 ) -> None:
-    """The tap wrote the files itself; they are not copied."""
     with psycopg.connect(empty_database_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE sale (id bigint PRIMARY KEY, price numeric, name text)")
         connection.execute(
             "INSERT INTO sale SELECT n, n + 0.25, 'Zoë ' || n FROM generate_series(1, 250) n"
         )
-    theirs = sandbox.folder / "their files"
+    tap_files = sandbox.folder / "tap files"
     config = {
-        # The tap wants a host and a password; the folder of the socket comes behind them, and wins.
+        # The tap needs a host and a password; the socket folder in the query overrides them.
         "sqlalchemy_url": empty_database_url.replace(
             "postgresql://postgres@", "postgresql+psycopg2://postgres:none@localhost"
         ),
         "filter_schemas": ["public"],
         "batch_config": {
             "encoding": {"format": "jsonl", "compression": "gzip"},
-            "storage": {"root": f"file://{theirs}", "prefix": "sale-"},
+            "storage": {"root": f"file://{tap_files}", "prefix": "sale-"},
             "batch_size": 100,
         },
     }
     tap = [str(tap_postgres), "--config", _config(sandbox, "tap", **config)]
-    _piped(sandbox, [*tap, "--catalog", _selected(sandbox, tap)], batch_roots=[str(theirs)])
+    _pipe(
+        sandbox,
+        [*tap, "--catalog", _discover_and_select(sandbox, tap)],
+        batch_roots=[str(tap_files)],
+    )
     sandbox.json_of("run")
     stream = "public-sale"
-    records = sorted(json_records(sandbox.streams / stream / "batches"), key=lambda one: one["id"])
-    assert [one["id"] for one in records] == list(range(1, 251))
+    records = sorted(
+        json_records(sandbox.streams / stream / "batches"), key=lambda record: record["id"]
+    )
+    assert [record["id"] for record in records] == list(range(1, 251))
     assert (records[6]["price"], records[6]["name"]) == (7.25, "Zoë 7")
-    assert len(list(theirs.iterdir())) == 3
+    assert len(list(tap_files.iterdir())) == 3
     assert not list((sandbox.home / "landing" / stream).iterdir())
     assert list(part_files(sandbox.streams / stream / "batches"))

@@ -1,4 +1,4 @@
-"""What the real command sends to a terminal of each kind: colours only where they are wanted."""
+"""Colours of the real command's output on terminals of each kind."""
 
 import os
 import pty
@@ -21,28 +21,28 @@ RED = "\x1b[31m"
     ],
     ids=["usual", "no colour", "dumb"],
 )
-def test_error_is_red_where_colours_are_wanted(
+def test_error_is_red_only_on_terminals_with_colours(
     sandbox: Sandbox, variables: dict[str, str | None], has_colour: bool
 ) -> None:
     sandbox.write_stream("orders")
-    ours, theirs = pty.openpty()
-    ended = subprocess.run(
+    master, slave = pty.openpty()
+    result = subprocess.run(
         command("status", "refunds"),
         env=sandbox.with_variables(**variables).environment,
         cwd=sandbox.folder,
         stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
+        stdout=slave,
+        stderr=slave,
         check=False,
         timeout=LONGEST_SECONDS,
     )
-    os.close(theirs)
-    sent = b""
+    os.close(slave)
+    output = b""
     with suppress(OSError):  # the other end is closed
         while True:
-            sent += os.read(ours, 65_536)
-    os.close(ours)
-    text = sent.decode()
-    assert ended.returncode == 1
+            output += os.read(master, 65_536)
+    os.close(master)
+    text = output.decode()
+    assert result.returncode == 1
     assert text.replace(RED, "").startswith("Error: No stream 'refunds'")
     assert (RED in text, "\x1b" in text) == (has_colour, has_colour)

@@ -1,4 +1,4 @@
-"""A stream that is fed by a table of the user's own, as its page describes it."""
+"""A stream whose source is a table of the user, as on its reference page."""
 
 import re
 from collections import Counter
@@ -38,46 +38,46 @@ CREATE = {
 
 @dataclass
 class Feed:
-    """A sandbox with the page's stream file, and the user's database with its table."""
+    """A sandbox with the stream file of the page, and the user's database."""
 
     sandbox: Sandbox
     engine: sa.Engine
-    listed: list[int] = field(default_factory=list)
+    listed_ids: list[int] = field(default_factory=list)
 
     def add(self, *ids: int, location: str | None = None, kind: str = "order") -> None:
-        """Write files of two records, and insert their rows; every other one names its file."""
+        """Write files of two records and insert their rows; odd ids use a path, even ones a URI."""
         for uid in ids:
             name = f"order {uid}%.csv"
             self.sandbox.land("orders", {name: f"id,line\n{uid},1\n{uid},2\n".encode()})
             path = self.sandbox.landing("orders") / name
-            written = location or (str(path) if uid % 2 else to_uri(path))
+            stored = location or (str(path) if uid % 2 else to_uri(path))
             execute(
                 self.engine,
                 "INSERT INTO files (id, file_location, size_in_bytes, kind) "
                 "VALUES (:id, :place, 20, :kind)",
                 id=uid,
-                place=written,
+                place=stored,
                 kind=kind,
             )
-            self.listed += [uid] * (kind == "order")
+            self.listed_ids += [uid] * (kind == "order")
 
     def correct(self, uid: int) -> None:
-        """Let a row name its file."""
+        """Set the location of a row to its file."""
         path = self.sandbox.landing("orders") / f"order {uid}%.csv"
         statement = "UPDATE files SET file_location = :place WHERE id = :id"
         execute(self.engine, statement, id=uid, place=str(path))
 
     def check_complete(self) -> None:
-        """Check that each record of each listed file was published once, and nothing else."""
+        """Assert that each record of each listed file was published once, and no others."""
         storage = self.sandbox.streams / "orders" / "batches"
         records = Counter((record["id"], record["line"]) for record in json_records(storage))
-        assert records == Counter((uid, line) for uid in self.listed for line in (1, 2))
+        assert records == Counter((uid, line) for uid in self.listed_ids for line in (1, 2))
         assert unaccounted_files(storage) == []
 
 
 @contextmanager
 def _feed(sandbox: Sandbox, url: str) -> Iterator[Feed]:
-    """Describe the stream as the page does, over an empty table."""
+    """Create the stream of the page over an empty table."""
     [stream_file] = re.findall(r"```yaml\n(.+?)```", SECTION, re.DOTALL)
     path = sandbox.streams / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
@@ -90,13 +90,13 @@ def _feed(sandbox: Sandbox, url: str) -> Iterator[Feed]:
 
 @pytest.fixture
 def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
-    """A sandbox with a Spark that is warm."""
+    """A sandbox with a running Spark server."""
     return sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
 
 @pytest.fixture
 def sqlite_feed(sandbox: Sandbox, database_url: str) -> Iterator[Feed]:
-    """A feed on SQLite."""
+    """A feed from a SQLite table."""
     url = f"sqlite:///{sandbox.folder}/ops.db"
     with _feed(sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url), url) as feed:
         yield feed
@@ -104,20 +104,20 @@ def sqlite_feed(sandbox: Sandbox, database_url: str) -> Iterator[Feed]:
 
 @pytest.fixture
 def postgres_feed(sandbox: Sandbox, empty_database_url: str) -> Iterator[Feed]:
-    """A feed on another Postgres server than the embedded one, which has the inventory."""
+    """A feed from a Postgres table; the inventory is on the embedded server."""
     with _feed(sandbox, empty_database_url) as feed:
         yield feed
 
 
 @pytest.fixture(params=["sqlite_feed", "postgres_feed"])
 def feed(request: pytest.FixtureRequest) -> Feed:
-    """Either feed."""
-    found: Feed = request.getfixturevalue(request.param)
-    return found
+    """A feed from either database."""
+    feed: Feed = request.getfixturevalue(request.param)
+    return feed
 
 
 @pytest.mark.long
-def test_page_commands_work_as_written(feed: Feed) -> None:
+def test_page_commands_publish_all_rows(feed: Feed) -> None:
     feed.add(1, 2, 4, 5)
     feed.add(6, kind="invoice")
     [commands] = re.findall(r"```\n(batch-pipeline .+?)```", SECTION, re.DOTALL)
@@ -125,62 +125,65 @@ def test_page_commands_work_as_written(feed: Feed) -> None:
     assert "4 files" not in feed.sandbox.output_of(*first)
     feed.check_complete()
     feed.add(3)
-    printed = "".join(feed.sandbox.output_of(*command) for command in others)
-    assert "nothing holds it back" in printed
-    assert "Items that arrived late: 1 (ids: 3)" in printed
-    assert "late-0000" in printed, printed
+    output = "".join(feed.sandbox.output_of(*command) for command in others)
+    assert "nothing holds it back" in output
+    assert "Items that arrived late: 1 (ids: 3)" in output
+    assert "late-0000" in output, output
     feed.check_complete()
 
 
-def test_user_table_is_followed_and_a_bad_row_fails_its_batch_only(feed: Feed) -> None:
-    """The batch is published after its row is corrected."""
+def test_bad_row_fails_only_its_batch_until_corrected(feed: Feed) -> None:
     feed.add(1, 2, 3)
-    told = feed.sandbox.json_of("run")["streams"][0]
-    assert (told["files_found"], told["items_registered"], told["batches_planned"]) == (0, 0, 2)
+    result = feed.sandbox.json_of("run")["streams"][0]
+    assert (result["files_found"], result["items_registered"], result["batches_planned"]) == (
+        0,
+        0,
+        2,
+    )
     feed.check_complete()
     assert feed.sandbox.json_of("run")["streams"][0]["batches_planned"] == 0
     feed.add(4, 5)
     feed.add(6, location="s3://key:hunter2@bucket/6.csv")
     feed.add(7, 8)
-    ended = feed.sandbox.run("run")
-    assert ended.returncode == 3, ended.stderr
-    assert "the location is s3://***@bucket/6.csv; expected an absolute path" in ended.stderr
-    assert "(id 6)" in ended.stderr
-    assert "hunter2" not in ended.stderr + ended.stdout
+    result = feed.sandbox.run("run")
+    assert result.returncode == 3, result.stderr
+    assert "the location is s3://***@bucket/6.csv; expected an absolute path" in result.stderr
+    assert "(id 6)" in result.stderr
+    assert "hunter2" not in result.stderr + result.stdout
     [status] = feed.sandbox.json_of("status")["streams"]
     assert (status["batches"]["published"], status["batches"]["failed"]) == (4, 1)
     assert (status["items_waiting"], status["problem"]) == (0, None)
     feed.correct(6)
     feed.sandbox.output_of("run")
     feed.check_complete()
-    [story] = feed.sandbox.json_of("explain", "order 7%.csv")["items"]
-    assert (story["item_id"], story["size_bytes"], story["weight"]) == (7, None, 20)
-    assert story["attempts"][-1]["written"] == 2
+    [item] = feed.sandbox.json_of("explain", "order 7%.csv")["items"]
+    assert (item["item_id"], item["size_bytes"], item["weight"]) == (7, None, 20)
+    assert item["attempts"][-1]["written"] == 2
 
 
 @pytest.mark.long
-def test_database_of_the_table_that_is_away_leaves_everything_as_it_was(sqlite_feed: Feed) -> None:
-    """The exit code is 1 while the variable is not set and 75 while nothing answers."""
+def test_unreachable_user_database_changes_nothing(sqlite_feed: Feed) -> None:
+    """The exit code is 1 if the variable is not set and 75 if the database is unreachable."""
     sqlite_feed.add(1)
     unset = sqlite_feed.sandbox.with_variables(OPS_DB=None)
-    ended = unset.run("run")
-    assert ended.returncode == 1
-    assert "OPS_DB (source.meta_table.conn of the stream orders)" in ended.stderr
+    result = unset.run("run")
+    assert result.returncode == 1
+    assert "OPS_DB (source.meta_table.conn of the stream orders)" in result.stderr
     [status] = unset.json_of("status")["streams"]
     assert "OPS_DB" in status["problem"]
-    gone = sqlite_feed.sandbox.with_variables(
+    unreachable = sqlite_feed.sandbox.with_variables(
         OPS_DB=f"sqlite:///{sqlite_feed.sandbox.folder}/gone.db"
     )
-    assert gone.run("run").returncode == 75
+    assert unreachable.run("run").returncode == 75
     assert manifests(sqlite_feed.sandbox.streams / "orders" / "batches") == []
     sqlite_feed.sandbox.output_of("run")
     sqlite_feed.check_complete()
 
 
-# Dagster looks at its resources with names that pydantic wants to give up.
+# Dagster uses deprecated names of pydantic.
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-def test_sensors_launch_new_rows_and_late_ones(
+def test_sensor_launches_new_and_late_rows(
     sqlite_feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in sqlite_feed.sandbox.environment.items():
@@ -192,8 +195,8 @@ def test_sensors_launch_new_rows_and_late_ones(
         launched = _tick(new_files_sensor(stream))
         assert isinstance(launched, dg.SensorResult)
         assert len(launched.run_requests or []) == 1
-        told = [type(event) for event in launched.asset_events]
-        assert told == [dg.AssetMaterialization, dg.AssetObservation]
+        event_types = [type(event) for event in launched.asset_events]
+        assert event_types == [dg.AssetMaterialization, dg.AssetObservation]
         sqlite_feed.sandbox.output_of("run")
         sqlite_feed.add(2)
         assert _late_keys(stream) == []
@@ -216,7 +219,7 @@ def _tick(sensor: dg.SensorDefinition) -> object:
 
 
 def _late_keys(stream: Stream) -> list[str]:
-    """Return the late partition keys that a tick launches."""
+    """Return the partition keys of late batches that a tick launches."""
     result = _tick(new_files_sensor(stream))
     assert isinstance(result, dg.SensorResult)
     firsts = [request.tags[RANGE_START_TAG] for request in result.run_requests or ()]

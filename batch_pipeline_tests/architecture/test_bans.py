@@ -1,4 +1,4 @@
-"""What is read is data: nothing of it is executed, and no code is made of text."""
+"""The package executes no data that it reads and builds no code from text."""
 
 import ast
 from collections.abc import Iterator
@@ -9,25 +9,23 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "batch_pipeline"
 MODULES = {"pickle", "cPickle", "marshal", "shelve", "cloudpickle", "dill", "joblib", "jsonpickle"}
 CALLS = {"eval", "exec", "compile", "__import__", "mktemp", "PyExtensionType", "popen"}
-# The one use of each, and why.
+# The exceptions, and why.
 ALLOWED = {
-    # The bytes are a function of this package: the driver pickles it, Spark carries it to the
-    # executors of the same session, as it carries all code. Nobody else's bytes come this way.
+    # The bytes are a function of this package: the driver pickles it, and Spark sends it to the
+    # executors of the same session, as it sends all code. No other data is unpickled.
     ("spark/executor_archive.py", "cloudpickle"),
     ("spark/executor_archive.py", "pickle"),
-    # The stream maps of a stream file, which its owner writes: their syntax tree is checked node by
-    # node, and the text is put together from known parts; names of columns are values in it.
 }
 
 
 def banned(tree: ast.AST) -> Iterator[str]:
-    """Give the names of what a module may not use, wherever it stands."""
+    """Yield the names that a module may not use."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from (one.name.partition(".")[0] for one in names)
+                yield from (alias.name.partition(".")[0] for alias in names)
             case ast.ImportFrom(module=module, names=names):
-                yield from ((module or "").partition(".")[0], *(one.name for one in names))
+                yield from ((module or "").partition(".")[0], *(alias.name for alias in names))
             case ast.Call(func=ast.Name(id=name)):
                 yield from ([name] if name in CALLS else [])
             case ast.Call(func=ast.Attribute(attr="system", value=ast.Name(id="os"))):
@@ -43,20 +41,19 @@ def banned(tree: ast.AST) -> Iterator[str]:
 
 
 def used(source: str) -> set[str]:
-    """Give the banned names in a text of Python."""
+    """Return the banned names in Python source."""
     words = {*MODULES, *CALLS, "os.system", "shell", "allow_pickle"}
     return {name for name in banned(ast.parse(source)) if name in words or name[:5] == "yaml."}
 
 
 @pytest.mark.guarantee("S1")
-def test_package_executes_nothing_that_it_reads() -> None:
-    """Expect no pickle, no `eval`, no shell and no YAML but safe one, save for what is named."""
-    found = {
+def test_package_executes_no_data() -> None:
+    uses = {
         (str(path.relative_to(PACKAGE)), name)
         for path in PACKAGE.rglob("*.py")
         for name in used(path.read_text(encoding="utf-8"))
     }
-    assert found == ALLOWED
+    assert uses == ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -77,6 +74,5 @@ def test_package_executes_nothing_that_it_reads() -> None:
         ("tempfile.mktemp()", "mktemp"),
     ],
 )
-def test_banned_name_is_seen_wherever_it_stands(source: str, name: str) -> None:
-    """Expect the guard above to be able to fail."""
+def test_banned_names_are_detected(source: str, name: str) -> None:
     assert used(source) == {name}

@@ -11,7 +11,7 @@ _PACKAGE = Path(batch_pipeline.__file__).parent
 _PATHS = re.findall(r"(?<![\w./])(?:\w+/)+(?:\w+\.(?:py|sql))?", batch_pipeline.__doc__ or "")
 
 
-def test_tour_names_the_module_of_every_step_of_the_lifecycle() -> None:
+def test_tour_names_every_step_of_the_lifecycle() -> None:
     lines = (batch_pipeline.__doc__ or "").splitlines()
     steps = [line.split()[1] for line in lines if re.match(r"\d\. ", line)]
     assert steps == [

@@ -1,4 +1,4 @@
-"""Every promise has its proofs, and its place on the page that tells of it."""
+"""Every promise has tests and a paragraph on its page."""
 
 import re
 from collections import defaultdict
@@ -10,31 +10,28 @@ PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "batch_pipeline/docs/explanation/guarantees.md"
 
 
-def marked() -> dict[str, list[str]]:
-    """Give the modules with proofs of each promise, as their source says."""
-    found = defaultdict(list)
+def marked_modules() -> dict[str, list[str]]:
+    """Return the modules with guarantee marks by promise, from their source."""
+    modules = defaultdict(list)
     for path in sorted((PROJECT / "batch_pipeline_tests").rglob("test_*.py")):
         for arguments in re.findall(r"mark\.guarantee\(([^)]*)\)", path.read_text("utf-8")):
             for number in re.findall(r'"(\w+)"', arguments):
-                found[number].append(path.name)
-    return found
+                modules[number].append(path.name)
+    return modules
 
 
-def test_every_promise_has_a_proof() -> None:
-    """Expect no promise without a test, and no test of a promise that nobody made."""
-    assert marked().keys() == PROMISES.keys()
+def test_every_promise_has_a_test_and_every_mark_a_promise() -> None:
+    assert marked_modules().keys() == PROMISES.keys()
 
 
-def test_every_promise_is_on_the_page_in_words_and_in_figures() -> None:
-    """Expect a paragraph for each, with figures behind the word "Proof"."""
+def test_page_has_a_paragraph_with_figures_per_promise() -> None:
     paragraphs = re.findall(r"^\*\*([A-Z]\d+)\.\*\*(.+?)\n\n", PAGE.read_text("utf-8"), re.M | re.S)
     assert sorted(number for number, _ in paragraphs) == sorted(PROMISES)
     for number, text in paragraphs:
         assert re.search(r"\*Proof.*\b\d+\b", text, re.DOTALL), number
 
 
-def test_page_names_modules_that_exist() -> None:
-    """Expect every module of proofs that the page names to be there."""
+def test_page_names_existing_modules() -> None:
     named = re.findall(r"\b((?:[a-z_]+/)+test_\w+\.py)", PAGE.read_text())
     assert len(named) > 8
-    assert [one for one in named if not (PROJECT / "batch_pipeline_tests" / one).exists()] == []
+    assert [name for name in named if not (PROJECT / "batch_pipeline_tests" / name).exists()] == []

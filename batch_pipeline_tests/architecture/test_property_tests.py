@@ -1,13 +1,13 @@
-"""Property tests try the same examples in each run of the same code, new ones only if asked to."""
+"""Property tests try the same examples in each run of the same code, unless run with `--long`."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-FEW = settings(max_examples=20)  # made at import, as those of the property tests are
+FEW = settings(max_examples=20)  # created at import, as in property tests
 
 
 def examples() -> list[int]:
-    """Run a property test and return what it tried."""
+    """Run a property test and return the values that it tried."""
     tried: list[int] = []
 
     @FEW
@@ -19,7 +19,7 @@ def examples() -> list[int]:
     return tried
 
 
-def test_property_run_twice_tries_the_same_examples_unless_long(long_form: bool) -> None:
-    # A profile of the command line, such as `nightly`, searches at random, too.
-    searches = long_form or settings.get_current_profile_name() not in {"usual", "default"}
-    assert (examples() == examples()) is not searches
+def test_property_test_repeats_its_examples_unless_long(long_form: bool) -> None:
+    # A profile of the command line, such as `nightly`, uses random examples, too.
+    is_random = long_form or settings.get_current_profile_name() not in {"usual", "default"}
+    assert (examples() == examples()) is not is_random

@@ -1,4 +1,4 @@
-"""How sessions of tests are run: the number of processes, and what a skipped test means in CI."""
+"""Test sessions: the number of processes, and skipped tests in CI."""
 
 import os
 import subprocess
@@ -22,18 +22,18 @@ def test_that_is_not_run() -> None:
 """
 
 
-def test_session_of_single_modules_needs_one_process(
+def test_session_of_single_modules_runs_in_this_process(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect no other process for what a person runs while writing it, so that `pdb` works."""
+    """So that `pdb` works."""
     monkeypatch.setattr(pytestconfig, "args", [__file__, f"{__file__}::test_one"])
     assert pytest_xdist_auto_num_workers(pytestconfig) == 0
 
 
-def test_session_of_a_folder_has_a_process_for_each_core_and_one_more(
+def test_session_of_a_folder_has_one_process_per_core_plus_one(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect one that is at work while others wait, and four at most."""
+    """At most four; one process works while others wait."""
     monkeypatch.setattr(pytestconfig, "args", [str(Path(__file__).parent)])
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert pytest_xdist_auto_num_workers(pytestconfig) == 3
@@ -44,16 +44,15 @@ def test_session_of_a_folder_has_a_process_for_each_core_and_one_more(
 @pytest.mark.parametrize(
     ("processes", "ci", "exit_code"), [("0", "true", 1), ("2", "true", 1), ("2", "", 0)]
 )
-def test_skipped_test_fails_the_session_in_ci_only(
+def test_skipped_test_fails_the_session_only_in_ci(
     tmp_path: Path, processes: str, ci: str, exit_code: int
 ) -> None:
-    """Expect the rule to hold whether tests run in this process or in others."""
     (tmp_path / "test_some.py").write_text(ONE_SKIPPED)
     command = [sys.executable, "-m", "pytest", "-p", "batch_pipeline_tests.session", "-n"]
     command += [processes, "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
     environment = {**os.environ, "CI": ci}
-    ended = subprocess.run(
+    result = subprocess.run(
         command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
     )
-    assert "1 passed, 1 skipped" in ended.stdout
-    assert ended.returncode == exit_code
+    assert "1 passed, 1 skipped" in result.stdout
+    assert result.returncode == exit_code

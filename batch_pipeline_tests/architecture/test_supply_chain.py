@@ -1,4 +1,4 @@
-"""What the audit of the lock file says: known flaws fail it, and silence is no good news."""
+"""The audit of the lock file: known vulnerabilities fail it, and so does an unreachable service."""
 
 import json
 import os
@@ -16,26 +16,26 @@ PROJECT = Path(__file__).parents[2]
 ADVISORY = {
     "id": "PYSEC-2026-1",
     "modified": "2026-01-01T00:00:00Z",
-    "summary": "a flaw of this test",
+    "summary": "a vulnerability of this test",
     "affected": [],
 }
 
 
 @contextmanager
-def advisories(*flawed: str) -> Iterator[str]:
-    """Give the address of a service that knows a flaw of some packages."""
+def advisories(*vulnerable: str) -> Iterator[str]:
+    """Serve a vulnerability of some packages; yield the address."""
 
     class Service(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+            queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
             known = {"vulns": [{"id": ADVISORY["id"], "modified": ADVISORY["modified"]}]}
-            found = [known if one["package"]["name"] in flawed else {} for one in asked]
-            self._answer({"results": found})
+            results = [known if it["package"]["name"] in vulnerable else {} for it in queries]
+            self._respond({"results": results})
 
         def do_GET(self) -> None:
-            self._answer(ADVISORY)
+            self._respond(ADVISORY)
 
-        def _answer(self, value: Any) -> None:
+        def _respond(self, value: Any) -> None:
             body = json.dumps(value).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
@@ -43,7 +43,7 @@ def advisories(*flawed: str) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - overrides
             pass
 
     with HTTPServer(("127.0.0.1", 0), Service) as server:
@@ -55,7 +55,7 @@ def advisories(*flawed: str) -> Iterator[str]:
 
 
 def audit(service: str, cache: Path) -> "subprocess.CompletedProcess[str]":
-    """Ask a service and nobody else."""
+    """Run the audit with this service as the only reachable one."""
     variables = {
         "AUDIT_SERVICE": service,
         "HTTPS_PROXY": "http://127.0.0.1:9",
@@ -63,7 +63,7 @@ def audit(service: str, cache: Path) -> "subprocess.CompletedProcess[str]":
         "UV_CACHE_DIR": str(cache),
         "UV_HTTP_RETRIES": "0",
     }
-    # pytest is run by uv, which says where it is.
+    # If uv runs pytest, it sets this variable.
     uv = [os.environ["UV"]] if "UV" in os.environ else [sys.executable, "-m", "uv"]
     return subprocess.run(
         [PROJECT / ".ci/audit", *uv],
@@ -74,37 +74,33 @@ def audit(service: str, cache: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_audit_without_flaws_passes(tmp_path: Path) -> None:
-    """Expect exit code 0, after each package of the lock was asked for."""
+def test_audit_without_vulnerabilities_passes(tmp_path: Path) -> None:
     with advisories() as service:
-        ended = audit(service, tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert "no known vulnerabilities" in ended.stdout + ended.stderr
+        result = audit(service, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "no known vulnerabilities" in result.stdout + result.stderr
 
 
-def test_audit_of_a_flawed_package_fails_and_names_it(tmp_path: Path) -> None:
-    """Expect exit code 1, the package and the advisory."""
+def test_audit_of_a_vulnerable_package_fails_and_names_it(tmp_path: Path) -> None:
     with advisories("dagster") as service:
-        ended = audit(service, tmp_path)
-    assert ended.returncode == 1, ended.stderr
-    assert "PYSEC-2026-1" in ended.stdout + ended.stderr
-    assert "\ndagster " in ended.stdout + ended.stderr
+        result = audit(service, tmp_path)
+    assert result.returncode == 1, result.stderr
+    assert "PYSEC-2026-1" in result.stdout + result.stderr
+    assert "\ndagster " in result.stdout + result.stderr
 
 
-def test_audit_that_nobody_answers_says_so(tmp_path: Path) -> None:
-    """Expect neither success nor a flaw, but loud words."""
-    ended = audit("http://127.0.0.1:9", tmp_path)
-    assert ended.returncode == 75
-    assert "NOT AUDITED" in ended.stderr
+def test_audit_with_an_unreachable_service_exits_75(tmp_path: Path) -> None:
+    result = audit("http://127.0.0.1:9", tmp_path)
+    assert result.returncode == 75
+    assert "NOT AUDITED" in result.stderr
 
 
 def test_lock_pins_every_file_by_its_digest() -> None:
-    """Expect each package from the one index, and each of its files with a SHA-256."""
     lock = tomllib.loads((PROJECT / "uv.lock").read_text())
-    packages = [one for one in lock["package"] if one["name"] != "batch-pipeline"]
+    packages = [entry for entry in lock["package"] if entry["name"] != "batch-pipeline"]
     assert len(packages) > 100
-    for one in packages:
-        assert one["source"] == {"registry": "https://pypi.org/simple"}, one["name"]
-        files = [*one.get("wheels", ()), *([one["sdist"]] if "sdist" in one else [])]
+    for package in packages:
+        assert package["source"] == {"registry": "https://pypi.org/simple"}, package["name"]
+        files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else [])]
         assert files
-        assert all(file["hash"].startswith("sha256:") for file in files), one["name"]
+        assert all(file["hash"].startswith("sha256:") for file in files), package["name"]

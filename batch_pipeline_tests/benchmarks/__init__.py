@@ -1,1 +1,1 @@
-"""Measurements: each module runs by itself and prints a table; no test asserts a timing."""
+"""Benchmarks: each module runs by itself and prints a table; no test asserts timings."""

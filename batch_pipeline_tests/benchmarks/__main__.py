@@ -1,6 +1,6 @@
-"""Run benchmarks one after the other: all of them, or the ones named; options go to each.
+"""Run all benchmarks, or the named ones, sequentially; options are passed to each.
 
-`python -m batch_pipeline_tests.benchmarks [NAME …] [--…]`; each module `bench_NAME` is one.
+`python -m batch_pipeline_tests.benchmarks [NAME …] [--…]` runs the modules `bench_NAME`.
 """
 
 import subprocess
@@ -13,16 +13,16 @@ KNOWN = sorted(path.stem.removeprefix("bench_") for path in _MODULES)
 
 
 def main() -> int:
-    """Run each in a process of its own; give 1 when one of them failed."""
-    given = sys.argv[1:]
-    names = list(takewhile(lambda word: not word.startswith("-"), given))
-    chosen, options = names or KNOWN, given[len(names) :]
-    unknown = [name for name in chosen if name not in KNOWN]
+    """Run each benchmark in a process of its own; return 1 if one failed."""
+    arguments = sys.argv[1:]
+    names = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    selected, options = names or KNOWN, arguments[len(names) :]
+    unknown = [name for name in selected if name not in KNOWN]
     if unknown:
         sys.stderr.write(f"no benchmark {unknown[0]!r}; there are {', '.join(KNOWN)}\n")
         return 2
     failed = False
-    for name in chosen:
+    for name in selected:
         sys.stdout.write(f"== {name} ==\n")
         sys.stdout.flush()
         module = f"{__package__}.bench_{name}"

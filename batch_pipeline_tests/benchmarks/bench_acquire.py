@@ -1,16 +1,16 @@
-"""What cutting one batch costs in the database, beside the plain window query, at any size.
+"""Cost of cutting one batch in the database, compared with a plain window query, at any size.
 
-The plain query computes running totals with window functions and keeps the rows within the limits.
-With a limit of the weight alone it reads all rows that are left, since Postgres cannot know that
-later sums are larger. With a limit of the count Postgres stops at the count (run condition of
-`rank`, from PostgreSQL 15 on). So both queries get the same limits, in three forms: the weight
-alone, the weight with a count ten times as high as a batch needs, and the count alone.
+The plain query computes running totals with window functions and filters the rows by the limits.
+With only a weight limit it reads all remaining rows, because Postgres cannot know that later sums
+are larger. With a count limit Postgres stops at the count (run condition of `rank`, since
+PostgreSQL 15). Both queries get the same limits, in three forms: the weight, the weight with a
+count ten times as high as a batch needs, and the count.
 
-Times are those that Postgres reports for a statement, planning included, without the network; the
-tables are analysed and in memory. Both queries take turns; medians are printed.
+Times are those that Postgres reports for a statement, including planning, without the network; the
+tables are analysed and in memory. Both queries alternate; medians are printed.
 
-Then workers acquire whole batches of one job at the same time, a connection each: in four processes
-when their number allows it. Ranges that overlap or leave a hole fail the benchmark, times never do.
+Then workers acquire whole batches of one job concurrently, with a connection each, in four
+processes if their number allows it. Overlapping ranges and gaps fail the benchmark, times do not.
 
 Run `python -m batch_pipeline_tests.benchmarks acquire [--sizes 10000 1000000] [--workers 64]
 [--batches 10240]`; the default sizes need some five minutes, nearly all of it for the plain query,
@@ -56,22 +56,22 @@ FILL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Median milliseconds in the database, and the rows that the scans read."""
+    """Median milliseconds in the database, and the rows read by scans."""
 
     milliseconds: float
     rows: int
 
 
 def main() -> None:
-    """Measure every size and the workers, and print one line a case."""
+    """Measure all sizes and the workers, and print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="rows of the table")
     parser.add_argument("--workers", type=int, default=64, help="on one job")
     parser.add_argument("--batches", type=int, default=10_240, help="of all workers")
-    given = parser.parse_args()
-    _compare_sizes(given.sizes)
+    args = parser.parse_args()
+    _compare_sizes(args.sizes)
     with server() as url:
-        are_exact = _acquire_together(url, given.workers, given.batches)
+        are_exact = _acquire_concurrently(url, args.workers, args.batches)
     if not are_exact:
         sys.exit("batches overlap or leave a hole")
 
@@ -83,7 +83,7 @@ def _compare_sizes(sizes: Sequence[int]) -> None:
     )
     with server(max_wal_size="'4GB'", autovacuum="off") as url, meta_engine(url) as engine:
         for size in sizes:
-            table = _filled(engine, size)
+            table = _create_table(engine, size)
             for items in ITEMS:
                 for after_id in (0, size * 9 // 10):
                     for name, limits in _limits(items).items():
@@ -91,8 +91,8 @@ def _compare_sizes(sizes: Sequence[int]) -> None:
             execute(engine, "DROP TABLE files")
 
 
-def _acquire_together(url: str, workers: int, batches: int) -> bool:
-    """Print the rates of one worker and of all, and return whether every id was taken once."""
+def _acquire_concurrently(url: str, workers: int, batches: int) -> bool:
+    """Print the rates of one worker and of all; return whether every id was acquired once."""
     open_database(url, migrated=True).close()
     with meta_engine(url) as engine:
         rows = batches * many_workers.ITEMS
@@ -116,7 +116,7 @@ def _acquire_together(url: str, workers: int, batches: int) -> bool:
     return are_exact
 
 
-def _filled(engine: sa.Engine, size: int) -> ReflectedMetaTable:
+def _create_table(engine: sa.Engine, size: int) -> ReflectedMetaTable:
     execute(engine, CREATE)
     execute(engine, FILL, size=size)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -125,7 +125,7 @@ def _filled(engine: sa.Engine, size: int) -> ReflectedMetaTable:
 
 
 def _limits(items: int) -> dict[str, Limits]:
-    """Return the limits that a batch of so many items is acquired with, by their name."""
+    """Return the limits for a batch of so many items by name."""
     weight = items * MEAN_WEIGHT
     return {
         "weight": Limits(max_weight=weight, max_count=NO_LIMIT),
@@ -137,7 +137,7 @@ def _limits(items: int) -> dict[str, Limits]:
 def _compare(
     table: ReflectedMetaTable, name: str, limits: Limits, *, items: int, after_id: int, size: int
 ) -> None:
-    plain = _plain(table.table, after_id, limits)
+    plain = _window_query(table.table, after_id, limits)
 
     def cut() -> None:
         table.next_cut(after_id, size, limits)
@@ -156,10 +156,10 @@ def _compare(
     )
 
 
-def _plain(files: sa.Table, after_id: int, limits: Limits) -> sa.Select[tuple[object, ...]]:
-    """Return the window query, which states only the limits that there are."""
+def _window_query(files: sa.Table, after_id: int, limits: Limits) -> sa.Select[tuple[object, ...]]:
+    """Return the window query with only the limits that apply."""
     uid = files.c.id
-    summed = (
+    running_totals = (
         sa.select(
             uid,
             sa.func.rank().over(order_by=uid).label("count"),
@@ -169,18 +169,18 @@ def _plain(files: sa.Table, after_id: int, limits: Limits) -> sa.Select[tuple[ob
         .order_by(uid)
         .cte()
     )
-    row = summed.c
-    within = []
+    row = running_totals.c
+    conditions = []
     if limits.max_weight < NO_LIMIT:
-        within.append(row.weight <= limits.max_weight)
+        conditions.append(row.weight <= limits.max_weight)
     if limits.max_count < NO_LIMIT:
-        within.append(row["count"] <= limits.max_count)
-    found = (sa.func.min(row.id), sa.func.max(row.id), sa.func.max(row["count"]))
-    return sa.select(*found, sa.func.max(row.weight)).where(*within)
+        conditions.append(row["count"] <= limits.max_count)
+    bounds = (sa.func.min(row.id), sa.func.max(row.id), sa.func.max(row["count"]))
+    return sa.select(*bounds, sa.func.max(row.weight)).where(*conditions)
 
 
 def _costs(engine: sa.Engine, *calls: Callable[[], None]) -> list[Cost]:
-    """Record the one statement of each call, then explain them in turn and return their costs."""
+    """Record the statement of each call, then explain them alternately and return their costs."""
     recordings = []
     for call in calls:
         with record_statements(engine) as statements:

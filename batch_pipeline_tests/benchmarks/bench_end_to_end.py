@@ -1,14 +1,14 @@
-"""A command from its start to its end: `batch-pipeline run` beside PySpark, Polars and DuckDB.
+"""A whole command: `batch-pipeline run`, compared with PySpark, Polars and DuckDB.
 
-Ours registers, plans, encodes with every record checked, publishes and tells Dagster; the peers are
-scripts of a few lines that convert all files of a folder with default settings. All find the types
-themselves, run on the same two cores and take turns; what they wrote is read back. Wall seconds are
-those of the command, processor seconds and the peak of memory those of all its processes and, for
-ours, of the embedded Postgres, which was started before but for the cold rows. Medians.
+The product registers, plans, encodes with every record validated, publishes and reports to Dagster;
+the peers are short scripts that convert all files of a folder with default settings. All infer the
+types, run on the same two cores and alternate; the output is read back. Wall seconds are those of
+the command, processor seconds and peak memory those of all its processes and, for the product, of
+the embedded Postgres, which is started before, except for the cold rows. Medians are printed.
 
 Run `python -m batch_pipeline_tests.benchmarks end_to_end [--rows one-file nothing-new …]
 [--ways ours polars …] [--repeat 3] [--records 100000] [--small-files 20000]`. The rows of a
-million have ten times as many records. All rows need some 15 GB below the temporary directory.
+million have ten times as many records. All rows need about 15 GB below the temporary directory.
 """
 
 import argparse
@@ -29,9 +29,16 @@ from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.sandbox import command, new_sandbox
 from batch_pipeline_tests.benchmarks import end_to_end_peers
 from batch_pipeline_tests.benchmarks.encode_check import check
-from batch_pipeline_tests.benchmarks.measures import MB, Spent, pin_to_two_cores
+from batch_pipeline_tests.benchmarks.measures import MB, Cost, pin_to_two_cores
 from batch_pipeline_tests.benchmarks.wide_records import CHECKED
-from batch_pipeline_tests.benchmarks.workload import CACHE, Facts, Made, Source, Workload, made
+from batch_pipeline_tests.benchmarks.workload import (
+    CACHE,
+    Facts,
+    GeneratedFiles,
+    Source,
+    Workload,
+    generate,
+)
 
 OURS = "ours"
 WAYS = [OURS, *end_to_end_peers.PEERS]
@@ -42,10 +49,10 @@ _SMALL_RECORDS = 50  # in a file of 2 KB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a command finds: files, and for ours a home.
+    """The input of a command: files and, for the product, a home.
 
-    `source` is None for narrow csv files, whose stream has published a file before. In a home that
-    is not `prepared` nothing ever ran; if not `is_up` the command starts and stops Postgres.
+    `source` is None for narrow csv files, whose stream has published a file before. A home that is
+    not `prepared` is new; if not `is_up`, the command starts and stops Postgres.
     """
 
     title: str
@@ -57,22 +64,22 @@ class Row:
 
     @property
     def conversion(self) -> str:
-        """From which format to which one."""
+        """The formats of input and output."""
         return "jsonl-jsonl" if self.source is Source.JSONL else "csv-parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A command that can be measured, and the folder that it writes to."""
+    """A command to measure, and its output folder."""
 
     words: list[str]
     environment: dict[str, str]
     output: Path
-    beside: int | None = None  # process of a server
+    beside: int | None = None  # process id of a server
 
 
 def main() -> None:
-    """Measure what the arguments ask for and print it."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", choices=_rows(1, 1), nargs="+", default=list(_rows(1, 1)))
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=WAYS)
@@ -80,13 +87,13 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--small-files", type=int, default=20_000)
     parser.add_argument("--cache", type=Path, default=CACHE)
-    given = parser.parse_args()
+    args = parser.parse_args()
     pin_to_two_cores()
-    rows = _rows(given.records, given.small_files)
-    print(f"two cores, load {os.getloadavg()[0]:.1f} at the start, {given.repeat} times each")
+    rows = _rows(args.records, args.small_files)
+    print(f"two cores, load {os.getloadavg()[0]:.1f} at the start, {args.repeat} times each")
     print(f"\n{_HEADER}", flush=True)
-    for row in (rows[name] for name in given.rows):
-        print(*_table(row, given), sep="\n", flush=True)
+    for row in (rows[name] for name in args.rows):
+        print(*_table(row, args), sep="\n", flush=True)
 
 
 def _rows(records: int, small_files: int) -> dict[str, Row]:
@@ -108,62 +115,62 @@ def _rows(records: int, small_files: int) -> dict[str, Row]:
     return rows | {"small-files": Row(title=title, records=count, files=small_files)}
 
 
-def _table(row: Row, given: argparse.Namespace) -> Iterator[str]:
-    """Measure a row, each way in turn, and yield the lines of the table."""
-    runs: dict[str, list[Spent | None]] = defaultdict(list)
+def _table(row: Row, args: argparse.Namespace) -> Iterator[str]:
+    """Measure a row, alternating between the ways, and yield the lines of the table."""
+    runs: dict[str, list[Cost | None]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
-        files = _made(row, Path(folder), given.cache)
-        for number in range(given.repeat):
-            first = number % len(given.ways)  # none is always the first one
-            for way in given.ways[first:] + given.ways[:first]:
+        files = _files(row, Path(folder), args.cache)
+        for number in range(args.repeat):
+            first = number % len(args.ways)  # rotate the first one
+            for way in args.ways[first:] + args.ways[:first]:
                 runs[way].append(_run(way, row, files))
                 sys.stderr.write(f"{row.title} {way} {runs[way][-1]}\n")  # progress
-    ours = [spent.seconds for spent in runs.get(OURS, ()) if spent is not None]
-    for way in given.ways:
-        ended = [spent for spent in runs[way] if spent is not None]
-        if len(ended) < given.repeat:
+    ours = [cost.seconds for cost in runs.get(OURS, ()) if cost is not None]
+    for way in args.ways:
+        costs = [cost for cost in runs[way] if cost is not None]
+        if len(costs) < args.repeat:
             yield f"| {row.title} | {way} | failed | | | |"
             continue
-        seconds = statistics.median(spent.seconds for spent in ended)
-        processor = statistics.median(spent.processor_seconds for spent in ended)
-        peak = statistics.median(spent.peak_bytes for spent in ended) / MB
+        seconds = statistics.median(cost.seconds for cost in costs)
+        processor = statistics.median(cost.processor_seconds for cost in costs)
+        peak = statistics.median(cost.peak_bytes for cost in costs) / MB
         ratio = f"{seconds / statistics.median(ours):.2f} ×" if ours and way != OURS else ""
         yield f"| {row.title} | {way} | {seconds:.2f} | {processor:.2f} | {peak:,.0f} | {ratio} |"
 
 
-def _run(way: str, row: Row, files: Made) -> Spent | None:
-    """Measure one command and check what it wrote; return None if a peer fails.
+def _run(way: str, row: Row, files: GeneratedFiles) -> Cost | None:
+    """Measure one command and check its output; return None if a peer fails.
 
     Raises:
-        AssertionError: ours failed, or what was written is wrong.
+        AssertionError: the product failed, or the output is wrong.
     """
     with _ours(row, files) if way == OURS else _peer(way, row, files) as task:
         before = set(task.output.rglob("*"))
         report = task.output / "report.json"
-        watched = [sys.executable, "-m", "batch_pipeline_tests.benchmarks.watched_command"]
+        watch_command = [sys.executable, "-m", "batch_pipeline_tests.benchmarks.watched_command"]
         beside = [] if task.beside is None else ["--beside", str(task.beside)]
-        ended = subprocess.run(
-            [*watched, *beside, str(report), *task.words],
+        result = subprocess.run(
+            [*watch_command, *beside, str(report), *task.words],
             cwd=Path(__file__).parents[2],
             env=task.environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        if ended.returncode:
-            sys.stderr.write(ended.stdout + ended.stderr[-4_000:])
+        if result.returncode:
+            sys.stderr.write(result.stdout + result.stderr[-4_000:])
             assert way != OURS, "batch-pipeline run failed"
             return None
         new = {path for path in task.output.rglob("*") if path.suffix in _SUFFIXES} - before
         assert bool(new) == bool(row.records), f"{way} wrote {new}"
         if new:
             check(new, files.facts)
-        return Spent(**json.loads(report.read_text()))
+        return Cost(**json.loads(report.read_text()))
 
 
 @contextmanager
-def _ours(row: Row, files: Made) -> Iterator[Task]:
-    """Prepare a home, whose stream `orders` has published one file."""
+def _ours(row: Row, files: GeneratedFiles) -> Iterator[Task]:
+    """Prepare a home whose stream `orders` has published one file."""
     stream = "orders" if row.source is None else "wide"
     parquet = {"format": "parquet", "compression": "snappy"}  # default compressions everywhere
     encoding = parquet if row.conversion == "csv-parquet" else {}
@@ -195,7 +202,7 @@ def _ours(row: Row, files: Made) -> Iterator[Task]:
 
 
 @contextmanager
-def _peer(way: str, row: Row, files: Made) -> Iterator[Task]:
+def _peer(way: str, row: Row, files: GeneratedFiles) -> Iterator[Task]:
     with tempfile.TemporaryDirectory(prefix="bp-") as name:
         landing, output = Path(name) / "landing", Path(name) / "out"
         landing.mkdir()
@@ -210,15 +217,15 @@ def _peer(way: str, row: Row, files: Made) -> Iterator[Task]:
         )
 
 
-def _link(files: Made, folder: Path) -> None:
+def _link(files: GeneratedFiles, folder: Path) -> None:
     for path in files.paths:
         (folder / path.name).hardlink_to(path)
 
 
-def _made(row: Row, folder: Path, cache: Path) -> Made:
-    """Return the wide files of the cache, or make narrow ones in the folder."""
+def _files(row: Row, folder: Path, cache: Path) -> GeneratedFiles:
+    """Return the wide files of the cache, or write narrow ones into the folder."""
     if row.source is not None:
-        return made(Workload(source=row.source, records=row.records, files=row.files), cache)
+        return generate(Workload(source=row.source, records=row.records, files=row.files), cache)
     bounds = [row.records * number // max(row.files, 1) for number in range(row.files + 1)]
     paths = tuple(folder / f"orders-{number:05}.csv" for number in range(row.files))
     for number, path in enumerate(paths):
@@ -227,7 +234,7 @@ def _made(row: Row, folder: Path, cache: Path) -> Made:
     facts = Facts(
         records=row.records, sum_of_ids=sum_of_ids, sum_of_integers=2 * sum_of_ids, text_bytes=0
     )
-    return Made(paths=paths, facts=facts)
+    return GeneratedFiles(paths=paths, facts=facts)
 
 
 def _csv(ids: range) -> bytes:

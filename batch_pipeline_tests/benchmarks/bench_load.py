@@ -1,11 +1,11 @@
-"""Loading wide records into a table of Postgres beside a bare COPY of a prepared CSV.
+"""Loading wide records into a Postgres table, compared with a plain COPY of a prepared CSV.
 
-The same 100,000 records of 150 columns go into the same table (bigint, double precision, text,
-timestamptz), on an embedded server with its usual flush: as a prepared CSV, by `COPY` alone, into a
-table with the storage parameters of those that loads create (`copy-whole`, which the other ways are
-compared with) and into one with the server's defaults (`copy`); and by the load step from
-published part files, checked by their SHA-256, with its bookkeeping, in one transaction. The peak
-is that of the process that loads; the server is left out. Each load runs in a process of its own.
+The same 100,000 records of 150 columns are loaded into the same table (bigint, double precision,
+text, timestamptz) on an embedded server with its default flushing: a prepared CSV by `COPY` into a
+table with the storage parameters of tables that loads create (`copy-whole`, the baseline) and into
+one with the server's defaults (`copy`); and published part files by the load step, which verifies
+their SHA-256 and records the load in the same transaction. The peak is that of the loading process
+without the server. Each load runs in a process of its own.
 
 Run `python -m batch_pipeline_tests.benchmarks load [--records 100000] [--files 10] [--rounds 3]
 [--only copy jsonl …]`.
@@ -32,21 +32,21 @@ from batch_pipeline.model.load import WriteMode
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline_tests.benchmarks.load_published import TABLE, load_apart, loading_of
-from batch_pipeline_tests.benchmarks.measures import MB, Spent
+from batch_pipeline_tests.benchmarks.load_published import TABLE, load_in_process, loading_of
+from batch_pipeline_tests.benchmarks.measures import MB, Cost
 from batch_pipeline_tests.benchmarks.servers import check_table, database, server
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
     JSONL_GZIP,
-    Made,
+    GeneratedFiles,
     Source,
     Workload,
-    made,
+    generate,
 )
 
 COPIES = {"copy": sql.SQL(""), "copy-whole": TOAST_SETTING}
-_PIECE_BYTES = 2**20
+_BLOCK_BYTES = 2**20
 _TYPES = {
     "integer": ColumnType.INTEGER,
     "float": ColumnType.NUMBER,
@@ -61,7 +61,7 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What is loaded, and how."""
+    """The source files, their encoding and the write mode of a load."""
 
     source: Source
     encoding: Encoding
@@ -79,43 +79,43 @@ ALL = [*COPIES, *WAYS]
 
 
 def main() -> None:
-    """Measure what the arguments ask for and print it."""
+    """Run the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=ALL, nargs="+", default=ALL)
     parser.add_argument("--cache", type=Path, default=CACHE)
-    given = parser.parse_args()
-    spent: dict[str, list[Spent]] = defaultdict(list)
+    args = parser.parse_args()
+    costs: dict[str, list[Cost]] = defaultdict(list)
     with server() as url:
-        for number in range(given.rounds):
-            first = number % len(given.only)  # none is always the first one
-            for name in given.only[first:] + given.only[:first]:
-                spent[name].append(_run(url, name, given))
-                sys.stderr.write(f"{name} {spent[name][-1].seconds:.2f} s\n")  # progress
-    print(f"{given.records:,} records in {given.files} files, {given.rounds} rounds\n{HEADER}")
-    for name, each in spent.items():
-        print(_line(name, each, spent.get("copy-whole")))
+        for number in range(args.rounds):
+            first = number % len(args.only)  # rotate the first one
+            for name in args.only[first:] + args.only[:first]:
+                costs[name].append(_run(url, name, args))
+                sys.stderr.write(f"{name} {costs[name][-1].seconds:.2f} s\n")  # progress
+    print(f"{args.records:,} records in {args.files} files, {args.rounds} rounds\n{HEADER}")
+    for name, way_costs in costs.items():
+        print(_line(name, way_costs, costs.get("copy-whole")))
 
 
-def _run(url: str, name: str, given: argparse.Namespace) -> Spent:
-    """Load into an empty database, check what is there, and return what it took."""
+def _run(url: str, name: str, args: argparse.Namespace) -> Cost:
+    """Load into an empty database, check the table, and return the cost."""
     source = WAYS[name].source if name in WAYS else Source.TYPED
-    files = made(Workload(source=source, records=given.records, files=given.files), given.cache)
+    files = generate(Workload(source=source, records=args.records, files=args.files), args.cache)
     with database(url) as warehouse:
         if name in COPIES:
-            spent = _bare_copy(warehouse, _prepared_csv(files), COPIES[name])
+            cost = _copy(warehouse, _prepared_csv(files), COPIES[name])
         else:
             way = WAYS[name]
             loading = loading_of(_schema(), way.encoding, list(_part_files(files)))
-            spent = load_apart(warehouse, way.mode, loading)
+            cost = load_in_process(warehouse, way.mode, loading)
         check_table(warehouse, f"public.{TABLE}", files.facts)
-    return spent
+    return cost
 
 
-def _bare_copy(url: str, prepared: Path, kept: sql.SQL) -> Spent:
-    """Copy a CSV into a new table, whose rows are kept as `kept` says."""
+def _copy(url: str, prepared: Path, storage_parameters: sql.SQL) -> Cost:
+    """Copy a CSV into a new table with some storage parameters."""
     types = {"integer": "bigint", "float": "double precision", "timestamp": "timestamptz"}
     columns = [
         sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(types.get(kind, "text")))
@@ -124,33 +124,35 @@ def _bare_copy(url: str, prepared: Path, kept: sql.SQL) -> Spent:
     create = sql.SQL("CREATE TABLE {} ({}) {}")
     statement = sql.SQL("COPY {} FROM STDIN (FORMAT csv)").format(sql.Identifier(TABLE))
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(create.format(sql.Identifier(TABLE), sql.SQL(", ").join(columns), kept))
+        connection.execute(
+            create.format(sql.Identifier(TABLE), sql.SQL(", ").join(columns), storage_parameters)
+        )
         started, processor = time.perf_counter(), time.process_time()
         with connection.cursor().copy(statement) as copy, prepared.open("rb") as file:
-            while octets := file.read(_PIECE_BYTES):
-                copy.write(octets)
-        return Spent(
+            while block := file.read(_BLOCK_BYTES):
+                copy.write(block)
+        return Cost(
             seconds=time.perf_counter() - started,
             processor_seconds=time.process_time() - processor,
             peak_bytes=0,
         )
 
 
-def _prepared_csv(files: Made) -> Path:
-    """Return the records of typed parquet files as one CSV beside them; it is made once."""
+def _prepared_csv(files: GeneratedFiles) -> Path:
+    """Return the records of typed parquet files as one CSV, which is created once."""
     prepared = files.paths[0].parent / "whole.csv"
     if not prepared.exists():
-        aside = prepared.with_suffix(".tmp")
+        temporary = prepared.with_suffix(".tmp")
         schema = parquet.read_schema(files.paths[0])
         options = csv.WriteOptions(include_header=False)
-        with csv.CSVWriter(aside, schema, write_options=options) as writer:
+        with csv.CSVWriter(temporary, schema, write_options=options) as writer:
             for batch in _batches(files):
                 writer.write_batch(batch)
-        aside.rename(prepared)
+        temporary.rename(prepared)
     return prepared
 
 
-def _batches(files: Made) -> Iterator[pa.RecordBatch]:
+def _batches(files: GeneratedFiles) -> Iterator[pa.RecordBatch]:
     for path in files.paths:
         with parquet.ParquetFile(path) as file:
             yield from file.iter_batches()
@@ -161,7 +163,7 @@ def _schema() -> RecordSchema:
     return RecordSchema(tuple(Column(name=name, type=_TYPES[kind]) for name, kind in kinds))
 
 
-def _part_files(files: Made) -> Iterator[PartFile]:
+def _part_files(files: GeneratedFiles) -> Iterator[PartFile]:
     records, count = files.facts.records, len(files.paths)
     for number, path in enumerate(files.paths):
         yield PartFile(
@@ -172,12 +174,14 @@ def _part_files(files: Made) -> Iterator[PartFile]:
         )
 
 
-def _line(name: str, each: list[Spent], floor: list[Spent] | None) -> str:
-    seconds = [one.seconds for one in each]
+def _line(name: str, way_costs: list[Cost], baseline: list[Cost] | None) -> str:
+    seconds = [cost.seconds for cost in way_costs]
     median = statistics.median(seconds)
-    processor = statistics.median(one.processor_seconds for one in each)
-    ratio = f"{median / statistics.median(one.seconds for one in floor):.2f} ×" if floor else ""
-    peak = max(one.peak_bytes for one in each) / MB
+    processor = statistics.median(cost.processor_seconds for cost in way_costs)
+    ratio = (
+        f"{median / statistics.median(cost.seconds for cost in baseline):.2f} ×" if baseline else ""
+    )
+    peak = max(cost.peak_bytes for cost in way_costs) / MB
     return (
         f"{name:16} {median:8.2f} {min(seconds):7.2f} {max(seconds):7.2f} {processor:7.2f} "
         f"{peak:8.0f} {ratio:>13}"

@@ -1,4 +1,4 @@
-"""Collects the tests of the benchmarks with `--long` only: they take minutes."""
+"""Collects the tests of the benchmarks only with `--long`, because they take minutes."""
 
 from pathlib import Path
 

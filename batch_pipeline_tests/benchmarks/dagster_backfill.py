@@ -1,7 +1,7 @@
-"""A backfill of tiny partitions: what Dagster adds to encoding the same batches in a loop.
+"""A backfill of tiny partitions: the overhead of Dagster over encoding the same batches in a loop.
 
-Both in one process on one warm Spark session, in turns; then through a live `dev`, as a person
-launches it, from the first run's start to the last run's end.
+Both run alternately in one process on one warm Spark session. Then the backfill is launched in a
+running `dev` and measured from the first run's start to the last run's end.
 """
 
 import statistics
@@ -16,15 +16,15 @@ from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.session import close_session, open_session
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
 from batch_pipeline_tests.acceptance.sandbox import manifests, new_sandbox, wait_until
-from batch_pipeline_tests.benchmarks.dagster_latency import live
-from batch_pipeline_tests.benchmarks.dagster_stage import Stage, stage
+from batch_pipeline_tests.benchmarks.dagster_latency import running_dev
+from batch_pipeline_tests.benchmarks.dagster_stage import BenchmarkHome, benchmark_home
 
 _RUNS = """
 query Runs { runsOrError { ... on Runs { results {
   status startTime endTime tags { key value }
 } } } }
 """
-# Events of a partition, with their share of the indexes; those of the run alone are left out.
+# Events of a partition with their share of the indexes, without events of the run only.
 _EVENT_BYTES = """
 SELECT pg_total_relation_size('public.event_logs')
        * sum(pg_column_size(event)) FILTER (WHERE partition IS NOT NULL)
@@ -36,22 +36,22 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 def in_process(batches: int, rounds: int) -> list[str]:
-    """Compare a plain loop with a run of all batches; gives lines of a table."""
-    with stage(max_count=1) as opened:
-        opened.land(batches)
-        opened.tick("orders_new_files")
-        session = open_session(opened.pipeline.spark)
+    """Compare a plain loop with a run of all batches; return the lines of a table."""
+    with benchmark_home(max_count=1) as home:
+        home.land(batches)
+        home.tick("orders_new_files")
+        session = open_session(home.pipeline.spark)
         try:
-            loop, run = partial(_loop, opened, session), partial(_run, opened)
+            loop, run = partial(_loop, home, session), partial(_run, home)
             loop()
-            run()  # both are warm now
+            run()  # warm up both
             times = [(_seconds(loop), _seconds(run)) for _ in range(rounds)]
-            event_bytes = opened.number(_EVENT_BYTES)
+            event_bytes = home.number(_EVENT_BYTES)
         finally:
             close_session()
-    plain = statistics.median(one for one, _ in times)
-    in_run = statistics.median(other for _, other in times)
-    ratio = statistics.median(other / one for one, other in times)
+    plain = statistics.median(loop_seconds for loop_seconds, _ in times)
+    in_run = statistics.median(run_seconds for _, run_seconds in times)
+    ratio = statistics.median(run_seconds / loop_seconds for loop_seconds, run_seconds in times)
     return [
         f"{batches} partitions, {event_bytes:,.0f} bytes of Dagster's events a materialization:",
         "",
@@ -63,43 +63,47 @@ def in_process(batches: int, rounds: int) -> list[str]:
 
 
 def through_dev(batches: int) -> list[str]:
-    """Launch the backfill in a `dev` with defaults; gives a line of the table."""
+    """Launch the backfill in a `dev` with defaults; return the line of the table."""
     with new_sandbox() as sandbox:
         sandbox.write_stream("orders", batch={"max_count": 1})
         files = {f"{number:03d}.csv": b"id\n1\n" for number in range(batches)}
         sandbox.land("orders", files)
-        with live(sandbox) as port:
+        with running_dev(sandbox) as port:
             storage = sandbox.storage("orders")
             wait_until(lambda: len(manifests(storage)) == batches, "all is published")
             keys = sorted({manifest["batch_id"] for manifest in manifests(storage)})
             _backfill(port, keys)
             runs = ask(port, _RUNS, {})["runsOrError"]["results"]
-    mine = [run for run in runs if any(tag["key"] == "dagster/backfill" for tag in run["tags"])]
-    span = max(run["endTime"] for run in mine) - min(run["startTime"] for run in mine)
-    way = f"`dev`, {len(mine)} runs, {batches / span * 60:.0f} partitions a minute"
+    backfill_runs = [
+        run for run in runs if any(tag["key"] == "dagster/backfill" for tag in run["tags"])
+    ]
+    span = max(run["endTime"] for run in backfill_runs) - min(
+        run["startTime"] for run in backfill_runs
+    )
+    way = f"`dev`, {len(backfill_runs)} runs, {batches / span * 60:.0f} partitions a minute"
     return [f"| {way} | {span:.1f} | {span / batches:.3f} | |"]
 
 
-def _loop(opened: Stage, session: Any) -> None:
-    pipeline, stream = opened.pipeline, opened.stream
-    workshop = pipeline.encode_context(stream, lambda: session)
+def _loop(home: BenchmarkHome, session: Any) -> None:
+    pipeline, stream = home.pipeline, home.stream
+    context = pipeline.encode_context(stream, lambda: session)
     for status in pipeline.database.batches.statuses(stream.name):
-        encode(workshop, status.batch, run_id="loop")
+        encode(context, status.batch, run_id="loop")
 
 
-def _run(opened: Stage) -> None:
-    asset = batches_of(opened.stream)
-    keys = opened.instance.get_dynamic_partitions(asset.set_name)
-    job = opened.definitions.resolve_job_def(asset.job)
-    tags = run_tags(opened.stream, keys[0], keys[-1])
-    done = job.execute_in_process(instance=opened.instance, tags=tags, run_config=_QUIET)
-    assert done.success
+def _run(home: BenchmarkHome) -> None:
+    asset = batches_of(home.stream)
+    keys = home.instance.get_dynamic_partitions(asset.set_name)
+    job = home.definitions.resolve_job_def(asset.job)
+    tags = run_tags(home.stream, keys[0], keys[-1])
+    result = job.execute_in_process(instance=home.instance, tags=tags, run_config=_QUIET)
+    assert result.success
 
 
-def _seconds(work: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+def _seconds(function: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
 
 
 def _backfill(port: int, keys: list[str]) -> None:
@@ -112,8 +116,8 @@ def _backfill(port: int, keys: list[str]) -> None:
     ended = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED"}
 
     def status() -> str:
-        asked = {"id": launched["backfillId"]}
-        return str(ask(port, BACKFILL, asked)["partitionBackfillOrError"]["status"])
+        variables = {"id": launched["backfillId"]}
+        return str(ask(port, BACKFILL, variables)["partitionBackfillOrError"]["status"])
 
     wait_until(lambda: status() in ended, "the backfill ends", pause_seconds=1)
     assert status() == "COMPLETED_SUCCESS"

@@ -1,7 +1,7 @@
-"""How long a file that lands in a live `dev`, with defaults, takes to its published manifest.
+"""Latency from a landed file to its published manifest in a running `dev` with defaults.
 
-Files land one after the other at random moments; where the seconds go is read from Dagster's own
-times of the runs. Nothing here knows how the command works inside.
+Files land one after the other at random times. The seconds of each step are derived from Dagster's
+timestamps of the runs.
 """
 
 import random
@@ -33,8 +33,8 @@ query Times { runsOrError(filter: {pipelineName: "orders_encode"}) { ... on Runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """The seconds of one file, station by station."""
+class Latency:
+    """The seconds of one file per step."""
 
     noticed: float  # landed until the sensor's run is created
     queued: float  # created until a process is launched
@@ -43,13 +43,13 @@ class Way:
 
     @property
     def total(self) -> float:
-        """From landed to published."""
+        """From landing to publication."""
         return self.noticed + self.queued + self.started + self.encoded
 
 
 @contextmanager
-def live(sandbox: Sandbox) -> Iterator[int]:
-    """Keep `dev` up and give its port."""
+def running_dev(sandbox: Sandbox) -> Iterator[int]:
+    """Run `dev` and yield its port."""
     port = free_port()
     process = sandbox.start("dev", "--port", str(port))
     wait_until(lambda: _is_up(sandbox, process), "dev prints its URL")
@@ -60,36 +60,36 @@ def live(sandbox: Sandbox) -> Iterator[int]:
         process.wait(LONGEST_SECONDS)
 
 
-def latency(files: int, seed: int) -> list[Way]:
-    """Land files in a new `dev`, and give the way of each; the first one warms up."""
-    choose = random.Random(seed)  # noqa: S311 - moments, no secrets
+def latency(files: int, seed: int) -> list[Latency]:
+    """Land files in a new `dev` and return the latency of each; the first one warms up."""
+    choose = random.Random(seed)  # noqa: S311 - not for security
     with new_sandbox() as sandbox:
         sandbox.write_stream("orders")
         sandbox.landing("orders").mkdir(parents=True)
-        with live(sandbox) as port:
-            _landed(sandbox, 0)
-            ways = []
+        with running_dev(sandbox) as port:
+            _land_and_wait(sandbox, 0)
+            latencies = []
             for number in range(1, files + 1):
                 time.sleep(choose.uniform(0, 10))
-                landed, published = _landed(sandbox, number)
-                ways.append(_way(port, landed, published))
-    return ways
+                landed, published = _land_and_wait(sandbox, number)
+                latencies.append(_latency(port, landed, published))
+    return latencies
 
 
-def told(ways: list[Way]) -> list[str]:
-    """Tell median and 95th percentile of each station and of the whole."""
-    names = [*(field.name for field in fields(Way)), "total"]
+def latency_table(latencies: list[Latency]) -> list[str]:
+    """Return a table of median, 95th percentile and maximum per step."""
+    names = [*(field.name for field in fields(Latency)), "total"]
     lines = ["| station | median s | p95 s | max s |", "|---|---:|---:|---:|"]
     for name in names:
-        seconds = sorted(getattr(way, name) for way in ways)
+        seconds = sorted(getattr(each, name) for each in latencies)
         p95 = seconds[min(len(seconds) - 1, round(0.95 * len(seconds)))]
         median = statistics.median(seconds)
         lines.append(f"| {name} | {median:.1f} | {p95:.1f} | {seconds[-1]:.1f} |")
     return lines
 
 
-def _landed(sandbox: Sandbox, number: int) -> tuple[float, float]:
-    """Land a file and give when it landed and when its manifest was there."""
+def _land_and_wait(sandbox: Sandbox, number: int) -> tuple[float, float]:
+    """Land a file and return the times of landing and of publication."""
     path = sandbox.landing("orders") / f"orders-{number:04d}.csv"
     unfinished = path.with_name(f".{path.name}")
     unfinished.write_text(f"id,name\n{number},one\n")
@@ -97,25 +97,25 @@ def _landed(sandbox: Sandbox, number: int) -> tuple[float, float]:
     unfinished.rename(path)
     storage = sandbox.storage("orders")
     wait_until(lambda: len(manifests(storage)) > number, f"{path.name} is published")
-    newest = max(pointer.stat().st_mtime for pointer in storage.glob("manifests/*.json"))
-    return landed, newest
+    published = max(pointer.stat().st_mtime for pointer in storage.glob("manifests/*.json"))
+    return landed, published
 
 
-def _way(port: int, landed: float, published: float) -> Way:
+def _latency(port: int, landed: float, published: float) -> Latency:
     runs = ask(port, _TIMES, {})["runsOrError"]["results"]
-    newest: dict[str, Any] = max(runs, key=lambda run: run["creationTime"])
-    at = {
+    newest_run: dict[str, Any] = max(runs, key=lambda run: run["creationTime"])
+    event_times = {
         event["eventType"]: float(event["timestamp"]) / 1000
-        for event in newest["eventConnection"]["events"]
+        for event in newest_run["eventConnection"]["events"]
         if event and "eventType" in event
     }
-    created, launched = newest["creationTime"], at["RUN_STARTING"]
-    begun = at["STEP_START"]
-    return Way(
+    created, launched = newest_run["creationTime"], event_times["RUN_STARTING"]
+    step_started = event_times["STEP_START"]
+    return Latency(
         noticed=created - landed,
         queued=launched - created,
-        started=begun - launched,
-        encoded=published - begun,
+        started=step_started - launched,
+        encoded=published - step_started,
     )
 
 

@@ -1,6 +1,6 @@
-"""A home with a stream of many batches, all published and known to Dagster, filled by statements.
+"""A home with a stream of many published batches, which are inserted by SQL statements.
 
-What is measured there goes through the product; only the past is written past it.
+Measured operations use the product; only the existing batches are inserted without it.
 """
 
 import os
@@ -62,8 +62,8 @@ SELECT e.run_id, replace(e.event, :first, p.partition), e.dagster_event_type, e.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """An open home; its environment is the process's."""
+class BenchmarkHome:
+    """An open home; its environment variables are set in this process."""
 
     pipeline: Pipeline
     stream: Stream
@@ -72,25 +72,25 @@ class Stage:
     landing: Path
 
     def land(self, count: int) -> None:
-        """Land files that came to rest long ago."""
+        """Land files that were modified long ago."""
         for number in range(1, count + 1):
             path = self.landing / f"orders-{number:07d}.csv"
             path.write_bytes(b"id\n1\n")
             os.utime(path, (1_750_000_000, 1_750_000_000))
 
     def tick(self, name: str, cursor: str | None = None) -> tuple[float, dg.SensorResult]:
-        """Evaluate a sensor as the code server does; gives the seconds and the result.
+        """Evaluate a sensor as the code server does; return the seconds and the result.
 
-        What it asks for is done afterwards, as the daemon does it, but for the runs.
+        Its requests are executed afterwards, as by the daemon, except for the runs.
         """
         sensor = self.definitions.resolve_sensor_def(name)
-        began = time.perf_counter()
+        started = time.perf_counter()
         resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(
             instance=self.instance, cursor=cursor, resources=resources
         ) as context:
             result = sensor(context)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - started
         assert isinstance(result, dg.SensorResult), result
         for add in result.dynamic_partitions_requests or ():
             self.instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
@@ -99,25 +99,25 @@ class Stage:
         return seconds, result
 
     def publish_all(self) -> None:
-        """Let every batch be published by a run long ago, of which Dagster was told."""
+        """Publish every batch as if by an earlier run that was reported to Dagster."""
         engine = self.pipeline.database.engine
         with engine.begin() as connection:
             for statement in _PUBLISH:
                 connection.execute(sa.text(statement))
         for asset in (batches_of(self.stream), backfills_of(self.stream)):
-            self._tell(engine, asset)
+            self._report_materializations(engine, asset)
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.execute(sa.text("VACUUM ANALYZE"))
 
-    def plan_backfill(self, name: str, items: int, *, most: int) -> None:
+    def plan_backfill(self, name: str, items: int, *, max_count: int) -> None:
         """Plan a backfill of the first items in batches of at most so many."""
         selection = Selection(ids=IdRange(first_id=1, last_id=items))
-        limits = Limits(max_weight=2**40, max_count=most)
+        limits = Limits(max_weight=2**40, max_count=max_count)
         request = Backfill.of_stream("orders", name, selection, limits)
         self.pipeline.database.backfills.plan(request, self.pipeline.database.meta_table("orders"))
 
-    def _tell(self, engine: sa.Engine, asset: PartitionedAsset) -> None:
-        keys = [asset.key_of(one.batch) for one in asset.statuses(self.pipeline.database)]
+    def _report_materializations(self, engine: sa.Engine, asset: PartitionedAsset) -> None:
+        keys = [asset.key_of(status.batch) for status in asset.statuses(self.pipeline.database)]
         if not keys:
             return
         for start in range(0, len(keys), 10_000):
@@ -130,14 +130,14 @@ class Stage:
             connection.execute(sa.text(_COPY_EVENTS), values)
 
     def number(self, query: str) -> float:
-        """Return the one number of a query on the database that Dagster shares."""
+        """Return the number that a query on the shared database yields."""
         with self.pipeline.database.engine.connect() as connection:
             return float(connection.execute(sa.text(query)).scalar_one())
 
 
 @contextmanager
-def stage(*, max_count: int) -> Iterator[Stage]:
-    """Open a new home with a stream `orders` of so many items a batch; gone afterwards."""
+def benchmark_home(*, max_count: int) -> Iterator[BenchmarkHome]:
+    """Open a new home with a stream `orders` of so many items per batch; delete it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     landing = folder / "landing"
     landing.mkdir()
@@ -159,7 +159,7 @@ def stage(*, max_count: int) -> Iterator[Stage]:
     stream = pipeline.stream("orders")
     try:
         with open_instance(pipeline.home) as instance:
-            yield Stage(
+            yield BenchmarkHome(
                 pipeline=pipeline,
                 stream=stream,
                 instance=instance,

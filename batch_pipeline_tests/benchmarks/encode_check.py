@@ -1,6 +1,6 @@
-"""Reads back what an encode wrote, without any part of the product, and holds it against the facts.
+"""Reads the output of an encode without the product and compares it with the generated records.
 
-The standard library inflates, msgspec or Arrow read; two columns of every record are added up.
+The standard library decompresses, msgspec or Arrow read; two columns of every record are summed.
 """
 
 import gzip
@@ -24,35 +24,38 @@ class _Record(msgspec.Struct):
 
 
 def check(paths: Iterable[Path], facts: Facts) -> int:
-    """Check number and sums of the records in files of one kind; give the bytes of the files.
+    """Check number and sums of the records in files of one format; return the size of the files.
 
     Raises:
-        AssertionError: they differ from what was generated.
+        AssertionError: they differ from the generated records.
     """
-    wanted = (facts.records, facts.sum_of_ids, facts.sum_of_integers)
+    expected = (facts.records, facts.sum_of_ids, facts.sum_of_integers)
     files = sorted(paths)
-    each = [_of_parquet(path) if path.suffix == ".parquet" else _of_lines(path) for path in files]
-    found = tuple(sum(column) for column in zip(*each, strict=True))
-    assert found == wanted, f"records and sums of id and {CHECKED} are {found}, not {wanted}"
+    each = [
+        _sums_of_parquet(path) if path.suffix == ".parquet" else _sums_of_jsonl(path)
+        for path in files
+    ]
+    actual = tuple(sum(column) for column in zip(*each, strict=True))
+    assert actual == expected, f"records and sums of id and {CHECKED}: {actual}, not {expected}"
     return sum(path.stat().st_size for path in files)
 
 
-def _of_parquet(path: Path) -> Sums:
+def _sums_of_parquet(path: Path) -> Sums:
     table = pq.read_table(path, columns=["id", CHECKED])
     sums = [pc.sum(table.column(name)).as_py() for name in ("id", CHECKED)]
     return table.num_rows, sums[0], sums[1]
 
 
-def _of_lines(path: Path) -> Sums:
+def _sums_of_jsonl(path: Path) -> Sums:
     decode = msgspec.json.Decoder(_Record).decode_lines
     records = ids = integers = 0
-    rest = b""
+    remainder = b""
     with gzip.open(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
-            whole, newline, rest = (rest + block).rpartition(b"\n")
-            found = decode(whole + newline)
-            records += len(found)
-            ids += sum(record.id for record in found)
-            integers += sum(record.attribute_003 for record in found)
-    assert not rest, f"{path} ends without a line end"
+            whole, newline, remainder = (remainder + block).rpartition(b"\n")
+            decoded = decode(whole + newline)
+            records += len(decoded)
+            ids += sum(record.id for record in decoded)
+            integers += sum(record.attribute_003 for record in decoded)
+    assert not remainder, f"{path} ends without a line end"
     return records, ids, integers

@@ -1,4 +1,4 @@
-"""The product as the encode benchmark runs it: a warm session, its encoder, known columns."""
+"""The product in the encode benchmark: its encoder on a warm session, with known columns."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,37 +32,37 @@ _MAX_WIDENINGS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ours:
-    """A warm session."""
+class ProductEncoder:
+    """The encoder of the product on a warm session."""
 
     session: "SparkSession"
 
-    def learn(self, found: tuple[Item, ...], root: str, encoding: Encoding) -> RecordSchema:
-        """Return the columns of items, found as the encode step finds them."""
+    def infer_schema(self, items: tuple[Item, ...], root: str, encoding: Encoding) -> RecordSchema:
+        """Return the columns of items, inferred as by the encode step."""
         schema = RecordSchema(columns=())
         for _ in range(_MAX_WIDENINGS):
-            result = self._encode(found, root, encoding, schema)
+            result = self._encode(items, root, encoding, schema)
             if not result.misfits:
                 return schema
             columns = (misfit.column for misfit in result.misfits)
             schema = schema.widened(columns, text_source=result.text_source)
-        raise AssertionError(f"the columns of {found[0].file.location} do not settle")
+        raise AssertionError(f"the columns of {items[0].file.location} do not converge")
 
     def encode(
-        self, found: tuple[Item, ...], root: str, encoding: Encoding, schema: RecordSchema
+        self, items: tuple[Item, ...], root: str, encoding: Encoding, schema: RecordSchema
     ) -> EncodeResult:
-        """Encode items, whose columns are known, below a storage root."""
-        result = self._encode(found, root, encoding, schema)
+        """Encode items with known columns below a storage root."""
+        result = self._encode(items, root, encoding, schema)
         assert not result.misfits, f"columns do not fit: {result.misfits}"
         check_batch_conservation(result.items, result.part_files)
         return result
 
     def _encode(
-        self, found: tuple[Item, ...], root: str, encoding: Encoding, schema: RecordSchema
+        self, items: tuple[Item, ...], root: str, encoding: Encoding, schema: RecordSchema
     ) -> EncodeResult:
         request = EncodeRequest(
             stream=_stream(root, encoding),
-            items=found,
+            items=items,
             schema=schema,
             stem="wide-1-a1",
             context=LineageContext(batch_key="1", attempt=1, started_at=datetime.now(UTC)),
@@ -73,13 +73,13 @@ class Ours:
 
 
 @contextmanager
-def opened() -> Iterator[Ours]:
-    """Open a session of two cores with a home of its own, and warm it up."""
+def open_encoder() -> Iterator[ProductEncoder]:
+    """Open a session with two cores and a new home, and warm it up."""
     with tempfile.TemporaryDirectory(prefix="bp-") as home:
         session = open_session(SparkSettings(home=Path(home), master="local[2]"))
         try:
             warm_up(session)
-            yield Ours(session=session)
+            yield ProductEncoder(session=session)
         finally:
             close_session()
 
@@ -95,11 +95,13 @@ def _stream(root: str, encoding: Encoding) -> Stream:
 
 
 def items(paths: Sequence[Path]) -> tuple[Item, ...]:
-    """Describe files as registered items."""
-    return tuple(Item(id=number, file=_found(path)) for number, path in enumerate(paths, start=1))
+    """Return files as registered items."""
+    return tuple(
+        Item(id=number, file=_landed_file(path)) for number, path in enumerate(paths, start=1)
+    )
 
 
-def _found(path: Path) -> LandedFile:
+def _landed_file(path: Path) -> LandedFile:
     facts = path.stat()
     return LandedFile(
         location=to_uri(path), size_bytes=facts.st_size, modified_at=modified_at(facts)

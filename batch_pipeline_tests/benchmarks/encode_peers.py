@@ -1,8 +1,7 @@
-"""One conversion by a peer, in a process of its own: `python encode_peers.py '<the job as JSON>'`.
+"""One conversion by a peer in a process of its own; the job comes as JSON on standard input.
 
-Runs in an environment that holds the peers and not this project, so nothing of the project may be
-imported here. Prints the seconds of the conversion alone: imports and starts, also that of a Spark
-session, do not count.
+Runs in an environment without this project, so no project module may be imported here. Prints the
+costs of the conversion without imports and starts, also without that of a Spark session.
 """
 
 import gzip
@@ -22,7 +21,7 @@ THREADS = 2
 
 
 def convert_by_sdk(job: dict[str, Any]) -> None:
-    """Let the Singer SDK's own batcher write what the lines of the files hold."""
+    """Write the records of the files with the Singer SDK's own batcher."""
     encoder: Any = import_module("singer_sdk.contrib.batch_encoder_jsonl")
     batch: Any = import_module("singer_sdk.helpers._batch")
     config = batch.BatchConfig(
@@ -43,7 +42,7 @@ def _decoded(paths: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def convert_by_duckdb(job: dict[str, Any]) -> None:
-    """Copy with DuckDB, which is told the types."""
+    """Copy with DuckDB and given types."""
     connection: Any = import_module("duckdb").connect()
     connection.execute(f"SET threads = {THREADS}")
     types = {name: _SQL_TYPES[kind] for name, kind in job["columns"].items()}
@@ -52,13 +51,13 @@ def convert_by_duckdb(job: dict[str, Any]) -> None:
         "csv": f"read_csv(?, header = true, auto_detect = false, columns = {types})",
     }[job["source"]]
     to_json = "FORMAT json, COMPRESSION gzip"
-    form = to_json if job["to_json"] else "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1"
+    options = to_json if job["to_json"] else "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1"
     target = Path(job["folder"]) / ("out.jsonl.gz" if job["to_json"] else "out.parquet")
-    connection.execute(f"COPY (SELECT * FROM {source}) TO '{target}' ({form})", [job["paths"]])  # noqa: S608
+    connection.execute(f"COPY (SELECT * FROM {source}) TO '{target}' ({options})", [job["paths"]])  # noqa: S608
 
 
 def convert_by_polars(job: dict[str, Any]) -> None:
-    """Scan and sink with Polars, which is told the types."""
+    """Scan and sink with Polars and given types."""
     polars: Any = import_module("polars")
     kinds = {"integer": polars.Int64, "float": polars.Float64, "text": polars.String}
     schema = {name: kinds[kind] for name, kind in job["columns"].items()}
@@ -118,7 +117,7 @@ def _processes() -> list[Path]:
 
 
 def _peak_bytes() -> int:
-    # Not what getrusage reports, which includes the peak of the process that started this one.
+    # getrusage would include the peak of the parent process.
     status = [(process / "status").read_text() for process in _processes()]
     return 1024 * sum(int(text.split("VmHWM:")[1].split()[0]) for text in status)
 
@@ -130,7 +129,7 @@ def _processor_seconds() -> float:
 
 
 def main() -> None:
-    """Do one job and print seconds of wall and processor, and the peak of memory."""
+    """Run one job and print wall seconds, processor seconds and peak memory."""
     job = json.load(sys.stdin)
     convert, prepare = PEERS[job["peer"]]
     prepare()
@@ -138,12 +137,12 @@ def main() -> None:
     started = time.perf_counter()
     convert(job)
     seconds = time.perf_counter() - started
-    spent = {
+    cost = {
         "seconds": seconds,
         "processor_seconds": _processor_seconds() - before,
         "peak_bytes": _peak_bytes(),
     }
-    sys.stdout.write(json.dumps(spent))
+    sys.stdout.write(json.dumps(cost))
 
 
 if __name__ == "__main__":

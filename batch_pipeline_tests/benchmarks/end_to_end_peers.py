@@ -1,6 +1,6 @@
 """Scripts that users write without the product: `… end_to_end_peers.py WAY CONVERSION IN OUT`.
 
-Each converts the files of a folder with default settings, infers the types, and ends.
+Each converts the files of a folder with default settings and inferred types.
 """
 
 import sys
@@ -24,7 +24,7 @@ def convert_by_pyspark(conversion: str, source: Path, target: Path) -> None:
 
 
 def convert_by_polars(conversion: str, source: Path, target: Path) -> None:
-    """Scan and sink."""
+    """Scan and sink with Polars."""
     polars: Any = import_module("polars")
     if not any(source.iterdir()):
         return
@@ -36,7 +36,7 @@ def convert_by_polars(conversion: str, source: Path, target: Path) -> None:
 
 
 def convert_by_duckdb(conversion: str, source: Path, target: Path) -> None:
-    """Copy from files to a file."""
+    """Copy from files to a file with DuckDB."""
     duckdb: Any = import_module("duckdb")
     if not any(source.iterdir()):
         return

@@ -1,4 +1,4 @@
-"""Loads one published batch into a table, in a process of its own: `… URL MODE STORAGE_ROOT`."""
+"""Loads a published batch into a table in a process of its own: `… URL MODE`."""
 
 import json
 import pickle
@@ -15,13 +15,13 @@ from batch_pipeline.model.load import Loading, PostgresTarget, WriteMode
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests import factories
-from batch_pipeline_tests.benchmarks.measures import Spent, peak_bytes
+from batch_pipeline_tests.benchmarks.measures import Cost, peak_bytes
 
 TABLE = "wide"
 
 
 def loading_of(schema: RecordSchema, encoding: Encoding, parts: Sequence[PartFile]) -> Loading:
-    """Describe part files as the first generation of a batch with the key `id`."""
+    """Return part files as the first generation of a batch with the key `id`."""
     manifest = factories.manifest(
         encoding=encoding, schema=schema, key_properties=("id",), part_files=tuple(parts)
     )
@@ -34,33 +34,33 @@ def loading_of(schema: RecordSchema, encoding: Encoding, parts: Sequence[PartFil
     )
 
 
-def load_apart(url: str, mode: WriteMode, loading: Loading) -> Spent:
-    """Load in a new process and return what the load took there, without the process's start."""
+def load_in_process(url: str, mode: WriteMode, loading: Loading) -> Cost:
+    """Load in a new process; return the cost without the start of the process."""
     command = [sys.executable, "-m", "batch_pipeline_tests.benchmarks.load_published"]
-    ended = subprocess.run(
+    result = subprocess.run(
         [*command, url, mode],
         input=pickle.dumps(loading),
         check=True,
         stdout=subprocess.PIPE,
     )
-    return Spent(**json.loads(ended.stdout))
+    return Cost(**json.loads(result.stdout))
 
 
 def main() -> None:
-    """Load the batch that standard input holds and print what it took."""
+    """Load the batch on standard input and print the cost."""
     url, mode = sys.argv[1:]
-    loading: Loading = pickle.load(sys.stdin.buffer)  # noqa: S301 - the benchmark has written it
+    loading: Loading = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the benchmark
     target = PostgresTarget(name="warehouse", conn="$WAREHOUSE", mode=WriteMode(mode))
     started, processor = time.perf_counter(), time.process_time()
     with closing(PostgresLoader(target, url)) as loader:
         loaded = loader.load(loading)
-    spent = Spent(
+    cost = Cost(
         seconds=time.perf_counter() - started,
         processor_seconds=time.process_time() - processor,
         peak_bytes=peak_bytes(),
     )
     assert loaded.records == sum(part.records for part in loading.manifest.part_files)
-    print(json.dumps(asdict(spent)))
+    print(json.dumps(asdict(cost)))
 
 
 if __name__ == "__main__":

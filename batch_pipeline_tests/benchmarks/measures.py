@@ -1,4 +1,4 @@
-"""What a run takes: seconds, processor seconds and the peak of memory."""
+"""Costs of a run: seconds, processor seconds and peak memory."""
 
 import os
 import threading
@@ -17,8 +17,8 @@ _SAMPLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What a run took; `peak_bytes` is of the largest single process that handled records."""
+class Cost:
+    """The costs of a run; `peak_bytes` is of the largest process that handled records."""
 
     seconds: float
     processor_seconds: float
@@ -26,7 +26,7 @@ class Spent:
 
 
 class SparkMeter:
-    """Watches the processes below this one: processor time, and the memory of Spark's workers."""
+    """Watches the child processes: processor time, and the memory of Spark's workers."""
 
     def __init__(self) -> None:
         self._peak_bytes = 0
@@ -36,29 +36,29 @@ class SparkMeter:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def spent(self) -> Spent:
-        """Stop watching and return what was seen."""
+    def stop(self) -> Cost:
+        """Stop watching and return the cost."""
         seconds = time.perf_counter() - self._started
         processor_seconds = _processor_seconds() - self._before
         self._ended.set()
         self._thread.join()
-        return Spent(
+        return Cost(
             seconds=seconds, processor_seconds=processor_seconds, peak_bytes=self._peak_bytes
         )
 
     def _watch(self) -> None:
-        found: list[psutil.Process] = []
+        workers: list[psutil.Process] = []
         while not self._ended.wait(_SAMPLE_SECONDS):
-            found = found or _workers()
-            for worker in found:
+            workers = workers or _workers()
+            for worker in workers:
                 with suppress(psutil.NoSuchProcess):
                     self._peak_bytes = max(self._peak_bytes, worker.memory_info().rss)
 
 
 def _workers() -> list[psutil.Process]:
-    """Return Spark's Python workers, which are the children of its daemon."""
-    below = psutil.Process().children(recursive=True)
-    return [worker for daemon in below if _is_daemon(daemon) for worker in daemon.children()]
+    """Return Spark's Python workers, the children of its daemon."""
+    children = psutil.Process().children(recursive=True)
+    return [worker for daemon in children if _is_daemon(daemon) for worker in daemon.children()]
 
 
 def _is_daemon(process: psutil.Process) -> bool:
@@ -81,13 +81,13 @@ def _processor_seconds() -> float:
 def peak_bytes() -> int:
     """Return the highest resident memory of this process.
 
-    Not what getrusage reports, which includes the peak of the process that started this one.
+    getrusage would include the peak of the parent process.
     """
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def pin_to_two_cores() -> None:
-    """Keep this process and those that it starts on two cores, where the system can."""
+    """Restrict this process and its children to two cores, where the system can."""
     with suppress(AttributeError):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:_CORES])

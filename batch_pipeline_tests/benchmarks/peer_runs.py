@@ -1,4 +1,4 @@
-"""An environment for the peers beside the project's, and runs of them in processes of their own."""
+"""An environment for the peers, separate from the project's, and runs of them."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from batch_pipeline.model.encoding import Format
 from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.benchmarks import encode_peers
-from batch_pipeline_tests.benchmarks.measures import Spent
+from batch_pipeline_tests.benchmarks.measures import Cost
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import Conversion
 
-# The SDK whose batcher is the plain way; the others are as new as they come.
+# A fixed version of the SDK; the newest ones of the others.
 _REQUIREMENTS = ("singer-sdk==0.54.9", "duckdb", "polars")
 _VERSIONS = """
 from importlib.metadata import version
@@ -27,13 +27,13 @@ print(", ".join(f"{name} {version(name)}" for name in ("singer-sdk", "duckdb", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Runs peers with a Python that has them."""
+    """Runs peers with a Python that has them installed."""
 
     python: Path
 
     @classmethod
     def installed(cls, cache: Path) -> "Peers":
-        """Return the peers of an environment that is made once, from PyPI."""
+        """Return the peers in an environment that is created once, from PyPI."""
         cache.mkdir(parents=True, exist_ok=True)
         return cls(python=installed(cache, _REQUIREMENTS) / "python")
 
@@ -41,8 +41,8 @@ class Peers:
         """Return the versions of the installed packages."""
         return self._output(["-c", _VERSIONS], "").strip()
 
-    def run(self, peer: str, conversion: Conversion, paths: Sequence[Path], folder: Path) -> Spent:
-        """Let a peer convert files into a folder."""
+    def run(self, peer: str, conversion: Conversion, paths: Sequence[Path], folder: Path) -> Cost:
+        """Convert files into a folder by a peer."""
         job = {
             "peer": peer,
             "source": conversion.source.value,
@@ -54,13 +54,13 @@ class Peers:
         arguments = ["-W", "ignore", encode_peers.__file__]
         is_spark = peer == "pyspark"  # of the project's own environment, by its own Java
         output = self._output(arguments, json.dumps(job), is_spark=is_spark)
-        return Spent(**json.loads(output))
+        return Cost(**json.loads(output))
 
     def _output(self, arguments: Sequence[str], text: str, *, is_spark: bool = False) -> str:
         environment = foreign_environment() | {"POLARS_MAX_THREADS": str(encode_peers.THREADS)}
         if is_spark:
             environment["JAVA_HOME"] = str(find_java_home(Path(tempfile.gettempdir()), os.environ))
-        ended = subprocess.run(
+        result = subprocess.run(
             [sys.executable if is_spark else str(self.python), *arguments],
             input=text,
             check=False,
@@ -68,11 +68,11 @@ class Peers:
             text=True,
             env=environment,
         )
-        assert ended.returncode == 0, ended.stderr[-2_000:]
-        return ended.stdout
+        assert result.returncode == 0, result.stderr[-2_000:]
+        return result.stdout
 
 
 def foreign_environment() -> dict[str, str]:
-    """Return this environment without what leads Python to the project's packages."""
-    ours = ("VIRTUAL_ENV", "PYTHONPATH", "UV_PROJECT_ENVIRONMENT")
-    return {name: text for name, text in os.environ.items() if name not in ours}
+    """Return this environment without variables that lead Python to the project."""
+    project_variables = ("VIRTUAL_ENV", "PYTHONPATH", "UV_PROJECT_ENVIRONMENT")
+    return {name: text for name, text in os.environ.items() if name not in project_variables}

@@ -1,4 +1,4 @@
-"""Postgres of a benchmark's own: as users run it, with its usual flush, gone afterwards."""
+"""A temporary Postgres server for a benchmark, with its default flushing."""
 
 import shutil
 import tempfile
@@ -16,7 +16,7 @@ from batch_pipeline_tests.benchmarks.workload import Facts
 
 @contextmanager
 def server(**settings: str) -> Iterator[str]:
-    """Start an embedded server with some settings changed and yield its URL."""
+    """Start an embedded server with some settings and yield its URL."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
     url = embedded_server.ensure_running(data)
@@ -33,7 +33,7 @@ def server(**settings: str) -> Iterator[str]:
 
 @contextmanager
 def database(server_url: str) -> Iterator[str]:
-    """Create an empty database and yield its URL; what was written before is flushed by then."""
+    """Create an empty database after a checkpoint and yield its URL."""
     with psycopg.connect(server_url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE warehouse")
         connection.execute("CHECKPOINT")
@@ -45,7 +45,7 @@ def database(server_url: str) -> Iterator[str]:
 
 
 def check_table(url: str, table: str, facts: Facts) -> None:
-    """Compare the rows of `schema.table` with the records that were generated.
+    """Compare the rows of `schema.table` with the generated records.
 
     Raises:
         AssertionError: they differ.
@@ -54,6 +54,6 @@ def check_table(url: str, table: str, facts: Facts) -> None:
         sql.Identifier(CHECKED), sql.Identifier(*table.split("."))
     )
     with psycopg.connect(url) as connection:
-        found = connection.execute(statement).fetchone()
-    wanted = (facts.records, facts.sum_of_ids, facts.sum_of_integers)
-    assert found == wanted, f"records and sums of {table} are {found}, not {wanted}"
+        actual = connection.execute(statement).fetchone()
+    expected = (facts.records, facts.sum_of_ids, facts.sum_of_integers)
+    assert actual == expected, f"records and sums of {table}: {actual}, not {expected}"

@@ -1,6 +1,6 @@
-"""The encode of generated files between a disk and a store, each way in turn.
+"""Encoding generated files between a disk and a store, in alternation.
 
-What is written must be the same bytes everywhere.
+The output must have the same bytes everywhere.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.storage.s3 import S3
-from batch_pipeline_tests.benchmarks.encode_ours import Ours, items, opened
+from batch_pipeline_tests.benchmarks.encode_ours import ProductEncoder, items, open_encoder
 from batch_pipeline_tests.benchmarks.measures import MB
 from batch_pipeline_tests.benchmarks.workload import (
     CONVERSIONS,
     Conversion,
-    Made,
+    GeneratedFiles,
     Workload,
-    made,
+    generate,
 )
 from batch_pipeline_tests.object_store import ObjectStore
 
@@ -39,29 +39,31 @@ HEADER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A conversion of files that lie at both ends."""
+    """A conversion of files that are in both places."""
 
     conversion: Conversion
-    files: Made
-    sources: Mapping[str, tuple[Item, ...]]  # by end
-    targets: Mapping[str, str]  # roots
+    files: GeneratedFiles
+    sources: Mapping[str, tuple[Item, ...]]  # by place
+    targets: Mapping[str, str]  # storage roots by place
     schema: RecordSchema
 
 
-def encodes(store: ObjectStore, given: argparse.Namespace) -> Iterator[str]:
-    """Measure all ways of all conversions and yield the lines of a table."""
+def compare_encodes(store: ObjectStore, args: argparse.Namespace) -> Iterator[str]:
+    """Measure all conversions from and to both places; yield the lines of a table."""
     bucket = f"s3://{store.new_bucket()}"
-    yield f"{given.records:,} records, median of {given.rounds} rounds\n\n{HEADER}"
-    with tempfile.TemporaryDirectory(prefix="bp-") as folder, opened() as ours:
-        for conversion in (CONVERSIONS[name] for name in given.only):
-            for count in given.files:
-                workload = Workload(source=conversion.source, records=given.records, files=count)
-                files = made(workload, given.cache)
+    yield f"{args.records:,} records, median of {args.rounds} rounds\n\n{HEADER}"
+    with tempfile.TemporaryDirectory(prefix="bp-") as folder, open_encoder() as ours:
+        for conversion in (CONVERSIONS[name] for name in args.only):
+            for count in args.files:
+                workload = Workload(source=conversion.source, records=args.records, files=count)
+                files = generate(workload, args.cache)
                 case = _case(ours, conversion, files, bucket, Path(folder))
-                yield from _measured(ours, case, given.rounds)
+                yield from _measure(ours, case, args.rounds)
 
 
-def _case(ours: Ours, conversion: Conversion, files: Made, bucket: str, folder: Path) -> Case:
+def _case(
+    ours: ProductEncoder, conversion: Conversion, files: GeneratedFiles, bucket: str, folder: Path
+) -> Case:
     prefix = f"{bucket}/{files.paths[0].parent.name}"
     if not any(True for _ in S3.list(f"{prefix}/")):
         with ThreadPoolExecutor(8) as threads:
@@ -74,19 +76,19 @@ def _case(ours: Ours, conversion: Conversion, files: Made, bucket: str, folder: 
         Item(
             id=number,
             file=LandedFile(
-                location=f"{prefix}/{one.name}",
-                size_bytes=one.facts.size_bytes,
-                modified_at=one.facts.modified_at,
-                etag=one.facts.etag,
+                location=f"{prefix}/{entry.name}",
+                size_bytes=entry.facts.size_bytes,
+                modified_at=entry.facts.modified_at,
+                etag=entry.facts.etag,
             ),
         )
-        for number, one in enumerate(S3.list(f"{prefix}/"), start=1)
-        if one.facts is not None
+        for number, entry in enumerate(S3.list(f"{prefix}/"), start=1)
+        if entry.facts is not None
     )
     targets = {DISK: to_uri(folder / "out"), STORE: f"{bucket}/out"}
     _empty(targets)
     local = items(files.paths)
-    schema = ours.learn(local, targets[DISK], conversion.encoding)
+    schema = ours.infer_schema(local, targets[DISK], conversion.encoding)
     return Case(
         conversion=conversion,
         files=files,
@@ -96,18 +98,18 @@ def _case(ours: Ours, conversion: Conversion, files: Made, bucket: str, folder: 
     )
 
 
-def _measured(ours: Ours, case: Case, rounds: int) -> Iterator[str]:
+def _measure(ours: ProductEncoder, case: Case, rounds: int) -> Iterator[str]:
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    sums = set()
-    _run(ours, case, (STORE, STORE))  # so that all workers have their clients
+    digests = set()
+    _run(ours, case, (STORE, STORE))  # so that all workers have a client
     for number in range(rounds):
-        for way in WAYS[number % 4 :] + WAYS[: number % 4]:  # none is always the first one
+        for way in WAYS[number % 4 :] + WAYS[: number % 4]:  # rotate the first one
             _empty(case.targets)
-            began = time.perf_counter()
+            started = time.perf_counter()
             result = _run(ours, case, way)
-            seconds[way].append(time.perf_counter() - began)
-            sums.add(tuple(part.sha256 for part in result.part_files))
-    assert len(sums) == 1, "the bytes of part files differ"
+            seconds[way].append(time.perf_counter() - started)
+            digests.add(tuple(part.sha256 for part in result.part_files))
+    assert len(digests) == 1, "the bytes of part files differ"
     base = statistics.median(seconds[DISK, DISK])
     for way in WAYS:
         median = statistics.median(seconds[way])
@@ -118,7 +120,7 @@ def _measured(ours: Ours, case: Case, rounds: int) -> Iterator[str]:
         )
 
 
-def _run(ours: Ours, case: Case, way: tuple[str, str]) -> EncodeResult:
+def _run(ours: ProductEncoder, case: Case, way: tuple[str, str]) -> EncodeResult:
     source, target = way
     return ours.encode(
         case.sources[source], case.targets[target], case.conversion.encoding, case.schema
@@ -129,4 +131,4 @@ def _empty(targets: Mapping[str, str]) -> None:
     folder = Path(targets[DISK].removeprefix("file://"))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    S3.delete(*(f"{targets[STORE]}/{one.name}" for one in S3.list(f"{targets[STORE]}/")))
+    S3.delete(*(f"{targets[STORE]}/{entry.name}" for entry in S3.list(f"{targets[STORE]}/")))

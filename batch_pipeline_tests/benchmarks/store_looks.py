@@ -1,6 +1,7 @@
-"""Looks of a sensor at a bucket with many keys: the first ones and quiet ones.
+"""Polls of a bucket with many keys: the first ones, and ones without new keys.
 
-A look is what a tick does without Dagster: what is found new is registered in the inventory.
+A poll ("look" in the table) is a sensor tick without Dagster: new keys are registered in the
+inventory.
 """
 
 import statistics
@@ -26,7 +27,7 @@ HEADER = "| what | seconds | requests | new items |\n" + "|---" * 4 + "|"
 
 
 class Requests:
-    """Counts what this process asks of the store."""
+    """Counts the requests of this process to the store."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -36,12 +37,12 @@ class Requests:
         self.number += 1
 
 
-def looks(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
-    """Fill a bucket and look at it; gives lines of a table."""
+def poll_bucket(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
+    """Fill a bucket and poll it; yield the lines of a table."""
     bucket = store.new_bucket()
-    began = time.perf_counter()
+    started = time.perf_counter()
     _fill(bucket, keys)
-    yield f"\n{keys:,} keys, put in {time.perf_counter() - began:.0f} s\n\n{HEADER}"
+    yield f"\n{keys:,} keys, put in {time.perf_counter() - started:.0f} s\n\n{HEADER}"
     requests = Requests()
     yield (
         _line("listing alone", requests, lambda: len(list(S3.list(f"s3://{bucket}/in/"))), 1) + " |"
@@ -49,16 +50,16 @@ def looks(store: ObjectStore, keys: int, rounds: int) -> Iterator[str]:
     with server() as url:
         database = open_database(url, migrated=True)
         for name, arrivals in (("every key", Arrivals()), ("ascending", ASCENDING)):
-            watched = PolledLanding(
+            landing = PolledLanding(
                 SourceLanding(stream=_stream(name.replace(" ", "_"), bucket, arrivals)),
                 limit=100_000,
             )
-            yield from _looks(watched, database, requests, name, keys, rounds)
+            yield from _polls(landing, database, requests, name, keys, rounds)
         database.close()
 
 
-def _looks(
-    watched: PolledLanding,
+def _polls(
+    landing: PolledLanding,
     database: Database,
     requests: Requests,
     name: str,
@@ -66,27 +67,27 @@ def _looks(
     rounds: int,
 ) -> Iterator[str]:
     table = database.meta_table(name.replace(" ", "_"))
-    found: list[Registered] = []
+    polls: list[Registered] = []
 
-    def look() -> None:
-        found.append(watched.settled(table.register(watched.found_files())))
+    def poll() -> None:
+        polls.append(landing.settled(table.register(landing.found_files())))
 
-    while not found or found[-1].found < keys:
-        line = _line(f"{name}, look {len(found) + 1}", requests, look, 1)
-        assert found[-1].new_items, "a look found nothing new before all keys were seen"
-        yield f"{line} {found[-1].new_items:,} |"
-    yield _line(f"{name}, quiet look", requests, look, rounds) + " 0 |"
-    assert not found[-1].new_items
+    while not polls or polls[-1].found < keys:
+        line = _line(f"{name}, look {len(polls) + 1}", requests, poll, 1)
+        assert polls[-1].new_items, "a poll found no new keys before all were registered"
+        yield f"{line} {polls[-1].new_items:,} |"
+    yield _line(f"{name}, quiet look", requests, poll, rounds) + " 0 |"
+    assert not polls[-1].new_items
 
 
-def _line(what: str, requests: Requests, call: Callable[[], object], rounds: int) -> str:
+def _line(title: str, requests: Requests, call: Callable[[], object], rounds: int) -> str:
     seconds, before = [], requests.number
     for _ in range(rounds):
-        began = time.perf_counter()
+        started = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - began)
-    asked = (requests.number - before) / rounds
-    return f"| {what} | {statistics.median(seconds):.3f} | {asked:.0f} |"
+        seconds.append(time.perf_counter() - started)
+    request_count = (requests.number - before) / rounds
+    return f"| {title} | {statistics.median(seconds):.3f} | {request_count:.0f} |"
 
 
 def _fill(bucket: str, keys: int) -> None:

@@ -1,6 +1,6 @@
-"""Every benchmark runs to its end and prints its table, by its command line and at its least size.
+"""Every benchmark runs with minimal sizes and prints its tables.
 
-Collected with `--long` only: `uv run pytest --long batch_pipeline_tests/benchmarks`.
+Collected only with `--long`: `uv run pytest --long batch_pipeline_tests/benchmarks`.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 _PROJECT = Path(__file__).parents[2]
-_LONGEST_SECONDS = 600
+_TIMEOUT_SECONDS = 600
 _FEW_RECORDS = "--records 100 --files 2 --rounds 1"
 
 
@@ -19,8 +19,8 @@ _FEW_RECORDS = "--records 100 --files 2 --rounds 1"
 class Form:
     """The options of a benchmark's smallest run, and the tables that it prints.
 
-    `tables` has the number of rows by the words of the header; `has_cache` states whether the
-    benchmark keeps generated files and environments in a folder that `--cache` names.
+    `tables` maps headers to numbers of rows; `has_cache` states whether the benchmark caches
+    generated files and environments in the folder `--cache`.
     """
 
     options: str
@@ -77,7 +77,7 @@ SMALLEST = {
 
 
 @pytest.mark.parametrize("name", SMALLEST)
-def test_benchmark_in_smallest_form_prints_its_tables(
+def test_benchmark_with_minimal_sizes_prints_its_tables(
     name: str, request: pytest.FixtureRequest
 ) -> None:
     form = SMALLEST[name]
@@ -85,20 +85,20 @@ def test_benchmark_in_smallest_form_prints_its_tables(
     if form.has_cache:
         assert request.config.cache is not None
         command += ["--cache", str(request.config.cache.mkdir("benchmarks"))]
-    ended = subprocess.run(
+    result = subprocess.run(
         command,
         cwd=_PROJECT,
         capture_output=True,
         text=True,
         check=False,
-        timeout=_LONGEST_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert {header: _rows(ended.stdout, header) for header in form.tables} == form.tables
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {header: _rows(result.stdout, header) for header in form.tables} == form.tables
 
 
 def _rows(output: str, header: str) -> int:
-    """Count the lines from the header of a table to the next empty one; -1 without a header."""
+    """Count the lines of a table after its header; -1 without a header."""
     lines = iter(" ".join(line.split()) for line in output.splitlines())
     if header not in lines:
         return -1

@@ -1,8 +1,8 @@
-"""Runs a command and writes what it took: `… watched_command [--beside PID] REPORT COMMAND…`.
+"""Runs a command and writes its costs: `… watched_command [--beside PID] REPORT COMMAND…`.
 
 Standard input and output pass through, and the exit code is that of the command. Time is that of
-the command, processor time and memory are those of all processes that it started, also of those
-that outlive their parents, and of the server `--beside`. Pages that processes share count once.
+the command; processor time and memory include all processes that it started, even orphans, and the
+server `--beside`. Shared pages count once.
 """
 
 import argparse
@@ -21,33 +21,33 @@ import psutil
 
 _SET_CHILD_SUBREAPER = 36
 _SAMPLE_SECONDS = 0.05
-_LONGEST_SECONDS = 60  # until the processes that the command left end
-_GROWTH = 1.01  # of the resident memory, from which on the shared pages are counted again
+_ORPHAN_TIMEOUT_SECONDS = 60  # to wait for processes that the command left
+_GROWTH = 1.01  # of the resident memory, above which shared pages are counted again
 
 
 def main() -> int:
-    """Run the command of the arguments and write its seconds and its peak as JSON."""
+    """Run the command of the arguments and write its costs as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--beside", type=int)
     parser.add_argument("report", type=Path)
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
+    args = parser.parse_args()
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process
-    roots = [psutil.Process(pid) for pid in (given.beside,) if pid is not None]
+    roots = [psutil.Process(pid) for pid in (args.beside,) if pid is not None]
     peak, ended = [0], threading.Event()
     watcher = threading.Thread(target=_watch, args=(roots, peak, ended))
     watcher.start()
     before = _processor_seconds(roots)
     started = time.perf_counter()
-    code = subprocess.run(given.command, check=False).returncode
+    code = subprocess.run(args.command, check=False).returncode
     seconds = time.perf_counter() - started
     _wait_for_orphans()
     ended.set()
     watcher.join()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor_seconds = used.ru_utime + used.ru_stime + _processor_seconds(roots) - before
-    spent = {"seconds": seconds, "processor_seconds": processor_seconds, "peak_bytes": peak[0]}
-    given.report.write_text(json.dumps(spent))
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_seconds = usage.ru_utime + usage.ru_stime + _processor_seconds(roots) - before
+    cost = {"seconds": seconds, "processor_seconds": processor_seconds, "peak_bytes": peak[0]}
+    args.report.write_text(json.dumps(cost))
     return code
 
 
@@ -55,14 +55,14 @@ def _watch(roots: list[psutil.Process], peak: list[int], ended: threading.Event)
     resident = 0
     while not ended.wait(_SAMPLE_SECONDS):
         tree = [*psutil.Process().children(recursive=True), *_trees(roots)]
-        now = _bytes(tree, "memory_info", "rss")
-        if now > resident * _GROWTH:  # counting shared pages takes milliseconds
-            resident = now
+        resident_now = _bytes(tree, "memory_info", "rss")
+        if resident_now > resident * _GROWTH:  # counting shared pages takes milliseconds
+            resident = resident_now
             peak[0] = max(peak[0], _bytes(tree, "memory_full_info", "pss"))
 
 
 def _trees(roots: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for root in roots for one in (root, *root.children(recursive=True))]
+    return [process for root in roots for process in (root, *root.children(recursive=True))]
 
 
 def _bytes(processes: list[psutil.Process], method: str, kind: str) -> int:
@@ -82,7 +82,7 @@ def _processor_seconds(roots: list[psutil.Process]) -> float:
 
 
 def _wait_for_orphans() -> None:
-    deadline = time.monotonic() + _LONGEST_SECONDS
+    deadline = time.monotonic() + _ORPHAN_TIMEOUT_SECONDS
     with suppress(ChildProcessError):
         while time.monotonic() < deadline:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:

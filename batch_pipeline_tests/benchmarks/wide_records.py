@@ -1,7 +1,7 @@
 """Generated records of 150 columns, in the shape of Singer's test tap for wide streams.
 
-`id`, `rep_key` (a timestamp), then integer, float, UUID and timestamp in turn: some 6.2 kB as a
-line of JSON. Values only; what becomes of them is for others to know.
+`id`, `rep_key` (a timestamp), then integer, float, UUID and timestamp columns in turn: about 6.2 kB
+as a line of JSON.
 """
 
 import numpy as np
@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-CHECKED = "attribute_003"  # the integer column that readers sum up
+CHECKED = "attribute_003"  # the integer column that checks sum
 COLUMNS = 150
 _KINDS = ("integer", "float", "uuid", "timestamp")
 _SEED = 20_261_121
-_DIGITS = 10**15  # floats of 15 digits: text readers give them back exactly
+_DIGITS = 10**15  # floats of 15 digits survive conversion to text exactly
 _MICROSECONDS_OF_20_YEARS = 20 * 365 * 86_400 * 1_000_000
 _START = 946_684_800_000_000  # 2000-01-01, in microseconds
 _HEX = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], np.uint8)
@@ -21,7 +21,7 @@ _HEX_PLACES = [place for place in range(36) if place not in (8, 13, 18, 23)]
 
 
 def column_kinds(*, typed: bool = False) -> dict[str, str]:
-    """Give the columns in order, each `integer`, `float`, `text` or, with `typed`, `timestamp`."""
+    """Return columns in order as `integer`, `float`, `text` or, with `typed`, `timestamp`."""
     kinds = [_KINDS[place % len(_KINDS)] for place in range(COLUMNS - 2)]
     names = {f"attribute_{place:03}": kind for place, kind in enumerate(kinds, start=3)}
     texts = {"uuid": "text"} if typed else {"uuid": "text", "timestamp": "text"}
@@ -30,7 +30,7 @@ def column_kinds(*, typed: bool = False) -> dict[str, str]:
 
 
 def records(first_id: int, count: int, *, typed: bool = False) -> pa.RecordBatch:
-    """Generate consecutive records; what they hold follows from the arguments."""
+    """Generate consecutive records, which are determined by the arguments."""
     random = np.random.default_rng([_SEED, first_id, count])
     arrays: list[pa.Array] = []
     for name, kind in column_kinds(typed=True).items():
@@ -52,36 +52,36 @@ def _timestamps(random: np.random.Generator, count: int, *, typed: bool) -> pa.A
     if typed:
         return pa.array(microseconds).cast(pa.timestamp("us", "UTC"))
     text = pa.array(microseconds).cast(pa.timestamp("us")).cast(pa.string())
-    octets = np.frombuffer(text.buffers()[2], np.uint8).reshape(count, 26).copy()
-    octets[:, 10] = ord("T")
+    bytes_ = np.frombuffer(text.buffers()[2], np.uint8).reshape(count, 26).copy()
+    bytes_[:, 10] = ord("T")
     zone = np.tile(np.frombuffer(b"+00:00", np.uint8), (count, 1))
-    return _text(np.concatenate([octets, zone], axis=1))
+    return _text(np.concatenate([bytes_, zone], axis=1))
 
 
 def _uuids(random: np.random.Generator, count: int) -> pa.StringArray:
-    octets = np.frombuffer(random.bytes(16 * count), np.uint8).reshape(count, 16).copy()
-    octets[:, 6] = octets[:, 6] & 0x0F | 0x40
-    octets[:, 8] = octets[:, 8] & 0x3F | 0x80
+    bytes_ = np.frombuffer(random.bytes(16 * count), np.uint8).reshape(count, 16).copy()
+    bytes_[:, 6] = bytes_[:, 6] & 0x0F | 0x40
+    bytes_[:, 8] = bytes_[:, 8] & 0x3F | 0x80
     text = np.full((count, 36), ord("-"), np.uint8)
-    text[:, _HEX_PLACES] = _HEX[octets].reshape(count, 32)
+    text[:, _HEX_PLACES] = _HEX[bytes_].reshape(count, 32)
     return _text(text)
 
 
-def _text(octets: npt.NDArray[np.uint8]) -> pa.StringArray:
-    """Make texts of one length from a row of bytes each."""
-    count, width = octets.shape
+def _text(bytes_: npt.NDArray[np.uint8]) -> pa.StringArray:
+    """Return strings of equal length from a row of bytes each."""
+    count, width = bytes_.shape
     ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(octets.tobytes()))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(bytes_.tobytes()))
 
 
 def json_text(block: pa.RecordBatch) -> memoryview:
-    """Write records as JSON lines."""
-    pieces: list[pa.Scalar | pa.Array] = []
+    """Return records as JSON lines."""
+    parts: list[pa.Scalar | pa.Array] = []
     opening = "{"
     for name, column in zip(block.schema.names, block.columns, strict=True):
         mark = "" if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) else '"'
-        pieces += [pa.scalar(f'{opening}"{name}":{mark}'), column.cast(pa.string())]
+        parts += [pa.scalar(f'{opening}"{name}":{mark}'), column.cast(pa.string())]
         opening = f"{mark},"
     closing = opening.removesuffix(",") + "}\n"
-    lines = pc.binary_join_element_wise(*pieces, pa.scalar(closing), "")
+    lines = pc.binary_join_element_wise(*parts, pa.scalar(closing), "")
     return memoryview(lines.buffers()[2])[: pc.sum(pc.binary_length(lines)).as_py()]

@@ -1,7 +1,6 @@
 """A tap of the Singer SDK for generated jsonl.gz files: `python wide_tap.py --config FILE`.
 
-Runs in an environment that holds the SDK and not this project, so nothing of the project may be
-imported here.
+Runs in an environment without this project, so no project module may be imported here.
 """
 
 import gzip
@@ -20,7 +19,7 @@ _TYPES = {
 
 
 class Wide(Stream):
-    """The only stream; sorted, so that its bookmark is that of its last record."""
+    """The only stream; it is sorted, so its bookmark is that of its last record."""
 
     name = "wide"
     primary_keys = ("id",)
@@ -28,7 +27,7 @@ class Wide(Stream):
     is_sorted = True
 
     def get_records(self, context: Any) -> Iterable[dict[str, Any]]:
-        """Read the records of all files of the config."""
+        """Yield the records of all files in the config."""
         for path in self.config["paths"]:
             with gzip.open(path, "rb") as lines:
                 yield from map(json.loads, lines)
@@ -38,7 +37,7 @@ class WideTap(Tap):
     """The tap; its config has the `paths` of the files and the kinds of their `columns`."""
 
     name = "tap-wide"
-    config_jsonschema = {  # noqa: RUF012 - how the SDK has it
+    config_jsonschema = {  # noqa: RUF012 - as in the SDK
         "properties": {"paths": {"type": "array"}, "columns": {"type": "object"}}
     }
 

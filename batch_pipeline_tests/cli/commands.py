@@ -14,20 +14,20 @@ Run = Callable[..., Result]
 
 
 def write_stream(
-    folder: Path, name: str, source: dict[str, Any] | None = None, **more: Any
+    folder: Path, name: str, source: dict[str, Any] | None = None, **extra: Any
 ) -> Path:
-    """Write a stream file below `streams`; files land in `landing` unless a source is given."""
+    """Write a stream file below `streams`. Its source is `landing` unless another is given."""
     path = folder / "streams" / name / "defs.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     source = source or {"uri": str(folder / "landing")}
-    attributes = {"stream": name, "source": source, **more}
+    attributes = {"stream": name, "source": source, **extra}
     path.write_text(
         yaml.safe_dump({"type": "batch_pipeline.BatchStream", "attributes": attributes})
     )
     return path
 
 
-def runs(folder: Path, inventory: str, *command: str, **environment: str) -> Run:
+def make_runner(folder: Path, inventory: str, *command: str, **environment: str) -> Run:
     """Return a function that runs commands, or one command, on a home and its streams."""
     variables = {
         "BATCH_PIPELINE_HOME": str(folder / "home"),
@@ -35,11 +35,13 @@ def runs(folder: Path, inventory: str, *command: str, **environment: str) -> Run
         "BATCH_PIPELINE_INVENTORY_CONN": inventory,
         **environment,
     }
-    return lambda *words, **more: CliRunner().invoke(cli, [*command, *words], env=variables | more)
+    return lambda *arguments, **extra: CliRunner().invoke(
+        cli, [*command, *arguments], env=variables | extra
+    )
 
 
-def told(run: Run, *words: str) -> Any:
-    """Run with `--json`, expect exit code 0, and read what was printed."""
-    ended = run(*words, "--json")
-    assert ended.exit_code == 0, ended.output
-    return json.loads(ended.stdout)
+def run_json(run: Run, *arguments: str) -> Any:
+    """Run with `--json`, assert exit code 0, and return the parsed output."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Commands that run in this process, on a real server and real files."""
+"""Fixtures of commands that run in this process, on a real server and real files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +10,9 @@ from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
 
 
 @pytest.fixture
-def scene(
+def project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """The stream `orders` with twelve items in four planned batches, named by the environment."""
+    """The stream `orders` with twelve items in four planned batches, set in the environment."""
     with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened

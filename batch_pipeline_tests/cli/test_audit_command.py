@@ -1,4 +1,4 @@
-"""The audit of `reconcile`, run in this process on a real server."""
+"""The audit of `reconcile`."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
+from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.factories import encoded, item_report, stream
 from batch_pipeline_tests.seeds import claimed, execute, planned, query
 
@@ -18,28 +18,28 @@ ROW = (
 
 @pytest.fixture
 def run(database_url: str, tmp_path: Path) -> Run:
-    """The command with two streams, of which `idle` has no files."""
+    """A runner with two streams; `idle` has no files."""
     for name in ("orders", "idle"):
         write_stream(tmp_path, name, batch={"max_weight": "1KiB", "max_count": 3})
-    return runs(tmp_path, database_url)
+    return make_runner(tmp_path, database_url)
 
 
 @pytest.fixture
 def gap(database: Database) -> Database:
-    """A published batch of `orders` that saw the ids 1 and 3."""
-    [one] = planned(database)
+    """A published batch of `orders` that contains the ids 1 and 3."""
+    [batch] = planned(database)
     execute(database, "DELETE FROM batch_pipeline.item WHERE id = 2")
-    with claimed(database, one) as attempt:
+    with claimed(database, batch) as attempt:
         reports = (item_report(1), item_report(3))
         database.attempts.publish(attempt, encoded(attempt.stem, items=reports), stream())
     execute(database, """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""")
     return database
 
 
-def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Run) -> None:
-    ended = run("reconcile")
-    assert (ended.exit_code, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == [
+def test_audit_without_differences_exits_0(gap: Database, run: Run) -> None:
+    result = run("reconcile")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
         "idle",
         "  attempts closed: 0, manifest files written: 0",
         "orders",
@@ -49,25 +49,23 @@ def test_audit_of_all_streams_finds_nothing_and_ends_well(gap: Database, run: Ru
     ]
 
 
-def test_audit_plans_a_late_item_and_says_so(gap: Database, run: Run) -> None:
-    """Expect exit code 0, the id, and the job that has it now; then that it is known."""
+def test_late_item_is_planned_once(gap: Database, run: Run) -> None:
     execute(gap, ROW, id=2)
-    ended = run("reconcile", "orders")
-    assert ended.exit_code == 0
+    result = run("reconcile", "orders")
+    assert result.exit_code == 0
     assert (
         "Items that arrived late: 1 (ids: 2). Batches of job 'orders.late' planned for them: 1."
-        in (ended.stdout)
+        in result.stdout
     )
     lists = query(gap, "SELECT item_ids FROM batch_pipeline.batch WHERE item_ids IS NOT NULL")
     assert lists == [([2],)]
     assert "Late items planned by earlier audits: 1." in run("reconcile", "orders").stdout
 
 
-def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:
-    """Expect counts and first ids as JSON."""
+def test_audit_json_has_counts_and_first_ids(gap: Database, run: Run) -> None:
     execute(gap, ROW, id=2)
     execute(gap, "DELETE FROM batch_pipeline.item WHERE id = 3")
-    [idle, orders] = told(run, "reconcile")["streams"]
+    [idle, orders] = run_json(run, "reconcile")["streams"]
     assert idle["audit"] is None
     assert orders["audit"] == {
         "job": "orders",
@@ -85,17 +83,16 @@ def test_audit_tells_programs_what_it_found(gap: Database, run: Run) -> None:
     }
 
 
-def test_audit_looks_back_as_far_as_it_is_asked_to(gap: Database, run: Run) -> None:
-    """Expect a batch of nine days ago to be left out, unless an earlier time or all is asked."""
+def test_since_and_all_include_batches_that_are_skipped_by_default(gap: Database, run: Run) -> None:
     execute(gap, "UPDATE batch_pipeline.attempt SET finished_at = finished_at - interval '9 days'")
     ten_days_ago = (datetime.now(UTC) - timedelta(days=10)).isoformat()
     compared = [
-        told(run, "reconcile", "orders", *option)["streams"][0]["audit"]["batches"]
+        run_json(run, "reconcile", "orders", *option)["streams"][0]["audit"]["batches"]
         for option in ([], ["--since", ten_days_ago], ["--all"])
     ]
     assert compared == [0, 1, 1]
 
 
 def test_reconcile_without_an_audit_reports_none(gap: Database, run: Run) -> None:
-    [orders] = told(run, "reconcile", "orders", "--no-audit")["streams"]
+    [orders] = run_json(run, "reconcile", "orders", "--no-audit")["streams"]
     assert orders["audit"] is None

@@ -1,4 +1,4 @@
-"""Batches that an earlier release planned with limits it had learned."""
+"""Batches that an earlier release planned with learned limits."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
+from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.seeds import ORDER_ID, execute, plan, publish, query, register
 
@@ -27,11 +27,11 @@ LEARNED = {
 def run(database_url: str, tmp_path: Path) -> Run:
     (tmp_path / "landing").mkdir()  # `plan` looks for new files
     write_stream(tmp_path, "orders", batch={"max_weight": 1_600, "max_count": 10_000})
-    return runs(tmp_path, database_url)
+    return make_runner(tmp_path, database_url)
 
 
 @pytest.mark.parametrize("config", [LEARNED, LEARNED | {"weight_per_second": "nan"}])
-def test_batches_with_learned_limits_are_read_and_continued_by_configured_ones(
+def test_plan_continues_with_configured_limits_after_learned_ones(
     database: Database, run: Run, config: dict[str, Any]
 ) -> None:
     register(database, 80)
@@ -41,13 +41,13 @@ def test_batches_with_learned_limits_are_read_and_continued_by_configured_ones(
     publish(database, old)
     register(database, 160, first=81)
 
-    (new,) = told(run, "plan", "orders")["batches"]
+    (new,) = run_json(run, "plan", "orders")["batches"]
     assert new["weight_bytes"] == 1_600
-    (report,) = told(run, "status")["streams"]
+    (report,) = run_json(run, "status")["streams"]
     assert (report["batches"]["published"], report["batches"]["planned"]) == (1, 1)
-    (story,) = told(run, "explain", "1")["items"]
-    assert (story["generation"], story["batch_weight_bytes"]) == (1, 800)
+    (item,) = run_json(run, "explain", "1")["items"]
+    assert (item["generation"], item["batch_weight_bytes"]) == (1, 800)
     late = database.late_arrivals.audit("orders", database.meta_table("orders").reflected())
     assert late.late_batches
     configs = query(database, "SELECT config FROM batch_pipeline.batch ORDER BY id")
-    assert [one["max_weight"] for (one,) in configs][:2] == ["800", "1600"]
+    assert [config["max_weight"] for (config,) in configs][:2] == ["800", "1600"]

@@ -1,4 +1,4 @@
-"""What commands say of themselves: the same thing in the same words, with examples that work."""
+"""Help texts of commands: consistent wording, and examples that parse."""
 
 import re
 import shlex
@@ -10,20 +10,20 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import COMMANDS, cli
 
-# Servers, a walk for people to read, lines that are JSON already, a script.
+# Servers, an interactive demo, and commands whose output is JSON lines already.
 WITHOUT_JSON = {"demo", "dev", "messages", "metrics"}
-LONGEST_SUMMARY = 54  # beside the longest name, on a terminal of 80 columns
+MAX_SUMMARY_LENGTH = 54  # beside the longest name, on a terminal of 80 columns
 
 
 def command(name: str) -> click.Command:
-    """Return a command by its name, or that of a group by both names."""
-    first, *inner = name.split()
-    found = cli.get_command(click.Context(cli), first)
-    assert found is not None
-    if inner:
-        assert isinstance(found, click.Group)
-        return found.commands[inner[0]]
-    return found
+    """Return a command by its name; a command of a group is `group name`."""
+    first, *subcommand = name.split()
+    result = cli.get_command(click.Context(cli), first)
+    assert result is not None
+    if subcommand:
+        assert isinstance(result, click.Group)
+        return result.commands[subcommand[0]]
+    return result
 
 
 NAMES = [
@@ -34,84 +34,80 @@ NAMES = [
 
 def options(name: str) -> list[click.Option]:
     """Return the options of a command, without `--help`."""
-    return [one for one in command(name).params if isinstance(one, click.Option)]
+    return [option for option in command(name).params if isinstance(option, click.Option)]
 
 
 def help_of(*words: str) -> str:
-    """Print the help of a command, as on a terminal of 80 columns."""
-    ended = CliRunner().invoke(cli, [*words, "-h"], terminal_width=80)
-    assert ended.exit_code == 0, ended.output
-    return ended.output
+    """Return the help of a command as printed on a terminal of 80 columns."""
+    result = CliRunner().invoke(cli, [*words, "-h"], terminal_width=80)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
-def test_list_of_commands_has_every_summary_in_one_line() -> None:
-    """Expect each command once, below what it is for, and nothing cut or wrapped."""
+def test_command_list_shows_each_summary_on_one_line() -> None:
     printed = help_of()
-    for name, one in COMMANDS.items():
-        assert len(one.summary) <= LONGEST_SUMMARY, name
-        assert re.search(rf"^  {name} +{re.escape(one.summary)}$", printed, re.MULTILINE), name
-        assert printed.index(f"{one.section.value}:") < printed.index(f"\n  {name} ")
+    for name, entry in COMMANDS.items():
+        assert len(entry.summary) <= MAX_SUMMARY_LENGTH, name
+        assert re.search(rf"^  {name} +{re.escape(entry.summary)}$", printed, re.MULTILINE), name
+        assert printed.index(f"{entry.section.value}:") < printed.index(f"\n  {name} ")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_of_a_command_is_whole(name: str) -> None:
-    """Expect a paragraph beyond the first line, help for each option, and none of it cut."""
+def test_help_has_a_description_and_all_option_texts(name: str) -> None:
     printed = help_of(*name.split())
     assert printed.startswith(f"Usage: cli {name} ")
-    assert [one.opts[0] for one in options(name) if not one.help] == []
-    assert [one.opts[0] for one in options(name) if one.help and one.help[-1] != "."] == []
+    assert [option.opts[0] for option in options(name) if not option.help] == []
+    assert [
+        option.opts[0] for option in options(name) if option.help and option.help[-1] != "."
+    ] == []
     assert len(re.findall(r"\n\n  \S", printed)) >= 2, "no paragraph beside the first"
     assert "…\n" not in printed
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_example_of_a_command_is_one_that_it_takes(name: str) -> None:
-    """Expect arguments and options of the example to be read without a mistake of usage."""
-    lines = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{help_of(*name.split())}\n")
-    assert len(lines) == 1
-    for line in lines:
-        assert line.startswith(f"batch-pipeline {name}")
-        words = shlex.split(line.removeprefix(f"batch-pipeline {name}"))
-        with command(name).make_context(name, words, **cli.context_settings) as context:
-            assert context.args == []
+def test_example_parses(name: str) -> None:
+    [line] = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{help_of(*name.split())}\n")
+    assert line.startswith(f"batch-pipeline {name}")
+    words = shlex.split(line.removeprefix(f"batch-pipeline {name}"))
+    with command(name).make_context(name, words, **cli.context_settings) as context:
+        assert context.args == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_facts_are_told_to_programs_as_well(name: str) -> None:
-    """Expect `--json` wherever facts are printed, as the last option."""
-    names = [one.opts[0] for one in options(name)]
+def test_json_is_the_last_option(name: str) -> None:
+    names = [option.opts[0] for option in options(name)]
     assert names.count("--json") == (name not in WITHOUT_JSON)
     assert names[-1:] == ["--json"] or name in WITHOUT_JSON
 
 
-def test_options_of_one_name_are_said_in_the_same_words() -> None:
-    """Expect one form and one meaning of each option that does the same thing everywhere."""
-    same = ("--json", "--dry-run", "--meta-table", "--all", "--batch")
-    told = defaultdict(set)
+def test_shared_options_have_the_same_help_in_all_commands() -> None:
+    shared = ("--json", "--dry-run", "--meta-table", "--all", "--batch")
+    forms = defaultdict(set)
     for name in NAMES:
-        for one in options(name):
-            if name not in ("doctor", "jobs split") and one.opts[0] in same:
-                told[one.opts[0]].add((one.help, one.metavar, one.is_flag))
-    assert set(told) == set(same)
-    assert {option: len(forms) for option, forms in told.items()} == dict.fromkeys(same, 1)
+        for option in options(name):
+            if name not in ("doctor", "jobs split") and option.opts[0] in shared:
+                forms[option.opts[0]].add((option.help, option.metavar, option.is_flag))
+    assert set(forms) == set(shared)
+    assert {name: len(texts) for name, texts in forms.items()} == dict.fromkeys(shared, 1)
 
 
 def test_dry_run_comes_before_json() -> None:
-    """Expect the two that commands share to be the last ones, in one order."""
-    names = {name: [one.opts[0] for one in options(name)] for name in NAMES}
-    dry = {name: these for name, these in names.items() if "--dry-run" in these}
-    assert dry
-    assert all(these[-2:] == ["--dry-run", "--json"] for these in dry.values())
+    all_names = [[option.opts[0] for option in options(name)] for name in NAMES]
+    with_dry_run = [names for names in all_names if "--dry-run" in names]
+    assert with_dry_run
+    assert all(names[-2:] == ["--dry-run", "--json"] for names in with_dry_run)
 
 
-def test_repeated_options_say_so() -> None:
-    """Expect "may be repeated" of each option that may, and of no other."""
+def test_help_says_which_options_may_be_repeated() -> None:
     for name in NAMES:
-        for one in options(name):
-            assert ("may be repeated" in (one.help or "")) is one.multiple, (name, one.opts)
+        for option in options(name):
+            assert ("may be repeated" in (option.help or "")) is option.multiple, (
+                name,
+                option.opts,
+            )
 
 
-def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
+def test_all_jobs_commands_are_tested_here() -> None:
     group = command("jobs")
     assert isinstance(group, click.Group)
     assert [f"jobs {name}" for name in group.commands] == NAMES[-6:]
@@ -119,7 +115,7 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["pause", "orders"], "The command 'pause' was removed. Use `batch-pipeline jobs pause`."),
         (["register", "orders"], "Use `batch-pipeline plan`, which registers new files and plans"),
@@ -138,7 +134,7 @@ def test_group_of_jobs_has_the_commands_that_are_tested_here() -> None:
         (["reconcile", "a", "--no-audit", "--all"], "Choose one of --since TIME, --all and"),
     ],
 )
-def test_wrong_usage_says_what_to_use_instead(words: list[str], said: str) -> None:
-    ended = CliRunner().invoke(cli, words)
-    assert ended.exit_code == 2
-    assert said in " ".join(ended.stderr.split())
+def test_usage_error_suggests_the_correct_usage(words: list[str], message: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())

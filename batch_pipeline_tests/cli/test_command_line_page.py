@@ -1,4 +1,4 @@
-"""The page of the command line names every command, exit code and JSON key, and no other."""
+"""The command line reference page names every command, exit code and JSON key."""
 
 import json
 import re
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/command_line.md"
-# In an order in which each finds something to tell.
+# In an order in which each command has something to report.
 RUN = [
     *("status", "explain 1", "plan orders", "plan orders --dry-run"),
     *("jobs list orders", "jobs pause orders", "jobs resume orders", "verify", "reconcile", "gc"),
@@ -50,68 +50,65 @@ def table(heading: str) -> Iterator[list[str]]:
 
 
 def code(cell: str) -> list[str]:
-    """Return what stands in back quotes, but for settings."""
-    return [one for one in re.findall(r"`([^`]+)`", cell) if not one.isupper()]
+    """Return the code spans of a cell, without the names of settings."""
+    return [span for span in re.findall(r"`([^`]+)`", cell) if not span.isupper()]
 
 
-def test_table_of_commands_names_each_below_what_it_is_for() -> None:
-    """Expect the commands of the list, in its order, and no other."""
-    found: dict[str, str] = {}
-    purpose = ""
-    for told, names, _ in table("Commands"):
-        purpose = told or purpose
-        found |= dict.fromkeys(code(names), purpose)
-    assert found == {name: one.section.value.lower() for name, one in COMMANDS.items()}
-    assert list(found) == list(COMMANDS)
+def test_commands_table_matches_the_command_list() -> None:
+    documented: dict[str, str] = {}
+    section = ""
+    for cell, names, _ in table("Commands"):
+        section = cell or section
+        documented |= dict.fromkeys(code(names), section)
+    assert documented == {name: entry.section.value.lower() for name, entry in COMMANDS.items()}
+    assert list(documented) == list(COMMANDS)
 
 
-def test_table_of_exit_codes_names_each() -> None:
-    """Expect the codes of the commands, that of wrong usage and that of a reader that is gone."""
-    ours = {value for name, value in vars(console).items() if name.startswith("EXIT_")}
-    assert {int(row[0]) for row in table("Exit codes")} == {0, 2, 141, *ours}
+def test_exit_codes_table_is_complete() -> None:
+    """2 is click's code for wrong usage, 141 the one for a closed pipe."""
+    own_codes = {value for name, value in vars(console).items() if name.startswith("EXIT_")}
+    assert {int(row[0]) for row in table("Exit codes")} == {0, 2, 141, *own_codes}
 
 
-def test_table_of_json_names_each_command_that_prints_it() -> None:
-    """Expect every command with `--json`, and those that this module runs, once."""
+def test_json_table_names_each_command_with_json_output() -> None:
     names = [name.split()[0] for row in table("JSON") for name in code(row[0])]
     assert {*names} == {*COMMANDS} - WITHOUT_JSON
     assert {words.split()[0] for words in RUN} == {*names} - NOT_RUN
 
 
 @pytest.fixture
-def scene(
+def project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsScene]:
-    """A stream with a published batch, three planned ones, two items in none, and a target."""
+    """A stream with one published and three planned batches, two unplanned items, and a target."""
     targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
-        publish(opened, database.batches.statuses("orders")[0].batch)
+    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as project:
+        publish(project, database.batches.statuses("orders")[0].batch)
         register(database, 2, first=13)
-        yield opened
+        yield project
 
 
-@pytest.mark.usefixtures("scene")
-def test_json_has_the_keys_that_the_page_names() -> None:
-    """Expect the keys of each command's object, and of each entry of its first list."""
+@pytest.mark.usefixtures("project")
+def test_json_output_has_the_documented_keys() -> None:
     rows = [row for row in table("JSON") if row[0].strip("`").split()[0] not in NOT_RUN]
     documented = {name: (row[1], row[2]) for row in rows for name in code(row[0])}
     for line in RUN:
         words = line.split()
-        ended = CliRunner().invoke(cli, [*words, "--json"])
-        told = json.loads(ended.stdout)
+        result = CliRunner().invoke(cli, [*words, "--json"])
+        output = json.loads(result.stdout)
         called = " ".join(words[: 2 if words[0] == "jobs" else 1])
-        dry = f"{called} --dry-run" if "--dry-run" in words else called
-        name = dry if dry in documented else called
+        full_name = f"{called} --dry-run" if "--dry-run" in words else called
+        name = full_name if full_name in documented else called
         keys, entries = documented[name]
-        assert set(told) <= set(code(keys)), line
-        assert set(told) >= set(code(keys.partition(";")[0])), line
-        check_entries(line, told, code(keys)[0], code(entries.partition(";")[0]))
+        assert set(output) <= set(code(keys)), line
+        assert set(output) >= set(code(keys.partition(";")[0])), line
+        check_entries(line, output, code(keys)[0], code(entries.partition(";")[0]))
 
 
-def check_entries(line: str, told: dict[str, Any], key: str, entries: list[str]) -> None:
-    """Hold the entries of a list against the keys that the page names."""
+def check_entries(line: str, output: dict[str, Any], key: str, entries: list[str]) -> None:
+    """Assert that all entries of a list have the documented keys."""
     if not entries:
         return
-    assert told[key], line
-    for entry in told[key]:
+    assert output[key], line
+    for entry in output[key]:
         assert set(entry) == set(entries), line

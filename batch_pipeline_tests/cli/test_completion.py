@@ -1,4 +1,4 @@
-"""Completion as shells ask for it: a variable with the words, an answer in lines."""
+"""Shell completion: the command line comes in variables, the answer is lines."""
 
 import shutil
 import subprocess
@@ -23,7 +23,7 @@ attributes:
 
 @pytest.fixture
 def streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Streams `orders` and `order_lines`, and files that are no stream files; no database."""
+    """Streams `orders` and `order_lines` beside invalid stream files; no database."""
     folder = tmp_path / "streams"
     files = {
         "a": STREAM_FILE.format(name="orders"),
@@ -41,33 +41,31 @@ def streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def completed(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -> str:
-    """Return what is answered to a shell for a command line that ends where the cursor is."""
+def complete(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -> str:
+    """Return the answer to a shell for a command line that ends at the cursor."""
     words = line.split(" ")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words) - 1))
-    made = get_completion_class(shell)
-    assert made is not None
-    return made(cli, {}, "batch-pipeline", VARIABLE).complete()
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None
+    return shell_class(cli, {}, "batch-pipeline", VARIABLE).complete()
 
 
-def names(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
+def complete_in_bash(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
     """Return what bash would offer."""
-    return [one.partition(",")[2] for one in completed(monkeypatch, line).splitlines()]
+    return [answer.partition(",")[2] for answer in complete(monkeypatch, line).splitlines()]
 
 
-def test_commands_are_completed_without_loading_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect all commands, or those that begin so."""
-    assert names(monkeypatch, "batch-pipeline ") == [*COMMANDS]
-    assert names(monkeypatch, "batch-pipeline re") == [*("reprocess", "reconcile")]
+def test_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete_in_bash(monkeypatch, "batch-pipeline ") == [*COMMANDS]
+    assert complete_in_bash(monkeypatch, "batch-pipeline re") == ["reprocess", "reconcile"]
 
 
 def test_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect the options of the command and of the whole."""
-    assert names(monkeypatch, "batch-pipeline gc --") == [
+    assert complete_in_bash(monkeypatch, "batch-pipeline gc --") == [
         *("--unknown", "--dry-run", "--json", "--help")
     ]
-    assert names(monkeypatch, "batch-pipeline --v") == ["--version"]
+    assert complete_in_bash(monkeypatch, "batch-pipeline --v") == ["--version"]
 
 
 @pytest.mark.usefixtures("streams")
@@ -85,44 +83,39 @@ def test_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_values_are_completed(
     monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
 ) -> None:
-    """Expect names from stream files, each once, and closed sets; nothing of unfit files."""
-    assert names(monkeypatch, line) == expected
+    """Names from invalid stream files are not offered."""
+    assert complete_in_bash(monkeypatch, line) == expected
 
 
-def test_names_without_a_folder_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Expect silence where nothing can be read, settings included."""
+def test_missing_files_complete_to_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "nowhere"))
-    assert names(monkeypatch, "batch-pipeline status ") == []
+    assert complete_in_bash(monkeypatch, "batch-pipeline status ") == []
     monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(tmp_path / "missing.env"))
-    assert names(monkeypatch, "batch-pipeline status ") == []
+    assert complete_in_bash(monkeypatch, "batch-pipeline status ") == []
 
 
-def test_streams_folder_of_a_dot_env_file_is_found(
+def test_streams_folder_is_read_from_an_env_file(
     streams: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Expect the settings to be read where the environment alone does not tell."""
     monkeypatch.delenv("BATCH_PIPELINE_STREAMS")
     (tmp_path / "pipeline.env").write_text(f"BATCH_PIPELINE_STREAMS={streams}\n")
     monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(tmp_path / "pipeline.env"))
-    assert names(monkeypatch, "batch-pipeline status ") == ["orders", "order_lines"]
+    assert complete_in_bash(monkeypatch, "batch-pipeline status ") == ["orders", "order_lines"]
 
 
-def test_files_are_left_to_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect the shell to be told that a file is wanted, and what it begins with."""
+def test_file_names_are_completed_by_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     for line in ("batch-pipeline explain orders-", "batch-pipeline messages x --state orders-"):
-        assert completed(monkeypatch, line) == "file,orders-"
+        assert complete(monkeypatch, line) == "file,orders-"
 
 
-def test_shells_that_show_help_are_told_the_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect what the list says beside the name."""
+def test_fish_and_zsh_get_command_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
     summary = COMMANDS["gc"].summary
-    assert completed(monkeypatch, "batch-pipeline g", "fish") == f"plain,gc\t{summary}"
-    assert completed(monkeypatch, "batch-pipeline g", "zsh") == f"plain\ngc\n{summary}"
+    assert complete(monkeypatch, "batch-pipeline g", "fish") == f"plain,gc\t{summary}"
+    assert complete(monkeypatch, "batch-pipeline g", "zsh") == f"plain\ngc\n{summary}"
 
 
 @pytest.mark.usefixtures("streams")
-def test_process_that_completes_names_loads_nothing_heavy() -> None:
-    """Expect no database library, no Dagster and no Spark to be waited for."""
+def test_completion_imports_no_heavy_packages() -> None:
     script = (
         "import atexit, os, sys\n"
         f"heavy = {HEAVY!r}\n"
@@ -131,23 +124,22 @@ def test_process_that_completes_names_loads_nothing_heavy() -> None:
         "from batch_pipeline.cli import main\n"
         "main()\n"
     )
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert ended.stdout == "plain,orders\nplain,order_lines\n"
-    assert (ended.returncode, ended.stderr) == (0, "[]\n")
+    assert result.stdout == "plain,orders\nplain,order_lines\n"
+    assert (result.returncode, result.stderr) == (0, "[]\n")
 
 
-def test_completion_command_is_refused_and_names_the_variable_of_click() -> None:
-    ended = CliRunner().invoke(cli, ["completion", "bash"])
-    assert ended.exit_code == 2
-    assert "was removed" in ended.stderr
-    assert f"{VARIABLE}=bash_source batch-pipeline" in ended.stderr
+def test_removed_completion_command_names_the_variable_of_click() -> None:
+    result = CliRunner().invoke(cli, ["completion", "bash"])
+    assert result.exit_code == 2
+    assert "was removed" in result.stderr
+    assert f"{VARIABLE}=bash_source batch-pipeline" in result.stderr
 
 
 @pytest.mark.usefixtures("streams")
-def test_real_bash_completes_by_the_script(tmp_path: Path) -> None:
-    """Expect a command and the name of a stream, as after two presses of Tab."""
+def test_completion_works_in_bash(tmp_path: Path) -> None:
     folder, bash = Path(sys.executable).parent, shutil.which("bash")
     assert bash is not None
     script = f"""
@@ -163,11 +155,11 @@ ask batch-pipeline stat
 ask batch-pipeline explain orders ""
 ask batch-pipeline status orders order_
 """
-    ended = subprocess.run(
+    result = subprocess.run(
         [bash, "--norc", "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines() == [
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
         "complete -o nosort -F _batch_pipeline_completion batch-pipeline",
         "status",
         "",

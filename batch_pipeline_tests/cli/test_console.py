@@ -1,4 +1,4 @@
-"""Ages in words, and exit codes of errors."""
+"""Formatting of ages, and exit codes of errors."""
 
 from datetime import timedelta
 
@@ -29,13 +29,11 @@ from batch_pipeline_tests.factories import NOON
         (timedelta(days=1_234, hours=23), "1,234 days"),
     ],
 )
-def test_age_is_told_in_the_largest_unit_that_says_enough(duration: timedelta, words: str) -> None:
-    """Expect whole units, and no day before there are two of them."""
+def test_duration_is_rounded_down_to_whole_units(duration: timedelta, words: str) -> None:
     assert lasting(duration) == words
 
 
-def test_moment_is_told_with_its_age() -> None:
-    """Expect the time in UTC and how long ago it was."""
+def test_time_is_shown_with_its_age() -> None:
     assert ago(NOON, NOON + timedelta(minutes=5)) == "5 minutes ago"
     assert ago(NOON, NOON + timedelta(seconds=5)) == "just now"
     assert at(NOON, NOON + timedelta(days=3)) == f"{NOON:%Y-%m-%d} 12:00:00 UTC, 3 days ago"
@@ -54,7 +52,5 @@ STOPPED = StreamStoppedError("orders", "no such thing", "/logs/errors.log")
         ([BatchDataError("now")], 1),
     ],
 )
-def test_exit_code_is_that_of_the_error_to_fix_first(
-    errors: list[PipelineError], code: int
-) -> None:
+def test_exit_code_is_that_of_the_most_urgent_error(errors: list[PipelineError], code: int) -> None:
     assert exit_code(errors) == code

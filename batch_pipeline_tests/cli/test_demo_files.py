@@ -29,7 +29,7 @@ def rows_of(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def test_demo_lands_sixty_files_with_the_same_names_times_and_bytes_anywhere(demo: Path) -> None:
+def test_demo_files_are_reproducible(demo: Path) -> None:
     files, digest = files_of(demo), hashlib.sha256()
     assert len(files) == 60
     assert (files[0].name, files[-1].name) == ("orders-2026-01-01.csv", "orders-2026-03-01.csv")
@@ -60,31 +60,29 @@ def test_demo_cells_hold_difficult_text(demo: Path, text: str) -> None:
     assert any(text in cell for path in files_of(demo) for row in rows_of(path) for cell in row)
 
 
-def test_demo_stream_cuts_its_files_into_ten_or_so_batches(demo: Path) -> None:
-    """The demo has batches ended by weight as well as by count, and neither one nor sixty."""
+def test_demo_has_about_ten_batches_cut_by_count_and_by_weight(demo: Path) -> None:
     stream = load_streams(demo / "streams")["demo_orders"]
     weighed_ids = [(id_, path.stat().st_size) for id_, path in enumerate(files_of(demo), start=1)]
     cuts = list(cut(weighed_ids, after_id=0, high_watermark=60, limits=stream.limits))
     assert 8 <= len(cuts) <= 12
-    assert {one.count == stream.limits.max_count for one in cuts[:-1]} == {True, False}
+    assert {batch.count == stream.limits.max_count for batch in cuts[:-1]} == {True, False}
 
 
-def test_demo_stream_points_at_its_own_folders(demo: Path) -> None:
-    """A demo works wherever it is: its stream file names folders relative to itself."""
+def test_demo_stream_uses_folders_relative_to_its_file(demo: Path) -> None:
     stream = load_streams(demo / "streams")["demo_orders"]
     assert stream.source.place == to_uri(demo / "landing")
     assert stream.storage.root == to_uri(demo / "batches")
     assert (stream.key_properties, stream.on_bad_record.most) == (("order_id",), 10)
 
 
-def test_demo_written_again_touches_nothing(demo: Path) -> None:
-    before = _written(demo)
+def test_second_write_changes_no_file(demo: Path) -> None:
+    before = _file_stats(demo)
     write_demo(demo)
-    assert _written(demo) == before
+    assert _file_stats(demo) == before
 
 
-def test_demo_written_again_restores_order_files_and_keeps_the_stream_file(demo: Path) -> None:
-    """Order files are the demo's own; the stream file is for its reader to play with."""
+def test_second_write_restores_order_files_and_keeps_the_stream_file(demo: Path) -> None:
+    """Users may edit the stream file."""
     first, second, *_ = files_of(demo)
     original = first.read_bytes()
     first.write_text("order_id\n1\n")
@@ -97,7 +95,7 @@ def test_demo_written_again_restores_order_files_and_keeps_the_stream_file(demo:
     assert stream_file.read_text() == "# mine\n"
 
 
-def _written(folder: Path) -> dict[Path, tuple[int, int, int]]:
-    """Return what changes when a file is written; reading changes its access time."""
-    facts = ((path, path.stat()) for path in folder.rglob("*"))
-    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in facts}
+def _file_stats(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """Return what changes when a file is written; reading changes only its access time."""
+    stats = ((path, path.stat()) for path in folder.rglob("*"))
+    return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in stats}

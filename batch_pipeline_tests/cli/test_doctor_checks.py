@@ -1,4 +1,4 @@
-"""The checks of the machine and its folders: each problem with what to do about it."""
+"""Checks of the machine and its folders: each problem comes with a fix."""
 
 import os
 import shutil
@@ -42,27 +42,27 @@ VERSIONS = {
 }
 
 
-def found(findings: Iterator[Finding]) -> list[tuple[str, str, str]]:
+def as_tuples(findings: Iterator[Finding]) -> list[tuple[str, str, str]]:
     """Return level, subject and text of each finding."""
-    return [(one.level.value, one.subject, one.text) for one in findings]
+    return [(finding.level.value, finding.subject, finding.text) for finding in findings]
 
 
-def configured(**environment: str) -> list[tuple[str, str, str]]:
-    """Check variables."""
+def check_environment(**environment: str) -> list[tuple[str, str, str]]:
+    """Check environment variables."""
     settings = load_settings(environment=environment)
-    return found(check_configuration(settings, environment))
+    return as_tuples(check_configuration(settings, environment))
 
 
-def placed(folder: Path) -> Stream:
-    """A stream whose landing and storage are below a folder."""
+def stream_in(folder: Path) -> Stream:
+    """Return a stream whose landing and storage are below a folder."""
     source = Source(uri=to_uri(folder / "landing"))
     return stream(source=source, storage=Storage(root=to_uri(folder / "batches")))
 
 
 def test_unknown_variable_is_reported_with_the_nearest_name_and_no_value() -> None:
-    findings = configured(BATCH_PIPELINE_INVENTORY_CON="postgresql://me:secret@there/db")
-    [(level, subject, text), rest] = findings
-    assert (level, subject, rest[0]) == ("warn", "settings", "ok")
+    findings = check_environment(BATCH_PIPELINE_INVENTORY_CON="postgresql://me:secret@there/db")
+    [(level, subject, text), other] = findings
+    assert (level, subject, other[0]) == ("warn", "settings", "ok")
     assert "BATCH_PIPELINE_INVENTORY_CON is set, but there is no such setting" in text
     assert "Did you mean BATCH_PIPELINE_INVENTORY_CONN?" in text
     assert "secret" not in str(findings)
@@ -70,38 +70,38 @@ def test_unknown_variable_is_reported_with_the_nearest_name_and_no_value() -> No
 
 def test_known_variables_are_one_finding() -> None:
     given = {"BATCH_PIPELINE_HOME": "/home/me/bp", "BATCH_PIPELINE_JAVA": "auto"}
-    [(level, _, text)] = configured(**given)
+    [(level, _, text)] = check_environment(**given)
     assert level == "ok"
     assert text.startswith("home /home/me/bp, streams ")
     assert text.endswith("set: BATCH_PIPELINE_HOME, BATCH_PIPELINE_JAVA.")
 
 
 def test_failpoints_are_reported() -> None:
-    findings = configured(BATCH_PIPELINE_FAILPOINTS="publish.before_commit=kill")
+    findings = check_environment(BATCH_PIPELINE_FAILPOINTS="publish.before_commit=kill")
     assert findings[0][2].startswith("BATCH_PIPELINE_FAILPOINTS is set: processes end")
 
 
-def test_dot_env_file_that_others_can_read_is_reported(tmp_path: Path) -> None:
+def test_env_file_readable_by_others_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "my.env"
     path.write_text("BATCH_PIPELINE_META_CONN=postgresql://me:secret@there/db\n")
     path.chmod(0o640)
-    (level, _, text), _ = configured(BATCH_PIPELINE_ENV_FILE=str(path))
+    (level, _, text), _ = check_environment(BATCH_PIPELINE_ENV_FILE=str(path))
     assert level == "warn"
     assert text.endswith(f"(mode 0640), which may have passwords. Run `chmod 600 {path}`.")
     path.chmod(0o600)
-    assert len(configured(BATCH_PIPELINE_ENV_FILE=str(path))) == 1
+    assert len(check_environment(BATCH_PIPELINE_ENV_FILE=str(path))) == 1
 
 
-def test_versions_that_belong_together_are_one_finding() -> None:
-    [(level, _, text)] = found(check_versions(VERSIONS.__getitem__))
+def test_matching_versions_are_one_finding() -> None:
+    [(level, _, text)] = as_tuples(check_versions(VERSIONS.__getitem__))
     assert level == "ok"
     assert text.endswith("Dagster 1.13.27, PySpark 4.3.0.")
-    assert [one.level.value for one in check_versions()] == ["ok"]  # of this environment
+    assert [finding.level.value for finding in check_versions()] == ["ok"]  # installed ones
 
 
-def test_library_of_another_release_of_dagster_is_named() -> None:
+def test_mismatched_dagster_library_is_a_warning() -> None:
     mixed = VERSIONS | {"dagster-postgres": "0.28.3", "dagster-webserver": "1.12.3"}
-    (level, _, text), _ = found(check_versions(mixed.__getitem__))
+    (level, _, text), _ = as_tuples(check_versions(mixed.__getitem__))
     assert level == "warn"
     assert "does not belong with dagster-webserver 1.12.3, dagster-postgres 0.28.3" in text
     assert "`uv sync`" in text
@@ -113,27 +113,27 @@ def test_missing_package_fails() -> None:
             raise PackageNotFoundError(name)
         return VERSIONS[name]
 
-    (level, _, text), other = found(check_versions(installed))
+    (level, _, text), other = as_tuples(check_versions(installed))
     assert (level, other[0]) == ("fail", "ok")
     assert "dagster-aws is not installed" in text
 
 
-def test_java_is_checked_by_the_file_beside_it(tmp_path: Path) -> None:
+def test_java_version_is_read_from_its_release_file(tmp_path: Path) -> None:
     settings = load_settings(environment={})
-    new, old = java(tmp_path, "21"), java(tmp_path, "11")
+    new, old = make_java_home(tmp_path, "21"), make_java_home(tmp_path, "11")
     environment = {"JAVA_HOME": str(new), "PATH": ""}
-    assert found(check_java(settings, environment)) == [
+    assert as_tuples(check_java(settings, environment)) == [
         ("ok", "java", f"Java 21, JAVA_HOME={new}.")
     ]
     environment = {"JAVA_HOME": str(old), "PATH": "", "BATCH_PIPELINE_JAVA": "system"}
-    [(level, _, text)] = found(check_java(settings, environment))
+    [(level, _, text)] = as_tuples(check_java(settings, environment))
     assert level == "fail"
     assert f"tried JAVA_HOME={old} (Java 11). Install one" in text
     remote = load_settings(environment={"BATCH_PIPELINE_SPARK_REMOTE": "sc://there:15002"})
-    assert [one.level.value for one in check_java(remote, environment)] == ["ok"]
+    assert [level for level, _, _ in as_tuples(check_java(remote, environment))] == ["ok"]
 
 
-def java(folder: Path, version: str) -> Path:
+def make_java_home(folder: Path, version: str) -> Path:
     """Create a JAVA_HOME of a version."""
     home = folder / f"java-{version}"
     (home / "bin").mkdir(parents=True)
@@ -142,14 +142,14 @@ def java(folder: Path, version: str) -> Path:
     return home
 
 
-def test_home_that_others_can_read_is_reported(tmp_path: Path) -> None:
+def test_home_readable_by_others_is_reported(tmp_path: Path) -> None:
     home = Home(path=tmp_path / "home")
     home.ensure()
-    assert found(check_home(home)) == [("ok", "home", f"{home.path}; not in use.")]
+    assert as_tuples(check_home(home)) == [("ok", "home", f"{home.path}; not in use.")]
     home.path.chmod(0o710)
-    assert len(found(check_home(home))) == 1
+    assert len(as_tuples(check_home(home))) == 1
     home.path.chmod(0o750)
-    (level, _, text), _ = found(check_home(home))
+    (level, _, text), _ = as_tuples(check_home(home))
     assert level == "warn"
     assert "(mode 0750)" in text
     assert text.endswith(f"Run `chmod 700 {home.path}`.")
@@ -158,56 +158,60 @@ def test_home_that_others_can_read_is_reported(tmp_path: Path) -> None:
 def test_home_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
     home = Home(path=tmp_path / "home")
     with home.lock("batch-pipeline dev", since=NOON):
-        [(level, _, text)] = found(check_home(home))
+        [(level, _, text)] = as_tuples(check_home(home))
     assert level == "ok"
     assert f"`batch-pipeline dev` (process {os.getpid()}, since " in text
 
 
-def test_missing_home_is_not_created_by_the_check(tmp_path: Path) -> None:
-    assert [level for level, _, _ in found(check_home(Home(path=tmp_path / "some/home")))] == ["ok"]
+def test_home_check_does_not_create_a_home(tmp_path: Path) -> None:
+    assert [level for level, _, _ in as_tuples(check_home(Home(path=tmp_path / "some/home")))] == [
+        "ok"
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_places_are_checked_without_writing(
+def test_local_folders_are_checked_without_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system's answer about rights is made up, since root may do everything."""
-    one = placed(tmp_path)
-    storage, source = found(check_places(one, NOON))
+    """`os.access` is patched because root may do everything."""
+    stream_ = stream_in(tmp_path)
+    storage, source = as_tuples(check_places(stream_, NOON))
     assert (storage[0], source[0]) == ("ok", "warn")
     assert source[2].startswith(f"{tmp_path}/landing does not exist (source.uri), so no files")
     for name in ("landing", "batches"):
         (tmp_path / name).mkdir()
-    assert found(check_places(one, NOON)) == []
+    assert as_tuples(check_places(stream_, NOON)) == []
     assert list((tmp_path / "batches").iterdir()) == []
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda _path, _mode: False)
-        storage, source = found(check_places(one, NOON))
+        storage, source = as_tuples(check_places(stream_, NOON))
     assert (storage[0], source[0]) == ("fail", "fail")
     assert f"{tmp_path}/batches cannot be written (storage.root). Give the user " in storage[2]
     assert f"{tmp_path}/landing cannot be read (source.uri)." in source[2]
     for name in ("landing", "batches"):
         (tmp_path / name).rmdir()
         (tmp_path / name).write_text("")
-    storage, source = found(check_places(one, NOON))
+    storage, source = as_tuples(check_places(stream_, NOON))
     assert (storage[0], source[0]) == ("fail", "fail")
     assert storage[2].startswith(f"{tmp_path}/batches is not a folder (storage.root).")
 
 
-@pytest.mark.parametrize("place", ["", "-gone"])
-@pytest.mark.parametrize("ahead", [0, 10])
-def test_bucket_is_checked_with_its_clock_and_without_writing(
-    bucket: str, place: str, ahead: int
+@pytest.mark.parametrize("suffix", ["", "-gone"])
+@pytest.mark.parametrize("minutes_ahead", [0, 10])
+def test_bucket_and_its_clock_are_checked_without_writing(
+    bucket: str, suffix: str, minutes_ahead: int
 ) -> None:
-    root = bucket + place
-    one = stream(source=Source(uri=f"{root}/landing"), storage=Storage(root=f"{root}/batches"))
-    findings = found(check_places(one, datetime.now(UTC) + timedelta(minutes=ahead)))
+    root = bucket + suffix
+    stream_ = stream(source=Source(uri=f"{root}/landing"), storage=Storage(root=f"{root}/batches"))
+    findings = as_tuples(
+        check_places(stream_, datetime.now(UTC) + timedelta(minutes=minutes_ahead))
+    )
     assert names_below(bucket) == []
-    if place:
+    if suffix:
         assert [level for level, _, _ in findings] == ["fail", "fail"]
         assert findings[0][2].startswith(f"{root}/batches cannot be listed (storage.root): ")
         assert "no such bucket" in findings[0][2]
-    elif ahead:
+    elif minutes_ahead:
         assert [finding[:2] for finding in findings] == [("warn", "clock")] * 2
         assert f"seconds apart from the store of {root}/batches" in findings[0][2]
     else:
@@ -217,23 +221,25 @@ def test_bucket_is_checked_with_its_clock_and_without_writing(
 @pytest.mark.parametrize(
     ("free", "level"), [(2**30, "ok"), (2**30 - 1, "warn"), (100 * 2**20 - 1, "fail")]
 )
-def test_disk_that_is_almost_full_is_reported(
+def test_low_disk_space_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
 ) -> None:
     usage = SimpleNamespace(total=2**40, used=0, free=free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    findings = found(check_disks(Home(path=tmp_path / "home"), [placed(tmp_path)]))
-    mine = next(one for one in findings if one[1] == "disk" and "the home" in one[2])
-    assert mine[0] == level
-    assert "files of orders" in mine[2]
-    assert ("batch-pipeline gc --dry-run" in mine[2]) is (level != "ok")
+    findings = as_tuples(check_disks(Home(path=tmp_path / "home"), [stream_in(tmp_path)]))
+    disk = next(
+        finding for finding in findings if finding[1] == "disk" and "the home" in finding[2]
+    )
+    assert disk[0] == level
+    assert "files of orders" in disk[2]
+    assert ("batch-pipeline gc --dry-run" in disk[2]) is (level != "ok")
 
 
-def test_clock_may_be_a_minute_apart() -> None:
+def test_clock_difference_above_a_minute_is_a_warning() -> None:
     minute = timedelta(seconds=60)
-    assert found(compare_clocks("the store", NOON + minute, NOON)) == []
+    assert as_tuples(compare_clocks("the store", NOON + minute, NOON)) == []
     for other in (NOON + 2 * minute, NOON - 2 * minute):
-        [(level, subject, text)] = found(compare_clocks("the store", other, NOON))
+        [(level, subject, text)] = as_tuples(compare_clocks("the store", other, NOON))
         assert (level, subject) == ("warn", "clock")
         assert text.startswith("this machine is 120 seconds apart from the store.")
 
@@ -243,23 +249,26 @@ def test_port_in_use_is_reported_with_its_process() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        [(level, subject, text)] = found(check_port(port))
+        [(level, subject, text)] = as_tuples(check_port(port))
     assert (level, subject) == ("warn", "ports")
     assert f"(process {os.getpid()})" in text
     assert text.endswith(f"run `batch-pipeline dev --port {port + 1}`.")
-    assert [one.level.value for one in check_port(port)] == ["ok"]
+    assert [level for level, _, _ in as_tuples(check_port(port))] == ["ok"]
 
 
-def test_check_that_fails_hides_no_other() -> None:
-    """An error of the operator fails, another one is reported, and a bug of ours stops all."""
+def test_failing_check_does_not_hide_others() -> None:
+    """An unexpected error is reported as a warning; a bug of ours propagates."""
 
     def broken(error: Exception) -> Iterator[Finding]:
         yield fine("a", "seen.")
         raise error
 
-    wrong = SettingError("NAME", "here", "is wrong", "Correct it.")
-    assert [level for level, _, _ in found(attempted("a", lambda: broken(wrong)))] == ["ok", "fail"]
-    _, other = found(attempted("a", lambda: broken(OSError("no such device\nsecond line"))))
+    invalid = SettingError("NAME", "here", "is wrong", "Correct it.")
+    assert [level for level, _, _ in as_tuples(attempted("a", lambda: broken(invalid)))] == [
+        "ok",
+        "fail",
+    ]
+    _, other = as_tuples(attempted("a", lambda: broken(OSError("no such device\nsecond line"))))
     text = "this could not be checked (OSError: no such device). Please report it."
     assert other == ("warn", "a", text)
     with pytest.raises(InvariantError):

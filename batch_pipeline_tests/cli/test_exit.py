@@ -29,26 +29,26 @@ __main__.main()
 @pytest.mark.parametrize(
     ("end", "code"), [("", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("sys.exit(141)", 141)]
 )
-def test_exit_comes_after_threads_and_handlers_and_before_teardown(end: str, code: int) -> None:
-    ended = run(end)
-    assert ended.returncode == code
-    assert ended.stdout == "no line endthread\nhandler\n"
-    assert ended.stderr == "error output\n"
+def test_exit_waits_for_threads_and_handlers_but_skips_teardown(end: str, code: int) -> None:
+    result = run(end)
+    assert result.returncode == code
+    assert result.stdout == "no line endthread\nhandler\n"
+    assert result.stderr == "error output\n"
 
 
-def test_uncaught_exception_ends_the_usual_way() -> None:
-    ended = run("raise ValueError('unexpected')")
-    assert ended.returncode == 1
-    assert "torn down" in ended.stdout
-    assert "ValueError: unexpected" in ended.stderr
+def test_uncaught_exception_exits_as_usual() -> None:
+    result = run("raise ValueError('unexpected')")
+    assert result.returncode == 1
+    assert "torn down" in result.stdout
+    assert "ValueError: unexpected" in result.stderr
 
 
-def test_forked_child_does_not_end_with_the_code_of_its_parent() -> None:
-    ended = run(
+def test_forked_child_has_its_own_exit_code() -> None:
+    result = run(
         "child = os.fork()\n    if not child: sys.exit(7)\n"
         "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) - 7)"
     )
-    assert ended.returncode == 0
+    assert result.returncode == 0
 
 
 def run(end: str) -> "subprocess.CompletedProcess[str]":

@@ -1,4 +1,4 @@
-"""The command `gc`, run in this process on a real server and a real folder."""
+"""The command `gc`."""
 
 import json
 import re
@@ -8,14 +8,14 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import SettingError
-from batch_pipeline_tests.cli.commands import Run, runs, told, write_stream
+from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageScene, open_garbage_scene
 
 UNKNOWN = "orders-00000001-00000003-a9-0badf00d-00000000-abcdef01.jsonl.gz"
 
 
 @pytest.fixture
-def scene(database: Database, tmp_path: Path) -> GarbageScene:
+def storage(database: Database, tmp_path: Path) -> GarbageScene:
     """A failed attempt of 30 days ago that left four files of 10 bytes, and two generations."""
     opened = open_garbage_scene(database, tmp_path / "batches", batches=1)
     opened.failed()
@@ -27,68 +27,66 @@ def scene(database: Database, tmp_path: Path) -> GarbageScene:
 
 @pytest.fixture
 def run(database_url: str, tmp_path: Path) -> Run:
-    """The command with two streams, of which `broken` has a file as its storage root."""
+    """A runner with two streams; the storage root of `broken` is a file."""
     (tmp_path / "file").write_text("")
     for name, root in (("orders", "batches"), ("broken", "file")):
         write_stream(tmp_path, name, storage={"root": str(tmp_path / root)})
-    return runs(tmp_path, database_url)
+    return make_runner(tmp_path, database_url)
 
 
-def keep(tmp_path: Path, text: str) -> None:
+def set_keep_superseded(tmp_path: Path, text: str) -> None:
     """Set how long superseded generations are kept."""
     storage = {"root": str(tmp_path / "batches"), "keep_superseded": text}
     targets = {"warehouse": {"postgres": {"conn": "$DW"}}}
     write_stream(tmp_path, "orders", storage=storage, targets=targets)
 
 
-def test_dry_run_lists_files_and_deletes_none(scene: GarbageScene, run: Run) -> None:
-    """Expect what would go, why, and where it is."""
-    before = scene.there()
-    ended = run("gc", "orders", "--dry-run")
-    assert (ended.exit_code, ended.stderr) == (0, "")
-    lines = ended.stdout.splitlines()
+def test_dry_run_lists_files_and_deletes_none(storage: GarbageScene, run: Run) -> None:
+    before = storage.there()
+    result = run("gc", "orders", "--dry-run")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
     assert lines[:3] == [
         "orders",
         "  Files that would be deleted: 4, 40 B; nothing was (dry run):",
         "       4 of attempts that ended without publishing",
     ]
     assert len(lines) == 7
-    assert all((scene.root / line.strip()).exists() for line in lines[3:])
-    assert scene.there() == before
+    assert all((storage.root / line.strip()).exists() for line in lines[3:])
+    assert storage.there() == before
 
 
-def test_gc_deletes_what_the_dry_run_told(scene: GarbageScene, run: Run) -> None:
-    """Expect the same list in JSON, the files gone, and nothing to delete afterwards."""
-    [dry] = told(run, "gc", "orders", "--dry-run")["streams"]
-    [done] = told(run, "gc", "orders")["streams"]
-    assert done["garbage"] == dry["garbage"]
-    assert (dry["dry_run"], dry["removed_files"]) == (True, 0)
+def test_gc_deletes_what_the_dry_run_lists(storage: GarbageScene, run: Run) -> None:
+    [dry_run] = run_json(run, "gc", "orders", "--dry-run")["streams"]
+    [done] = run_json(run, "gc", "orders")["streams"]
+    assert done["garbage"] == dry_run["garbage"]
+    assert (dry_run["dry_run"], dry_run["removed_files"]) == (True, 0)
     assert (done["dry_run"], done["removed_files"], done["removed_bytes"]) == (False, 4, 40)
-    assert not {one["path"] for one in done["garbage"]} & {*scene.there()}
+    assert not {entry["path"] for entry in done["garbage"]} & {*storage.there()}
     assert run("gc", "orders").stdout.splitlines() == ["orders", "  Nothing to delete."]
 
 
-def test_keep_superseded_of_the_stream_file_lets_generations_go(
-    scene: GarbageScene, run: Run, tmp_path: Path
+def test_generations_older_than_keep_superseded_are_deleted(
+    storage: GarbageScene, run: Run, tmp_path: Path
 ) -> None:
-    """Expect files and pointer of generation 1 with the rest once they are old enough."""
-    keep(tmp_path, "31d")
-    assert len(told(run, "gc", "orders", "--dry-run")["streams"][0]["garbage"]) == 4
-    keep(tmp_path, "29d")
+    set_keep_superseded(tmp_path, "31d")
+    assert len(run_json(run, "gc", "orders", "--dry-run")["streams"][0]["garbage"]) == 4
+    set_keep_superseded(tmp_path, "29d")
     lines = run("gc", "orders").stdout.splitlines()
     assert re.fullmatch(r"  Files deleted: 7, .*:", lines[1])
     assert lines[2:] == [
         "       4 of attempts that ended without publishing",
         "       3 of generations that newer ones replaced",
     ]
-    assert len(scene.there()) == 3
+    assert len(storage.there()) == 3
 
 
-def test_unknown_files_are_told_with_what_deletes_them(scene: GarbageScene, run: Run) -> None:
-    """Expect them left alone, named, and deleted when one insists."""
+def test_unknown_files_are_listed_and_deleted_only_with_unknown(
+    storage: GarbageScene, run: Run
+) -> None:
     run("gc", "orders")
-    scene.put(UNKNOWN)
-    scene.age(8 * DAY)
+    storage.put(UNKNOWN)
+    storage.age(8 * DAY)
     lines = run("gc", "orders").stdout.splitlines()
     assert lines == [
         "orders",
@@ -98,23 +96,20 @@ def test_unknown_files_are_told_with_what_deletes_them(scene: GarbageScene, run:
         "  `batch-pipeline gc orders --unknown`:",
         f"    {UNKNOWN}",
     ]
-    assert UNKNOWN in scene.there()
-    ended = run("gc", "orders", "--unknown")
-    assert "1 of attempts that the inventory does not know" in ended.stdout
-    assert UNKNOWN not in scene.there()
+    assert UNKNOWN in storage.there()
+    result = run("gc", "orders", "--unknown")
+    assert "1 of attempts that the inventory does not know" in result.stdout
+    assert UNKNOWN not in storage.there()
 
 
-def test_stream_whose_storage_cannot_be_listed_does_not_stop_the_others(
-    scene: GarbageScene, run: Run
-) -> None:
-    """Expect the others to be collected, and exit code 1 with what is wrong."""
-    ended = run("gc")
-    assert ended.exit_code == 1
-    assert "Files deleted: 4, 40 B" in ended.stdout
-    assert "Error: broken: Garbage in the storage" in ended.stderr
-    assert "not a directory" in ended.stderr
+def test_unreadable_storage_does_not_stop_other_streams(storage: GarbageScene, run: Run) -> None:
+    result = run("gc")
+    assert result.exit_code == 1
+    assert "Files deleted: 4, 40 B" in result.stdout
+    assert "Error: broken: Garbage in the storage" in result.stderr
+    assert "not a directory" in result.stderr
     reports = json.loads(run("gc", "--json").stdout)["streams"]
-    assert [(one["stream"], "error" in one) for one in reports] == [
+    assert [(entry["stream"], "error" in entry) for entry in reports] == [
         ("orders", False),
         ("broken", True),
     ]

@@ -1,4 +1,4 @@
-"""The command `init`: what it writes, leaves alone and says; nothing else is opened for it."""
+"""The command `init`: the files that it writes and its messages."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,14 @@ from batch_pipeline.cli import cli
 from batch_pipeline.config.stream_file import load_streams
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.storage import s3_client
+from batch_pipeline_tests.cli.commands import Run
 
-Run = Callable[..., Result]
 CSV = b"sale_id,amount\n1,9.90\n2,1.50\n"
 
 
 @pytest.fixture
 def landing(tmp_path: Path) -> Path:
-    """Three files of sales, one of something else, that have rested."""
+    """Three sales files and one other file, none modified recently."""
     folder = tmp_path / "landing"
     folder.mkdir()
     for name in ("sales-1.csv", "sales-2.csv", "sales-3.csv"):
@@ -37,7 +36,7 @@ def landing(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The command `init` in a folder of its own, with nothing of the product in the environment."""
+    """A runner of `init` in an empty folder, without environment variables of the product."""
     for name in list(os.environ):
         if name.startswith("BATCH_PIPELINE_"):
             monkeypatch.delenv(name)
@@ -50,8 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return invoke
 
 
-def test_init_writes_a_project_and_says_what_comes_next(run: Run, landing: Path) -> None:
-    """Expect four files, what was left out and why, the dry plan, and commands to type."""
+def test_init_writes_a_project_and_prints_next_steps(run: Run, landing: Path) -> None:
     result = run("--from", str(landing))
     assert (result.exit_code, result.exception) == (0, None)
     for words in (
@@ -64,8 +62,8 @@ def test_init_writes_a_project_and_says_what_comes_next(run: Run, landing: Path)
         f"init --from {landing} --include 'visits-*.jsonl'",
     ):
         assert words in result.stdout
-    here = sorted(str(path.relative_to(Path.cwd())) for path in Path.cwd().rglob("*"))
-    assert here == [
+    written = sorted(str(path.relative_to(Path.cwd())) for path in Path.cwd().rglob("*"))
+    assert written == [
         *(".gitignore", "dagster.yaml", "streams", "streams/sales", "streams/sales/defs.yaml"),
         "workspace.yaml",
     ]
@@ -77,17 +75,15 @@ def test_init_writes_a_project_and_says_what_comes_next(run: Run, landing: Path)
     assert ignored == [".batch_pipeline/", ".tmp_dagster_home_*/", "batches/"]
 
 
-def test_init_again_adds_the_next_stream_to_the_project(run: Run, landing: Path) -> None:
-    """Expect a second stream file, and the others as they were."""
+def test_second_init_adds_a_stream(run: Run, landing: Path) -> None:
     run("--from", str(landing))
-    told = json.loads(run("--from", str(landing), "--include", "visits-*.jsonl", "--json").stdout)
-    assert (told["stream"], told["format"], told["kept"]) == ("visits", "jsonl", {})
-    assert told["written"] == [str(Path.cwd() / "streams/visits/defs.yaml")]
+    output = json.loads(run("--from", str(landing), "--include", "visits-*.jsonl", "--json").stdout)
+    assert (output["stream"], output["format"], output["kept"]) == ("visits", "jsonl", {})
+    assert output["written"] == [str(Path.cwd() / "streams/visits/defs.yaml")]
     assert set(load_streams(Path("streams"))) == {"sales", "visits"}
 
 
-def test_init_overwrites_nothing_and_names_what_is_there(run: Run, landing: Path) -> None:
-    """Expect a person's own files as they were, each with what to do about it."""
+def test_init_keeps_existing_files_and_names_missing_lines(run: Run, landing: Path) -> None:
     Path("dagster.yaml").write_text("mine\n")
     Path(".gitignore").write_text("mine\nbatches/\n")
     result = run("--from", str(landing))
@@ -98,8 +94,7 @@ def test_init_overwrites_nothing_and_names_what_is_there(run: Run, landing: Path
     assert Path(".gitignore").read_text() == "mine\nbatches/\n"
 
 
-def test_init_of_a_stream_that_is_there_is_refused(run: Run, landing: Path) -> None:
-    """Expect the file's name and nothing written, also where another file has the stream."""
+def test_init_of_an_existing_stream_fails_and_writes_nothing(run: Run, landing: Path) -> None:
     run("--from", str(landing))
     stream_file = Path("streams/sales/defs.yaml")
     before = stream_file.read_text()
@@ -114,10 +109,9 @@ def test_init_of_a_stream_that_is_there_is_refused(run: Run, landing: Path) -> N
     assert not stream_file.exists()
 
 
-def test_init_into_another_folder_says_where_to_go(
+def test_init_creates_the_given_folder_and_prints_cd(
     run: Run, landing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the folder to be made, and a note where the environment points elsewhere."""
     monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "elsewhere"))
     result = run("new", "--from", "../landing", "--name", "shop.sales")
     assert f"cd {Path.cwd() / 'new'}" in result.stdout
@@ -126,39 +120,37 @@ def test_init_into_another_folder_says_where_to_go(
 
 
 @pytest.mark.parametrize("name", ["streams", "streams/sales"])
-def test_init_of_a_file_in_the_way_says_so(run: Run, landing: Path, name: str) -> None:
-    """Expect what cannot be written, and why."""
-    in_the_way = Path(name)
-    in_the_way.parent.mkdir(exist_ok=True)
-    in_the_way.write_text("")
+def test_init_fails_if_a_file_has_the_name_of_a_folder(run: Run, landing: Path, name: str) -> None:
+    file = Path(name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
     result = run("--from", str(landing))
     assert isinstance(result.exception, ConfigurationError)
     assert "streams/sales/defs.yaml: cannot be written" in str(result.exception)
 
 
-def test_init_that_cannot_write_all_files_leaves_none(run: Run, landing: Path) -> None:
-    """Expect no half of a project: here a file would be made longer than any may be."""
+def test_init_that_fails_to_write_removes_all_its_files(run: Run, landing: Path) -> None:
+    """The size limit of the process allows the stream file, not `dagster.yaml`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ours = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))  # enough for the stream file
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
     try:
         result = run("--from", str(landing))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, ours)
+        signal.signal(signal.SIGXFSZ, previous)
     assert "dagster.yaml: cannot be written (File too large)" in str(result.exception)
     assert [path for path in Path.cwd().rglob("*") if path.is_file()] == []
 
 
-def test_init_of_a_bucket_proposes_its_prefix(run: Run, bucket: str) -> None:
-    """Expect objects to be listed and looked into as files are."""
+def test_init_of_a_bucket_uses_its_prefix_as_source(run: Run, bucket: str) -> None:
     for name in ("sales-1.csv", "sales-2.csv"):
         s3_client.client().put_object(
             Bucket=bucket.removeprefix("s3://"), Key=f"in/{name}", Body=CSV
         )
-    told = json.loads(run("--from", f"{bucket}/in/", "--json").stdout)
-    assert (told["stream"], told["source"]) == ("sales", f"{bucket}/in")
-    assert (told["columns"], told["plan"]["files"]) == (
+    output = json.loads(run("--from", f"{bucket}/in/", "--json").stdout)
+    assert (output["stream"], output["source"]) == ("sales", f"{bucket}/in")
+    assert (output["columns"], output["plan"]["files"]) == (
         {"sale_id": "integer", "amount": "number"},
         2,
     )
@@ -166,16 +158,14 @@ def test_init_of_a_bucket_proposes_its_prefix(run: Run, bucket: str) -> None:
     assert stream.source.place == f"{bucket}/in"
 
 
-def test_init_of_a_bucket_that_is_not_there_says_so(run: Run, bucket: str) -> None:
-    """Expect the place, what the store says, and nothing written."""
+def test_init_of_a_missing_bucket_fails_and_writes_nothing(run: Run, bucket: str) -> None:
     result = run("--from", f"{bucket}-elsewhere/in")
     assert isinstance(result.exception, ConfigurationError)
     assert f"{bucket}-elsewhere/in: cannot be listed" in str(result.exception)
     assert list(Path.cwd().iterdir()) == []
 
 
-def test_init_needs_neither_spark_nor_dagster(landing: Path) -> None:
-    """Expect their packages not to be loaded, which is what makes it quick."""
+def test_init_imports_neither_spark_nor_dagster(landing: Path) -> None:
     script = (
         "import sys\n"
         "from batch_pipeline.cli import cli\n"

@@ -1,4 +1,4 @@
-"""The command `verify`, run in this process on a real server and a real disk."""
+"""The command `verify`."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-Run = Callable[..., Result]
 
 
 def run(*words: str) -> Result:
@@ -29,84 +28,80 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cli, ["verify", *words])
 
 
-def told(*words: str) -> dict[str, Any]:
-    """Run with `--json` and give the checks of the stream by name."""
+def checks_of(*words: str) -> dict[str, Any]:
+    """Run with `--json` and return the checks of the stream by name."""
     [report] = json.loads(run(*words, "--json").stdout)["streams"]
-    return {one["check"]: one for one in report["checks"]}
+    return {check["check"]: check for check in report["checks"]}
 
 
-def test_verify_of_batches_in_order_ends_well(scene: DefsScene) -> None:
-    """Expect exit code 0 and a line for each check but the one that reads every byte."""
-    publish_all(scene)
-    ended = run()
-    assert ended.exit_code == 0, ended.output
-    assert "ok   part_files    Passed: batches checked: 4, files: 4." in ended.output
-    assert "checksums" not in ended.output
+def test_intact_batches_pass_without_reading_checksums(project: DefsScene) -> None:
+    publish_all(project)
+    result = run()
+    assert result.exit_code == 0, result.output
+    assert "ok   part_files    Passed: batches checked: 4, files: 4." in result.output
+    assert "checksums" not in result.output
 
 
-def test_verify_tells_of_a_missing_file_and_exits_with_3(scene: DefsScene) -> None:
-    """Expect the file and what to do about it, also with how many batches were looked at."""
-    path = path_of(publish_all(scene)[0])
+def test_missing_file_is_named_and_exits_3(project: DefsScene) -> None:
+    path = path_of(publish_all(project)[0])
     path.unlink()
-    ended = run("orders")
-    assert ended.exit_code == 3
-    assert "FAIL part_files" in ended.output
-    assert f"{path} is missing" in ended.output
-    assert "Materialize the partition again" in ended.output
-    assert told("--last", "2")["part_files"]["batches_checked"] == 2
-    assert told("--last", "2")["part_files"]["passed"]
+    result = run("orders")
+    assert result.exit_code == 3
+    assert "FAIL part_files" in result.output
+    assert f"{path} is missing" in result.output
+    assert "Materialize the partition again" in result.output
+    assert checks_of("--last", "2")["part_files"]["batches_checked"] == 2
+    assert checks_of("--last", "2")["part_files"]["passed"]
 
 
-def test_verify_finds_a_changed_byte_only_when_it_reads(scene: DefsScene) -> None:
-    """Expect `--deep` to add the check of checksums."""
-    path = path_of(publish_all(scene)[0])
+def test_changed_byte_is_detected_only_with_deep(project: DefsScene) -> None:
+    path = path_of(publish_all(project)[0])
     path.write_bytes(b"X" + path.read_bytes()[1:])
     assert run().exit_code == 0
-    ended = run("--deep", "--all")
-    assert ended.exit_code == 3
-    assert told("--deep")["checksums"]["problems"] == 1
+    result = run("--deep", "--all")
+    assert result.exit_code == 3
+    assert checks_of("--deep")["checksums"]["problems"] == 1
 
 
-def test_verify_warns_without_calling_batches_unfit(scene: DefsScene) -> None:
-    """Expect a warning to be told apart, and the same exit code."""
-    publish_all(scene, quarantined=1)
-    ended = run()
-    assert ended.exit_code == 3
-    assert "warn quarantine" in ended.output
-    assert told()["quarantine"]["severe"] is False
+def test_quarantined_records_are_a_warning(project: DefsScene) -> None:
+    publish_all(project, quarantined=1)
+    result = run()
+    assert result.exit_code == 3
+    assert "warn quarantine" in result.output
+    assert checks_of()["quarantine"]["severe"] is False
 
 
-def pointers(scene: DefsScene) -> list[Path]:
-    """List the manifest files, by name."""
-    return sorted(Path(to_path(scene.stream.storage.root), "manifests").iterdir())
+def manifest_files(project: DefsScene) -> list[Path]:
+    """Return the manifest files, by name."""
+    return sorted(Path(to_path(project.stream.storage.root), "manifests").iterdir())
 
 
-def flip(one: Path, _: Path) -> None:
+def flip(file: Path, _: Path) -> None:
     """Flip one bit."""
-    octets = bytearray(one.read_bytes())
-    octets[50] ^= 1
-    one.write_bytes(octets)
+    data = bytearray(file.read_bytes())
+    data[50] ^= 1
+    file.write_bytes(data)
 
 
-def cut(one: Path, _: Path) -> None:
-    """Leave out the end."""
-    one.write_bytes(one.read_bytes()[:-1])
+def cut(file: Path, _: Path) -> None:
+    """Remove the last byte."""
+    file.write_bytes(file.read_bytes()[:-1])
 
 
-def cut_line(one: Path, _: Path) -> None:
-    """Leave out a line, and make the one before longer."""
-    one.write_bytes(one.read_bytes()[:-2] + b".\n")
+def cut_line(file: Path, _: Path) -> None:
+    """Remove the last line end but keep the size."""
+    file.write_bytes(file.read_bytes()[:-2] + b".\n")
 
 
-def swap(one: Path, other: Path) -> None:
-    """Let two files change places."""
-    octets = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(octets)
+def swap(file: Path, other: Path) -> None:
+    """Swap the content of two files."""
+    data = file.read_bytes()
+    file.write_bytes(other.read_bytes())
+    other.write_bytes(data)
 
 
 @pytest.mark.parametrize(
-    ("damage", "wrong", "said"),
+    ("damage", "batches_wrong", "problem"),
     [
         (flip, 1, "was published"),
         (cut, 1, "has 99 B, published: 100 B"),
@@ -114,43 +109,46 @@ def swap(one: Path, other: Path) -> None:
         (swap, 2, "was published"),
     ],
 )
-def test_verify_names_the_file_that_is_not_as_it_was_published(
-    scene: DefsScene, damage: Callable[[Path, Path], None], wrong: int, said: str
+def test_deep_check_names_the_damaged_file(
+    project: DefsScene, damage: Callable[[Path, Path], None], batches_wrong: int, problem: str
 ) -> None:
-    """Expect each kind of damage, and how many batches have it."""
-    *_, other, one = map(path_of, publish_all(scene))
-    damage(one, other)
-    found = told("--deep")["checksums"]
-    assert (found["passed"], found["severe"], found["batches_wrong"]) == (False, True, wrong)
-    assert f": {one} has " in found["worst"]
-    assert found["worst"].endswith(said)
+    *_, other, file = map(path_of, publish_all(project))
+    damage(file, other)
+    check = checks_of("--deep")["checksums"]
+    assert (check["passed"], check["severe"], check["batches_wrong"]) == (
+        False,
+        True,
+        batches_wrong,
+    )
+    assert f": {file} has " in check["worst"]
+    assert check["worst"].endswith(problem)
 
 
-def test_verify_compares_pointer_files_with_the_inventory(scene: DefsScene) -> None:
-    """Expect one that is gone, one of another attempt, and one that lists a file too few."""
-    publish_all(scene)
-    assert told()["pointers"]["passed"]
-    first, second, third, _ = pointers(scene)
+def test_manifest_files_are_compared_with_the_inventory(project: DefsScene) -> None:
+    """One is missing, one belongs to another attempt, and one lists too few records."""
+    publish_all(project)
+    assert checks_of()["pointers"]["passed"]
+    first, second, third, _ = manifest_files(project)
     first.unlink()
-    assert f"{first} is missing" in told()["pointers"]["worst"]
-    execute(scene.database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL WHERE id = 1")
+    assert f"{first} is missing" in checks_of()["pointers"]["worst"]
+    execute(project.database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL WHERE id = 1")
     second.write_text(third.read_text())
     third.write_text(third.read_text().replace('"records": 15', '"records": 14'))
-    found = told()["pointers"]
-    assert (found["passed"], found["severe"], found["batches_wrong"]) == (False, False, 3)
+    check = checks_of()["pointers"]
+    assert (check["passed"], check["severe"], check["batches_wrong"]) == (False, False, 3)
 
 
-def moved_into(bucket: str, scene: DefsScene) -> list[str]:
-    """Move what is published into S3, let inventory and manifest files know, and give the URIs."""
+def move_to_s3(bucket: str, project: DefsScene) -> list[str]:
+    """Move the published files into S3 and return their URIs, also in the inventory."""
     uris = []
-    for path in map(path_of, publish_all(scene)):
+    for path in map(path_of, publish_all(project)):
         uris.append(f"{bucket}/batches/{path.name}")
         S3.put(uris[-1], path.read_bytes())
         path.unlink()
-        [pointer] = [one for one in pointers(scene) if path.name in one.read_text()]
-        pointer.write_text(pointer.read_text().replace(to_uri(path), uris[-1]))
+        [manifest] = [it for it in manifest_files(project) if path.name in it.read_text()]
+        manifest.write_text(manifest.read_text().replace(to_uri(path), uris[-1]))
         execute(
-            scene.database,
+            project.database,
             "UPDATE batch_pipeline.part_file SET uri = :new WHERE uri = :old",
             new=uris[-1],
             old=to_uri(path),
@@ -158,26 +156,22 @@ def moved_into(bucket: str, scene: DefsScene) -> list[str]:
     return uris
 
 
-def test_verify_looks_at_part_files_in_s3(scene: DefsScene, bucket: str) -> None:
-    """Expect objects to be judged as files are, and called by their URIs."""
-    uris = moved_into(bucket, scene)
+def test_part_files_in_s3_are_checked(project: DefsScene, bucket: str) -> None:
+    uris = move_to_s3(bucket, project)
     assert run("--deep").exit_code == 0
     S3.put(uris[0], content(uris[0]).swapcase())
     S3.delete(uris[1])
-    ended = run("--deep")
-    assert ended.exit_code == 3
-    assert f"{uris[1]} is missing" in ended.output
-    assert told("--deep")["checksums"]["problems"] == 2
-    assert told()["part_files"]["problems"] == 2  # the SHA-256 that S3 keeps is compared
+    result = run("--deep")
+    assert result.exit_code == 3
+    assert f"{uris[1]} is missing" in result.output
+    assert checks_of("--deep")["checksums"]["problems"] == 2
+    assert checks_of()["part_files"]["problems"] == 2  # the SHA-256 that S3 keeps is compared
 
 
-def test_verify_without_the_store_answers_nothing(
-    scene: DefsScene, bucket: str, faults: Faults
-) -> None:
-    """Expect the checks to say why they have no answer, and no file to be blamed."""
-    moved_into(bucket, scene)
+def test_unreadable_store_blames_no_file(project: DefsScene, bucket: str, faults: Faults) -> None:
+    move_to_s3(bucket, project)
     faults.refuse(403, "AccessDenied")
-    ended = run()
-    assert ended.exit_code == 3
-    assert "the store refuses s3:GetObject" in ended.output
-    assert "Do not load these batches" not in ended.output
+    result = run()
+    assert result.exit_code == 3
+    assert "the store refuses s3:GetObject" in result.output
+    assert "Do not load these batches" not in result.output

@@ -1,4 +1,4 @@
-"""Meta tables for tests of the library: `meta_table`, with files that weigh what a test says."""
+"""Meta tables for tests of the library: `meta_table`, with files of given weights."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,44 +22,44 @@ INSERT = "INSERT INTO meta_table (id, file, size_in_mib) VALUES (:id, :file, :we
 
 
 def files(first_id: int, last_id: int) -> list[str]:
-    """Give the items of a run of ids."""
+    """Return the items of a range of ids."""
     return [f"file-{uid}" for uid in range(first_id, last_id + 1)]
 
 
 def fill(engine: sa.Engine, weights: Mapping[int, object]) -> None:
     """Insert rows by id and weight; the item is named after the id."""
-    rows = [{"id": uid, "file": f"file-{uid}", "weight": one} for uid, one in weights.items()]
+    rows = [{"id": uid, "file": f"file-{uid}", "weight": weight} for uid, weight in weights.items()]
     with engine.begin() as connection:
         in_public(connection)
         connection.execute(sa.text(INSERT), rows)
 
 
 def fill_evenly(engine: sa.Engine, last_id: int, *, first_id: int = 1, weight: int = 10) -> None:
-    """Insert a run of ids of the same weight."""
+    """Insert a range of ids with the same weight."""
     fill(engine, dict.fromkeys(range(first_id, last_id + 1), weight))
 
 
-def acquired(job: str = "job", **asked: Any) -> Batch:
-    """Acquire a batch of `meta_table` that must be there."""
-    batch = acquire_or_none(job, **asked)
+def acquired(job: str = "job", **options: Any) -> Batch:
+    """Acquire a batch of `meta_table`; assert that there is one."""
+    batch = acquire_or_none(job, **options)
     assert batch is not None
     return batch
 
 
-def acquire_or_none(job: str = "job", **asked: Any) -> Batch | None:
-    """Acquire a batch of `meta_table`."""
-    return acquire_batch(job, "meta_table", COLUMNS, **asked)
+def acquire_or_none(job: str = "job", **options: Any) -> Batch | None:
+    """Acquire a batch of `meta_table`, if there is one."""
+    return acquire_batch(job, "meta_table", COLUMNS, **options)
 
 
-def drained(job: str = "job", **asked: Any) -> Iterator[tuple[int, int]]:
-    """Acquire and release batch after batch; give first and last id of each."""
-    while (batch := acquire_or_none(job, **asked)) is not None:
+def drained(job: str = "job", **options: Any) -> Iterator[tuple[int, int]]:
+    """Acquire and release all batches; yield first and last id of each."""
+    while (batch := acquire_or_none(job, **options)) is not None:
         batch.succeeded()
         yield batch.id_range.first_id, batch.id_range.last_id
 
 
 def delivered_ids(database: Database) -> list[int]:
-    """Give the ids that published attempts saw, those seen twice twice, in order."""
+    """Return the ids of published attempts in order, with duplicates."""
     rows = query(
         database,
         "SELECT seen -> 'runs' FROM batch_pipeline.attempt WHERE status = 'succeeded'",

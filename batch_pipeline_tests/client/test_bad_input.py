@@ -1,4 +1,4 @@
-"""The library asked for what is not there: a clear error, nothing burnt, the next call works."""
+"""Invalid calls of the library: a clear error, no state changes, and the next call works."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,39 +19,31 @@ from batch_pipeline_tests.client.client_tables import (
     acquired,
     delivered_ids,
     files,
-    fill_evenly,
 )
 from batch_pipeline_tests.seeds import execute as run
 from batch_pipeline_tests.seeds import query, statuses
 
-ODD_TABLES = """
-CREATE TABLE texts (uid text PRIMARY KEY, item text, weight bigint);
-CREATE TABLE bare (uid bigint NOT NULL, item text, weight bigint);
-CREATE TABLE maybe (uid bigint UNIQUE, item text, weight bigint);
-CREATE TABLE words (uid bigint PRIMARY KEY, item text, weight text);
-CREATE TABLE stamps (uid timestamptz PRIMARY KEY, item text, weight bigint);
-CREATE TABLE made_by_hand (uid bigint PRIMARY KEY, item text, weight bigint);
+UNSUITABLE_TABLES = """
+CREATE TABLE text_ids (uid text PRIMARY KEY, item text, weight bigint);
+CREATE TABLE no_key (uid bigint NOT NULL, item text, weight bigint);
+CREATE TABLE nullable_key (uid bigint UNIQUE, item text, weight bigint);
+CREATE TABLE text_weights (uid bigint PRIMARY KEY, item text, weight text);
+CREATE TABLE timestamp_ids (uid timestamptz PRIMARY KEY, item text, weight bigint);
+CREATE TABLE no_sequence (uid bigint PRIMARY KEY, item text, weight bigint);
 """
 
 
-@pytest.fixture
-def ten(meta_table: Database) -> Database:
-    """Ten files of 10 MiB."""
-    fill_evenly(meta_table.engine, 10)
-    return meta_table
-
-
-def _goes_on(database: Database) -> None:
-    """Check that nothing is burnt: the first ids are still the next, and each comes once."""
-    assert statuses(database) == []
+def _check_nothing_is_lost(ten_files: Database) -> None:
+    """Assert that there are no attempts yet and that each id is delivered once."""
+    assert statuses(ten_files) == []
     for batch in acquire_batches("job", "meta_table", COLUMNS, batch_count=4):
         assert batch.items == files(batch.id_range.first_id, batch.id_range.last_id)
         batch.succeeded()
-    assert delivered_ids(database) == list(range(1, 11))
+    assert delivered_ids(ten_files) == list(range(1, 11))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("invalid", "message"),
     [
         ({"meta_table_cols": {"id": "id"}}, "'id'; expected one of uid, item, weight"),
         ({"meta_table_cols": {"uid": None}}, "meta_table_cols['uid'] is None"),
@@ -80,33 +72,35 @@ def _goes_on(database: Database) -> None:
         ({"lease": 60}, "lease is 60"),
     ],
 )
-def test_argument_that_cannot_be_used_is_named(
-    ten: Database, wrong: dict[str, Any], named: str
+def test_invalid_argument_is_named(
+    ten_files: Database, invalid: dict[str, Any], message: str
 ) -> None:
-    """Expect the caller's own name for it, what it was, and what was expected."""
-    asked = {"job": "job", "meta_table_name": "meta_table", "meta_table_cols": COLUMNS} | wrong
+    """The error has the caller's name of the argument, its value and what was expected."""
+    arguments = {
+        "job": "job",
+        "meta_table_name": "meta_table",
+        "meta_table_cols": COLUMNS,
+    } | invalid
     with pytest.raises(InvalidValueError) as caught:
-        acquire_batch(**asked)
-    assert named in str(caught.value)
-    assert query(ten, "SELECT count(*) FROM batch_pipeline.batch") == [(0,)]
+        acquire_batch(**arguments)
+    assert message in str(caught.value)
+    assert query(ten_files, "SELECT count(*) FROM batch_pipeline.batch") == [(0,)]
 
 
-def test_configuration_by_a_dict_in_the_place_of_the_path_is_refused(ten: Database) -> None:
+def test_configure_with_a_dict_as_path_is_refused(ten_files: Database) -> None:
     settings: Any = {"inventory_conn": "postgresql://me:secret@db/ops"}
     with pytest.raises(InvalidValueError, match=r"dot_env is 'dict'.*settings=") as caught:
         client.configure(settings)
     assert "secret" not in str(caught.value)
-    _goes_on(ten)
+    _check_nothing_is_lost(ten_files)
 
 
-def test_iterations_below_zero_are_refused_at_once(ten: Database) -> None:
-    """Expect the call to raise, not the first step of the iterator."""
+def test_negative_iterations_are_refused_by_the_call(ten_files: Database) -> None:
     with pytest.raises(InvalidValueError, match="iterations is -1"):
         acquire_batches("job", "meta_table", COLUMNS, iterations=-1)
 
 
-def test_fractional_weight_is_rounded_down(ten: Database) -> None:
-    """Expect 25.5 to hold what 25 holds."""
+def test_fractional_weight_is_rounded_down(ten_files: Database) -> None:
     assert acquired(batch_weight=25.5).count == 2
 
 
@@ -118,32 +112,30 @@ def test_fractional_weight_is_rounded_down(ten: Database) -> None:
         ("meta_table", COLUMNS | {"uid": "ident"}, MetaTableError, "has no column"),
         ("meta_table", COLUMNS | {"item": "fiel"}, MetaTableError, "has no column"),
         ("meta_table", COLUMNS | {"weight": "size"}, MetaTableError, "has no column"),
-        ("texts", None, MetaTableError, "cannot be the uid"),
-        ("stamps", None, MetaTableError, "cannot be the uid"),
-        ("words", None, MetaTableError, "cannot be the weight"),
-        ("bare", None, MetaTableError, "cannot be the uid"),
-        ("maybe", None, MetaTableError, "cannot be the uid"),
-        ("made_by_hand", None, MetaTableError, "high watermark cannot be read"),
+        ("text_ids", None, MetaTableError, "cannot be the uid"),
+        ("timestamp_ids", None, MetaTableError, "cannot be the uid"),
+        ("text_weights", None, MetaTableError, "cannot be the weight"),
+        ("no_key", None, MetaTableError, "cannot be the uid"),
+        ("nullable_key", None, MetaTableError, "cannot be the uid"),
+        ("no_sequence", None, MetaTableError, "high watermark cannot be read"),
     ],
 )
-def test_table_that_does_not_fit_is_refused(
-    ten: Database,
+def test_unsuitable_table_is_refused(
+    ten_files: Database,
     table: str,
     columns: dict[str, str] | None,
     expected: type[Exception],
     message: str,
 ) -> None:
-    """Expect a wrong name, type or key to be told before anything is written."""
-    run(ten, ODD_TABLES)
+    run(ten_files, UNSUITABLE_TABLES)
     for _ in range(2):
         with pytest.raises(expected, match=message):
             acquire_batch("job", table, columns)
-    _goes_on(ten)
+    _check_nothing_is_lost(ten_files)
 
 
-def test_role_without_the_right_to_read_is_told(ten: Database, database_url: str) -> None:
-    """Expect the missing right to be named, and the next call to work once it is granted."""
-    run(ten, "DROP ROLE IF EXISTS library_reader; CREATE ROLE library_reader LOGIN")
+def test_missing_select_right_is_reported(ten_files: Database, database_url: str) -> None:
+    run(ten_files, "DROP ROLE IF EXISTS library_reader; CREATE ROLE library_reader LOGIN")
     client.configure(
         settings={
             "inventory_conn": database_url,
@@ -152,18 +144,17 @@ def test_role_without_the_right_to_read_is_told(ten: Database, database_url: str
     )
     with pytest.raises(MetaTableError, match="permission denied for table meta_table"):
         acquire_or_none()
-    run(ten, "GRANT SELECT ON meta_table TO library_reader")
-    _goes_on(ten)
+    run(ten_files, "GRANT SELECT ON meta_table TO library_reader")
+    _check_nothing_is_lost(ten_files)
     client.close()
-    run(ten, "DROP OWNED BY library_reader; DROP ROLE library_reader")
+    run(ten_files, "DROP OWNED BY library_reader; DROP ROLE library_reader")
 
 
-def test_inventory_that_was_not_migrated_is_told(
-    ten: Database, database_url: str, empty_database_url: str
+def test_unmigrated_inventory_error_names_migrate(
+    ten_files: Database, database_url: str, empty_database_url: str
 ) -> None:
-    """Expect the command to run to be named, and no table to be made."""
     client.configure(settings={"inventory_conn": empty_database_url})
     with pytest.raises(ConfigurationError, match="migrate"):
         acquire_or_none()
     client.configure(settings={"inventory_conn": database_url})
-    _goes_on(ten)
+    _check_nothing_is_lost(ten_files)

@@ -1,4 +1,4 @@
-"""The library when a connection is lost: at every statement of every call, and while idle."""
+"""The library when connections are lost: at each statement of each call, and while idle."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -38,7 +38,7 @@ def cutter(
     empty_database_url: str,
     tmp_path: Path,
 ) -> Iterator[ConnectionCutter]:
-    """A library whose meta table lives with the inventory, or in a database of its own."""
+    """A library whose meta table is in the database of the inventory, or in another one."""
     meta_url = database_url if request.param == "one database" else empty_database_url
     with meta_engine(meta_url) as engine:
         execute(engine, CREATE_META_TABLE)
@@ -56,13 +56,13 @@ def _read_and_release(batch: Batch) -> None:
     batch.succeeded()
 
 
-def _drain() -> None:
+def _acquire_and_release_all() -> None:
     while (batch := acquire_or_none(batch_count=10)) is not None:
         _read_and_release(batch)
 
 
-def _with_a_cut(cutter: ConnectionCutter, point: int, call: Callable[[], None]) -> bool:
-    """Call once with a cut, and again if that was too much; tell whether there was one."""
+def _call_with_cut(cutter: ConnectionCutter, point: int, call: Callable[[], None]) -> bool:
+    """Call with a cut at a point, and again after an error; return whether there was a cut."""
     cutter.arm(point)
     try:
         call()
@@ -76,7 +76,7 @@ def _with_a_cut(cutter: ConnectionCutter, point: int, call: Callable[[], None]) 
 def test_acquiring_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
-    """Expect a retryable error or none, the next call to work, and every id exactly once."""
+    """The error is retryable, the next call works, and every id is delivered exactly once."""
     held: list[Batch] = []
 
     def acquire() -> None:
@@ -84,21 +84,21 @@ def test_acquiring_survives_a_cut_at_every_statement(
 
     acquire()
     for point in count(1):
-        if not _with_a_cut(cutter, point, acquire):
+        if not _call_with_cut(cutter, point, acquire):
             break
         assert cutter.points >= point
     assert cutter.points > 2
     for batch in held:
         _read_and_release(batch)
-    _drain()
+    _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
     figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
-def test_acquiring_first_survives_cuts_while_it_opens(
+def test_first_acquire_survives_cuts_while_connecting(
     cutter: ConnectionCutter, database: Database, database_url: str
 ) -> None:
-    """Expect the same of a new configuration: checks, reflection, the choice of the ceiling."""
+    """A new configuration checks, reflects and chooses a high watermark strategy first."""
     settings = SESSIONS.current().settings
     for point in count(1, step=9):
         SESSIONS.replace(settings)
@@ -107,29 +107,29 @@ def test_acquiring_first_survives_cuts_while_it_opens(
             with acquired(batch_count=1) as batch:
                 _read_and_release(batch)
 
-        if not _with_a_cut(cutter, point, acquire):
+        if not _call_with_cut(cutter, point, acquire):
             break
     assert cutter.points > 20
-    _drain()
+    _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
 
 
 def test_reading_items_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
-    """Expect the items at the second call at the latest, of the same batch."""
+    """The second call returns the items of the same batch."""
     for point in count(1):
         batch = acquired(batch_count=2)
 
         def read(batch: Batch = batch) -> None:
             assert len(batch.items) == 2
 
-        has_cut = _with_a_cut(cutter, point, read)
+        has_cut = _call_with_cut(cutter, point, read)
         batch.succeeded()
         if not has_cut:
             break
     assert point > 2
-    _drain()
+    _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
     figures(operations=1, connections_lost=point - 1, states_between=0)
 
@@ -137,16 +137,16 @@ def test_reading_items_survives_a_cut_at_every_statement(
 def test_succeeding_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
-    """Expect the release to count once, whether its first commit was lost or not."""
+    """The release counts once, whether its first commit was lost or not."""
     for point in count(1):
         batch = acquired(batch_count=2)
         assert len(batch.items) == 2
-        has_cut = _with_a_cut(cutter, point, batch.succeeded)
+        has_cut = _call_with_cut(cutter, point, batch.succeeded)
         assert batch.success
         if not has_cut:
             break
     assert point > 2
-    _drain()
+    _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
     figures(operations=1, connections_lost=point - 1, states_between=0)
 
@@ -154,23 +154,22 @@ def test_succeeding_survives_a_cut_at_every_statement(
 def test_failing_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
-    """Expect the batch to have failed once, and to be delivered by a later attempt."""
+    """The batch fails once and is delivered by a later attempt."""
     for point in count(1):
         batch = acquired(batch_count=2)
-        has_cut = _with_a_cut(cutter, point, batch.failed)
+        has_cut = _call_with_cut(cutter, point, batch.failed)
         assert batch.success is False
         if not has_cut:
             break
     assert point > 2
-    _drain()
+    _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
     figures(operations=1, connections_lost=point - 1, states_between=0)
 
 
-def test_sessions_that_are_ended_while_idle_are_replaced(
+def test_terminated_idle_sessions_are_replaced(
     cutter: ConnectionCutter, database: Database
 ) -> None:
-    """Expect calls after the server ended all sessions to work at once, without an error."""
     for _ in range(3):
         batch = acquired(batch_count=5)
         cutter.end_all()
@@ -178,21 +177,20 @@ def test_sessions_that_are_ended_while_idle_are_replaced(
         cutter.end_all()
         batch.succeeded()
         cutter.end_all()
-    _drain()
+    _acquire_and_release_all()
     assert delivered_ids(database) == list(range(1, IDS + 1))
 
 
 @pytest.mark.guarantee("G11")
-def test_acquisition_whose_reply_is_lost_is_handed_out_again(
+def test_batch_is_acquired_again_after_a_lost_reply(
     cutter: ConnectionCutter, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect an attempt that was written but never heard of to be free at once."""
     for _ in range(2):
         acquired(batch_count=1).succeeded()
     inventory = SESSIONS.current()._pipeline.database.engine
 
-    def lose(*said: Any) -> None:
-        if said[2].startswith("SELECT") and "pg_temp.batch_pipeline_acquire" in said[2]:
+    def lose(*event: Any) -> None:
+        if event[2].startswith("SELECT") and "pg_temp.batch_pipeline_acquire" in event[2]:
             raise psycopg.OperationalError("the reply was lost")
 
     sa.event.listen(inventory, "after_cursor_execute", lose)
@@ -202,5 +200,5 @@ def test_acquisition_whose_reply_is_lost_is_handed_out_again(
     sa.event.remove(inventory, "after_cursor_execute", lose)
     monkeypatch.delenv(VARIABLE)
     assert statuses(database) == ["succeeded", "succeeded", "running"]
-    rest = [(one.id_range.first_id, one.attempt) for one in (acquired(), acquired())]
-    assert sorted(rest) == [(3, 2), (4, 1)]
+    remaining = [(batch.id_range.first_id, batch.attempt) for batch in (acquired(), acquired())]
+    assert sorted(remaining) == [(3, 2), (4, 1)]

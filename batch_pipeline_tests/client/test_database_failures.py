@@ -1,4 +1,4 @@
-"""The library while databases change, lock and end beneath it: clear errors, and nothing burnt."""
+"""The library during changes, locks and outages of databases: clear errors, no batch lost."""
 
 import shutil
 import tempfile
@@ -44,16 +44,11 @@ CREATE TABLE meta_table (id INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT, size_i
 
 
 @pytest.fixture
-def ten(meta_table: Database) -> Database:
-    """Ten files of 10 MiB."""
-    fill_evenly(meta_table.engine, 10)
-    return meta_table
-
-
-@pytest.fixture
-def elsewhere(ten: Database, database_url: str, empty_database_url: str) -> Iterator[sa.Engine]:
-    """The same table in another database, which the library is configured to read."""
-    run(ten, "DROP TABLE meta_table")  # so that reading it by mistake shows
+def separate_database(
+    ten_files: Database, database_url: str, empty_database_url: str
+) -> Iterator[sa.Engine]:
+    """The same table in another database, configured as the meta database."""
+    run(ten_files, "DROP TABLE meta_table")  # so that reading it by mistake shows
     with meta_engine(empty_database_url) as engine:
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, 10)
@@ -63,18 +58,18 @@ def elsewhere(ten: Database, database_url: str, empty_database_url: str) -> Iter
         client.close()
 
 
-@pytest.fixture(params=["inventory", "elsewhere"])
-def with_table(request: pytest.FixtureRequest, ten: Database) -> sa.Engine:
-    """The database of the meta table: that of the inventory, or another one."""
+@pytest.fixture(params=["inventory", "separate_database"])
+def engine(request: pytest.FixtureRequest, ten_files: Database) -> sa.Engine:
+    """The engine of the meta table's database: that of the inventory, or another one."""
     if request.param == "inventory":
-        return ten.engine
-    other: sa.Engine = request.getfixturevalue("elsewhere")
+        return ten_files.engine
+    other: sa.Engine = request.getfixturevalue("separate_database")
     return other
 
 
 @pytest.fixture
 def other_server() -> Iterator[Path]:
-    """The data folder of a second server, which runs."""
+    """The data folder of a second, running server."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     data = folder / "postgres"
     embedded_server.ensure_running(data)
@@ -83,7 +78,7 @@ def other_server() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_table_that_changes_its_types_is_opened_again(with_table: sa.Engine) -> None:
+def test_changed_column_types_are_reflected_again(engine: sa.Engine) -> None:
     changes = (
         "ALTER TABLE meta_table ADD COLUMN note text",
         "ALTER TABLE meta_table ALTER COLUMN size_in_mib TYPE numeric(20)",
@@ -96,44 +91,41 @@ def test_table_that_changes_its_types_is_opened_again(with_table: sa.Engine) -> 
             batch = acquired(batch_count=1)
             items += batch.items
             batch.succeeded()
-        execute(with_table, change)
+        execute(engine, change)
     assert items == files(1, 8)
     assert acquired(batch_weight=2).items == files(9, 10)
 
 
-def test_column_that_goes_away_burns_nothing(ten: Database, with_table: sa.Engine) -> None:
-    """Expect a clear error while the column is gone, and the next ids once it is back."""
+def test_missing_column_loses_no_batch(ten_files: Database, engine: sa.Engine) -> None:
     with acquired(batch_count=2) as batch:
         assert batch.items == files(1, 2)
     for old, new in (("file", "f"), ("size_in_mib", "s"), ("id", "i")):
-        execute(with_table, f"ALTER TABLE meta_table RENAME COLUMN {old} TO {new}")
+        execute(engine, f"ALTER TABLE meta_table RENAME COLUMN {old} TO {new}")
         with pytest.raises(ConfigurationError):
             _ = acquired(batch_count=2).items
-        execute(with_table, f"ALTER TABLE meta_table RENAME COLUMN {new} TO {old}")
+        execute(engine, f"ALTER TABLE meta_table RENAME COLUMN {new} TO {old}")
     client.configure(settings=SESSIONS.current().settings.model_dump())
     for batch in acquire_batches("job", "meta_table", COLUMNS, batch_count=2):
         assert batch.items == files(batch.id_range.first_id, batch.id_range.last_id)
         batch.succeeded()
-    assert delivered_ids(ten) == list(range(1, 11))
+    assert delivered_ids(ten_files) == list(range(1, 11))
 
 
-def test_table_that_is_locked_is_retryable(with_table: sa.Engine) -> None:
-    """Expect a lock on the meta table to end the wait, and the next call to lose nothing."""
+def test_locked_meta_table_is_a_retryable_error(engine: sa.Engine) -> None:
     acquired(batch_count=2).succeeded()
-    _wait_shortly()
-    with with_table.begin() as rival:
-        rival.execute(sa.text("LOCK public.meta_table IN ACCESS EXCLUSIVE MODE"))
+    _set_short_lock_timeout()
+    with engine.begin() as other_session:
+        other_session.execute(sa.text("LOCK public.meta_table IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(RetryableError):
             acquire_or_none(batch_count=2)
     assert acquired(batch_count=2).items == files(3, 4)
 
 
-def test_job_that_is_locked_is_retryable(ten: Database) -> None:
-    """Expect locks on the job's rows to end the wait of every call, and burn nothing."""
+def test_locked_job_is_a_retryable_error(ten_files: Database) -> None:
     batch = acquired(batch_count=2)
-    _wait_shortly()
-    with ten.engine.begin() as rival:
-        rival.execute(
+    _set_short_lock_timeout()
+    with ten_files.engine.begin() as other_session:
+        other_session.execute(
             sa.text("SELECT FROM batch_pipeline.job, batch_pipeline.batch_state FOR UPDATE")
         )
         for call in (batch.succeeded, batch.failed):
@@ -141,21 +133,21 @@ def test_job_that_is_locked_is_retryable(ten: Database) -> None:
                 call()
     assert batch.items == files(1, 2)
     batch.succeeded()
-    with ten.engine.begin() as rival:
-        rival.execute(sa.text("LOCK batch_pipeline.batch IN ACCESS EXCLUSIVE MODE"))
+    with ten_files.engine.begin() as other_session:
+        other_session.execute(sa.text("LOCK batch_pipeline.batch IN ACCESS EXCLUSIVE MODE"))
         with pytest.raises(RetryableError, match="Another session holds a lock"):
             acquire_or_none()
     assert acquired().items == files(3, 10)
 
 
-def test_serialization_failures_are_retryable(ten: Database, database_url: str) -> None:
-    """Expect threads under `serializable` to meet retryable errors only, and lose nothing."""
-    fill_evenly(ten.engine, 60, first_id=11)
-    (name,) = query(ten, "SELECT quote_ident(current_database())")[0]
-    run(ten, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+def test_serialization_failures_are_retryable(ten_files: Database, database_url: str) -> None:
+    """Under `serializable`, threads get only retryable errors and lose no item."""
+    fill_evenly(ten_files.engine, 60, first_id=11)
+    (name,) = query(ten_files, "SELECT quote_ident(current_database())")[0]
+    run(ten_files, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     client.configure(settings={"inventory_conn": database_url})
 
-    def drain() -> None:
+    def acquire_and_release_all() -> None:
         while True:
             try:
                 batch = acquire_or_none(batch_count=5)
@@ -170,47 +162,46 @@ def test_serialization_failures_are_retryable(ten: Database, database_url: str) 
                 except RetryableError:
                     continue
 
-    assert together(*[drain] * 4) == [None] * 4
-    assert delivered_ids(ten) == list(range(1, 61))
+    assert together(*[acquire_and_release_all] * 4) == [None] * 4
+    assert delivered_ids(ten_files) == list(range(1, 61))
 
 
-def test_forgotten_file_of_a_sqlite_table_is_told(
-    ten: Database, database_url: str, tmp_path: Path
+def test_missing_sqlite_file_is_not_created(
+    ten_files: Database, database_url: str, tmp_path: Path
 ) -> None:
-    """Expect a SQLite file that is away to be told and not to be made, and to serve once back."""
-    run(ten, "DROP TABLE meta_table")
-    file, aside = tmp_path / "meta #1%.db", tmp_path / "aside"
+    """A missing file is a retryable error; once it is back, the same batch can be read."""
+    run(ten_files, "DROP TABLE meta_table")
+    file, moved = tmp_path / "meta #1%.db", tmp_path / "aside"
     with meta_engine(f"sqlite:///{file}") as engine:
         execute(engine, SQLITE_TABLE)
         fill_evenly(engine, 10)
     client.configure(settings={"inventory_conn": database_url, "meta_conn": f"sqlite:///{file}"})
-    file.rename(aside)
+    file.rename(moved)
     for _ in range(2):
         with pytest.raises(RetryableError, match="unable to open database file"):
             acquire_or_none()
     assert not file.exists()
-    aside.rename(file)
+    moved.rename(file)
     batch = acquired(batch_count=2)
-    file.rename(aside)
+    file.rename(moved)
     with pytest.raises(RetryableError):
         _ = batch.items
     with pytest.raises(RetryableError):
         acquire_or_none()
-    aside.rename(file)
+    moved.rename(file)
     assert batch.items == files(1, 2)
     batch.succeeded()
     assert acquired().items == files(3, 10)
 
 
-def test_second_server_that_is_down_is_told(
-    ten: Database, database_url: str, other_server: Path
+def test_stopped_meta_server_is_a_retryable_error(
+    ten_files: Database, database_url: str, other_server: Path
 ) -> None:
-    """Expect the server of the meta table, then that of the inventory, to be named and retried."""
     url = embedded_server.ensure_running(other_server)
     with meta_engine(url) as engine:
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, 10)
-    run(ten, "DROP TABLE meta_table")
+    run(ten_files, "DROP TABLE meta_table")
     client.configure(settings={"inventory_conn": database_url, "meta_conn": url})
     batch = acquired(batch_count=2)
     embedded_server.release(other_server)
@@ -223,13 +214,12 @@ def test_second_server_that_is_down_is_told(
     batch.succeeded()
     with acquired() as batch:
         assert batch.items == files(3, 10)
-    assert delivered_ids(ten) == list(range(1, 11))
+    assert delivered_ids(ten_files) == list(range(1, 11))
 
 
-def test_inventory_that_is_down_is_told(
-    ten: Database, database_url: str, other_server: Path
+def test_stopped_inventory_server_is_a_retryable_error(
+    ten_files: Database, database_url: str, other_server: Path
 ) -> None:
-    """Expect every call to be retryable while the inventory is away, and to go on after it."""
     url = embedded_server.ensure_running(other_server)
     open_database(url, migrated=True).close()
     client.configure(settings={"inventory_conn": url, "meta_conn": database_url})
@@ -247,9 +237,8 @@ def test_inventory_that_is_down_is_told(
     client.close()
 
 
-def test_sqlite_table_is_batched(ten: Database, database_url: str, tmp_path: Path) -> None:
-    """Expect a meta table in SQLite to be batched by weight into an inventory in Postgres."""
-    run(ten, "DROP TABLE meta_table")
+def test_sqlite_table_is_batched(ten_files: Database, database_url: str, tmp_path: Path) -> None:
+    run(ten_files, "DROP TABLE meta_table")
     with meta_engine(f"sqlite:///{tmp_path}/meta.db") as engine:
         execute(engine, SQLITE_TABLE)
         fill_evenly(engine, 10)
@@ -259,11 +248,11 @@ def test_sqlite_table_is_batched(ten: Database, database_url: str, tmp_path: Pat
         batches = acquire_batches("job", "meta_table", COLUMNS, batch_weight=40, where=where)
         counts = [batch.process(len) for batch in batches]
     assert counts == [4, 4, 1]
-    assert delivered_ids(ten) == [1, 2, *range(4, 11)]
+    assert delivered_ids(ten_files) == [1, 2, *range(4, 11)]
 
 
-def _wait_shortly() -> None:
-    """Let the library's sessions wait for locks for a fifth of a second only."""
+def _set_short_lock_timeout() -> None:
+    """Set a lock timeout of 0.2 seconds in the sessions of the library."""
     pipeline = SESSIONS.current()._pipeline
 
     def shorten(connection: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The page on the library: its code runs as it is written, and its tables name what is there."""
+"""The reference page of the library: its code runs, and its tables are complete."""
 
 import inspect
 import re
@@ -36,42 +36,42 @@ SELECT 'file-' || n, 100, CASE n % 2 WHEN 0 THEN 'csv' ELSE 'avro' END,
 """
 
 
-class Reader:
-    """What a reader of the page has: functions of their own, and all names of earlier blocks."""
+class PageRunner:
+    """Runs the code blocks of the page with a shared namespace."""
 
     def __init__(self) -> None:
-        self.loaded: list[str] = []
-        self.merged: list[Any] = []
+        self.loaded_items: list[str] = []
+        self.merged_results: list[Any] = []
         self.names: dict[str, Any] = {
-            "load": self.loaded.extend,
+            "load": self.loaded_items.extend,
             "report": self.report,
             "count_lines": lambda items, _encoding: len(items),
-            "merge": self.merged.extend,
+            "merge": self.merged_results.extend,
         }
 
     @staticmethod
     def report(items: list[str]) -> None:
-        """Fail, as work does."""
+        """Raise an error, as user code may."""
         raise OSError(f"{len(items)} files cannot be read")
 
     def run(self, section: str, url: str) -> None:
-        """Run the blocks of a section one after the other."""
+        """Run the code blocks of a section in order."""
         for block in re.findall(r"```python\n(.+?)```", SECTIONS[section], re.DOTALL):
-            exec(block.replace(URL, url), self.names)  # noqa: S102 - that is what is tested
+            exec(block.replace(URL, url), self.names)  # noqa: S102 - the tested code
 
 
 @pytest.fixture
-def reader(database: Database) -> Iterator[Reader]:
-    """A reader with a table of a hundred files, who has begun at the top of the page."""
+def page(database: Database) -> Iterator[PageRunner]:
+    """A table of a hundred files; the first section of the page has run."""
     execute(database, TABLE)
-    one = Reader()
-    one.run("Start", database.engine.url.render_as_string(hide_password=False))
-    yield one
+    runner = PageRunner()
+    runner.run("Start", database.engine.url.render_as_string(hide_password=False))
+    yield runner
     client.close()
 
 
 def outcomes(database: Database) -> list[tuple[Any, ...]]:
-    """Read who has done what in the order of attempts."""
+    """Return job, id range and status of all attempts in order."""
     return query(
         database,
         "SELECT job, batch_id_start, batch_id_end, status FROM batch_pipeline.inventory "
@@ -80,42 +80,42 @@ def outcomes(database: Database) -> list[tuple[Any, ...]]:
 
 
 def names(first: int, last: int) -> list[str]:
-    """Name the files of a run of ids."""
+    """Return the file names of a range of ids."""
     return [f"file-{number}" for number in range(first, last + 1)]
 
 
 def test_first_example_acquires_and_releases(
-    reader: Reader, database: Database, capsys: pytest.CaptureFixture[str]
+    page: PageRunner, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expect ten files of 100 bytes at a limit of 1,000."""
-    assert reader.names["batch"].items == names(1, 10)
+    assert page.names["batch"].items == names(1, 10)
     assert outcomes(database) == [("orders", 1, 10, "succeeded")]
 
 
-def test_incremental_example_takes_the_rest(reader: Reader, database: Database) -> None:
-    """Expect the files that the first example left."""
-    reader.run("Incremental", "")
-    assert reader.loaded == names(11, 100)
+def test_incremental_example_processes_the_remaining_files(
+    page: PageRunner, database: Database
+) -> None:
+    page.run("Incremental", "")
+    assert page.loaded_items == names(11, 100)
 
 
-def test_error_handling_examples_release_as_they_say(reader: Reader, database: Database) -> None:
-    """Expect the failure to be kept, and the call to give what the function gave."""
-    reader.run("When it fails", "")
+def test_error_handling_examples_release_their_batches(
+    page: PageRunner, database: Database
+) -> None:
+    page.run("When it fails", "")
     assert outcomes(database)[1:] == [
         ("reports", 1, 10, "failed"),
         ("reports", 11, 20, "succeeded"),
     ]
-    assert reader.names["count"] == 10
+    assert page.names["count"] == 10
 
 
-def test_backfill_examples_take_their_part(
-    reader: Reader, database: Database, capsys: pytest.CaptureFixture[str]
+def test_backfill_examples_process_their_selections(
+    page: PageRunner, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expect the window, the month of March, three files and a failed batch."""
-    reader.run("When it fails", "")
-    reader.run("Backfills", "")
-    assert reader.loaded[:61] == names(20, 80)
-    assert reader.loaded[61:] == names(9, 39)
+    page.run("When it fails", "")
+    page.run("Backfills", "")
+    assert page.loaded_items[:61] == names(20, 80)
+    assert page.loaded_items[61:] == names(9, 39)
     batches, items, weight, seconds = capsys.readouterr().out.split()[-4:]
     assert (batches, items, weight) == ("4", "31", "3100")
     assert float(seconds) >= 0
@@ -127,33 +127,29 @@ def test_backfill_examples_take_their_part(
     assert planned == [("again", 10), ("three", 3)]
 
 
-def test_filter_example_takes_the_rows_that_fit(reader: Reader) -> None:
-    """Expect the csv files alone."""
-    reader.run("Filters", "")
-    assert reader.names["batch"].items == names(2, 100)[::2]
+def test_filter_example_selects_matching_rows(page: PageRunner) -> None:
+    page.run("Filters", "")
+    assert page.names["batch"].items == names(2, 100)[::2]
 
 
-def test_chained_example_passes_results_on(reader: Reader) -> None:
-    """Expect the results of ten batches in the order in which they were published."""
-    reader.run("Chained jobs", "")
-    assert [name for result in reader.merged for name in result] == [
+def test_chained_example_reads_results_in_publication_order(page: PageRunner) -> None:
+    page.run("Chained jobs", "")
+    assert [name for result in page.merged_results for name in result] == [
         f"{name}.parquet" for name in names(1, 100)
     ]
 
 
-def test_steering_examples_run(
-    reader: Reader, database: Database, capsys: pytest.CaptureFixture[str]
+def test_status_and_control_examples_run(
+    page: PageRunner, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expect what is printed to be true of the first example."""
-    reader.run("Status and control", "")
-    printed = capsys.readouterr().out
-    assert " 90 high watermark 100 (locks); nothing holds it back\norders 0\n" in printed
-    assert "orders: Published batches compared with the meta table: 1" in printed
+    page.run("Status and control", "")
+    output = capsys.readouterr().out
+    assert " 90 high watermark 100 (locks); nothing holds it back\norders 0\n" in output
+    assert "orders: Published batches compared with the meta table: 1" in output
 
 
-def test_page_names_everything_that_is_exported() -> None:
-    """Expect each function, kind of high watermark, operator and setting to be documented."""
-    exported = {*batch_pipeline.__all__} & {*client.__all__}  # the rest is of Dagster
+def test_page_documents_all_exported_names() -> None:
+    exported = {*batch_pipeline.__all__} & {*client.__all__}  # the others are for Dagster
     assert [name for name in exported if name.lower() not in TEXT] == []
     for strategy in Strategy:
         assert f"| `{strategy}` |" in META_TABLES
@@ -168,8 +164,7 @@ def test_api_page_lists_every_error_of_the_package() -> None:
     )
 
 
-def test_page_names_no_error_and_no_argument_that_is_not_there() -> None:
-    """Expect names of errors and arguments to be those of the code."""
+def test_page_names_only_existing_errors_and_arguments() -> None:
     for name in re.findall(r"`(\w+Error)`", TEXT):
         assert issubclass(getattr(errors, name), errors.PipelineError)
     arguments = {

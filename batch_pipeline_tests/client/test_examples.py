@@ -1,4 +1,4 @@
-"""The examples that users of pybatchintory know, with nothing but names changed."""
+"""The examples of pybatchintory's documentation, with only the names changed."""
 
 import pytest
 
@@ -12,19 +12,11 @@ SELECT job, job_identifier, batch_id_start, batch_id_end, batch_weight, batch_co
        status, logging, job_result_item
   FROM batch_pipeline.inventory ORDER BY id
 """
-Work = list[list[str]]
+Processed = list[list[str]]
 
 
-@pytest.fixture
-def hundred(meta_table: Database) -> Database:
-    """A hundred files of 10 MiB."""
-    fill_evenly(meta_table.engine, 100)
-    return meta_table
-
-
-def test_incremental_example_goes_on_where_it_was(hundred: Database) -> None:
-    """Expect ten files of 10 MiB at a limit of 100, the next ten, then what comes later."""
-    done: Work = []
+def test_incremental_example_continues_after_the_last_batch(hundred_files: Database) -> None:
+    processed: Processed = []
     for _ in range(2):
         batch = acquire_batch(
             meta_table_name="meta_table",
@@ -33,21 +25,19 @@ def test_incremental_example_goes_on_where_it_was(hundred: Database) -> None:
             batch_weight=100,
         )
         assert batch is not None
-        done.append(batch.items)
+        processed.append(batch.items)
         batch.succeeded()
-    assert done == [files(1, 10), files(11, 20)]
-    rest = list(acquire_batches("incremental_job", "meta_table", COLUMNS, batch_weight=900))
-    assert [(one.id_range.first_id, one.count, one.weight) for one in rest] == [(21, 80, 800)]
-    fill_evenly(hundred.engine, 101, first_id=101)
-    rest[0].succeeded()
+    assert processed == [files(1, 10), files(11, 20)]
+    remaining = list(acquire_batches("incremental_job", "meta_table", COLUMNS, batch_weight=900))
+    assert [(it.id_range.first_id, it.count, it.weight) for it in remaining] == [(21, 80, 800)]
+    fill_evenly(hundred_files.engine, 101, first_id=101)
+    remaining[0].succeeded()
     late = acquire_batch("incremental_job", "meta_table", COLUMNS, batch_weight=100)
     assert late is not None
     assert late.items == ["file-101"]
 
 
-def test_manual_error_handling_example_keeps_the_reason(hundred: Database) -> None:
-    """Expect type, message and the failing line with the failed attempt."""
-
+def test_manual_error_handling_example_stores_the_traceback(hundred_files: Database) -> None:
     def process_func(items: list[str]) -> None:
         raise ValueError(f"cannot read {items[0]}")
 
@@ -66,15 +56,13 @@ def test_manual_error_handling_example_keeps_the_reason(hundred: Database) -> No
         except Exception as e:
             batch.failed(e)
             raise
-    ((*facts, logging, _),) = query(hundred, REPORT)
-    assert facts == ["incremental_job", "run-7", 1, 1, 10, 1, 1, "failed"]
+    ((*columns, logging, _),) = query(hundred_files, REPORT)
+    assert columns == ["incremental_job", "run-7", 1, 1, 10, 1, 1, "failed"]
     assert logging.startswith("ValueError: cannot read file-1\n")
     assert 'raise ValueError(f"cannot read {items[0]}")' in logging
 
 
-def test_automatic_error_handling_example_releases_and_raises(hundred: Database) -> None:
-    """Expect a success with its result, and a failure that the caller sees too."""
-
+def test_automatic_error_handling_example_stores_and_raises(hundred_files: Database) -> None:
     def func(items: list[str], suffix: str, *, times: int) -> dict[str, object]:
         if suffix == "bad":
             raise RuntimeError("no such suffix")
@@ -93,8 +81,8 @@ def test_automatic_error_handling_example_releases_and_raises(hundred: Database)
                 batch.process(func, suffix, times=1)
         else:
             assert batch.process(func, suffix, times=2) == {"written": ["file-1.gz", "file-1.gz"]}
-    done, failed = query(hundred, REPORT)
-    assert done[-3:] == ("succeeded", None, {"written": ["file-1.gz", "file-1.gz"]})
+    succeeded, failed = query(hundred_files, REPORT)
+    assert succeeded[-3:] == ("succeeded", None, {"written": ["file-1.gz", "file-1.gz"]})
     assert failed[2] == 2
     assert failed[-3] == "failed"
     assert failed[-2].startswith("RuntimeError: no such suffix")

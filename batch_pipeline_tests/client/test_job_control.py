@@ -1,4 +1,4 @@
-"""Backfills, audits and what steers jobs, from Python."""
+"""Backfills, audits and job control from Python."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -37,59 +37,49 @@ from batch_pipeline_tests.client.client_tables import (
     drained,
     files,
     fill,
-    fill_evenly,
 )
 from batch_pipeline_tests.seeds import execute, query
 
 PUBLIC = "public.meta_table"
 
 
-@pytest.fixture
-def hundred(meta_table: Database) -> Database:
-    """A hundred files of 10 MiB."""
-    fill_evenly(meta_table.engine, 100)
-    return meta_table
-
-
-def backfill(name: str, **asked: Any) -> list[list[str]]:
-    """Plan a backfill of `meta_table`, then take all its batches."""
-    plan_backfill(name, "meta_table", COLUMNS, **asked)
-    taken = []
+def backfill(name: str, **options: Any) -> list[list[str]]:
+    """Plan a backfill of `meta_table` and return the items of all its batches."""
+    plan_backfill(name, "meta_table", COLUMNS, **options)
+    batches = []
     while (batch := acquire_or_none(name)) is not None:
-        taken.append(batch.items)
+        batches.append(batch.items)
         batch.succeeded()
-    return taken
+    return batches
 
 
-def test_backfill_of_a_window_is_planned_at_once_and_acquired_by_its_name(
-    hundred: Database,
+def test_backfill_of_an_id_window_has_its_own_batches(
+    hundred_files: Database,
 ) -> None:
-    """Expect ids 20 to 80 in batches of the backfill's own size, beside the job that goes on."""
-    ahead = acquired("orders", batch_count=90)
-    asked: dict[str, Any] = {"batch_id_min": 20, "batch_id_max": 80, "batch_count": 25}
-    estimate = estimate_backfill("orders.2023", "meta_table", COLUMNS, parent="orders", **asked)
+    """The parent job continues independently."""
+    parent_batch = acquired("orders", batch_count=90)
+    options: dict[str, Any] = {"batch_id_min": 20, "batch_id_max": 80, "batch_count": 25}
+    estimate = estimate_backfill("orders.2023", "meta_table", COLUMNS, parent="orders", **options)
     assert (estimate.batches, estimate.items, estimate.weight) == (3, 61, 610)
     assert estimate.seconds is None
-    assert query(hundred, "SELECT count(*) FROM batch_pipeline.batch") == [(1,)]
-    planned = plan_backfill("orders.2023", "meta_table", COLUMNS, parent="orders", **asked)
+    assert query(hundred_files, "SELECT count(*) FROM batch_pipeline.batch") == [(1,)]
+    planned = plan_backfill("orders.2023", "meta_table", COLUMNS, parent="orders", **options)
     assert (planned.batches, planned.items) == (3, 61)
     assert list(drained("orders.2023")) == [(20, 44), (45, 69), (70, 80)]
-    ahead.succeeded()
+    parent_batch.succeeded()
     assert acquired("orders").items == files(91, 100)
 
 
-def test_backfill_takes_items_one_by_one(hundred: Database) -> None:
-    """Expect exactly the ids that were named, and one that is not there to be told."""
+def test_backfill_of_ids_takes_exactly_those(hundred_files: Database) -> None:
     assert backfill("three", items=[7, 3, 99], batch_count=2) == [["file-3", "file-7"], ["file-99"]]
     with pytest.raises(ConfigurationError, match="101"):
         plan_backfill("more", "meta_table", COLUMNS, items=[1, 101])
 
 
-def test_backfill_takes_times_of_a_column(hundred: Database) -> None:
-    """Expect the first moment to be in and the last one to be out."""
-    execute(hundred, "ALTER TABLE meta_table ADD imported timestamptz")
+def test_backfill_of_a_time_window_excludes_its_end(hundred_files: Database) -> None:
+    execute(hundred_files, "ALTER TABLE meta_table ADD imported timestamptz")
     execute(
-        hundred,
+        hundred_files,
         "UPDATE meta_table SET imported = timestamptz '2026-03-01 00:00Z' + id * interval '1h'",
     )
     since = datetime(2026, 3, 1, 2, tzinfo=UTC)
@@ -97,18 +87,17 @@ def test_backfill_takes_times_of_a_column(hundred: Database) -> None:
     assert backfill("march", **times) == [files(2, 4)]
 
 
-def test_backfill_takes_what_has_failed(hundred: Database) -> None:
-    """Expect the items of the parent's failed batches alone."""
+def test_backfill_of_failed_batches(hundred_files: Database) -> None:
     for outcome in ("succeeded", "failed", "succeeded"):
         getattr(acquired("orders", batch_count=2), outcome)()
     assert backfill("again", parent="orders", failed_only=True) == [files(3, 4)]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         {"since": "2026-03-01"},
-        {"since": datetime(2026, 3, 1)},  # noqa: DTZ001 - what is refused
+        {"since": datetime(2026, 3, 1)},  # noqa: DTZ001 - refused because it has no zone
         {"items": ["1"]},
         {"items": []},
         {"items": [1], "batch_id_min": 1},
@@ -117,24 +106,25 @@ def test_backfill_takes_what_has_failed(hundred: Database) -> None:
         {"max_attempts": 0},
     ],
 )
-def test_backfill_that_cannot_be_meant_is_refused(hundred: Database, asked: dict[str, Any]) -> None:
-    """Expect the argument to be named and no job to be made."""
+def test_invalid_backfill_options_are_refused(
+    hundred_files: Database, options: dict[str, Any]
+) -> None:
     for call in (plan_backfill, estimate_backfill):
         with pytest.raises(InvalidValueError):
-            call("bad", "meta_table", COLUMNS, **asked)
+            call("bad", "meta_table", COLUMNS, **options)
     assert jobs() == []
 
 
-def test_backfill_keeps_to_its_name(hundred: Database) -> None:
-    """Expect the same call to add nothing, and another one of the name to be refused."""
+def test_backfill_name_with_another_selection_is_refused(hundred_files: Database) -> None:
+    """The same call again adds nothing."""
     assert plan_backfill("once", "meta_table", COLUMNS, batch_id_max=3).items == 3
     assert plan_backfill("once", "meta_table", COLUMNS, batch_id_max=3).items == 0
     with pytest.raises(JobChangedError):
         plan_backfill("once", "meta_table", COLUMNS, batch_id_max=4)
 
 
-def test_audit_hands_late_rows_to_the_job(meta_table: Database) -> None:
-    """Expect a row below the bookmark to be found, and acquired before new ones."""
+def test_audit_adds_late_rows_to_the_job(meta_table: Database) -> None:
+    """A late row is acquired before new ones."""
     fill(meta_table.engine, {1: 10, 2: 10, 4: 10})
     batch = acquired("orders", batch_count=3)
     assert len(batch.items) == 3
@@ -148,8 +138,7 @@ def test_audit_hands_late_rows_to_the_job(meta_table: Database) -> None:
         audit_job("orders", since=timedelta(0))
 
 
-def test_audit_keeps_to_the_filter_and_columns_of_the_job(meta_table: Database) -> None:
-    """Expect rows that the job's filter hides not to be late, without naming them once more."""
+def test_audit_uses_the_stored_filter_and_columns(meta_table: Database) -> None:
     fill(meta_table.engine, {1: 10, 2: 500, 3: 10})
     light = [{"column": "size_in_mib", "operator": "<", "value": 100}]
     batch = acquired("light", where=light)
@@ -158,8 +147,7 @@ def test_audit_keeps_to_the_filter_and_columns_of_the_job(meta_table: Database) 
     assert audit_job("light").is_clean
 
 
-def test_status_counts_batches_and_what_is_not_planned(hundred: Database) -> None:
-    """Expect the same facts before anything was acquired, meanwhile, and after a failure."""
+def test_status_counts_batches_and_unplanned_items(hundred_files: Database) -> None:
     before = job_status("orders", "meta_table", COLUMNS)
     assert (before.batches, before.items_not_planned, before.weight_not_planned) == ({}, 100, 1000)
     assert before.ceiling.startswith("high watermark 100 (locks); nothing holds it back")
@@ -172,7 +160,7 @@ def test_status_counts_batches_and_what_is_not_planned(hundred: Database) -> Non
         BatchState.FAILED: 1,
         BatchState.RUNNING: 1,
     }
-    assert [(one.state, one.attempts, one.error) for one in status.unfinished] == [
+    assert [(batch.state, batch.attempts, batch.error) for batch in status.unfinished] == [
         (BatchState.FAILED, 1, "no"),
         (BatchState.RUNNING, 1, None),
     ]
@@ -182,8 +170,9 @@ def test_status_counts_batches_and_what_is_not_planned(hundred: Database) -> Non
         job_status("orders", "meta_table", COLUMNS, [{"column": "id", "operator": ">", "value": 1}])
 
 
-def test_status_of_windows_counts_the_gaps_and_of_backfills_nothing(hundred: Database) -> None:
-    """Expect what lies around a window to be left, and a backfill to be complete as planned."""
+def test_status_counts_items_around_windows_but_not_around_backfills(
+    hundred_files: Database,
+) -> None:
     acquired("orders", batch_id_min=40, batch_id_max=60).succeeded()
     assert job_status("orders", "meta_table", COLUMNS).items_not_planned == 79
     plan_backfill("past", "meta_table", COLUMNS, batch_id_max=10)
@@ -191,8 +180,8 @@ def test_status_of_windows_counts_the_gaps_and_of_backfills_nothing(hundred: Dat
     assert (status.items_not_planned, status.batches) == (0, {BatchState.PLANNED: 1})
 
 
-def test_paused_job_hands_out_nothing_until_it_is_resumed(hundred: Database) -> None:
-    """Expect the reason to reach who acquires, and batches that are held to go on."""
+def test_paused_job_can_be_acquired_only_after_resume(hundred_files: Database) -> None:
+    """A batch acquired before the pause can still be released."""
     held = acquired("orders", batch_count=1)
     pause_job("orders", "nightly load")
     with pytest.raises(JobPausedError, match="nightly load"):
@@ -203,8 +192,7 @@ def test_paused_job_hands_out_nothing_until_it_is_resumed(hundred: Database) -> 
     assert acquired("orders", batch_count=1).items == ["file-2"]
 
 
-def test_cancelled_batches_are_lost_to_their_holders_until_tried_again(hundred: Database) -> None:
-    """Expect the release to be fenced, and the batch to come again after `retry_job`."""
+def test_cancelled_batch_is_fenced_and_acquired_again_after_retry(hundred_files: Database) -> None:
     first, second = (acquired("orders", batch_count=1) for _ in range(2))
     assert cancel_job("orders", first.id).attempts == 1
     with pytest.raises(FencedError):
@@ -218,38 +206,37 @@ def test_cancelled_batches_are_lost_to_their_holders_until_tried_again(hundred: 
     assert [acquired("orders").items for _ in range(2)] == [["file-1"], ["file-2"]]
 
 
-@pytest.mark.parametrize(("named", "again"), [("1..50", 1), (1, 1), (["1..50", 2], 2), ((), 0)])
-def test_retry_of_batches_by_name_takes_one_or_several(
-    hundred: Database, named: Any, again: int
+@pytest.mark.parametrize(("batches", "retried"), [("1..50", 1), (1, 1), (["1..50", 2], 2), ((), 0)])
+def test_retry_accepts_one_or_several_batches(
+    hundred_files: Database, batches: Any, retried: int
 ) -> None:
     for _ in range(2):
         acquired("orders", batch_count=50, max_attempts=1).failed("no")
-    assert retry_job("orders", batches=named) == again
+    assert retry_job("orders", batches=batches) == retried
 
 
-@pytest.mark.parametrize("named", [2.5, [2.5], True, [None]])
-def test_retry_of_what_names_no_batch_is_refused(hundred: Database, named: Any) -> None:
+@pytest.mark.parametrize("batches", [2.5, [2.5], True, [None]])
+def test_retry_with_invalid_batches_is_refused(hundred_files: Database, batches: Any) -> None:
     acquired("orders").failed("no")
     with pytest.raises(InvalidValueError, match="batches is"):
-        retry_job("orders", named)
+        retry_job("orders", batches)
 
 
-def test_backfill_of_failed_batches_takes_what_they_were_planned_with(hundred: Database) -> None:
-    execute(hundred, "DELETE FROM meta_table WHERE id = 50")
+def test_backfill_of_failed_batches_omits_rows_inserted_later(hundred_files: Database) -> None:
+    execute(hundred_files, "DELETE FROM meta_table WHERE id = 50")
     batch = acquired("orders")
-    execute(hundred, "INSERT INTO meta_table (id, file, size_in_mib) VALUES (50, 'late', 1)")
+    execute(hundred_files, "INSERT INTO meta_table (id, file, size_in_mib) VALUES (50, 'late', 1)")
     batch.failed("no")
     plan_backfill("again", "meta_table", COLUMNS, parent="orders", failed_only=True)
     again = acquired("again")
     assert (again.count, "late" in again.items) == (99, False)
 
 
-def test_jobs_lists_all_with_what_waits(hundred: Database) -> None:
-    """Expect jobs in the order of their names."""
+def test_jobs_are_listed_by_name_with_waiting_items(hundred_files: Database) -> None:
     plan_backfill("past", "meta_table", COLUMNS, batch_id_max=10, batch_count=5)
     acquired("orders").succeeded()
-    told = [(one.job.name, one.waiting_batches, one.waiting_items) for one in jobs()]
-    assert told == [("orders", 0, 0), ("past", 2, 10)]
+    waiting = [(status.job.name, status.waiting_batches, status.waiting_items) for status in jobs()]
+    assert waiting == [("orders", 0, 0), ("past", 2, 10)]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +250,9 @@ def test_jobs_lists_all_with_what_waits(hundred: Database) -> None:
         lambda job: retry_job(job, meta_table_name="meta_table"),
     ],
 )
-def test_job_that_is_not_there_is_told(hundred: Database, call: Callable[[str], object]) -> None:
-    """Expect the jobs that are there to be listed."""
+def test_unknown_job_error_lists_jobs(
+    hundred_files: Database, call: Callable[[str], object]
+) -> None:
     acquired("orders").succeeded()
     with pytest.raises(UnknownJobError, match=r"jobs: orders"):
         call("order")
@@ -272,22 +260,20 @@ def test_job_that_is_not_there_is_told(hundred: Database, call: Callable[[str], 
         cancel_job("orders", "1..2")
 
 
-def test_job_of_two_tables_is_steered_by_its_table(hundred: Database) -> None:
-    """Expect the table to be asked for, and to be found however it is written."""
-    execute(hundred, "CREATE TABLE other (uid bigint PRIMARY KEY, item text)")
+def test_job_name_of_two_tables_needs_the_table(hundred_files: Database) -> None:
+    execute(hundred_files, "CREATE TABLE other (uid bigint PRIMARY KEY, item text)")
     acquired("orders").succeeded()
     assert acquire_batch("orders", "other", {"weight": None}, ceiling="registrar") is None
     with pytest.raises(AmbiguousJobError):
         pause_job("orders")
     pause_job("orders", meta_table_name='"public".Other')
-    assert {one.job.meta_table: one.job.paused for one in jobs()} == {
+    assert {status.job.meta_table: status.job.paused for status in jobs()} == {
         PUBLIC: None,
         "public.other": "",
     }
 
 
-def test_chained_job_is_looked_at_as_any_other(hundred: Database) -> None:
-    """Expect status, audit and backfill of what another job has published."""
+def test_chained_job_has_status_audit_and_backfill(hundred_files: Database) -> None:
     up = [{"column": "job", "operator": "=", "value": "up"}]
     for number in range(3):
         acquired("up", batch_count=1).succeeded(result=number)

@@ -1,4 +1,4 @@
-"""The library on a meta table in MariaDB, whose inventory is in Postgres."""
+"""The library with a meta table in MariaDB and the inventory in Postgres."""
 
 from collections.abc import Iterator
 
@@ -29,10 +29,10 @@ CREATE TABLE meta_table (
 def table(
     mariadb: sa.Engine, mariadb_url: str, database: Database, database_url: str
 ) -> Iterator[sa.Engine]:
-    """A MariaDB database with ten files of 10 MiB, which the library is configured to read."""
+    """A MariaDB database with ten files of 10 MiB, configured as the meta database."""
     execute(mariadb, CREATE, "CREATE USER app@localhost", "GRANT SELECT ON meta.* TO app@localhost")
     fill_evenly(mariadb, 10)
-    # Without a driver's name, as people write it.
+    # Without a driver name, as users write it.
     url = mariadb_url.replace("/mysql?", "/meta?").replace("mysql+pymysql://root", "mariadb://app")
     client.configure(settings={"inventory_conn": database_url, "meta_conn": url})
     yield mariadb
@@ -41,7 +41,7 @@ def table(
 
 
 def test_mariadb_table_is_batched(table: sa.Engine, database: Database) -> None:
-    """Expect batches by weight, and rows of an open transaction once it is committed."""
+    """Rows of an open transaction are delivered after its commit."""
     batches = acquire_batches("job", "meta_table", COLUMNS, batch_weight=40)
     assert [batch.process(len) for batch in batches] == [4, 4, 2]
     with table.begin() as late:
@@ -52,14 +52,13 @@ def test_mariadb_table_is_batched(table: sa.Engine, database: Database) -> None:
     assert delivered_ids(database) == list(range(1, 13))
 
 
-def test_mariadb_server_that_refuses_is_told(table: sa.Engine, database: Database) -> None:
-    """Expect a server that lets nobody in to be named, and the batch to be read once it does."""
+def test_batch_survives_a_refused_mariadb_login(table: sa.Engine, database: Database) -> None:
     batch = acquired(batch_count=4)
     execute(table, "ALTER USER app@localhost ACCOUNT LOCK")
-    with table.connect() as own:
+    with table.connect() as root_connection:
         sessions = "SELECT id FROM information_schema.processlist WHERE user = 'app'"
-        for (session,) in own.execute(sa.text(sessions)).all():
-            own.execute(sa.text(f"KILL {session}"))
+        for (session,) in root_connection.execute(sa.text(sessions)).all():
+            root_connection.execute(sa.text(f"KILL {session}"))
     for _ in range(2):
         with pytest.raises(MetaUnreachableError):
             _ = batch.items

@@ -1,4 +1,4 @@
-"""The library between processes: light to import, safe to fork, unharmed by kills."""
+"""The library in several processes: lazy imports, forks and kills."""
 
 import signal
 import subprocess
@@ -72,7 +72,7 @@ assert not held.lost
 held.succeeded()
 """
 )
-FORK_AND_DIE = (
+FORK_AND_KILL_PARENT = (
     CONFIGURED
     + """
 held = acquired(batch_count=1)
@@ -96,112 +96,117 @@ assert database.location
 with database.engine.begin() as connection:
     connection.exec_driver_sql("SELECT 1")
 """
-HOLDERS = """
+COUNT_LIVENESS_LOCKS = """
 SELECT count(*) FROM pg_locks JOIN batch_pipeline.attempt ON locktype = 'advisory'
    AND objsubid = 1 AND classid::bigint << 32 | objid::bigint = liveness_key
 """
 
 
 @pytest.fixture
-def thirty(meta_table: Database) -> Database:
+def thirty_files(meta_table: Database) -> Database:
     """Thirty files of 10 MiB."""
     fill_evenly(meta_table.engine, 30)
     return meta_table
 
 
-def _loaded(script: str) -> str:
+def _imported_by(script: str) -> str:
     names = ("batch_pipeline.client", "dagster", "pyspark", "sqlalchemy", "pyarrow", "pandas")
     script += f"; import sys; print(*[name for name in {names} if name in sys.modules])"
     command = [sys.executable, "-c", script]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
 
 
-def test_package_loads_nothing_until_it_is_asked() -> None:
-    """Expect a light package, and a library without Dagster, Spark or pyarrow."""
-    assert _loaded("import batch_pipeline").split() == []
-    used = _loaded("from batch_pipeline import acquire_batch, acquire_batches, configure, Batch")
-    assert used.split() == ["batch_pipeline.client", "sqlalchemy"]
+def test_imports_are_lazy() -> None:
+    """The library needs neither Dagster nor Spark nor pyarrow."""
+    assert _imported_by("import batch_pipeline").split() == []
+    imported = _imported_by(
+        "from batch_pipeline import acquire_batch, acquire_batches, configure, Batch"
+    )
+    assert imported.split() == ["batch_pipeline.client", "sqlalchemy"]
     with pytest.raises(AttributeError, match="no attribute 'acquire'"):
         _ = sys.modules["batch_pipeline"].acquire
 
 
 @pytest.mark.parametrize("point", ["acquire.after_commit", "succeed.before_commit"])
-def test_killed_process_gives_its_batch_back_at_once(
-    thirty: Database, database_url: str, point: str
+def test_batch_of_a_killed_process_is_acquired_again_at_once(
+    thirty_files: Database, database_url: str, point: str
 ) -> None:
-    """Expect another process to get the same range without waiting for the lease."""
-    killed = run_python(ACQUIRE_AND_RELEASE, database_url, failpoints=f"{point}=kill")
-    assert killed == -signal.SIGKILL
-    eventually(lambda: query(thirty, HOLDERS) == [(0,)])
+    """The next acquire does not wait for the lease to expire."""
+    exit_code = run_python(ACQUIRE_AND_RELEASE, database_url, failpoints=f"{point}=kill")
+    assert exit_code == -signal.SIGKILL
+    eventually(lambda: query(thirty_files, COUNT_LIVENESS_LOCKS) == [(0,)])
     batch = acquired(batch_count=5)
     assert (batch.items, batch.attempt) == (files(1, 5), 2)
 
 
-def test_process_killed_after_its_release_has_released(thirty: Database, database_url: str) -> None:
-    """Expect a committed success to stand, and the next batch to be the next."""
-    killed = run_python(ACQUIRE_AND_RELEASE, database_url, failpoints="succeed.after_commit=kill")
-    assert killed == -signal.SIGKILL
+def test_process_killed_after_commit_has_released_its_batch(
+    thirty_files: Database, database_url: str
+) -> None:
+    exit_code = run_python(
+        ACQUIRE_AND_RELEASE, database_url, failpoints="succeed.after_commit=kill"
+    )
+    assert exit_code == -signal.SIGKILL
     assert acquired(batch_count=5).items == files(6, 10)
 
 
-def test_batch_of_a_live_process_is_left_to_it(thirty: Database, database_url: str) -> None:
-    """Expect two processes to hold different batches."""
+def test_batch_of_a_live_process_is_not_acquired_by_another(
+    thirty_files: Database, database_url: str
+) -> None:
     with python(ACQUIRE_AND_WAIT, database_url) as child:
         assert said(child) == "1..5 file-1"
         assert acquired().items == files(6, 30)
         assert acquire_or_none() is None
 
 
-def test_forked_children_work_beside_their_parent(thirty: Database, database_url: str) -> None:
-    """Expect every item once, the parent's batch to stay its own, and none of its sessions cut."""
-    assert run_python(FORK, database_url) == 0
-    assert delivered_ids(thirty) == list(range(1, 31))
-    assert set(statuses(thirty)) == {"succeeded"}
-
-
-def test_forked_child_does_not_keep_a_dead_parent_alive(
-    thirty: Database, database_url: str
+def test_forked_children_and_parent_deliver_each_item_once(
+    thirty_files: Database, database_url: str
 ) -> None:
-    """Expect the batch of a killed parent to be free although a child of it lives on."""
-    with python(FORK_AND_DIE, database_url) as parent:
+    """A child cannot release the parent's batch and does not close its sessions."""
+    assert run_python(FORK, database_url) == 0
+    assert delivered_ids(thirty_files) == list(range(1, 31))
+    assert set(statuses(thirty_files)) == {"succeeded"}
+
+
+def test_batch_of_a_killed_parent_is_free_while_its_child_lives(
+    thirty_files: Database, database_url: str
+) -> None:
+    with python(FORK_AND_KILL_PARENT, database_url) as parent:
         said(parent)
-        eventually(lambda: query(thirty, HOLDERS) == [(0,)])
+        eventually(lambda: query(thirty_files, COUNT_LIVENESS_LOCKS) == [(0,)])
         again = acquired(batch_count=1)
         assert (again.items, again.attempt) == (["file-1"], 2)
 
 
-def test_forked_child_leaves_the_embedded_server_to_its_parent(tmp_path: Path) -> None:
-    """Expect the server to run on when a child ends."""
+def test_embedded_server_survives_the_exit_of_a_forked_child(tmp_path: Path) -> None:
     assert run_python(EMBEDDED, str(tmp_path / "home")) == 0
 
 
-def test_configuration_again_goes_to_the_other_database(
-    thirty: Database, empty_database_url: str, database_url: str
+def test_configure_again_replaces_the_connections(
+    thirty_files: Database, empty_database_url: str, database_url: str
 ) -> None:
-    """Expect the first connections to be closed, and the second configuration to be used."""
     held = acquired(batch_count=5)
     assert held.items == files(1, 5)
     client.configure(settings={"INVENTORY_CONN": database_url})
-    application = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    eventually(lambda: query(thirty, application) == [(1,)])
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    eventually(lambda: query(thirty_files, sessions) == [(1,)])
     assert acquired(batch_count=5).items == files(1, 5)
 
 
-def test_configuration_takes_the_first_source_that_says(
-    thirty: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_configuration_sources_have_a_precedence(
+    thirty_files: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect settings before environment before dot-env before the file the environment names."""
-    nowhere = "postgresql://nobody@127.0.0.1:1/nothing"
+    """`settings`, the environment, `dot_env`, then the file in `BATCH_PIPELINE_ENV_FILE`."""
+    unreachable = "postgresql://nobody@127.0.0.1:1/nothing"
     right, wrong = tmp_path / "right.env", tmp_path / "wrong.env"
     right.write_text(f"BATCH_PIPELINE_INVENTORY_CONN={database_url}\n")
-    wrong.write_text(f"BATCH_PIPELINE_INVENTORY_CONN={nowhere}\n")
+    wrong.write_text(f"BATCH_PIPELINE_INVENTORY_CONN={unreachable}\n")
     monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(wrong))
     client.configure(dot_env=right)
     assert acquired(batch_count=1).items == ["file-1"]
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
     client.configure(dot_env=str(wrong))
     assert acquired(batch_count=1).attempt == 2
-    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", nowhere)
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", unreachable)
     client.configure(settings={"inventory_conn": database_url})
     assert acquired(batch_count=1).attempt == 3
     monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN")
@@ -210,8 +215,7 @@ def test_configuration_takes_the_first_source_that_says(
     assert acquire_or_none() is not None
 
 
-def test_configuration_with_a_mistake_changes_nothing(thirty: Database) -> None:
-    """Expect the name to be pointed out, and the present configuration to go on."""
+def test_invalid_configuration_keeps_the_present_one(thirty_files: Database) -> None:
     with pytest.raises(SettingError, match="did you mean inventory_conn"):
         client.configure(settings={"inventory_con": "postgresql://x/y"})
     assert acquired(batch_count=1).items == ["file-1"]

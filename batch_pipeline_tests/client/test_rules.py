@@ -1,4 +1,4 @@
-"""What batches of the library hold: windows, weights, ids, names, order, repeats."""
+"""Content of batches: windows, weights, ids, table names, order and retries."""
 
 from typing import Any
 
@@ -24,62 +24,59 @@ STATES = "SELECT state, attempts FROM batch_pipeline.batch_state ORDER BY batch_
 
 
 @pytest.mark.parametrize("bounds", [{"batch_weight": 250}, {"batch_count": 25}, {}])
-def test_backfill_ends_at_its_bound_beside_new_arrivals(
+def test_window_ends_at_its_last_id_despite_new_rows(
     meta_table: Database, bounds: dict[str, Any]
 ) -> None:
-    """Expect every id from 20 to 80 once and none beyond, while rows go on arriving."""
     fill_evenly(meta_table.engine, 100)
-    asked: dict[str, Any] = {"batch_id_min": 20, "batch_id_max": 80} | bounds
-    ranges = list(drained(**asked))
+    options: dict[str, Any] = {"batch_id_min": 20, "batch_id_max": 80} | bounds
+    ranges = list(drained(**options))
     assert (ranges[0][0], ranges[-1][1]) == (20, 80)
     assert [first for first, _ in ranges[1:]] == [last + 1 for _, last in ranges[:-1]]
     fill_evenly(meta_table.engine, 110, first_id=101)
-    assert acquire_or_none(**asked) is None
+    assert acquire_or_none(**options) is None
 
 
-def test_window_of_the_last_id_alone_delivers_it(meta_table: Database) -> None:
-    """Expect a window that begins at the highest id to hold that row."""
+def test_window_from_the_highest_id_contains_it(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 5)
     assert acquired(batch_id_min=5).items == ["file-5"]
 
 
-def test_windows_of_a_job_leave_what_is_around_them_to_it(meta_table: Database) -> None:
-    """Expect a job that began with a window to deliver what lies before and after it later."""
+def test_ids_around_a_window_are_delivered_later(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 10)
     assert list(drained(batch_id_min=4, batch_id_max=6)) == [(4, 6)]
     assert list(drained()) == [(1, 3), (7, 10)]
 
 
-def test_weights_up_to_64_bits_are_weighed(meta_table: Database) -> None:
+def test_weights_up_to_64_bits_do_not_overflow(meta_table: Database) -> None:
     fill(meta_table.engine, {1: MAX_ID, 2: MAX_ID, 3: 0})
     assert list(drained()) == [(1, 1), (2, 3)]
     reported = query(meta_table, "SELECT batch_weight FROM batch_pipeline.inventory ORDER BY id")
     assert reported == [(MAX_ID,), (MAX_ID,)]
 
 
-def test_zero_weights_are_bounded_by_the_count(meta_table: Database) -> None:
-    """Expect items that weigh nothing to be batched by number."""
+def test_zero_weights_are_limited_by_count(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 7, weight=0)
     assert list(drained(batch_weight=4, batch_count=3)) == [(1, 3), (4, 6), (7, 7)]
 
 
-@pytest.mark.parametrize("bad", [None, -50])
-def test_bad_weights_are_refused_and_burn_nothing(meta_table: Database, bad: int | None) -> None:
-    """Expect the row to be named, the batch before it delivered, and all of it once corrected."""
-    fill(meta_table.engine, {1: 5, 2: 5, 3: bad, 4: 5})
+@pytest.mark.parametrize("bad_weight", [None, -50])
+def test_bad_weight_is_refused_until_corrected(
+    meta_table: Database, bad_weight: int | None
+) -> None:
+    """The batch before the row is delivered, and no id is lost."""
+    fill(meta_table.engine, {1: 5, 2: 5, 3: bad_weight, 4: 5})
     assert acquired(batch_count=2).items == files(1, 2)
     for _ in range(2):
         with pytest.raises(BadWeightError) as caught:
             acquire_or_none(batch_weight=10)
-        assert (caught.value.item_id, caught.value.weight) == (3, bad)
+        assert (caught.value.item_id, caught.value.weight) == (3, bad_weight)
     execute(meta_table, "UPDATE meta_table SET size_in_mib = 5 WHERE id = 3")
     assert acquired(batch_weight=10).items == files(3, 4)
 
 
-@pytest.mark.parametrize("bad", [None, -50])
-def test_bad_weights_count_what_the_caller_says(meta_table: Database, bad: int | None) -> None:
-    """Expect leading bad weights to be delivered and weighed, not to be lost."""
-    fill(meta_table.engine, {1: bad, 2: bad, 3: 5, 4: 5})
+@pytest.mark.parametrize("bad_weight", [None, -50])
+def test_on_bad_weight_replaces_bad_weights(meta_table: Database, bad_weight: int | None) -> None:
+    fill(meta_table.engine, {1: bad_weight, 2: bad_weight, 3: 5, 4: 5})
     batches = []
     for batch in acquire_batches("job", "meta_table", COLUMNS, batch_weight=10, on_bad_weight=5):
         batches.append((batch.items, batch.weight))
@@ -87,18 +84,16 @@ def test_bad_weights_count_what_the_caller_says(meta_table: Database, bad: int |
     assert batches == [(files(1, 2), 10), (files(3, 4), 10)]
 
 
-def test_oversized_item_is_alone_and_flagged(meta_table: Database) -> None:
-    """Expect an item above the limit in a batch of its own."""
+def test_oversized_item_is_a_flagged_batch_of_its_own(meta_table: Database) -> None:
     fill(meta_table.engine, {1: 1, 2: 1000, 3: 1, 4: 1})
-    facts = []
+    batches = []
     for batch in acquire_batches("job", "meta_table", COLUMNS, batch_weight=3):
-        facts.append((batch.items, batch.oversized))
+        batches.append((batch.items, batch.oversized))
         batch.succeeded()
-    assert facts == [(files(1, 1), False), (files(2, 2), True), (files(3, 4), False)]
+    assert batches == [(files(1, 1), False), (files(2, 2), True), (files(3, 4), False)]
 
 
-def test_ids_of_all_64_bits_are_delivered(meta_table: Database) -> None:
-    """Expect negative ids, zero and the largest id, each once."""
+def test_smallest_and_largest_ids_are_delivered(meta_table: Database) -> None:
     ids = (MIN_ID, -7, 0, 1, MAX_ID)
     fill(meta_table.engine, dict.fromkeys(ids, 1))
     items: list[str] = []
@@ -108,15 +103,13 @@ def test_ids_of_all_64_bits_are_delivered(meta_table: Database) -> None:
     assert items == [f"file-{uid}" for uid in ids]
 
 
-def test_gaps_are_spanned_and_counted_right(meta_table: Database) -> None:
-    """Expect batches of three items whatever ids are missing between them."""
+def test_gaps_do_not_count(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 60)
     execute(meta_table, "DELETE FROM meta_table WHERE id % 10 <> 0")
     assert list(drained(batch_count=3)) == [(10, 39), (40, 60)]
 
 
-def test_names_of_one_table_are_one_job(meta_table: Database) -> None:
-    """Expect the bookmark to be found however the table's name is written."""
+def test_all_spellings_of_a_table_are_one_job(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 4)
     items = []
     for name in ("meta_table", "public.meta_table", '"public"."meta_table"', "META_TABLE"):
@@ -127,8 +120,8 @@ def test_names_of_one_table_are_one_job(meta_table: Database) -> None:
     assert items == files(1, 4)
 
 
-def test_items_are_in_id_order_wherever_rows_lie(meta_table: Database) -> None:
-    """Expect rows that an update moved to the end of the table in their place."""
+def test_items_are_in_id_order_after_updates(meta_table: Database) -> None:
+    """An update moves rows to the end of the table."""
     fill_evenly(meta_table.engine, 10)
     execute(meta_table, "UPDATE meta_table SET file = file WHERE id <= 5")
     batch = acquired()
@@ -136,8 +129,7 @@ def test_items_are_in_id_order_wherever_rows_lie(meta_table: Database) -> None:
     assert [(row.id, row.weight) for row in batch.rows] == [(uid, 10) for uid in range(1, 11)]
 
 
-def test_config_records_what_was_asked(meta_table: Database) -> None:
-    """Expect table, columns, window, limits and filter in the batch's config."""
+def test_config_stores_the_options(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 9)
     where: list[object] = [{"column": "size_in_mib", "operator": ">", "value": 0}]
     acquired("job", job_identifier="run-1", batch_id_min=2, batch_id_max=8, where=where)
@@ -156,8 +148,7 @@ def test_config_records_what_was_asked(meta_table: Database) -> None:
     }
 
 
-def test_filter_delivers_its_rows_only_and_never_changes(meta_table: Database) -> None:
-    """Expect the rows that fit, and a job with another filter to be refused."""
+def test_filter_selects_rows_and_cannot_change(meta_table: Database) -> None:
     fill(meta_table.engine, {1: 5, 2: 50, 3: 5, 4: 50})
     where: list[object] = [{"column": "size_in_mib", "operator": "<", "value": 10}]
     assert acquired(where=where, batch_count=2).items == ["file-1", "file-3"]
@@ -165,34 +156,31 @@ def test_filter_delivers_its_rows_only_and_never_changes(meta_table: Database) -
         acquire_or_none(where=[{"column": "size_in_mib", "operator": "<", "value": 11}])
 
 
-def test_failed_batch_is_acquired_again_until_it_is_dead(meta_table: Database) -> None:
-    """Expect attempts 1 to 3 on the same range, after new work, and then None."""
+def test_failed_batch_is_retried_after_new_work_until_dead(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 4)
-    seen = []
+    acquired_batches = []
     for batch in acquire_batches("job", "meta_table", COLUMNS, batch_count=2):
-        seen.append((batch.id_range.first_id, batch.attempt))
+        acquired_batches.append((batch.id_range.first_id, batch.attempt))
         if batch.id_range.first_id == 1:
             batch.failed("bad file")
         else:
             batch.succeeded()
-    assert seen == [(1, 1), (3, 1), (1, 2), (1, 3)]
+    assert acquired_batches == [(1, 1), (3, 1), (1, 2), (1, 3)]
     assert query(meta_table, STATES) == [("dead", 3), ("published", 1)]
 
 
-def test_limits_may_change_between_acquisitions(meta_table: Database) -> None:
-    """Expect each batch to be cut by the limits of its own call."""
+def test_limits_may_change_between_calls(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 10)
-    asked: list[dict[str, Any]] = [{"batch_count": 1}, {"batch_weight": 40}, {}]
+    options: list[dict[str, Any]] = [{"batch_count": 1}, {"batch_weight": 40}, {}]
     ranges = []
-    for limits in asked:
+    for limits in options:
         batch = acquired(**limits)
         ranges.append((batch.id_range.first_id, batch.id_range.last_id))
         batch.succeeded()
     assert ranges == [(1, 1), (2, 5), (6, 10)]
 
 
-def test_deleted_rows_are_left_out_and_stop_nothing(meta_table: Database) -> None:
-    """Expect the rows that are still there, also when the last ones were deleted."""
+def test_deleted_rows_are_omitted_and_do_not_block(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 10)
     batch = acquired(batch_count=5)
     execute(meta_table, "DELETE FROM meta_table WHERE id IN (2, 4)")
@@ -205,7 +193,6 @@ def test_deleted_rows_are_left_out_and_stop_nothing(meta_table: Database) -> Non
 
 
 def test_table_without_weights_is_batched_by_count(meta_table: Database) -> None:
-    """Expect no weight to be read where none is named, and a limit on it to be refused."""
     fill(meta_table.engine, {1: None, 2: None, 3: None})
     columns = {"uid": "id", "item": "file", "weight": None}
     batch = acquire_batch("job", "meta_table", columns, batch_count=2)
@@ -215,7 +202,7 @@ def test_table_without_weights_is_batched_by_count(meta_table: Database) -> None
         acquire_batch("job", "meta_table", columns, batch_weight=2)
 
 
-def test_as_many_batches_as_iterations_are_acquired_one_by_one(meta_table: Database) -> None:
+def test_iterations_limit_the_batches_acquired(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 3)
     acquired_before = 0
     for iterations, count in ((0, 0), (2, 2), (5, 1), (5, 0)):
@@ -229,8 +216,7 @@ def test_as_many_batches_as_iterations_are_acquired_one_by_one(meta_table: Datab
         assert len(query(meta_table, STATES)) == acquired_before
 
 
-def test_empty_table_gives_none(meta_table: Database) -> None:
-    """Expect None, and a batch as soon as there is a row."""
+def test_empty_table_returns_none(meta_table: Database) -> None:
     assert acquire_or_none() is None
     fill(meta_table.engine, {1: 1})
     assert acquired().items == ["file-1"]

@@ -1,1 +1,1 @@
-"""Tests of the pages in `batch_pipeline/docs`, and the writer of the one that models tell."""
+"""Tests of the pages in `batch_pipeline/docs`, and the generator of the stream file reference."""

@@ -1,6 +1,6 @@
 """`python -m batch_pipeline_tests.docs` writes the pages that are generated from the code.
 
-With `texts` it prints every text that users see instead, for a review.
+With `texts` it prints every text that users see instead.
 """
 
 import sys
@@ -10,7 +10,7 @@ from batch_pipeline_tests.docs.visible_texts import visible_texts
 
 
 def main() -> None:
-    """Write the reference of stream files, or print the texts."""
+    """Write the stream file reference, or print the texts."""
     if sys.argv[1:] == ["texts"]:
         sys.stdout.writelines(f"{line}\n" for line in visible_texts())
         return

@@ -1,4 +1,4 @@
-"""The pages of the project as their readers meet them: headings, links, blocks, code in lines."""
+"""The parsed pages of the project: headings, links, blocks and inline code."""
 
 import re
 from collections import Counter
@@ -17,8 +17,8 @@ PAGES = (PROJECT / "README.md", *sorted(DOCS.rglob("*.md")))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Something on a page: a link's target, code within a line, or a block and its language."""
+class PageText:
+    """The target of a link, inline code, or a block with its language, and its position."""
 
     page: Path
     line: int
@@ -29,41 +29,41 @@ class Found:
         return f"{self.page.relative_to(PROJECT)}:{self.line}: {self.text}"
 
 
-def links() -> Iterator[Found]:
-    """Give the targets of all links and pictures."""
-    for page, line, token in _in_lines():
+def links() -> Iterator[PageText]:
+    """Yield the targets of all links and images."""
+    for page, line, token in _inline_tokens():
         target = token.attrGet("href") or token.attrGet("src")
         if target is not None:
-            yield Found(page, line, str(target))
+            yield PageText(page, line, str(target))
 
 
-def code_in_lines() -> Iterator[Found]:
-    """Give what stands between single back quotes."""
-    for page, line, token in _in_lines():
+def inline_code() -> Iterator[PageText]:
+    """Yield the inline code of all pages."""
+    for page, line, token in _inline_tokens():
         if token.type == "code_inline":
-            yield Found(page, line, token.content)
+            yield PageText(page, line, token.content)
 
 
-def blocks(*languages: str) -> Iterator[Found]:
-    """Give the blocks of some languages; "" are those that name none."""
+def blocks(*languages: str) -> Iterator[PageText]:
+    """Yield the blocks of some languages; "" is for blocks without a language."""
     for page in PAGES:
         for token in _tokens(page):
             language = token.info.strip()
             if token.type == "fence" and language in languages:
-                yield Found(page, _line(token), token.content, language)
+                yield PageText(page, _line(token), token.content, language)
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Give the names that GitHub and the site give to the headings of a page."""
+    """Return the anchors that GitHub and the site generate for the headings of a page."""
     tokens = _tokens(page)
     names = [
-        _anchor("".join(one.content for one in inline.children or ()))
+        _anchor("".join(child.content for child in inline.children or ()))
         for heading, inline in pairwise(tokens)
         if heading.type == "heading_open"
     ]
-    again = [f"{name}-{n}" for name, count in Counter(names).items() for n in range(1, count)]
-    return frozenset([*names, *again])
+    repeated = [f"{name}-{n}" for name, count in Counter(names).items() for n in range(1, count)]
+    return frozenset([*names, *repeated])
 
 
 def _anchor(heading: str) -> str:
@@ -75,7 +75,7 @@ def _tokens(page: Path) -> list[Token]:
     return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
 
 
-def _in_lines() -> Iterator[tuple[Path, int, Token]]:
+def _inline_tokens() -> Iterator[tuple[Path, int, Token]]:
     for page in PAGES:
         for outer in _tokens(page):
             for token in outer.children or ():

@@ -1,8 +1,4 @@
-"""The reference page of stream files, written from the models that read them.
-
-Keys, types, bounds, defaults and meanings are those of the models; the head of the page, examples
-and links are in `stream_file_sections`.
-"""
+"""The reference page of stream files, generated from the models that read them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,20 +12,20 @@ from batch_pipeline.config.attribute_types import Section
 from batch_pipeline.config.stream_attributes import MappingAttributes, StreamAttributes
 from batch_pipeline_tests.docs.stream_file_sections import EXAMPLES, HEAD, SEE, TITLES
 from batch_pipeline_tests.docs.stream_file_types import (
+    described_default,
     meaning,
+    model_default,
     section_in,
-    told_default,
     type_words,
-    written_default,
 )
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/stream_file.md"
-MAPPING = "mapping"  # the place of keys that stand beside the others, in a table of their own
+MAPPING = "mapping"  # the path of keys that are shown in a part of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A section of stream files: the place of its keys, and their model."""
+    """A section of stream files: its path and its model."""
 
     path: str
     model: type[Section]
@@ -50,18 +46,18 @@ class Part:
         }
 
     def place(self, key: str) -> str:
-        """Name the place of a key of the part."""
+        """Return the path of a key of the part."""
         return key if self.path in {"", MAPPING} else f"{self.path}.{key}"
 
 
 def parts() -> list[Part]:
-    """List all sections, each before those inside of it."""
+    """Return all sections, each before its subsections."""
     top = Part("", StreamAttributes)
     return [top, *_parts_in(top), Part(MAPPING, MappingAttributes)]
 
 
 def text() -> str:
-    """Write the page."""
+    """Return the text of the page."""
     return "\n\n".join([HEAD.strip(), *map(_part, parts())]) + "\n"
 
 
@@ -92,8 +88,8 @@ def _entry(part: Part, key: str, field: FieldInfo) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    written = written_default(field)
-    if written is not None:
-        return f"default `{written}`"
-    default = told_default(field)
+    text = model_default(field)
+    if text is not None:
+        return f"default `{text}`"
+    default = described_default(field)
     return "" if default is None or default == "none" else f"default {default}"

@@ -1,6 +1,6 @@
-"""What the reference of stream files says beside its models: headings, examples and links.
+"""Headings, examples and links of the stream file reference.
 
-Examples stand below `attributes` of a stream file; tests hold them against the models.
+Examples are fragments of `attributes` of a stream file; tests validate them.
 """
 
 HEAD = """

@@ -1,7 +1,4 @@
-"""Words for types, bounds and defaults of the keys of stream files, as their reference has them.
-
-Which keys there are is not known here.
-"""
+"""Descriptions of types, bounds and defaults for the stream file reference."""
 
 import json
 import re
@@ -29,14 +26,16 @@ from batch_pipeline.config.attribute_types import (
 from batch_pipeline.config.stream_attributes import LineageValue, OnBadFileValue
 from batch_pipeline.config.units import format_bytes, format_duration
 
-_TOLD = re.compile(r" \((?:(?:bytes|seconds), or with a unit[^;()]*; )?default:? ([^()]+)\)")
+_DEFAULT_TEXT = re.compile(
+    r" \((?:(?:bytes|seconds), or with a unit[^;()]*; )?default:? ([^()]+)\)"
+)
 _NO_BOUND = 2**31 - 1
 
 
 def _reader(kind: Any) -> Any:
-    """Find the function by which a kind of value is read."""
-    wanted = (BeforeValidator, AfterValidator)
-    return next(one.func for one in get_args(kind)[1:] if isinstance(one, wanted))
+    """Return the function that parses values of a type."""
+    validators = (BeforeValidator, AfterValidator)
+    return next(it.func for it in get_args(kind)[1:] if isinstance(it, validators))
 
 
 _KINDS = {
@@ -58,27 +57,27 @@ _PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `f
 
 
 def type_words(field: FieldInfo, path: str) -> str:
-    """Say the type of a key with its bounds; `path` is its place, for links to sections."""
+    """Describe the type of a key with its bounds; `path` is used in links to sections."""
     return _words(field.annotation, field.metadata, path)
 
 
 def meaning(field: FieldInfo) -> str:
-    """Give the description of a key without its default."""
-    return _TOLD.sub("", _text(field))
+    """Return the description of a key without its default."""
+    return _DEFAULT_TEXT.sub("", _text(field))
 
 
 def _text(field: FieldInfo) -> str:
     return " ".join((field.description or "").split())
 
 
-def told_default(field: FieldInfo) -> str | None:
-    """Find the default that a description tells."""
-    match = _TOLD.search(_text(field))
+def described_default(field: FieldInfo) -> str | None:
+    """Return the default in a description, if any."""
+    match = _DEFAULT_TEXT.search(_text(field))
     return None if match is None else match[1]
 
 
-def written_default(field: FieldInfo) -> str | None:
-    """Write a default as a stream file would have it; None for what only words can tell."""
+def model_default(field: FieldInfo) -> str | None:
+    """Return a default as YAML text; None if it needs a description."""
     value = field.default
     is_empty = isinstance(value, str | tuple | dict) and not value
     if field.is_required() or isinstance(value, Section) or value is None or is_empty:
@@ -92,16 +91,16 @@ def written_default(field: FieldInfo) -> str | None:
 
 
 def anchor(path: str) -> str:
-    """Name the heading of a section."""
+    """Return the anchor of a section."""
     return f"#{path.replace('.', '').lower()}"
 
 
 def section_in(annotation: Any) -> type[Section] | None:
-    """Find the section that an annotation holds, alone or as what a list or mapping has."""
+    """Return the section in an annotation, alone or in a list or mapping."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
-    found = (section_in(one) for one in get_args(annotation))
-    return next((one for one in found if one is not None), None)
+    sections = (section_in(argument) for argument in get_args(annotation))
+    return next((section for section in sections if section is not None), None)
 
 
 def _words(annotation: Any, metadata: Sequence[Any], path: str) -> str:
@@ -109,49 +108,49 @@ def _words(annotation: Any, metadata: Sequence[Any], path: str) -> str:
         inner, *more = get_args(annotation)
         return _words(inner, [*metadata, *more], path)
     readers = _readers(metadata)
-    kind = next((_KINDS[one] for one in readers if one in _KINDS), None)
-    short = next((_SHORT_FORMS[one] for one in readers if one in _SHORT_FORMS), "")
+    kind = next((_KINDS[reader] for reader in readers if reader in _KINDS), None)
+    short = next((_SHORT_FORMS[reader] for reader in readers if reader in _SHORT_FORMS), "")
     return f"{short}{kind or _plain(annotation, path)}{_bounds(annotation, metadata, kind)}"
 
 
-def _known(metadata: Sequence[Any]) -> list[Any]:
+def _constraints(metadata: Sequence[Any]) -> list[Any]:
     return [
-        one
-        for given in metadata
-        for one in (given.metadata if isinstance(given, FieldInfo) else [given])
+        constraint
+        for entry in metadata
+        for constraint in (entry.metadata if isinstance(entry, FieldInfo) else [entry])
     ]
 
 
 def _readers(metadata: Sequence[Any]) -> list[Any]:
-    return [getattr(one, "func", None) for one in _known(metadata)]
+    return [getattr(constraint, "func", None) for constraint in _constraints(metadata)]
 
 
 def _plain(annotation: Any, path: str) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in {Union, types.UnionType}:
-        return " or ".join(_words(one, (), path) for one in inner if one is not type(None))
+        return " or ".join(_words(member, (), path) for member in inner if member is not type(None))
     if section_in(annotation) is not None:
         place = f"{path}.NAME" if origin is dict else path
         return f"[{'list of keys' if origin is tuple else 'keys'}]({anchor(place)})"
     if origin is tuple:
-        one = _words(inner[0], (), path)
-        return f"list of {one}" if one.startswith("`") else f"list of {one}s"
+        item = _words(inner[0], (), path)
+        return f"list of {item}" if item.startswith("`") else f"list of {item}s"
     if origin is Literal or (isinstance(annotation, type) and issubclass(annotation, StrEnum)):
-        return _choice(inner or [one.value for one in annotation])
+        return _choice(inner or [member.value for member in annotation])
     return "keys and values" if origin is dict else _PLAIN[annotation]
 
 
 def _choice(values: Sequence[str]) -> str:
-    *most, last = (f"`{one}`" for one in values)
+    *most, last = (f"`{value}`" for value in values)
     return f"{', '.join(most)} or {last}"
 
 
 def _bounds(annotation: Any, metadata: Sequence[Any], kind: str | None) -> str:
     bounds = {
-        name: getattr(one, name)
-        for one in _known(metadata)
+        name: getattr(constraint, name)
+        for constraint in _constraints(metadata)
         for name in ("ge", "le", "min_length")
-        if getattr(one, name, None) is not None
+        if getattr(constraint, name, None) is not None
     }
     least, most = bounds.get("ge"), bounds.get("le", _NO_BOUND)
     if get_origin(annotation) is tuple and "min_length" in bounds:

@@ -1,4 +1,4 @@
-"""Code of the pages fits the code of the project: commands, options, imports."""
+"""Commands, options and imports on the pages exist in the code."""
 
 import ast
 import re
@@ -14,44 +14,48 @@ import pytest
 from batch_pipeline.cli import cli
 from batch_pipeline_tests.benchmarks.__main__ import KNOWN
 from batch_pipeline_tests.benchmarks.test_smallest_forms import SMALLEST
-from batch_pipeline_tests.docs.pages import Found, blocks, code_in_lines
+from batch_pipeline_tests.docs.pages import PageText, blocks, inline_code
 
 NAME = "batch-pipeline"
 _LINE = re.compile(rf"(?:\$ )?(?:uv run )?({NAME} .+)")
-_ANY = {"…", "COMMAND"}  # stand for a command in general
+_ANY = {"…", "COMMAND"}  # placeholders
 
 
-def _in_blocks() -> Iterator[Found]:
-    """Give the commands of blocks; a line that ends with a backslash goes on in the next one."""
+def _commands_in_blocks() -> Iterator[PageText]:
+    """Yield the commands of blocks; a backslash at the end continues a line."""
     for block in blocks("console", "sh", "bash", ""):
         for line in block.text.replace("\\\n", " ").splitlines():
             match = _LINE.fullmatch(line.strip())
             if match is not None:
-                yield Found(block.page, block.line, match[1])
+                yield PageText(block.page, block.line, match[1])
 
 
-def _in_text() -> Iterator[Found]:
-    """Give the commands within lines, which may leave their arguments out."""
-    for code in code_in_lines():
+def _commands_in_text() -> Iterator[PageText]:
+    """Yield the commands in inline code, which may omit their arguments."""
+    for code in inline_code():
         match = _LINE.fullmatch(code.text)
         if match is not None and _ANY.isdisjoint(code.text.split()):
-            yield Found(code.page, code.line, match[1])
+            yield PageText(code.page, code.line, match[1])
 
 
 def _problem(command: str) -> click.UsageError | None:
-    """Parse a command as the command line does; nothing of it is run."""
-    name, *given = _words(command)
+    """Parse a command as the command line does, without running it."""
+    name, *arguments = _words(command)
     try:
         with click.Context(cli, info_name=NAME, **cli.context_settings) as context:
             if name.startswith("-"):
-                cli.make_context(NAME, [name, *given])
+                cli.make_context(NAME, [name, *arguments])
                 return None
-            found = cli.get_command(context, name)
-            if found is None:
+            parsed = cli.get_command(context, name)
+            if parsed is None:
                 return click.UsageError(f"no such command {name!r}")
-            if isinstance(found, click.Group) and given[:1] and given[0] in found.commands:
-                found = found.commands[given.pop(0)]
-            found.make_context(name, given, parent=context)
+            if (
+                isinstance(parsed, click.Group)
+                and arguments[:1]
+                and arguments[0] in parsed.commands
+            ):
+                parsed = parsed.commands[arguments.pop(0)]
+            parsed.make_context(name, arguments, parent=context)
     except click.MissingParameter as error:
         is_in_environment = error.param is not None and error.param.envvar is not None
         return None if is_in_environment else error
@@ -63,7 +67,7 @@ def _problem(command: str) -> click.UsageError | None:
 
 
 def _words(command: str) -> list[str]:
-    """Split as a shell does, up to the end of the command."""
+    """Split a line as a shell does, up to the end of the command."""
     lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words = []
@@ -74,31 +78,31 @@ def _words(command: str) -> list[str]:
     return words[1:]
 
 
-def test_commands_of_blocks_are_accepted() -> None:
-    """Expect each to name a command of ours, its options and arguments, none of them missing."""
-    commands = list(_in_blocks())
+def test_commands_in_blocks_are_valid() -> None:
+    commands = list(_commands_in_blocks())
     assert len(commands) > 40
-    problems = [(str(one), _problem(one.text)) for one in commands]
+    problems = [(command, _problem(command.text)) for command in commands]
     assert [
-        f"{one}: {found.format_message()}" for one, found in problems if found is not None
+        f"{command}: {problem.format_message()}"
+        for command, problem in problems
+        if problem is not None
     ] == []
 
 
-def test_commands_within_text_are_accepted() -> None:
-    """Expect each to name a command of ours and its options; arguments may be left out."""
-    commands = list(_in_text())
+def test_commands_in_text_are_valid() -> None:
+    """Their arguments may be omitted."""
+    commands = list(_commands_in_text())
     assert len(commands) > 20
-    problems = [(str(one), _problem(one.text)) for one in commands]
-    wrong = [
-        f"{one}: {found.format_message()}"
-        for one, found in problems
-        if found is not None and not isinstance(found, click.MissingParameter)
-    ]
-    assert wrong == []
+    problems = [(command, _problem(command.text)) for command in commands]
+    assert [
+        f"{command}: {problem.format_message()}"
+        for command, problem in problems
+        if problem is not None and not isinstance(problem, click.MissingParameter)
+    ] == []
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ("batch-pipeline rnu", "no such command"),
         ("batch-pipeline plan orders --dryrun", "No such option"),
@@ -106,18 +110,16 @@ def test_commands_within_text_are_accepted() -> None:
         ("batch-pipeline jobs pause orders sales", "unexpected extra argument"),
     ],
 )
-def test_command_that_is_not_ours_is_noticed(command: str, told: str) -> None:
-    """Expect what the command line would answer."""
+def test_invalid_commands_are_detected(command: str, message: str) -> None:
     problem = _problem(command)
     assert problem is not None
-    assert told in problem.format_message()
+    assert message in problem.format_message()
 
 
-def test_python_of_pages_imports_what_is_there() -> None:
-    """Expect each block to compile, and each name that it imports of ours to exist."""
-    found = list(blocks("python"))
-    assert len(found) > 10
-    missing = [str(replace(one, text=name)) for one in found for name in _missing(one.text)]
+def test_python_blocks_compile_and_import_existing_names() -> None:
+    code = list(blocks("python"))
+    assert len(code) > 10
+    missing = [str(replace(block, text=name)) for block in code for name in _missing(block.text)]
     assert missing == []
 
 
@@ -134,8 +136,8 @@ def _missing(code: str) -> Iterator[str]:
                     yield alias.name
 
 
-def test_benchmarks_of_pages_exist_and_have_a_smallest_form() -> None:
+def test_benchmarks_on_pages_exist_and_have_a_smallest_form() -> None:
     words = re.compile(r"\bbenchmarks((?: [a-z_]+)+)")
-    code = [*code_in_lines(), *blocks("console", "sh", "bash", "")]
-    named = {name for one in code for match in words.findall(one.text) for name in match.split()}
+    code = [*inline_code(), *blocks("console", "sh", "bash", "")]
+    named = {name for text in code for match in words.findall(text.text) for name in match.split()}
     assert named == set(KNOWN) == SMALLEST.keys()

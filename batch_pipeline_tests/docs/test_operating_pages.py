@@ -1,4 +1,4 @@
-"""Statements and settings of the pages on operation are accepted by Postgres and Dagster."""
+"""Postgres and Dagster accept the statements and settings of the operations pages."""
 
 import re
 from importlib.resources import files
@@ -22,7 +22,7 @@ def _blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_statements_of_the_monitoring_page_run(
+def test_monitoring_statements_run(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
@@ -31,7 +31,7 @@ def test_statements_of_the_monitoring_page_run(
     with dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(tmp_path))) as instance:
         assert instance.get_runs_count() == 0  # creates Dagster's tables
         statements = [
-            one for block in _blocks("monitor", "sql") for one in block.split(";\n\n") if one
+            text for block in _blocks("monitor", "sql") for text in block.split(";\n\n") if text
         ]
         assert len(statements) == 5
         with psycopg.connect(database_url, autocommit=True) as connection:
@@ -39,9 +39,9 @@ def test_statements_of_the_monitoring_page_run(
                 assert connection.execute(statement.encode()).description is not None
 
 
-def test_dagster_accepts_the_settings_of_the_deploy_page(tmp_path: Path) -> None:
+def test_dagster_accepts_the_deployment_settings(tmp_path: Path) -> None:
     [changes] = [
-        yaml.safe_load(one) for one in _blocks("deploy", "yaml") if "# dagster.yaml" in one
+        yaml.safe_load(block) for block in _blocks("deploy", "yaml") if "# dagster.yaml" in block
     ]
     (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(yaml.safe_load(INSTANCE) | changes))
     instance = InstanceRef.from_dir(str(tmp_path))

@@ -1,4 +1,4 @@
-"""The pages make a site, by the command of the page on development."""
+"""The documentation site, built by the command of the development page."""
 
 import re
 import subprocess
@@ -14,8 +14,8 @@ from batch_pipeline_tests.docs.pages import DOCS, PROJECT
 COMMAND = "uv run sphinx-build -W --keep-going batch_pipeline/docs site"
 
 
-class Fetched(HTMLParser):
-    """Collects what a browser fetches to show a page: scripts, styles and pictures."""
+class ResourceParser(HTMLParser):
+    """Collects the addresses of scripts, styles and images of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,15 +23,17 @@ class Fetched(HTMLParser):
         self._is_in_script = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take the addresses of one element."""
-        given = dict(attrs)
-        shown = "stylesheet" in (given.get("rel") or "") or tag != "link"
+        """Collect the addresses of an element."""
+        attributes = dict(attrs)
+        is_fetched = "stylesheet" in (attributes.get("rel") or "") or tag != "link"
         names = ("src", "data", "href") if tag == "link" else ("src", "data")
-        self.addresses += [str(given[name]) for name in names if shown and given.get(name)]
+        self.addresses += [
+            str(attributes[name]) for name in names if is_fetched and attributes.get(name)
+        ]
         self._is_in_script = tag == "script"
 
     def handle_data(self, data: str) -> None:
-        """Take the addresses within a script."""
+        """Collect the addresses in a script."""
         if self._is_in_script:
             self.addresses += re.findall(r"https?://[^\s\"'`]+", data)
 
@@ -43,28 +45,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     options = COMMAND.split("sphinx-build ")[1].split()[:-1]
     command = [sys.executable, "-m", "sphinx", "-q", *options, str(folder)]
-    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     return folder
 
 
-def test_site_has_every_page(site: Path) -> None:
-    """Expect an HTML file for each page, and each public name in an entry or a table of the API."""
+def test_site_has_every_page_and_public_name(site: Path) -> None:
     pages = [path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")]
     assert len(pages) > 40
     assert [str(page) for page in pages if not (site / page).is_file()] == []
     api = (site / "reference/api.html").read_text(encoding="utf-8")
-    shown = re.findall(
+    documented = re.findall(
         r'id="batch_pipeline\.(\w+)"|<tr[^>]*>\s*<td>.*?<span class="pre">(\w+)<', api
     )
-    assert set(batch_pipeline.__all__) - {name for pair in shown for name in pair} == set()
-    assert ">Type<" not in api  # a property's sentence whose colon was taken for that of a type
+    assert set(batch_pipeline.__all__) - {name for pair in documented for name in pair} == set()
+    assert ">Type<" not in api  # a property's docstring, parsed as a type because of its colon
 
 
-def test_site_is_read_without_a_network(site: Path) -> None:
-    """Expect scripts, styles and pictures of all pages to lie in the site itself."""
+def test_site_fetches_nothing_from_the_network(site: Path) -> None:
     for page in site.rglob("*.html"):
-        parser = Fetched()
+        parser = ResourceParser()
         parser.feed(page.read_text(encoding="utf-8"))
         files = [re.sub(r"[?#].*", "", address) for address in parser.addresses]
-        assert [one for one in files if not (page.parent / one).is_file()] == [], str(page)
+        assert [file for file in files if not (page.parent / file).is_file()] == [], str(page)

@@ -1,4 +1,4 @@
-"""All texts of the product that people see, in one file, to be read in one go."""
+"""All texts of the product that users see, for a review."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from batch_pipeline_tests.docs.pages import PROJECT
 
 _PRODUCT = PROJECT / "batch_pipeline"
-_FEWEST_WORDS = 3
+_MIN_WORDS = 3
 _SQL = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "CREATE", "ALTER", "DROP", "GRANT")
 
 
@@ -31,8 +31,8 @@ def _texts(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if id(node) in hidden or not isinstance(node, ast.Constant | ast.JoinedStr):
             continue
-        text = " ".join(_shown(node).split())
-        if len(text.split()) >= _FEWEST_WORDS and not text.upper().startswith(_SQL):
+        text = " ".join(_as_text(node).split())
+        if len(text.split()) >= _MIN_WORDS and not text.upper().startswith(_SQL):
             yield f"{path.relative_to(PROJECT)}:{node.lineno}: {text}"
 
 
@@ -46,7 +46,7 @@ def _docstrings(tree: ast.Module, *, is_command: bool) -> Iterator[ast.expr]:
             yield first.value
 
 
-def _shown(node: ast.Constant | ast.JoinedStr) -> str:
+def _as_text(node: ast.Constant | ast.JoinedStr) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     parts = (part.value if isinstance(part, ast.Constant) else "{…}" for part in node.values)

@@ -9,7 +9,7 @@ from batch_pipeline_tests.regression.snapshots import DATA, UPDATE
 
 
 def main() -> int:
-    """Run the tests of this package; with `--update` they write what they would compare."""
+    """Run the tests of this package; with `--update` they write the snapshots."""
     options = sys.argv[1:]
     if "--update" in options:
         options.remove("--update")

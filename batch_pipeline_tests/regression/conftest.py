@@ -1,4 +1,4 @@
-"""The home of release 0.1.0, restored for a test, and a Spark that is already started."""
+"""The restored home of release 0.1.0, and a running Spark server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from batch_pipeline_tests.regression.home_0_1_0 import Home, restore
 
 @pytest.fixture(scope="session")
 def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a Spark Connect server that ends with the session."""
+    """Address of a Spark Connect server that runs until the session ends."""
     with SparkConnectServer(tmp_path_factory.mktemp("spark")) as server:
         yield server.remote
 
@@ -20,7 +20,7 @@ def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def old_home(
     tmp_path: Path, empty_database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> Home:
-    """The home that release 0.1.0 left; the environment of this process is its environment."""
+    """The home that release 0.1.0 left; its variables are set in this process."""
     home = restore(tmp_path / "shop", empty_database_url)
     for name, value in home.environment.items():
         monkeypatch.setenv(name, value)

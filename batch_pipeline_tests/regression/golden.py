@@ -1,7 +1,7 @@
-"""Encodes the inputs of the golden files: all stations from landing to manifest, without Spark.
+"""Encodes the inputs of the golden files: all steps from landing to manifest, without Spark.
 
-Each task runs in this process as it would in a worker of Spark. Everything else is the product's
-own: a stream file, a landing folder, an inventory, a storage root.
+Each task runs in this process instead of a Spark worker. Everything else is as in production: a
+stream file, a landing folder, an inventory, a storage root.
 """
 
 import gzip
@@ -28,29 +28,30 @@ from batch_pipeline_tests.regression.stream_inputs import stream_inputs
 from batch_pipeline_tests.regression.text_inputs import Input, text_inputs
 from batch_pipeline_tests.regression.typed_inputs import typed_inputs
 
-# Libraries that write part files or parse values: their versions decide about the bytes.
+# Libraries that write part files or parse values, so that their versions determine the bytes.
 LIBRARIES = ("pyarrow", "isal", "zstandard", "msgspec", "fastavro", "simpleeval", "singer-sdk")
-_FIRST_OF_EACH = ("jsonl-none", "parquet-snappy", "arrow-none")
-_OTHERS = (
+_ONE_PER_FORMAT = ("jsonl-none", "parquet-snappy", "arrow-none")
+_OTHER_ENCODINGS = (
     *("jsonl-gzip", "jsonl-zstd", "parquet-zstd", "parquet-gzip", "parquet-none", "arrow-zstd"),
 )
 _LANDED_AT = 1_750_000_000
 _STARTED_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_OF_ONE_RUN = {"token", "run_id", "started_at", "published_at"}
-_NAME_OF_RUN = re.compile(r"-a(\d+)-[0-9a-f]{8}-(\d{8})-[0-9a-f]{8}\.")  # in names of part files
+_KEYS_OF_A_RUN = {"token", "run_id", "started_at", "published_at"}
+# In names of part files.
+_RANDOM_NAME_PARTS = re.compile(r"-a(\d+)-[0-9a-f]{8}-(\d{8})-[0-9a-f]{8}\.")
 
 
 def installed_libraries() -> dict[str, str]:
-    """Return the versions of the libraries that decide about the bytes."""
+    """Return the versions of the libraries that determine the bytes."""
     return {name: version(name) for name in LIBRARIES}
 
 
-def check_libraries(made_with: Mapping[str, str], installed: Mapping[str, str]) -> None:
+def check_libraries(expected: Mapping[str, str], installed: Mapping[str, str]) -> None:
     """Fail if the golden files were made with other versions of the libraries."""
     other = [
-        f"{name} {made_with.get(name)}, installed is {installed.get(name)}"
-        for name in sorted({*made_with, *installed})
-        if made_with.get(name) != installed.get(name)
+        f"{name} {expected.get(name)}, installed is {installed.get(name)}"
+        for name in sorted({*expected, *installed})
+        if expected.get(name) != installed.get(name)
     ]
     assert not other, (
         f"The golden files were made with other versions of libraries: {'; '.join(other)}. The "
@@ -65,24 +66,24 @@ def inputs() -> list[Input]:
     return [*text_inputs(), *typed_inputs(), *stream_inputs()]
 
 
-def encodings_of(one: Input) -> tuple[str, ...]:
+def encodings_of(input_: Input) -> tuple[str, ...]:
     """Return the encodings that an input is encoded in, as `format-compression`."""
-    if one.name == "limits.compression_level":
+    if input_.name == "limits.compression_level":
         return ("jsonl-gzip", "jsonl-zstd")
-    if one.name.startswith("lineage.source_file"):  # only text can be compared without its path
+    if input_.name.startswith("lineage.source_file"):  # paths can be replaced only in text
         return ("jsonl-none",)
-    return (*_FIRST_OF_EACH, *_OTHERS) if one.all_encodings else _FIRST_OF_EACH
+    return (*_ONE_PER_FORMAT, *_OTHER_ENCODINGS) if input_.all_encodings else _ONE_PER_FORMAT
 
 
 def golden_entries(folder: Path, database_url: str) -> dict[str, Any]:
-    """Encode all inputs and return an entry for each batch."""
+    """Encode all inputs and return an entry per batch."""
     streams = {
-        f"{one.name}-{encoding}": (one, encoding)
-        for one in inputs()
-        for encoding in encodings_of(one)
+        f"{input_.name}-{encoding}": (input_, encoding)
+        for input_ in inputs()
+        for encoding in encodings_of(input_)
     }
-    for name, (one, encoding) in streams.items():
-        write_stream(folder, name, one, encoding)
+    for name, (input_, encoding) in streams.items():
+        write_stream(folder, name, input_, encoding)
     with closing(Pipeline.from_environment(environment_of(folder, database_url))) as pipeline:
         return {
             f"{name} batch {number}": entry
@@ -100,36 +101,36 @@ def environment_of(folder: Path, database_url: str) -> dict[str, str]:
     }
 
 
-def write_stream(folder: Path, name: str, one: Input, encoding: str) -> None:
+def write_stream(folder: Path, name: str, input_: Input, encoding: str) -> None:
     """Write the stream file of an input and land its files."""
-    landing, place = folder / "landing" / name, folder / "streams" / name
+    landing, stream_folder = folder / "landing" / name, folder / "streams" / name
     landing.mkdir(parents=True)
-    place.mkdir(parents=True)
-    for file, content in one.files.items():
+    stream_folder.mkdir(parents=True)
+    for file, content in input_.files.items():
         (landing / file).write_bytes(content)
         os.utime(landing / file, (_LANDED_AT, _LANDED_AT))
     format_, _, compression = encoding.partition("-")
-    attributes: dict[str, Any] = {**one.attributes, "stream": name}
+    attributes: dict[str, Any] = {**input_.attributes, "stream": name}
     attributes["source"] = {"uri": str(landing), **attributes.get("source", {})}
     attributes["storage"] = {"root": str(folder / "batches" / name)}
-    written = {"format": format_, "compression": compression}
-    attributes["encoding"] = {**written, **attributes.get("encoding", {})}
+    defaults = {"format": format_, "compression": compression}
+    attributes["encoding"] = {**defaults, **attributes.get("encoding", {})}
     if "stream_maps" in attributes:
         attributes["stream_maps"] = {name: attributes["stream_maps"]}
     document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
-    (place / "defs.yaml").write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
-    if one.schema is not None:
-        (place / "schema.json").write_text(json.dumps(one.schema), encoding="utf-8")
+    (stream_folder / "defs.yaml").write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
+    if input_.schema is not None:
+        (stream_folder / "schema.json").write_text(json.dumps(input_.schema), encoding="utf-8")
 
 
 class TaskEncoder:
-    """Runs the tasks of an encode one after the other in this process."""
+    """Runs the tasks of an encode sequentially in this process."""
 
     def prepare(self) -> None:
-        """Do nothing: there is no session to open."""
+        """Do nothing; no session is needed."""
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
-        """Encode the items as Spark's workers would."""
+        """Encode the items as Spark workers do."""
         reports = [
             encode_items(
                 TaskSpec(
@@ -155,26 +156,23 @@ def _encoded(pipeline: Pipeline, name: str, folder: Path) -> Iterator[dict[str, 
         pipeline.landing(stream, wait=False).found_files(), cutter=pipeline.cutter(stream)
     )
     pipeline.database.batches.plan(table, stream.limits, drain=True)
-    workshop = replace(pipeline.encode_context(stream, _no_session), encoder=TaskEncoder())
+    context = replace(pipeline.encode_context(stream, _no_session), encoder=TaskEncoder())
     for status in pipeline.database.batches.statuses(name):
         try:
-            made = encode(workshop, status.batch, run_id="run-1", now=lambda: _STARTED_AT)
-        except Exception as error:  # noqa: BLE001 - a defect's error is compared, too
+            manifest = encode(context, status.batch, run_id="run-1", now=lambda: _STARTED_AT)
+        except Exception as error:  # noqa: BLE001 - errors are compared, too
             message = str(error).replace(str(folder), "FOLDER")
             yield {"failed": type(error).__name__, "message": message}
             continue
-        yield entry_of(Path(to_path(made.pointer_uri)), folder)
+        yield entry_of(Path(to_path(manifest.pointer_uri)), folder)
 
 
 def entry_of(manifest_file: Path, folder: Path) -> dict[str, Any]:
-    """Return what is compared of a published manifest and its files.
-
-    Digests are the first 16 of the 64 hex digits of SHA-256.
-    """
+    """Return the compared values of a published manifest and its files."""
     manifest = json.loads(manifest_file.read_text("utf-8"))
     parts, quarantine = manifest["part_files"], manifest["quarantine_files"]
     same = normalized(manifest, folder)
-    origin = same.pop("inventory", None)  # apart: only a restored inventory reads it
+    origin = same.pop("inventory", None)  # separate, because only the restore check reads it
     columns = manifest["schema"]["properties"]
     return {
         "part_files": [_digest_of_file(part, folder) for part in parts],
@@ -187,22 +185,24 @@ def entry_of(manifest_file: Path, folder: Path) -> dict[str, Any]:
 
 
 def normalized(value: Any, folder: Path) -> Any:
-    """Replace what differs between two runs: paths, times, tokens, and sizes and digests of files.
+    """Replace values that differ between runs: paths, times, tokens, sizes and digests of files.
 
-    A file's digest is an entry of its own; size and digest depend on paths that lineage and
-    quarantine files contain.
+    A file's digest is an entry of its own; size and digest depend on the paths in lineage and
+    quarantine files.
     """
     if isinstance(value, list):
         return [normalized(inner, folder) for inner in value]
     if isinstance(value, dict):
         is_file = "sha256" in value
         return {
-            key: key.upper() if key in _OF_ONE_RUN else normalized(inner, folder)
+            key: key.upper() if key in _KEYS_OF_A_RUN else normalized(inner, folder)
             for key, inner in value.items()
             if not (is_file and key in {"sha256", "size_bytes"})
         }
     if isinstance(value, str):
-        return _NAME_OF_RUN.sub(r"-a\1-TOKEN-\2-EXECUTION.", value.replace(str(folder), "HOME"))
+        return _RANDOM_NAME_PARTS.sub(
+            r"-a\1-TOKEN-\2-EXECUTION.", value.replace(str(folder), "HOME")
+        )
     return value
 
 
@@ -212,7 +212,7 @@ def _type_text(rule: dict[str, Any]) -> str:
 
 
 def _digest_of_file(part: dict[str, Any], folder: Path) -> str:
-    """Digest a file, without the paths of this run if it is text."""
+    """Return the digest of a file; paths of this run are replaced in its content."""
     content = Path(to_path(part["uri"])).read_bytes()
     assert hashlib.sha256(content).hexdigest() == part["sha256"]
     assert len(content) == part["size_bytes"]

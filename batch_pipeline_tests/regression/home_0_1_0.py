@@ -1,15 +1,15 @@
-"""A home that release 0.1.0 left: inventory, storage, Dagster's partitions and a tap's STATE.
+"""A home of release 0.1.0: inventory, storage, Dagster's partitions and a tap's STATE.
 
 `data/home_0_1_0` was written by the commands of that release, with its PostgreSQL 18 dumped by
 `pg_dump --inserts --no-owner --no-privileges`, comments removed, and all dates moved to 2026-01-31.
-Of Dagster's rows only partitions and the materializations of batches were kept.
+Dagster's tables contain only partitions and the materializations of batches.
 
 - `orders`: files 1 to 7 in pairs, csv to jsonl, loaded into the table `sales.orders`. Batch 1-2 has
   two generations, 3-4 a quarantined record, 5-6 failed and was split (superseded), 7 is planned.
   The backfill `2023` has items 1 to 3.
-- `invoices`: rows 1, 2, 3 and 5 of the user's table `ops.files`, jsonl to parquet; row 4 appeared
+- `invoices`: rows 1, 2, 3 and 5 of the user's table `ops.files`, jsonl to parquet; row 4 arrived
   late and is a batch of the job `invoices.late`.
-- `state.json`: what the tap printed after all of it was sent.
+- `state.json`: the last STATE of the tap.
 """
 
 import json
@@ -33,8 +33,8 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline_tests.regression.snapshots import DATA
 
-_MADE = DATA / "home_0_1_0"
-_OLD_FOLDER = "/srv/release-0.1.0"  # where that release worked
+_SOURCE = DATA / "home_0_1_0"
+_OLD_FOLDER = "/srv/release-0.1.0"  # its folder in that release
 _DUMP = "database.sql"
 _LANDED_AT = 1_750_000_000
 _TAP = "from batch_pipeline.cli.tap import main; main()"
@@ -44,7 +44,7 @@ _TAP = "from batch_pipeline.cli.tap import main; main()"
 class Home:
     """The restored home, and commands that run on it in this process.
 
-    The environment must be that of the process as well.
+    Its variables must also be set in the process.
     """
 
     folder: Path
@@ -55,20 +55,20 @@ class Home:
         """Run a command."""
         return CliRunner().invoke(cli, [*words])
 
-    def done(self, *words: str) -> str:
-        """Run a command, expect it to succeed and return its output."""
-        ended = self.run(*words)
-        assert ended.exit_code == 0, (words, ended.output, ended.exception)
-        return ended.stdout
+    def run_ok(self, *words: str) -> str:
+        """Run a command, assert that it succeeds, and return its output."""
+        result = self.run(*words)
+        assert result.exit_code == 0, (words, result.output, result.exception)
+        return result.stdout
 
     def json(self, *words: str) -> Any:
-        """Run a command with `--json` and return the object that it prints."""
-        ended = self.run(*words, "--json")
-        assert ended.stdout, (words, ended.output, ended.exception)
-        return json.loads(ended.stdout)
+        """Run a command with `--json` and return the parsed output."""
+        result = self.run(*words, "--json")
+        assert result.stdout, (words, result.output, result.exception)
+        return json.loads(result.stdout)
 
     def land_order(self, number: int, content: bytes | None = None) -> None:
-        """Land a file of `orders`, with three records unless the content is given."""
+        """Land a file of `orders`, with three records unless content is given."""
         lines = b"".join(b"%d%d,Bern,%d.50\n" % (number, n, n) for n in (1, 2, 3))
         path = self.folder / f"landing/orders/orders-{number}.csv"
         path.write_bytes(content or b"order_id,city,price\n" + lines)
@@ -78,7 +78,7 @@ class Home:
         """Write a file of `invoices` with two records and insert its row."""
         records = [{"id": number * 10 + n, "total": n / 4, "lines": [n]} for n in (1, 2)]
         path = self.folder / f"landing/invoices/invoice-{number}.jsonl"
-        path.write_text("".join(f"{json.dumps(one)}\n" for one in records))
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
         row = (number, str(path), path.stat().st_size)
         self.query(
             "SELECT setval('ops.files_id_seq', greatest(%s, last_value)) FROM ops.files_id_seq",
@@ -99,25 +99,25 @@ class Home:
         options = [f"--{name}={self.folder}/tap-{name}.json" for name in files]
         command = [sys.executable, "-c", _TAP, *options]
         environment = {**os.environ, **self.environment}
-        ended = subprocess.run(
+        result = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False
         )
-        assert ended.returncode == 0, ended.stderr
-        return [json.loads(line) for line in ended.stdout.splitlines()]
+        assert result.returncode == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
 
     def old_state(self) -> Any:
-        """Return the STATE that the tap of release 0.1.0 printed last."""
+        """Return the last STATE of the tap of release 0.1.0."""
         return json.loads((self.folder / "state.json").read_text())
 
     def manifest_files(self) -> list[Path]:
-        """List the manifest files of all streams by name."""
+        """Return the manifest files of all streams by name."""
         return sorted((self.folder / "batches").glob("*/manifests/*.json"))
 
     @contextmanager
     def pipeline(self) -> Iterator[Pipeline]:
         """Open the pipeline of the home."""
-        with closing(Pipeline.from_environment(self.environment)) as opened:
-            yield opened
+        with closing(Pipeline.from_environment(self.environment)) as pipeline:
+            yield pipeline
 
     @contextmanager
     def dagster(self) -> Iterator[tuple[dg.DagsterInstance, dg.Definitions]]:
@@ -128,13 +128,13 @@ class Home:
 
 def restore(folder: Path, url: str) -> Home:
     """Restore the files into a new folder and the dump into an empty database."""
-    shutil.copytree(_MADE, folder, ignore=shutil.ignore_patterns(_DUMP))
+    shutil.copytree(_SOURCE, folder, ignore=shutil.ignore_patterns(_DUMP))
     for path in (*folder.glob("streams/*/defs.yaml"), *folder.rglob("manifests/*.json")):
-        path.write_text(_here(path, folder), encoding="utf-8")
+        path.write_text(_read_with_folder(path, folder), encoding="utf-8")
     for path in folder.glob("landing/*/*"):
         os.utime(path, (_LANDED_AT, _LANDED_AT))
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(_here(_MADE / _DUMP, folder).encode())
+        connection.execute(_read_with_folder(_SOURCE / _DUMP, folder).encode())
     environment = {
         "BATCH_PIPELINE_HOME": str(folder / "home"),
         "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
@@ -144,5 +144,5 @@ def restore(folder: Path, url: str) -> Home:
     return Home(folder=folder, url=url, environment=environment)
 
 
-def _here(path: Path, folder: Path) -> str:
+def _read_with_folder(path: Path, folder: Path) -> str:
     return path.read_text(encoding="utf-8").replace(_OLD_FOLDER, str(folder))

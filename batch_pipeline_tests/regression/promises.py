@@ -1,4 +1,4 @@
-"""Finds the tests that carry a `guarantee` mark, from their source: nothing is imported or run."""
+"""Finds the tests with a `guarantee` mark in the source, without importing them."""
 
 import ast
 from collections import defaultdict
@@ -9,20 +9,19 @@ TESTS = Path(__file__).parents[1]
 
 
 def marked_tests() -> dict[str, list[str]]:
-    """Return the ids of the tests of each promise, sorted.
+    """Return the sorted ids of the tests of each promise.
 
-    An id is that of the function. `[name]` follows where the mark is on one parameter only, of a
-    test or of the fixture that it uses. The list does not depend on the machine: tests that are
-    collected on some machines only are in it. `test_as_roles.py`, which repeats the tests of other
-    modules, is not.
+    An id is that of the function, followed by `[name]` if the mark is on a single parameter of a
+    test or fixture. Tests that are collected only on some machines are included. The tests that
+    `test_as_roles.py` repeats are not.
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    ids: dict[str, set[str]] = defaultdict(set)
     for path in TESTS.rglob("test_*.py"):
         module = ast.parse(path.read_text(encoding="utf-8"))
         for test, promises in _tests(module.body, _module_marks(module)):
             for promise in promises:
-                found[promise].add(f"{path.relative_to(TESTS)}::{test}")
-    return {promise: sorted(tests) for promise, tests in found.items()}
+                ids[promise].add(f"{path.relative_to(TESTS)}::{test}")
+    return {promise: sorted(tests) for promise, tests in ids.items()}
 
 
 def _tests(body: Iterable[ast.stmt], inherited: set[str]) -> Iterator[tuple[str, set[str]]]:

@@ -1,4 +1,4 @@
-"""Reads the public names from the code: Python, commands, settings, stream files, Dagster."""
+"""Collects the public names from the code: Python, commands, settings, stream files, Dagster."""
 
 import copy
 import inspect
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def python_names() -> dict[str, str]:
-    """Return the public names of the package with signatures; modules of types are left out."""
+    """Return the public names of the package with signatures, without modules of types."""
     entries = {}
     for name in batch_pipeline.__all__:
         value = getattr(batch_pipeline, name)
@@ -44,9 +44,11 @@ def commands() -> dict[str, str]:
     for name in COMMANDS:
         entries[name] = COMMANDS[name].section.value
         for called, command in _leaves(name):
-            entries |= {f"{called} {_spelling(one)}": _rules(one) for one in command.params}
+            entries |= {f"{called} {_spelling(it)}": _rules(it) for it in command.params}
     for singer in (BatchPipelineTap, TargetBatchPipeline):
-        entries[singer.name] = ", ".join(sorted(one.value for one in singer.capabilities))
+        entries[singer.name] = ", ".join(
+            sorted(capability.value for capability in singer.capabilities)
+        )
         config = copy.deepcopy(singer.config_jsonschema)
         singer.append_builtin_config(config)  # as the SDK does, in place, when a plugin starts
         for key, rule in config["properties"].items():
@@ -58,17 +60,16 @@ def _leaves(name: str) -> Iterator[tuple[str, click.Command]]:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     if isinstance(command, click.Group):
-        yield from ((f"{name} {inner}", one) for inner, one in command.commands.items())
+        yield from ((f"{name} {inner}", member) for inner, member in command.commands.items())
     else:
         yield name, command
 
 
 def settings() -> dict[str, str]:
     """Return the environment variables with their defaults."""
-    fields = Settings.model_fields.items()
     return {
-        f"{PREFIX}{name.upper()}": "computed" if one.default_factory else str(one.default)
-        for name, one in fields
+        f"{PREFIX}{name.upper()}": "computed" if field.default_factory else str(field.default)
+        for name, field in Settings.model_fields.items()
     }
 
 
@@ -80,21 +81,24 @@ def stream_file_keys() -> dict[str, Any]:
     return entries
 
 
-def definitions(found: dg.Definitions) -> dict[str, str]:
+def definitions(loaded: dg.Definitions) -> dict[str, str]:
     """Return the names of assets, checks, Dagster jobs, sensors, schedules and resources."""
-    repository = found.get_repository_def()
-    graph = found.resolve_asset_graph()
+    repository = loaded.get_repository_def()
+    graph = loaded.resolve_asset_graph()
     entries = {}
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         entries[f"asset {key.to_user_string()}"] = str(getattr(node.partitions_def, "name", ""))
         for check in node.check_keys:
             entries[f"check {key.to_user_string()} {check.name}"] = ""
-    jobs = (one.name for one in repository.get_all_jobs() if not one.name.startswith("__"))
+    jobs = (job.name for job in repository.get_all_jobs() if not job.name.startswith("__"))
     entries |= {f"job {name}": "" for name in jobs}
-    entries |= {f"sensor {one.name}": "" for one in repository.sensor_defs}
-    entries |= {f"schedule {one.name}": str(one.cron_schedule) for one in repository.schedule_defs}
-    return entries | {f"resource {name}": "" for name in found.resources or ()}
+    entries |= {f"sensor {sensor.name}": "" for sensor in repository.sensor_defs}
+    entries |= {
+        f"schedule {schedule.name}": str(schedule.cron_schedule)
+        for schedule in repository.schedule_defs
+    }
+    return entries | {f"resource {name}": "" for name in loaded.resources or ()}
 
 
 def metrics(pipeline: Pipeline) -> dict[str, str]:
@@ -113,7 +117,7 @@ def _own_members(value: type) -> Iterator[tuple[str, Any]]:
     """Yield public members that classes of this package define, not those of its libraries."""
     for owner in value.__mro__:
         if owner.__module__.startswith("batch_pipeline"):
-            yield from ((n, one) for n, one in vars(owner).items() if not n.startswith("_"))
+            yield from ((n, member) for n, member in vars(owner).items() if not n.startswith("_"))
             yield from ((n, "attribute") for n in inspect.get_annotations(owner))
 
 
@@ -123,7 +127,7 @@ def _described(value: Any) -> str:
     if isinstance(value, classmethod | staticmethod):
         value = value.__func__
     if inspect.isclass(value):
-        bases = ", ".join(one.__name__ for one in value.__bases__)
+        bases = ", ".join(base.__name__ for base in value.__bases__)
         return f"class({bases}) {_signature(value)}"
     return _signature(value) if callable(value) else "attribute"
 
@@ -131,47 +135,48 @@ def _described(value: Any) -> str:
 def _signature(value: Any) -> str:
     try:
         signature = str(inspect.signature(value))
-    except ValueError:  # of an exception without an `__init__` of its own
+    except ValueError:  # an exception without an `__init__` of its own
         return "(*args)"
     text = _QUOTED_TYPE.sub(r"\1\2", signature)
     return _MODULE_OF_NAME.sub("", _ADDRESS.sub("", text))
 
 
-def _spelling(one: click.Parameter) -> str:
-    is_argument = isinstance(one, click.Argument)
-    return one.human_readable_name if is_argument else " ".join([*one.opts, *one.secondary_opts])
+def _spelling(parameter: click.Parameter) -> str:
+    if isinstance(parameter, click.Argument):
+        return parameter.human_readable_name
+    return " ".join([*parameter.opts, *parameter.secondary_opts])
 
 
-def _rules(one: click.Parameter) -> str:
-    rules = [one.type.name]
-    if isinstance(one.type, click.Choice):
-        rules.append("|".join(map(str, one.type.choices)))
-    if one.required:
+def _rules(parameter: click.Parameter) -> str:
+    rules = [parameter.type.name]
+    if isinstance(parameter.type, click.Choice):
+        rules.append("|".join(map(str, parameter.type.choices)))
+    if parameter.required:
         rules.append("required")
-    if one.nargs != 1:
-        rules.append(f"nargs {one.nargs}")
-    if isinstance(one, click.Option) and one.multiple:
+    if parameter.nargs != 1:
+        rules.append(f"nargs {parameter.nargs}")
+    if isinstance(parameter, click.Option) and parameter.multiple:
         rules.append("may be repeated")
-    if isinstance(one, click.Option) and one.is_flag:
+    if isinstance(parameter, click.Option) and parameter.is_flag:
         rules.append("flag")
-    if isinstance(one.default, str | int | float):
-        rules.append(f"default {one.default}")
+    if isinstance(parameter.default, str | int | float):
+        rules.append(f"default {parameter.default}")
     return ", ".join(rules)
 
 
 def _keys(schema: Any, known: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     for name, rule in schema.get("properties", {}).items():
         key = f"{path}{name}"
-        yield key, _without_words(_inlined(rule, known))
+        yield key, _without_descriptions(_inlined(rule, known))
         for inner in _objects(rule, known):
             yield from _keys(inner, known, f"{key}.")
 
 
 def _objects(rule: Any, known: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the schemas of objects that a rule leads to, whose keys are entries of their own."""
+    """Yield the schemas of objects in a rule, whose keys are separate entries."""
     if isinstance(rule, list):
-        for one in rule:
-            yield from _objects(one, known)
+        for value in rule:
+            yield from _objects(value, known)
     if not isinstance(rule, dict):
         return
     if "$ref" in rule:
@@ -184,20 +189,22 @@ def _objects(rule: Any, known: Mapping[str, Any]) -> Iterator[Any]:
 
 def _inlined(rule: Any, known: Mapping[str, Any]) -> Any:
     if isinstance(rule, list):
-        return [_inlined(one, known) for one in rule]
+        return [_inlined(value, known) for value in rule]
     if not isinstance(rule, dict):
         return rule
     if "$ref" in rule:
         target = known[rule["$ref"].rpartition("/")[2]]
         inner = {"keys": "below"} if "properties" in target else _inlined(target, known)
-        return {**inner, **{key: one for key, one in rule.items() if key != "$ref"}}
-    return {key: _inlined(one, known) for key, one in rule.items()}
+        return {**inner, **{key: value for key, value in rule.items() if key != "$ref"}}
+    return {key: _inlined(value, known) for key, value in rule.items()}
 
 
-def _without_words(rule: Any) -> Any:
+def _without_descriptions(rule: Any) -> Any:
     if isinstance(rule, list):
-        return [_without_words(one) for one in rule]
+        return [_without_descriptions(value) for value in rule]
     if not isinstance(rule, dict):
         return rule
-    words = {"title", "description", "examples"}
-    return {key: _without_words(one) for key, one in rule.items() if key not in words}
+    text_keys = {"title", "description", "examples"}
+    return {
+        key: _without_descriptions(value) for key, value in rule.items() if key not in text_keys
+    }

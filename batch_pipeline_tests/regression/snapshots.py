@@ -1,4 +1,4 @@
-"""Committed snapshots: one JSON object a file, one line an entry, sorted by name."""
+"""Committed snapshots: a JSON object per file, with one entry per line, sorted by name."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).with_name("data")
-UPDATE = "UPDATE_SNAPSHOTS"  # also of the snapshot of Dagster's definitions
+UPDATE = "UPDATE_SNAPSHOTS"  # also used by the snapshot of Dagster's definitions
 _NEXT_STEP = (
     "If the change is intended, run `python -m batch_pipeline_tests.regression --update` and "
     "explain each changed line of the diff."
@@ -15,7 +15,7 @@ _NEXT_STEP = (
 
 
 def compare(file: str, entries: Mapping[str, Any]) -> None:
-    """Fail if entries differ from those of a committed file; with `UPDATE_SNAPSHOTS`, rewrite it.
+    """Fail if entries differ from a committed file, or rewrite it with `UPDATE_SNAPSHOTS`.
 
     The message names the entries that differ, with their old and new values.
     """
@@ -23,15 +23,15 @@ def compare(file: str, entries: Mapping[str, Any]) -> None:
     if os.environ.get(UPDATE):
         path.write_text(_text(entries), encoding="utf-8")
     before = committed(file)
-    now = json.loads(_text(entries))
-    changes = list(_changes(before, now))
+    current = json.loads(_text(entries))
+    changes = list(_changes(before, current))
     if changes:
-        shown = "\n".join(changes)
-        raise AssertionError(f"{file}: entries that differ: {len(changes)}.\n{shown}\n{_NEXT_STEP}")
+        text = "\n".join(changes)
+        raise AssertionError(f"{file}: entries that differ: {len(changes)}.\n{text}\n{_NEXT_STEP}")
 
 
 def committed(file: str) -> dict[str, Any]:
-    """Read the entries of a committed file; none if it does not exist."""
+    """Return the entries of a committed file; none if it does not exist."""
     path = DATA / file
     entries: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return entries
@@ -61,25 +61,25 @@ def _text(entries: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*before, *now}):
-        if name not in now:
+def _changes(before: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*before, *current}):
+        if name not in current:
             yield f"- {name}: is missing"
         elif name not in before:
-            yield f"+ {name}: is new: {_shown(now[name])}"
-        elif before[name] != now[name]:
-            old, new = _without_equals(before[name], now[name])
-            yield f"! {name}: was {_shown(old)}, is {_shown(new)}"
+            yield f"+ {name}: is new: {_as_json(current[name])}"
+        elif before[name] != current[name]:
+            old, new = _without_equals(before[name], current[name])
+            yield f"! {name}: was {_as_json(old)}, is {_as_json(new)}"
 
 
-def _without_equals(before: Any, now: Any) -> tuple[Any, Any]:
-    """Leave out the keys of two objects that have the same value in both."""
-    if not (isinstance(before, dict) and isinstance(now, dict)):
-        return before, now
-    equal = {key for key in before if key in now and before[key] == now[key]}
+def _without_equals(before: Any, current: Any) -> tuple[Any, Any]:
+    """Remove the keys of two objects that have the same value in both."""
+    if not (isinstance(before, dict) and isinstance(current, dict)):
+        return before, current
+    equal = {key for key in before if key in current and before[key] == current[key]}
     old = {key: value for key, value in before.items() if key not in equal}
-    return old, {key: value for key, value in now.items() if key not in equal}
+    return old, {key: value for key, value in current.items() if key not in equal}
 
 
-def _shown(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)

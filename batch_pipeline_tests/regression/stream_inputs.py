@@ -1,4 +1,4 @@
-"""Inputs of the golden files: what a stream file may ask for, on a few records."""
+"""Inputs of the golden files: attributes of stream files, on a few records."""
 
 import json
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ _PEOPLE = jsonl(
     {"email": "e@x.org", "id": 4, "name": "Eve", "amount": -1, "extra": {"deep": {"er": [1]}}},
 )
 _CELLS = b"id,email,name,amount\n1,a@x.org,Ada,12.50\n2,,Bob,1e2\n3,c@x.org,,-1\n"
-_EVERY_LINEAGE = ["_item_id", "_record_number", "_batch_id", "_attempt", "_sdc_extracted_at"]
+_ALL_LINEAGE = ["_item_id", "_record_number", "_batch_id", "_attempt", "_sdc_extracted_at"]
 
 
 def stream_inputs() -> Iterator[Input]:
-    """Yield the inputs that are about attributes of the stream file."""
+    """Yield the inputs that test attributes of the stream file."""
     yield from _maps()
     yield from _lineage()
     yield from _schemas()
@@ -29,7 +29,7 @@ def _maps() -> Iterator[Input]:
         yield lenient(f"map.{name}", _PEOPLE, **attributes)
         yield lenient(f"map.{name}_of_csv", _CELLS, **attributes)
 
-    def rules(**by_property: Any) -> dict[str, Any]:  # of the stream, whose name is added later
+    def rules(**by_property: Any) -> dict[str, Any]:  # the name of the stream is added later
         return {"stream_maps": by_property}
 
     yield from both("select", select=["*", "!email", "!at.city"])
@@ -52,7 +52,7 @@ def _maps() -> Iterator[Input]:
 
 def _lineage() -> Iterator[Input]:
     for name, content in (("jsonl", _PEOPLE), ("csv", _CELLS)):
-        yield lenient(f"lineage.own_{name}", content, b"", content, lineage=_EVERY_LINEAGE)
+        yield lenient(f"lineage.own_{name}", content, b"", content, lineage=_ALL_LINEAGE)
         yield lenient(f"lineage.singer_{name}", content, lineage=True)
         yield lenient(f"lineage.source_file_{name}", content, lineage=["_source_file"])
     yield lenient("lineage.clash", b'{"_item_id":7}\n', b'{"a":1}\n', lineage=["_item_id"])
@@ -89,7 +89,7 @@ def _limits() -> Iterator[Input]:
     rows = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * (n % 40)) for n in range(500))
     yield lenient("limits.part_records", rows, rows, part_files={"max_records": 300})
     yield lenient("limits.part_bytes", rows, part_files={"max_bytes": 4_000})
-    yield lenient("limits.long_record", rows, b"id\n" + b"7" * 900, read_limits=_read(500))
+    yield lenient("limits.long_record", rows, b"id\n" + b"7" * 900, read_limits=_record_limit(500))
     wide = jsonl({f"c{n}": n for n in range(30)}, {"c1": 1})
     yield lenient("limits.columns", wide, read_limits={"max_columns": 20})
     big = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"y" * (n % 90)) for n in range(4_000))
@@ -108,5 +108,5 @@ def _limits() -> Iterator[Input]:
     yield lenient("limits.compression_level", repeated, **level)
 
 
-def _read(record_bytes: int) -> dict[str, int]:
+def _record_limit(record_bytes: int) -> dict[str, int]:
     return {"max_record_bytes": record_bytes}

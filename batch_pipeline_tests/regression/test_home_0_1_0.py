@@ -1,4 +1,4 @@
-"""What release 0.1.0 left is opened, upgraded and continued: nothing lost, nothing twice."""
+"""The home of release 0.1.0 is opened, upgraded and continued without loss or duplicates."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ ORDER_IDS = [10 * file + line for file in range(1, 9) for line in (1, 2, 3)]
 
 
 def order_ids(manifest: dict[str, Any]) -> list[int]:
-    """Read the key of each record of a batch of `orders`."""
+    """Return the keys of all records of a batch of `orders`."""
     texts = [Path(to_path(part["uri"])).read_bytes() for part in manifest["part_files"]]
     lines = [line for text in texts for line in gzip.decompress(text).splitlines()]
     return [json.loads(line)["order_id"] for line in lines]
@@ -39,44 +39,42 @@ def order_ids(manifest: dict[str, Any]) -> list[int]:
 
 def newest(home: Home) -> dict[str, dict[str, Any]]:
     """Return the manifests of the newest generations of the stream's own batches."""
-    every = [json.loads(path.read_text("utf-8")) for path in home.manifest_files()]
-    own = [one for one in every if one["stream"] == "orders"]
-    ordered = sorted(own, key=lambda one: int(one["generation"]))
-    return {one["batch_id"]: one for one in ordered}
+    manifests = [json.loads(path.read_text("utf-8")) for path in home.manifest_files()]
+    own = [manifest for manifest in manifests if manifest["stream"] == "orders"]
+    ordered = sorted(own, key=lambda manifest: int(manifest["generation"]))
+    return {manifest["batch_id"]: manifest for manifest in ordered}
 
 
-def sent(messages: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
+def sent_records(messages: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
     """Count the records that the tap sent by stream and key."""
-    records = [one for one in messages if one["type"] == "RECORD"]
+    records = [message for message in messages if message["type"] == "RECORD"]
     keys = {"orders": "order_id", "invoices": "id"}
-    return Counter((one["stream"], one["record"][keys[one["stream"]]]) for one in records)
+    return Counter((it["stream"], it["record"][keys[it["stream"]]]) for it in records)
 
 
-def test_home_of_0_1_0_opened_by_this_release_is_whole(old_home: Home) -> None:
-    """Expect each batch in the state in which it was left, and every file to be right."""
-    old_home.done("migrate")
-    streams = {one["stream"]: one for one in old_home.json("status")["streams"]}
+def test_old_home_is_complete_after_migrate(old_home: Home) -> None:
+    old_home.run_ok("migrate")
+    streams = {report["stream"]: report for report in old_home.json("status")["streams"]}
     counts = {
-        name: {state: n for state, n in one["batches"].items() if n}
-        for name, one in streams.items()
+        name: {state: n for state, n in report["batches"].items() if n}
+        for name, report in streams.items()
     }
     assert counts == {
         "orders": {"planned": 1, "published": 4, "superseded": 1},
         "invoices": {"published": 2},
     }
     assert streams["orders"]["unfinished"][0]["batch_id"] == SEVENTH
-    old_home.done("verify", "--all", "--deep")
-    assert sent(old_home.tap(old_home.old_state())) == Counter()
+    old_home.run_ok("verify", "--all", "--deep")
+    assert sent_records(old_home.tap(old_home.old_state())) == Counter()
 
 
-def test_home_of_0_1_0_continued_by_this_release_publishes_the_rest_once(old_home: Home) -> None:
-    """Expect new files in new batches behind the old ones, for messages, targets and Dagster."""
+def test_old_home_is_continued_without_loss_or_duplicates(old_home: Home) -> None:
     home = old_home
-    home.done("migrate")
+    home.run_ok("migrate")
     home.land_order(8)
     home.land_invoice(6)
-    home.done("run")
-    before = {file: (one["attempt"], one["generation"]) for file, one in newest(home).items()}
+    home.run_ok("run")
+    before = {key: (it["attempt"], it["generation"]) for key, it in newest(home).items()}
     assert before == {
         FIRST: (2, 2),
         "000000000003-000000000004": (1, 1),
@@ -85,33 +83,32 @@ def test_home_of_0_1_0_continued_by_this_release_publishes_the_rest_once(old_hom
         SEVENTH: (1, 1),
         EIGHTH: (1, 1),
     }
-    first_new = sent(home.tap(home.old_state()))
-    new_ids = [("orders", one) for one in (71, 72, 73, 81, 82, 83)]
+    first_new = sent_records(home.tap(home.old_state()))
+    new_ids = [("orders", order_id) for order_id in (71, 72, 73, 81, 82, 83)]
     assert first_new == Counter([*new_ids, ("invoices", 61), ("invoices", 62)])
     state = home.tap(home.old_state())[-1]["value"]
-    assert sent(home.tap(state)) == Counter()
+    assert sent_records(home.tap(state)) == Counter()
 
-    home.done("reprocess", "orders", "--batch", FIRST)
+    home.run_ok("reprocess", "orders", "--batch", FIRST)
     assert newest(home)[FIRST]["generation"] == 3
-    assert sorted(one for m in newest(home).values() for one in order_ids(m)) == ORDER_IDS
-    again = sent(home.tap(state))
-    assert again == Counter(("orders", one) for one in (11, 12, 13, 21, 22, 23))
+    assert sorted(id_ for m in newest(home).values() for id_ in order_ids(m)) == ORDER_IDS
+    resent = sent_records(home.tap(state))
+    assert resent == Counter(("orders", order_id) for order_id in (11, 12, 13, 21, 22, 23))
 
     [loads] = home.json("load", "orders")["targets"]
-    assert [(one["batch_id"], one["generation"]) for one in loads["batches"]] == [
+    assert [(batch["batch_id"], batch["generation"]) for batch in loads["batches"]] == [
         (SEVENTH, 1),
         (EIGHTH, 1),
         (FIRST, 3),
     ]
     assert home.query("SELECT order_id FROM sales.orders ORDER BY 1") == [(n,) for n in ORDER_IDS]
-    home.done("verify", "--all", "--deep")
+    home.run_ok("verify", "--all", "--deep")
     with home.dagster() as (instance, _):
         assert instance.get_dynamic_partitions("orders.batches") == [*OLD_PARTITIONS, EIGHTH]
 
 
-def test_partitions_of_0_1_0_stay_materialized_in_dagster(old_home: Home) -> None:
-    """Expect the batches that release 0.1.0 published to be green without a new event."""
-    old_home.done("migrate")
+def test_old_partitions_stay_materialized_in_dagster(old_home: Home) -> None:
+    old_home.run_ok("migrate")
     with old_home.dagster() as (instance, _):
         batches = instance.get_materialized_partitions(dg.AssetKey(["orders", "batches"]))
         backfill = instance.get_materialized_partitions(dg.AssetKey(["orders", "backfill"]))

@@ -1,10 +1,10 @@
-"""Each promise has the tests of before."""
+"""The tests of each promise are unchanged."""
 
 from batch_pipeline_tests.regression.promises import marked_tests
 from batch_pipeline_tests.regression.snapshots import as_entries, compare
 
 
-def test_tests_of_promises_are_those_of_before() -> None:
+def test_tests_of_promises_are_unchanged() -> None:
     compare(
         "guarantees.json",
         as_entries(

@@ -1,7 +1,6 @@
-"""What programs read has the keys of before: `--json`, messages, manifests, metadata, metrics.
+"""Keys that programs read are unchanged: `--json`, messages, manifests, metadata, metrics.
 
-All of it is taken from the home of release 0.1.0, on which each command runs once, in an order in
-which it finds something to print.
+Each command runs once on the home of release 0.1.0, in an order in which it has something to print.
 """
 
 import json
@@ -42,50 +41,46 @@ AFTER_LANDING = (
 _COLUMNS = "schema.properties."
 
 
-def test_keys_of_json_output_are_those_of_before(old_home: Home) -> None:
-    """Expect the keys that each command prints with `--json`, whatever it succeeds in."""
-    found: set[str] = set()
+def test_json_output_keys_are_unchanged(old_home: Home) -> None:
+    keys: set[str] = set()
     for line in BEFORE_WORK:
-        found |= set(_printed(old_home, line))
+        keys |= set(_printed(old_home, line))
     old_home.land_order(8)
     old_home.land_order(9, b"order_id,order_id\n1,2\n")
     old_home.land_invoice(6)
     for line in AFTER_LANDING:
-        found |= set(_printed(old_home, line))
-    compare("json_keys.json", as_entries(found))
+        keys |= set(_printed(old_home, line))
+    compare("json_keys.json", as_entries(keys))
 
 
-def test_keys_of_what_a_run_writes_are_those_of_before(old_home: Home) -> None:
-    """Expect the keys of messages, of new manifests and of metadata in Dagster.
-
-    Own batches, a backfill, late items, a second generation, a load and all checks are among them.
-    """
+def test_message_manifest_and_metadata_keys_are_unchanged(old_home: Home) -> None:
+    """Includes a backfill, late items, a second generation, a load and all checks."""
     home = old_home
-    home.done("migrate")
+    home.run_ok("migrate")
     old_manifests = set(home.manifest_files())
     home.land_order(8, b"order_id,city,price,note\n81,Bern,1.50,new column\n82\n")
     home.land_invoice(7)
-    home.done("plan", "orders", "--backfill", "again", "--item", "1")
-    home.done("run")
+    home.run_ok("plan", "orders", "--backfill", "again", "--item", "1")
+    home.run_ok("run")
     home.land_invoice(6)  # late
-    home.done("reconcile", "--all")
-    home.done("run")
-    home.done("reprocess", "orders", "--batch", FIRST)
+    home.run_ok("reconcile", "--all")
+    home.run_ok("run")
+    home.run_ok("reprocess", "orders", "--batch", FIRST)
     with home.dagster() as (instance, definitions):
         for job in ("orders_load", "batch_pipeline_check_streams", "batch_pipeline_reconcile"):
-            ran = definitions.resolve_job_def(job).execute_in_process(instance=instance)
-            assert ran.success, job
+            result = definitions.resolve_job_def(job).execute_in_process(instance=instance)
+            assert result.success, job
         metadata = set(_metadata(instance))
     keys = set(_keys_of_messages(home))
     for path in set(home.manifest_files()) - old_manifests:
         manifest = json.loads(path.read_text("utf-8"))
-        keys |= {f"manifest {path}" for path in _own(key_paths(manifest))}
+        keys |= {f"manifest {path}" for path in _without_columns(key_paths(manifest))}
     compare("message_keys.json", as_entries(keys))
     compare("dagster_metadata.json", as_entries(metadata))
 
 
-def test_names_of_metrics_are_those_of_before(old_home: Home) -> None:
-    old_home.done("migrate")
+def test_metric_names_are_unchanged(old_home: Home) -> None:
+    old_home.run_ok("migrate")
     with old_home.pipeline() as pipeline:
         compare("metrics.json", public_names.metrics(pipeline))
 
@@ -94,8 +89,10 @@ def _printed(home: Home, line: str) -> Iterator[str]:
     words = [word.format(folder=home.folder) for word in line.split()]
     options = [word for word in words if word.startswith("--")]
     name = " ".join(words[:2]) if line.startswith("jobs ") else words[0]
-    command = " ".join([name, *(one for one in options if one in {"--dry-run", "--backfill"})])
-    for path in _own(key_paths(home.json(*words))):
+    command = " ".join(
+        [name, *(option for option in options if option in {"--dry-run", "--backfill"})]
+    )
+    for path in _without_columns(key_paths(home.json(*words))):
         yield f"{command}: {path}"
 
 
@@ -103,16 +100,19 @@ def _keys_of_messages(home: Home) -> Iterator[str]:
     printed = [
         json.loads(line)
         for stream in ("orders", "invoices")
-        for line in home.done("messages", stream).splitlines()
+        for line in home.run_ok("messages", stream).splitlines()
     ]
     messages = {"tap": home.tap(mode="record") + home.tap(mode="batch"), "messages": printed}
-    for source, every in messages.items():
-        for one in every:
-            yield from (f"{source} {one['type']} {path}" for path in _own(key_paths(one)))
+    for source, source_messages in messages.items():
+        for message in source_messages:
+            yield from (
+                f"{source} {message['type']} {path}"
+                for path in _without_columns(key_paths(message))
+            )
 
 
-def _own(paths: Iterator[str]) -> Iterator[str]:
-    """Leave out names of columns."""
+def _without_columns(paths: Iterator[str]) -> Iterator[str]:
+    """Yield key paths without names of columns."""
     return (path for path in paths if not path.startswith("record.") and _COLUMNS not in path)
 
 

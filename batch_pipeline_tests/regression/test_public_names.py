@@ -1,6 +1,8 @@
-"""The names that users write are those of before."""
+"""Names that users write are unchanged."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,23 +17,20 @@ pytestmark = [
 ]
 
 
-def test_python_names_are_those_of_before() -> None:
-    compare("python_names.json", public_names.python_names())
+@pytest.mark.parametrize(
+    ("file", "collect"),
+    [
+        ("python_names.json", public_names.python_names),
+        ("commands.json", public_names.commands),
+        ("environment.json", public_names.settings),
+        ("stream_file.json", public_names.stream_file_keys),
+    ],
+)
+def test_public_names_are_unchanged(file: str, collect: Callable[[], dict[str, Any]]) -> None:
+    compare(file, collect())
 
 
-def test_commands_and_options_are_those_of_before() -> None:
-    compare("commands.json", public_names.commands())
-
-
-def test_environment_variables_are_those_of_before() -> None:
-    compare("environment.json", public_names.settings())
-
-
-def test_keys_of_stream_files_are_those_of_before() -> None:
-    compare("stream_file.json", public_names.stream_file_keys())
-
-
-def test_names_of_dagster_definitions_are_those_of_before(tmp_path: Path) -> None:
+def test_dagster_definition_names_are_unchanged(tmp_path: Path) -> None:
     target = {"command": "target-csv"}
     stream = describe_stream(
         "orders", folder=tmp_path, source={"uri": "landing"}, targets={"csv": target}

@@ -1,4 +1,4 @@
-"""Golden files encoded on Spark by the real command, and manifests in full."""
+"""Golden files encoded on Spark by the real command, and complete manifests."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
-ON_SPARK = {  # names of inputs, each in one encoding
+ON_SPARK = {  # inputs with their encodings
     "csv.ragged": "jsonl-none",
     "jsonl.malformed": "arrow-none",
     "limits.part_records": "parquet-snappy",
@@ -32,17 +32,16 @@ TRANSFORM = "batch_pipeline_tests.regression.test_published_manifests:doubled"
 
 
 def doubled(frame: Any) -> Any:
-    """Return each record with a column more."""
+    """Return each record with an additional column."""
     return frame.selectExpr("*", "a * 2 AS doubled")
 
 
 def test_run_on_spark_publishes_the_golden_files(
     tmp_path: Path, database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Expect the entries of tasks without Spark, and manifests as before, key by key."""
-    for one in inputs():
-        if encoding := ON_SPARK.get(one.name):
-            write_stream(tmp_path, f"{one.name}-{encoding}", one, encoding)
+    for input_ in inputs():
+        if encoding := ON_SPARK.get(input_.name):
+            write_stream(tmp_path, f"{input_.name}-{encoding}", input_, encoding)
     files = {"1.jsonl": b'{"a":1}\n{"a":2}\n{"a":null}\n'}
     transformed = Input(name="", files=files, attributes={"transform": TRANSFORM})
     write_stream(tmp_path, "transformed", transformed, "parquet-zstd")
@@ -50,9 +49,9 @@ def test_run_on_spark_publishes_the_golden_files(
         monkeypatch.setenv(variable, text)
     monkeypatch.setenv("BATCH_PIPELINE_SPARK_REMOTE", warm_spark)
 
-    ended = CliRunner().invoke(cli, ["run", "--json"])
+    result = CliRunner().invoke(cli, ["run", "--json"])
 
-    assert ended.exit_code == 0, ended.output
+    assert result.exit_code == 0, result.output
     published = {
         f"{folder.name} batch {number}": path
         for folder in sorted((tmp_path / "batches").iterdir())

@@ -15,10 +15,10 @@ _LENIENT = {"on_bad_record": {"max_bad_ratio": 1.0}, "on_bad_file": "quarantine"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """Files that land together, and the attributes of the stream that reads them.
+    """Files that land together, and the attributes of their stream.
 
-    `schema` is the JSON Schema that the stream file names as `schema.json`. An input with
-    `all_encodings` is encoded in all of them, others in one of each format.
+    `schema` is the JSON Schema in `schema.json`. An input with `all_encodings` is encoded in all
+    encodings, others in one per format.
     """
 
     name: str
@@ -38,14 +38,14 @@ def text_inputs() -> Iterator[Input]:
 
 
 def lenient(name: str, *contents: bytes, **attributes: Any) -> Input:
-    """Return an input of files in which bad records and bad files are set aside."""
+    """Return an input whose bad records and bad files are quarantined."""
     files = {f"{number}.dat": content for number, content in enumerate(contents, 1)}
     return Input(name=name, files=files, attributes={**_LENIENT, **attributes})
 
 
 def jsonl(*records: Any) -> bytes:
-    """Write records as JSON lines."""
-    return b"".join(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in records)
+    """Return records as JSON lines."""
+    return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
 
 
 def _options(**options: Any) -> dict[str, Any]:

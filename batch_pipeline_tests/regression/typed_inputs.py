@@ -1,4 +1,4 @@
-"""Inputs of the golden files: parquet and avro, whose bytes are written here."""
+"""Inputs of the golden files: generated parquet and avro files."""
 
 import io
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ _MOMENT = datetime(2026, 1, 31, 12, 30, 0, 123456, tzinfo=UTC)
 
 
 def typed_inputs() -> Iterator[Input]:
-    """Yield the inputs of formats with types."""
+    """Yield the inputs of typed formats."""
     yield from _parquet()
     yield from _avro()
 
 
 def parquet(columns: dict[str, pa.Array], **options: Any) -> bytes:
-    """Write columns as a parquet file."""
+    """Return columns as a parquet file."""
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, **options)
     return sink.getvalue()
 
 
 def avro(fields: dict[str, Any], *records: dict[str, Any], codec: str = "null") -> bytes:
-    """Write records as an avro container; its sync marker is constant."""
+    """Return records as an avro container with a constant sync marker."""
     schema = fastavro.parse_schema(
         {
             "type": "record",
@@ -136,8 +136,14 @@ def _avro() -> Iterator[Input]:
         "kind": {"type": "enum", "name": "k", "symbols": ["A", "B"]},
         "fixed": {"type": "fixed", "name": "f", "size": 2},
     }
-    one = {"point": {"x": 1}, "list": ["a", None], "map": {"k": 0.5}, "kind": "B", "fixed": b"ab"}
-    yield lenient("avro.nested", avro(nested, one))
+    record_ = {
+        "point": {"x": 1},
+        "list": ["a", None],
+        "map": {"k": 0.5},
+        "kind": "B",
+        "fixed": b"ab",
+    }
+    yield lenient("avro.nested", avro(nested, record_))
     rows = [{"id": n, "text": f"t{n % 5}"} for n in range(500)]
     blocks = [avro({"id": "long", "text": "string"}, *rows, codec=c) for c in ("deflate", "bzip2")]
     yield lenient("avro.codecs", *blocks)
