@@ -22,7 +22,6 @@ def peak_mib() -> int:
 
 
 def main(folder: str, source: str, output: str) -> None:
-    """Encode the file and print the result."""
     task = quarantining_task(Path(folder), SourceFormat(source), Format(output))
     path = Path(folder) / "landed"
     status = path.stat()

@@ -91,5 +91,4 @@ def records(draw: st.DrawFn) -> list[dict[str, str]]:
 
 
 def text_of(record: dict[str, str], *, blank: str = "") -> str:
-    """Return a record as JSON text."""
     return _object(record, blank)

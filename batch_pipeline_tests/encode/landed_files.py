@@ -65,7 +65,6 @@ class InMemoryFile:
         self.facts = FileFacts(size_bytes=len(data), modified_at=datetime(2026, 1, 1, tzinfo=UTC))
 
     def reopened(self) -> BinaryIO:
-        """Return the bytes again."""
         return BytesIO(self._data)
 
     def check(self) -> None:
@@ -73,17 +72,14 @@ class InMemoryFile:
 
 
 def texts(chunks: Sequence[JsonRecords]) -> list[bytes]:
-    """Return the records of all chunks."""
     return [line for chunk in chunks for line in chunk.lines]
 
 
 def line_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
-    """Return the line number of each record of all chunks."""
     return [number for chunk in chunks for number in chunk.line_numbers]
 
 
 def record_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
-    """Return the record number of each record of all chunks."""
     return [number for chunk in chunks for number in chunk.record_numbers]
 
 

@@ -139,7 +139,6 @@ def lines_of(report: TaskReport) -> list[str]:
 
 
 def rows_of(report: TaskReport) -> list[dict[str, Any]]:
-    """Return the records of columnar part files."""
     return [row for part in report.part_files for row in _table(to_path(part.uri)).to_pylist()]
 
 

@@ -352,8 +352,8 @@ def test_task_reports_missing_or_changed_file_as_bad(task: TaskFixture) -> None:
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
         task.land(b"a\n1\n")
-    gone, longer, later = (Path(to_path(item.file.location)) for item in task.items)
-    gone.unlink()
+    missing, longer, later = (Path(to_path(item.file.location)) for item in task.items)
+    missing.unlink()
     longer.write_bytes(b"a\n1\n2\n")
     noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
     task.items[2] = replace(task.items[2], file=replace(task.items[2].file, modified_at=noon))

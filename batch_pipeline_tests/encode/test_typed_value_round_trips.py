@@ -63,7 +63,6 @@ def parquet(given_columns: Columns, compression: str) -> bytes:
 
 
 def avro(given_columns: Columns, codec: str) -> bytes:
-    """Write an avro file with fastavro."""
     fields = [
         {"name": name, "type": ["null", _named(kind.avro, name)]}
         for name, (kind, _) in given_columns.items()

@@ -132,7 +132,6 @@ def item(item_id: int, **overrides: Any) -> dict[str, Any]:
 
 
 def origin(**overrides: Any) -> dict[str, Any]:
-    """Return the origin of `manifest_with_origin`."""
     return {
         "version": 1,
         "job": {

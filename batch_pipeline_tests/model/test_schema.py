@@ -40,7 +40,6 @@ schemas = st.lists(columns, max_size=6, unique_by=lambda column: column.name).ma
 
 
 def column(text: str) -> Column:
-    """Return a column of a type."""
     return Column.from_text("a", text)
 
 

@@ -80,7 +80,6 @@ class EncodeRun:
         )
 
     def configure(self, **changes: Any) -> None:
-        """Change attributes of the stream."""
         self.stream = replace(self.stream, **changes)
 
     def land(self, data: bytes, *, ending: str = "csv") -> Path:
@@ -103,7 +102,6 @@ class EncodeRun:
         return self.encode_as(RecordSchema.from_json(list(types.items())))
 
     def encode_as(self, schema: RecordSchema) -> EncodeResult:
-        """Encode all files with a schema."""
         return encode_items(self.session, self.stream, self.items, schema, self.watch)
 
     def encode_with_inferred_schema(self) -> tuple[RecordSchema, EncodeResult]:
@@ -118,12 +116,10 @@ class EncodeRun:
         raise AssertionError("the schema still does not fit")
 
     def files(self) -> list[str]:
-        """List the files of the storage."""
         return sorted(path.name for path in self.root.rglob("*") if path.is_file())
 
 
 def names(files: Sequence[PartFile]) -> list[str]:
-    """Return the names of part files."""
     return [Path(to_path(part.uri)).name for part in files]
 
 

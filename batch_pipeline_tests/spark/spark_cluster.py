@@ -54,7 +54,6 @@ class StandaloneCluster:
 
     @property
     def master(self) -> str:
-        """Return the URL of the master."""
         return f"spark://{LOOPBACK}:{self.port}"
 
     def add_worker(self, **variables: str) -> None:
@@ -65,7 +64,6 @@ class StandaloneCluster:
         self.workers.append(Worker(process, name))
 
     def wait(self) -> None:
-        """Wait until all workers are registered."""
         for worker in self.workers:
             self._wait_for_log(worker.name, REGISTERED)
 

@@ -28,7 +28,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_archive(path: Path) -> Path:
-    """Write a file at the path of an archive."""
     path.parent.mkdir(parents=True)
     path.write_bytes(b"classes")
     return path

@@ -49,14 +49,13 @@ def settings_of(
 
 
 def conf_of(home: Path, master: str, **given: dict[str, str]) -> dict[str, str]:
-    """Return the settings of a driver."""
     return settings_of(home, master, **given)[0]  # type: ignore[arg-type]
 
 
 def test_remote_executors_leave_driver_address_to_spark(tmp_path: Path) -> None:
     """Remote executors can reach neither the loopback interface nor Unix sockets.
 
-    The driver's Python may not exist there, and theirs may lack the daemon module.
+    The driver's Python may not exist there, and their Python may lack the daemon module.
     """
     conf, environment = settings_of(tmp_path, "yarn")
     assert "spark.driver.host" not in conf

@@ -85,13 +85,11 @@ def encode(
     files: Sequence[LandedFile],
     watch: EncodeCallbacks | None = None,
 ) -> EncodeResult:
-    """Encode files, numbered from 1."""
     items = [Item(id=number, file=file) for number, file in enumerate(files, 1)]
     return encode_items(session, stream, items, SCHEMA, watch or EncodeCallbacks())
 
 
 def ids(result: EncodeResult) -> list[int]:
-    """Return the ids of all records in order."""
     return [record["id"] for record in records(result.part_files)]
 
 

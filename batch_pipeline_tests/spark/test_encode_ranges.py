@@ -49,7 +49,6 @@ def csv_text(*, bad_at: int | None = None) -> bytes:
 
 
 def written_ids(result: EncodeResult) -> list[int]:
-    """Return the written ids in order."""
     return [one["id"] for one in records(result.part_files)]
 
 

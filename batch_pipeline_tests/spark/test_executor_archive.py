@@ -19,7 +19,6 @@ from batch_pipeline.spark.executor_archive import (
 
 
 def archive_with(folder: Path, text: str, *, name: str = NOTE_NAME) -> Path:
-    """Write an archive of one file."""
     path = folder / "packed.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         entry = tarfile.TarInfo(name)
@@ -29,7 +28,6 @@ def archive_with(folder: Path, text: str, *, name: str = NOTE_NAME) -> Path:
 
 
 def rejection(archive: Path) -> str:
-    """Return why an archive is rejected."""
     with pytest.raises(ConfigurationError, match="cannot be made or used") as raised:
         check_archive(archive)
     beginning, _, rest = str(raised.value).partition(" cannot be made or used: ")
@@ -38,7 +36,6 @@ def rejection(archive: Path) -> str:
 
 
 def put_files(folder: Path, *names: str) -> None:
-    """Write empty files."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()

@@ -57,7 +57,6 @@ def storage(bucket: str) -> Root:
 
 
 def uploads(storage: Root) -> int:
-    """Count unfinished uploads."""
     return len(list(S3.unfinished(f"{storage.uri}/")))
 
 

@@ -244,9 +244,9 @@ def test_bad_objects_do_not_affect_good_ones(landing: Root, storage: Root) -> No
     old = landing.land("changed.csv", b"id\n3\n")
     landing.land("changed.csv", b"id\n4\n")
     truncated = landing.land("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
-    gone = replace(old, location=join_uri(landing.uri, "gone.csv"))
+    missing = replace(old, location=join_uri(landing.uri, "missing.csv"))
     stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
-    report = task(stream, [good[0], old, truncated, gone, good[1]], id="integer")
+    report = task(stream, [good[0], old, truncated, missing, good[1]], id="integer")
     kinds = [None, BadFileKind.CHANGED, BadFileKind.CORRUPT, BadFileKind.MISSING, None]
     assert [item.bad_kind for item in report.items] == kinds
     (part,) = report.part_files

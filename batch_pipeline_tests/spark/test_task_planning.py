@@ -24,7 +24,6 @@ LANDED_AT = modified_at(Path(__file__).stat())
 
 
 def items_of(*weights: int, ending: str = "csv") -> list[Item]:
-    """Return items of these weights."""
     return [
         Item(
             id=number,

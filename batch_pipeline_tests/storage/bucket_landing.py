@@ -33,7 +33,6 @@ class BucketLanding:
 
     @property
     def uri(self) -> str:
-        """Return the URI of the landing."""
         return f"{self.bucket}/in"
 
     def landing(self, **source: Any) -> SourceLanding:
@@ -54,7 +53,6 @@ class BucketLanding:
             list(threads.map(self.put, keys, [b""] * len(keys)))
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
         self.store.delete_object(Bucket=self._name, Key=key)
 
     @property
@@ -69,7 +67,6 @@ class Clock:
     seconds: float = 0.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.seconds
 
 

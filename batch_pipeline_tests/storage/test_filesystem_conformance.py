@@ -46,28 +46,23 @@ class Folder:
     uri: str
 
     def uri_of(self, name: str) -> str:
-        """Return the URI of a name in the folder."""
         return self.files.join(self.uri, name)
 
     def put(self, *names: str, data: bytes = HELLO) -> None:
-        """Write files."""
         for name in names:
             uri = self.uri_of(name)
             self.files.make_folder(uri.rpartition("/")[0], parents=True)
             self.files.put(uri, data)
 
     def names(self, prefix: str = "", *, after: str = "", recursive: bool = True) -> list[str]:
-        """List names."""
         listed = self.files.list(f"{self.uri}/{prefix}", after=after, recursive=recursive)
         return [file.name for file in listed]
 
     def read(self, name: str) -> bytes:
-        """Read a whole file."""
         with self.files.open(self.uri_of(name)) as file:
             return file.read()
 
     def unfinished(self, prefix: str = "") -> list[str]:
-        """List the names of unfinished files."""
         return sorted(one.name for one in self.files.unfinished(f"{self.uri}/{prefix}"))
 
     def write_unfinished(self, name: str, data: bytes) -> FileWriter:
@@ -123,17 +118,17 @@ def test_list_of_name_prefix_and_of_one_level(folder: Folder) -> None:
 def test_list_skips_known_files_before_matching_names(folder: Folder) -> None:
     folder.put("in/a", "in/b", "in/deep/c", "inner")
     facts = folder.files.head(folder.uri_of("in/b"))
-    asked = list[tuple[str, int, State]]()
+    calls = list[tuple[str, int, State]]()
     matched = list[str]()
 
     def is_known(name: str, size_bytes: int, state: State) -> bool:
-        asked.append((name, size_bytes, state))
+        calls.append((name, size_bytes, state))
         return name != "b"
 
     listed = folder.files.list(f"{folder.uri}/in/", facts_for=matched.append, is_known=is_known)
     assert [one.name for one in listed] == matched == ["b"]
-    assert sorted(name for name, *_ in asked) == ["a", "b", "deep/c"]
-    assert ("b", facts.size_bytes, facts.state) in asked
+    assert sorted(name for name, *_ in calls) == ["a", "b", "deep/c"]
+    assert ("b", facts.size_bytes, facts.state) in calls
     listed = folder.files.list(f"{folder.uri}/in", is_known=lambda name, *_: name != "inner")
     assert [one.name for one in listed] == ["inner"]
 

@@ -147,7 +147,6 @@ def test_polled_landing_misses_nothing_that_a_full_listing_has(
 
 
 def fingerprint_of(number: int = 1, **facts: Any) -> int:
-    """Return the fingerprint of a file."""
     file = found_file(number, **facts)
     assert file.size_bytes is not None
     assert file.modified_at is not None

@@ -28,17 +28,14 @@ def start_upload(uri: str) -> ObjectUpload:
 
 
 def uploads(root: str) -> list[str]:
-    """List the keys of unfinished uploads below a root."""
     return [one.name for one in S3.unfinished(f"{root}/")]
 
 
 def listed(root: str) -> list[str]:
-    """List the paths of all files of a storage."""
     return sorted(file.path for file in storage_at(root).files())
 
 
 def file_at(root: str, path: str) -> StoredFile:
-    """Return a file of a storage."""
     [found] = [file for file in storage_at(root).files() if file.path == path]
     return found
 
@@ -96,7 +93,6 @@ def test_remove_returns_whether_file_existed(bucket: str) -> None:
 
 
 def put_part(root: str) -> str:
-    """Write a part file and return its URI."""
     S3.put(f"{root}/{PART}", b"ten bytes.")
     return f"{root}/{PART}"
 

@@ -84,8 +84,8 @@ def test_default_number_of_attempts_is_eight(bucket: str) -> None:
     ("variables", "reason"),
     [
         (
-            {"AWS_PROFILE": "nobody"},
-            f"{WRONG}: The config profile (nobody) could not be found",
+            {"AWS_PROFILE": "unknown"},
+            f"{WRONG}: The config profile (unknown) could not be found",
         ),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},

@@ -26,17 +26,14 @@ Call = Callable[[str], object]
 
 
 def list_all(uri: str) -> object:
-    """List everything below a prefix."""
     return list(S3.list(uri))
 
 
 def start_upload(uri: str) -> None:
-    """Start a multipart upload."""
     ObjectUpload(uri).write(bytes(9 * 2**20))
 
 
 def put_five(uri: str) -> None:
-    """Put a small object."""
     S3.put(uri, b"hello")
 
 

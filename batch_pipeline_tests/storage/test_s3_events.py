@@ -54,11 +54,9 @@ class QueuedLanding:
         self.send(json.dumps({"Records": records}))
 
     def send(self, body: str) -> None:
-        """Send a message."""
         self.sqs.send_message(QueueUrl=self.queue, MessageBody=body)
 
     def message_count(self) -> int:
-        """Return the number of messages in the queue."""
         name = "ApproximateNumberOfMessages"
         response = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=[name])
         return int(response["Attributes"][name])

@@ -11,13 +11,11 @@ from batch_pipeline_tests.store_faults import Faults
 
 
 def fill(bucket: str, keys: list[str]) -> None:
-    """Put objects of one byte."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: S3.put(f"{bucket}/{key}", b"x"), keys))
 
 
 def list_keys(prefix: str, **options: bool | str) -> list[str]:
-    """List keys."""
     _, start = split_object(prefix)
     folder = start[: start.rfind("/") + 1]
     return [folder + one.name for one in S3.list(prefix, **options)]  # type: ignore[arg-type]

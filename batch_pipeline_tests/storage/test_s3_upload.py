@@ -41,12 +41,10 @@ def upload_parts(uri: str, data: bytes = LARGE) -> ObjectUpload:
 
 
 def keys(bucket: str) -> list[str]:
-    """List visible objects."""
     return [one.name for one in S3.list(f"{bucket}/")]
 
 
 def unfinished(bucket: str) -> list[str]:
-    """List unfinished uploads."""
     return [one.name for one in S3.unfinished(f"{bucket}/")]
 
 

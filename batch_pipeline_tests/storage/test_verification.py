@@ -38,7 +38,6 @@ def gzipped(lines: bytes) -> bytes:
 
 
 def parquet() -> bytes:
-    """Return a parquet file of three rows."""
     sink = pa.BufferOutputStream()
     pq.write_table(TABLE, sink)
     return bytes(sink.getvalue())
@@ -53,7 +52,6 @@ def arrow() -> bytes:
 
 
 def orc_file() -> bytes:
-    """Return an ORC file of three rows."""
     sink = pa.BufferOutputStream()
     orc.write_table(TABLE, sink)
     return bytes(sink.getvalue())
@@ -195,7 +193,6 @@ def published(tmp_path: Path) -> PublishedBatch:
 
 
 def change_manifest_file(folder: Path, **changed: Any) -> None:
-    """Change keys of the manifest file."""
     path = folder / "orders.g1.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
 

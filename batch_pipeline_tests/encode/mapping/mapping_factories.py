@@ -14,7 +14,6 @@ ADA_MAIL = "ada@secret.example"
 
 
 def mapping(select: tuple[str, ...] = ("*",), **rules: Any) -> RecordMapping:
-    """Return a mapping of the stream `orders`."""
     return RecordMapping(stream_maps={"orders": rules} if rules else {}, select=select)
 
 

@@ -56,10 +56,7 @@ def mapped_by_sdk(
     deselected: Sequence[str] = (),
     stream: str = "orders",
 ) -> Mapped:
-    """Map records with the Singer SDK.
-
-    `deselected` are breadcrumbs without `properties`, separated by dots.
-    """
+    """Map records with the SDK; `deselected` are dotted breadcrumbs without `properties`."""
     records = [deserialize_json(line) for line in lines]
     mask = SelectionMask({_breadcrumb(path): False for path in deselected})
     for record in records:
@@ -116,7 +113,6 @@ def mapped_by_mapper(
     keys: Sequence[str] = (),
     stream: str = "orders",
 ) -> Mapped:
-    """Map JSON records with `Mapper`."""
     mapper = mapper_of(config, keys=keys, stream=stream)
     if mapper is None:
         outcomes = [_read(line) for line in lines]
@@ -150,7 +146,6 @@ def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
 def table_mapped_by_mapper(
     table: Table, config: Mapping[str, Any], *, keys: Sequence[str] = ()
 ) -> Mapped:
-    """Map a table with `Mapper`."""
     mapper = mapper_of(config, keys=keys)
     if mapper is None:
         rows = _rows(table)

@@ -40,14 +40,12 @@ def references(count: int, *names: str) -> dict[str, Any]:
 
 
 def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
-    """Write an avro file in memory."""
     file = io.BytesIO()
     fastavro.writer(file, kind, records, sync_marker=SYNC, **options)
     return file.getvalue()
 
 
 def tables(data: bytes, **limits: Any) -> list[Table]:
-    """Read a file in memory."""
     stream = stream_of(**limits)
     return list(AvroReader(in_memory(data, stream), stream).chunks())
 
@@ -64,7 +62,6 @@ def one_field(kind: Any, values: list[Any], written_as: Any = None) -> Table:
 
 
 def rejection(data: bytes, **limits: Any) -> str:
-    """Read a bad file and return the reason."""
     with pytest.raises(BadFileError) as raised:
         tables(data, **limits)
     return raised.value.reason
@@ -239,7 +236,6 @@ def deflated(data: bytes) -> bytes:
 
 
 def snappy_compressed(data: bytes) -> bytes:
-    """Compress with snappy and append the checksum."""
     compressed = bytes(pa.Codec("snappy").compress(data))
     return compressed + zlib.crc32(data).to_bytes(4, "big")
 

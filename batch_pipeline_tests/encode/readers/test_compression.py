@@ -29,7 +29,6 @@ Compress = Callable[[bytes], bytes]
 
 
 def zstd(data: bytes) -> bytes:
-    """Return one zstd frame."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as out:
         out.write(data)

@@ -28,7 +28,6 @@ sizes = st.integers(1, 60)
 
 
 def stream_of(format_: SourceFormat, **options: object) -> Stream:
-    """Return a stream of files of one format."""
     return replace(STREAM, source=Source(uri="file:///landing", format=format_, **options))  # type: ignore[arg-type] # of a source
 
 

@@ -21,7 +21,6 @@ from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
-    """Write a parquet file in memory."""
     file = io.BytesIO()
     pq.write_table(table, file, **options)
     return file.getvalue()
@@ -34,20 +33,17 @@ def tables(
     part: ByteRange | None = None,
     **limits: Any,
 ) -> list[Table]:
-    """Read a file in memory."""
     stream = replace(stream_of(**limits), on_nonfinite=rule)
     return list(ParquetReader(in_memory(data, stream, part), stream).chunks())
 
 
 def rejection(data: bytes, **options: Any) -> str:
-    """Read a bad file and return the reason."""
     with pytest.raises(BadFileError) as raised:
         tables(data, **options)
     return str(raised.value.reason)
 
 
 def one_column(array: pa.Array, **options: Any) -> Table:
-    """Write one column and read it again."""
     (table,) = tables(parquet(pa.table({"a": array}), **options))
     return table
 

@@ -46,7 +46,6 @@ def compact(value: Any) -> str:
 
 
 def read(*lines: bytes, columns: tuple[Column, ...] = COLUMNS, wide: str = "") -> list[Any] | None:
-    """Read lines as columns of Python values."""
     text = b"".join(line + b"\n" for line in lines)
     arrays = FlatReader(columns, frozenset(wide.split())).read(TextLines.of(text, len(text)))
     if arrays is None:

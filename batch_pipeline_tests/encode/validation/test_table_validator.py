@@ -23,12 +23,10 @@ from batch_pipeline_tests.encode.writers.part_factories import cells, schema, ta
 
 
 def typed(**columns: pa.Array) -> Table:
-    """Return a table of typed columns."""
     return table(pa.record_batch(columns))
 
 
 def validate(subject: ValidatorUnderTest, given: Table) -> Table:
-    """Validate a table."""
     validated = subject.validator.validate(given)
     assert isinstance(validated, Table)
     return validated

@@ -79,5 +79,4 @@ class ValidatorUnderTest:
 
 
 def reasons(chunk: Chunk) -> list[tuple[int, str]]:
-    """Return line and reason of each bad record."""
     return [(bad.line, bad.reason) for bad in chunk.bad]

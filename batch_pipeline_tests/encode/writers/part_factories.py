@@ -75,7 +75,6 @@ def table(
 
 
 def cells(**columns: list[str | None]) -> Table:
-    """Return a table of text cells."""
     arrays = {name: pa.array(column, pa.string()) for name, column in columns.items()}
     return table(pa.record_batch(arrays), text=True)
 
@@ -86,7 +85,6 @@ def typed() -> Table:
 
 
 def list_files(root: Path) -> list[str]:
-    """List all files in a folder, recursively."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 

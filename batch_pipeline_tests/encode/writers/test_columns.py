@@ -133,7 +133,6 @@ def test_table_rows_count_bytes_of_values() -> None:
 
 
 def numbers_table(name: str, first: int, rows: int) -> Table:
-    """Return a table of consecutive numbers."""
     return table(pa.record_batch({name: pa.array(range(first, first + rows), pa.int64())}))
 
 
@@ -194,7 +193,6 @@ ARROW = ENCODINGS[-1]
 
 
 def encoding_id(encoding: Encoding) -> str:
-    """Return the test id of an encoding."""
     return f"{encoding.format}-{encoding.compression}-{encoding.level}"
 
 

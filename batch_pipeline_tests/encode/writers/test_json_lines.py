@@ -35,7 +35,6 @@ texts = st.text(
 def lines_of(
     records: Table, known: RecordSchema, rule: OnNonfinite = OnNonfinite.QUARANTINE
 ) -> list[str]:
-    """Write a table as JSON lines."""
     written = b"".join(bytes(lines.text) for lines in json_lines(records, known, rule))
     assert written.endswith(b"\n")
     return written.decode()[:-1].split("\n")

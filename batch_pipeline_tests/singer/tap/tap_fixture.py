@@ -42,13 +42,10 @@ class ListedSource:
 
 
 def tap_class(source: PublishedSource, base: type[PublishedTap] = PublishedTap) -> Any:
-    """Return a tap class that reads from a source."""
-
     class ListedTap(base):  # type: ignore[valid-type,misc] # the base is a parameter
         """A tap over a list."""
 
         def open_source(self) -> PublishedSource:
-            """Return the source."""
             return source
 
     return ListedTap

@@ -69,7 +69,6 @@ def source(tmp_path: Path) -> ListedSource:
 
 
 def kinds(messages: list[dict[str, Any]]) -> list[str]:
-    """Return the types of messages."""
     return [message["type"] for message in messages]
 
 

@@ -46,7 +46,6 @@ def batch(*uris: str, stream: str = "orders", **overrides: Any) -> dict[str, Any
 
 
 def batch_file(path: Path, *numbers: int) -> Path:
-    """Write a gzipped BATCH file of records."""
     text = "".join(json.dumps(record(number)["record"]) + "\n" for number in numbers)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.encode()))
@@ -67,7 +66,6 @@ class TargetHome:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of this home."""
         return {
             "BATCH_PIPELINE_HOME": str(self.root / "home"),
             "BATCH_PIPELINE_STREAMS": str(self.root / "streams"),
@@ -145,7 +143,6 @@ class TargetHome:
         return [one for path in self.files(stream) for one in read(path)]
 
     def ids(self, stream: str = "orders") -> list[int]:
-        """Return the ids of all registered records."""
         return [one["id"] for one in self.records(stream)]
 
     def landed(self) -> list[str]:
@@ -155,7 +152,6 @@ class TargetHome:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a landed file."""
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows

@@ -84,11 +84,11 @@ def test_parquet_is_compressed_with_snappy_by_default() -> None:
         ({"batch_config": {"batch_size": 0}}, "batch_config.batch_size"),
         ({"batch_config": {"batch_size": True}}, "batch_config.batch_size"),
         ({"max_expansion": 0}, "max_expansion"),
-        ({"batch_roots": "/theirs"}, "batch_roots"),
+        ({"batch_roots": "/external"}, "batch_roots"),
         ({"batch_roots": [7]}, "batch_roots"),
-        ({"batch_roots": ["https://host/theirs"]}, "batch_roots"),
-        ({"batch_roots": ["file://host/theirs"]}, "batch_roots"),
-        ({"batch_roots": ["s3://key:hunter2@bucket/theirs"]}, "batch_roots"),
+        ({"batch_roots": ["https://host/external"]}, "batch_roots"),
+        ({"batch_roots": ["file://host/external"]}, "batch_roots"),
+        ({"batch_roots": ["s3://key:hunter2@bucket/external"]}, "batch_roots"),
     ],
 )
 def test_invalid_config_is_rejected_with_key(given: dict[str, Any], key: str) -> None:
@@ -109,7 +109,7 @@ def test_unknown_key_of_batch_config_suggests_a_similar_one() -> None:
         ("home", lambda path: {"home": path}),
         ("streams_folder", lambda path: {"streams_folder": path}),
         ("landing_root", lambda path: {"landing_root": path}),
-        ("batch_roots", lambda path: {"batch_roots": ["/theirs", path]}),
+        ("batch_roots", lambda path: {"batch_roots": ["/external", path]}),
         (
             "batch_config.storage.root",
             lambda path: {"batch_config": {"storage": {"root": path}}},
@@ -143,12 +143,12 @@ def test_tilde_is_expanded_in_paths() -> None:
 
 
 def test_batch_roots_may_be_folders_and_prefixes() -> None:
-    roots = ["/theirs/", "/data/../theirs", "file:///my%20files", "s3a://bucket/theirs/"]
+    roots = ["/external/", "/data/../external", "file:///my%20files", "s3a://bucket/external/"]
     assert _read(batch_roots=roots).batch_roots.uris == (
-        "file:///theirs",
-        "file:///theirs",
+        "file:///external",
+        "file:///external",
         "file:///my%20files",
-        "s3://bucket/theirs",
+        "s3://bucket/external",
     )
 
 

@@ -30,7 +30,7 @@ from batch_pipeline_tests.singer.target.target_fixture import (
 
 
 def test_batch_is_registered_after_preceding_records(home: TargetHome) -> None:
-    path = batch_file(home.root / "theirs/a.jsonl.gz", 2, 3)
+    path = batch_file(home.root / "external/a.jsonl.gz", 2, 3)
     printed = home.run(schema(), record(1), state(1), batch(f"file://{path}"), record(4), state(2))
     assert printed == [{"at": 1}, {"at": 2}]
     assert home.ids() == [1, 2, 3, 4]
@@ -39,7 +39,7 @@ def test_batch_is_registered_after_preceding_records(home: TargetHome) -> None:
 
 def test_batch_is_registered_before_its_state_is_printed(home: TargetHome) -> None:
     """The STATE is printed although an invalid message follows."""
-    path = batch_file(home.root / "theirs/a.jsonl.gz", 1)
+    path = batch_file(home.root / "external/a.jsonl.gz", 1)
     printed, _ = home.run_until_error(schema(), batch(str(path)), state(1), b"nonsense")
     assert printed == [{"at": 1}]
     assert home.ids() == [1]
@@ -52,8 +52,8 @@ def test_batch_is_registered_before_its_state_is_printed(home: TargetHome) -> No
 def test_batch_file_name_with_blanks_and_escapes(
     home: TargetHome, name: str, spelling: str
 ) -> None:
-    path = batch_file(home.root / "theirs" / name, 1)
-    home.run(schema(), batch(f"file://{home.root}/theirs/{spelling}"))
+    path = batch_file(home.root / "external" / name, 1)
+    home.run(schema(), batch(f"file://{home.root}/external/{spelling}"))
     assert home.files() == [path]
 
 
@@ -77,8 +77,8 @@ def test_batch_files_are_found_in_storage_root(home: TargetHome) -> None:
 @pytest.mark.parametrize(
     "uris",
     [
-        ("file:///theirs/one/a%20b.gz", "file:///theirs/two/a%20b.gz"),
-        ("file:///theirs/a%20b.gz", "file:///theirs/a b.gz"),
+        ("file:///external/one/a%20b.gz", "file:///external/two/a%20b.gz"),
+        ("file:///external/a%20b.gz", "file:///external/a b.gz"),
     ],
 )
 def test_batch_with_two_entries_for_one_file_is_rejected(
@@ -101,7 +101,7 @@ def test_batch_file_name_cannot_escape_storage_root(home: TargetHome) -> None:
     batch_file(home.root / "outside.gz", 1)
     (home.root / "here").mkdir()
     config = {"storage": {"root": str(home.root / "here")}}
-    message = batch("file:///theirs/..%2Foutside.gz")
+    message = batch("file:///external/..%2Foutside.gz")
     home.assert_error(MessageError, "is not there", schema(), message, batch_config=config)
 
 
@@ -109,14 +109,14 @@ def test_batch_file_name_cannot_escape_storage_root(home: TargetHome) -> None:
 def test_batch_file_outside_of_the_roots_is_not_read(home: TargetHome) -> None:
     """Neither through a relative path nor through a link."""
     path = batch_file(home.root / "secret/a.gz", 1)
-    (home.root / "theirs").mkdir()
-    (home.root / "theirs/link.gz").symlink_to(path)
+    (home.root / "external").mkdir()
+    (home.root / "external/link.gz").symlink_to(path)
     for spelling in (
         str(path),
-        f"{home.root}/theirs/../secret/a.gz",
-        f"{home.root}/theirs/link.gz",
+        f"{home.root}/external/../secret/a.gz",
+        f"{home.root}/external/link.gz",
     ):
-        roots = [str(home.root / "theirs")]
+        roots = [str(home.root / "external")]
         printed, error = home.run_until_error(
             schema(), batch(spelling), state(1), batch_roots=roots
         )
@@ -128,7 +128,7 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetHome) -> None:
 
 
 def test_linked_batch_file_is_registered_by_its_real_path(home: TargetHome) -> None:
-    path = batch_file(home.root / "theirs/a.gz", 1)
+    path = batch_file(home.root / "external/a.gz", 1)
     (home.root / "link.gz").symlink_to(path)
     home.run(schema(), batch(str(home.root / "link.gz")), batch(str(path)))
     assert home.files() == [path]
@@ -166,7 +166,6 @@ _PARQUET = {"format": "parquet"}
 
 
 def parquet(columns: dict[str, list[int]]) -> bytes:
-    """Return a parquet file of these columns."""
     target = io.BytesIO()
     pq.write_table(pa.table(columns), target)
     return target.getvalue()

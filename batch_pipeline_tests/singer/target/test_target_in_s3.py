@@ -45,7 +45,6 @@ def lines(*numbers: int) -> bytes:
 
 
 def batch_object(uri: str, *numbers: int) -> str:
-    """Write a BATCH file of records."""
     S3.put(uri, lines(*numbers))
     return uri
 
@@ -64,7 +63,7 @@ def ids(locations: list[str]) -> list[int]:
 
 
 def test_batch_in_s3_is_registered_in_place(home: TargetHome, bucket: str) -> None:
-    uris = [batch_object(f"{bucket}/theirs/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
+    uris = [batch_object(f"{bucket}/external/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
     sums = [sha256(content(uri)).hexdigest() for uri in uris]
     assert home.run(schema(), batch(*uris, sha256=sums), state(1)) == [{"at": 1}]
     facts = [S3.head(uri) for uri in uris]
