@@ -1,4 +1,4 @@
-"""One task in a process of its own, which tells what came of it and how much memory it took.
+"""Run one encode task in its own process and print its result and peak memory as JSON.
 
 Run with a folder, a source format and an output format; the folder holds one file, `landed`.
 """
@@ -15,14 +15,13 @@ from batch_pipeline_tests.encode.task_fixture import encode_with_inferred_schema
 
 
 def peak_mib() -> int:
-    """Give the most memory that this process ever had; `getrusage` counts its parent's too."""
+    """Return the peak memory of this process; `getrusage` includes the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     [peak] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(peak) >> 10
 
 
 def main(folder: str, source: str, output: str) -> None:
-    """Encode the file and print what the report says."""
     task = quarantining_task(Path(folder), SourceFormat(source), Format(output))
     path = Path(folder) / "landed"
     status = path.stat()
@@ -32,13 +31,13 @@ def main(folder: str, source: str, output: str) -> None:
     task.items.append(Item(id=1, file=file))
     report, _ = encode_with_inferred_schema(task)
     [item] = report.items
-    told = {
+    result = {
         "bad_file": item.bad_file,
         "bad_records": [bad.reason for bad in report.bad_records],
         "written": item.written,
         "peak_mib": peak_mib(),
     }
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(result))
 
 
 if __name__ == "__main__":

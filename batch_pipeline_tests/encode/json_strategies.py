@@ -1,4 +1,4 @@
-"""Strategies for JSON as text: every way to write a value, and what is promised of it."""
+"""Hypothesis strategies for JSON text: all the ways to write a value."""
 
 import json
 
@@ -32,9 +32,11 @@ STRINGS = st.builds(
     st.one_of(_CHARS, _ODD),
     st.booleans(),
 )
-HALVES = st.sampled_from([r'"\ud800"', r'"x\udfffy"', r'"\ud83d\u0041"'])
+LONE_SURROGATES = st.sampled_from([r'"\ud800"', r'"x\udfffy"', r'"\ud83d\u0041"'])
 ESCAPED = st.sampled_from([r'"\u0022"', r'"\u0041\/"', r'"\ud83d\ude00"', r'"\u0000"', r'"\""'])
-_PLAIN = st.one_of(INTEGERS, NUMBERS, STRINGS, ESCAPED, st.sampled_from(["true", "false", "null"]))
+_SCALARS = st.one_of(
+    INTEGERS, NUMBERS, STRINGS, ESCAPED, st.sampled_from(["true", "false", "null"])
+)
 _BLANKS = st.sampled_from(["", " ", "\t ", "\r "])
 
 
@@ -49,11 +51,13 @@ def _object(fields: dict[str, str], blank: str) -> str:
 
 NAMES = st.sampled_from(["a", "b", "A", "ä", "a b", "a.b", 'q"q', "q\\", "", "\u2028", "nul\x00l"])
 ARRAYS = st.recursive(
-    st.builds(_array, st.lists(_PLAIN, max_size=3), _BLANKS),
+    st.builds(_array, st.lists(_SCALARS, max_size=3), _BLANKS),
     lambda inner: st.builds(_array, st.lists(inner, max_size=3), _BLANKS),
     max_leaves=4,
 )
-OBJECTS = st.builds(_object, st.dictionaries(NAMES, st.one_of(_PLAIN, ARRAYS), max_size=3), _BLANKS)
+OBJECTS = st.builds(
+    _object, st.dictionaries(NAMES, st.one_of(_SCALARS, ARRAYS), max_size=3), _BLANKS
+)
 KINDS = {
     "integer": SHORT_INTEGERS,
     "integers": INTEGERS,
@@ -64,28 +68,27 @@ KINDS = {
     "string": st.one_of(STRINGS, ESCAPED),
     "object": OBJECTS,
     "array": ARRAYS,
-    "all": st.one_of(_PLAIN, ARRAYS, OBJECTS, HALVES),
+    "all": st.one_of(_SCALARS, ARRAYS, OBJECTS, LONE_SURROGATES),
     "nothing": st.just("null"),
 }
 
 
 @st.composite
 def records(draw: st.DrawFn) -> list[dict[str, str]]:
-    """Records of a few columns, one kind each, with nulls and absent keys but in the first one."""
+    """Draw records whose columns have one kind each; only the first is never null or absent."""
     kinds = draw(st.dictionaries(NAMES, st.sampled_from(sorted(KINDS)), min_size=1, max_size=4))
     first = next(iter(kinds))
-    found = []
+    drawn = []
     for _ in range(draw(st.integers(1, 6))):
         record = {}
         for name, kind in kinds.items():
-            fate = "value" if name == first else draw(st.sampled_from(["value"] * 4 + ["", "null"]))
-            if fate:
-                record[name] = draw(KINDS[kind]) if fate == "value" else fate
+            form = "value" if name == first else draw(st.sampled_from(["value"] * 4 + ["", "null"]))
+            if form:
+                record[name] = draw(KINDS[kind]) if form == "value" else form
         names = draw(st.permutations(sorted(record)))
-        found.append({name: record[name] for name in names})
-    return found
+        drawn.append({name: record[name] for name in names})
+    return drawn
 
 
 def text_of(record: dict[str, str], *, blank: str = "") -> str:
-    """Write a record."""
     return _object(record, blank)

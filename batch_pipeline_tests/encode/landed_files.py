@@ -40,7 +40,7 @@ def stream_of(
 
 
 def landed(folder: Path, data: bytes, name: str = "orders") -> LandedFile:
-    """Write a file and return its entry in a listing."""
+    """Write a file and return its listing entry."""
     path = folder / name
     path.write_bytes(data)
     return LandedFile(
@@ -65,7 +65,6 @@ class InMemoryFile:
         self.facts = FileFacts(size_bytes=len(data), modified_at=datetime(2026, 1, 1, tzinfo=UTC))
 
     def reopened(self) -> BinaryIO:
-        """Return the bytes again."""
         return BytesIO(self._data)
 
     def check(self) -> None:
@@ -73,22 +72,19 @@ class InMemoryFile:
 
 
 def texts(chunks: Sequence[JsonRecords]) -> list[bytes]:
-    """Return the records of all chunks."""
     return [line for chunk in chunks for line in chunk.lines]
 
 
 def line_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
-    """Return the lines where the records of all chunks start."""
     return [number for chunk in chunks for number in chunk.line_numbers]
 
 
 def record_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
-    """Return the numbers of the records of all chunks."""
     return [number for chunk in chunks for number in chunk.record_numbers]
 
 
-def fault_of(error: Any) -> tuple[int | None, str]:
-    """Return the line and the reason of a bad file."""
+def line_and_reason(error: Any) -> tuple[int | None, str]:
+    """Return the line and the reason of a `BadFileError`."""
     return error.value.line, error.value.reason
 
 
@@ -98,7 +94,7 @@ Rows = list[tuple[str | None, ...]]
 def read_csv(
     data: bytes, options: CsvOptions = COMMA, **limits: Any
 ) -> tuple[Rows, list[MalformedRecord]]:
-    """Read a whole csv file: its good records and its bad ones."""
+    """Read a whole csv file and return its rows and its malformed records."""
     stream = stream_of(SourceFormat.CSV, csv=options, **limits)
     rows: Rows = []
     bad: list[MalformedRecord] = []
@@ -110,7 +106,7 @@ def read_csv(
 
 
 def csv_text(rows: Rows, end: str, options: CsvOptions = COMMA) -> bytes:
-    """Write rows so that None is an empty cell and an empty text a quoted one."""
+    """Write rows as csv: None as an empty cell, an empty string as a quoted one."""
     quote, delimiter = options.quote, options.delimiter
 
     def cell(value: str | None) -> str:

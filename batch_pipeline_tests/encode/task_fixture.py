@@ -33,7 +33,7 @@ ENCODINGS = {
 
 
 class TaskFixture:
-    """A landing folder, a storage root, and one task over all landed files."""
+    """A landing folder, a storage root, and one encode task for all landed files."""
 
     def __init__(self, folder: Path) -> None:
         self.landing = folder / "landing with % and é"
@@ -61,7 +61,7 @@ class TaskFixture:
         return self.items[-1]
 
     def encode(self, *, execution: str = "00c0ffee", **types: str) -> TaskReport:
-        """Encode all files with a schema given as name=type, and check that no record is lost."""
+        """Encode all files with a schema given as name=type and check record conservation."""
         spec = TaskSpec(
             number=0,
             stem="orders-1",
@@ -93,7 +93,7 @@ def records(files: tuple[PartFile, ...]) -> list[Any]:
 
 
 def misfits(report: TaskReport) -> dict[str, str]:
-    """Return the columns that the schema could not hold, with the types they need."""
+    """Return the columns that do not fit the schema, with the types they need."""
     return {misfit.column.name: misfit.column.type_text for misfit in report.misfits}
 
 
@@ -116,7 +116,7 @@ def quarantining_task(folder: Path, source: SourceFormat, output: Format) -> Tas
 
 
 def encode_with_inferred_schema(task: TaskFixture) -> tuple[TaskReport, RecordSchema]:
-    """Encode with an empty schema, then add the columns that did not fit."""
+    """Encode with an empty schema and widen it until all records fit."""
     schema = RecordSchema()
     for number in range(_MAX_PASSES):
         types = {column.name: column.type_text for column in schema.columns}
@@ -139,12 +139,11 @@ def lines_of(report: TaskReport) -> list[str]:
 
 
 def rows_of(report: TaskReport) -> list[dict[str, Any]]:
-    """Return the records of columnar part files."""
     return [row for part in report.part_files for row in _table(to_path(part.uri)).to_pylist()]
 
 
 def parse_json_exactly(text: str) -> Any:
-    """Parse JSON and keep the order of keys and the digits of numbers."""
+    """Parse JSON, keeping the key order and the digits of numbers."""
     return json.loads(
         text,
         object_pairs_hook=lambda pairs: ("object", pairs),
@@ -155,7 +154,7 @@ def parse_json_exactly(text: str) -> Any:
 
 
 def fields_of(line: str) -> dict[str, Any]:
-    """Read one record, each value as `parse_json_exactly` does."""
+    """Parse one record; values are as in `parse_json_exactly`."""
     kind, pairs = parse_json_exactly(line)
     assert kind == "object"
     assert len(dict(pairs)) == len(pairs)

@@ -55,13 +55,13 @@ from batch_pipeline.model.schema import Column, ColumnType
         (pa.bool8(), "integer"),
     ],
 )
-def test_column_of_a_type_gives_the_narrowest_that_holds_it(
+def test_column_of_arrow_type_is_the_narrowest_that_holds_it(
     arrow_type: pa.DataType, expected: str
 ) -> None:
     assert column_of("a", arrow_type).type_text == expected
 
 
-def test_column_of_a_type_without_a_column_names_both() -> None:
+def test_column_of_unsupported_arrow_type_names_column_and_type() -> None:
     with pytest.raises(ArrowTypeUnknownError) as raised:
         column_of("a", pa.month_day_nano_interval())
 
@@ -70,7 +70,7 @@ def test_column_of_a_type_without_a_column_names_both() -> None:
     )
 
 
-def test_arrow_type_of_every_column_type_comes_back() -> None:
+def test_every_column_type_round_trips_through_arrow() -> None:
     text = {ColumnType.UNKNOWN, ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}
     for kind in ColumnType:
         size = (12, 2) if kind is ColumnType.DECIMAL else (0, 0)
@@ -79,7 +79,7 @@ def test_arrow_type_of_every_column_type_comes_back() -> None:
         assert column_of("a", arrow_type_of(column)) == expected
 
 
-def test_arrow_schema_of_columns_keeps_their_order() -> None:
+def test_arrow_schema_keeps_column_order() -> None:
     columns = (
         Column(name="b", type=ColumnType.DATE),
         Column(name="a", type=ColumnType.DECIMAL, precision=5, scale=1),

@@ -1,6 +1,6 @@
-"""Malformed files through whole tasks: refused or quarantined with reason and place, never changed.
+"""Malformed files in whole tasks: rejected or quarantined with reason and line, never changed.
 
-Each bad record stands between two good ones, which must come out whatever is between them.
+Each bad record is between two good ones, which must always be written.
 """
 
 import gzip
@@ -20,7 +20,7 @@ from batch_pipeline_tests.encode.task_fixture import (
     rows_of,
 )
 
-GRAMMAR = [
+INVALID_JSON = [
     *(b'{"a":[1,]}', b'{"a":1,}', b'{"a":[,1]}', b"{'a':1}", b"{a:1}", b'{"a"}', b'{"a":}'),
     *(b"{:1}", b'{"a":1 2}'),
     *(b'{"a":[1 2]}', b'{"a":1/*x*/}', b'{"a":(1)}', b'{"a":1;}'),
@@ -30,17 +30,31 @@ GRAMMAR = [
     *(b'{"a":"\t"}', b'{"a":"\x00"}', b'{"a":"\x1f"}', b'{"a":"\\x41"}', b'{"a":"\\u12"}'),
     *(b'{"a":"\\u123g"}', b'{"a":"\\0"}', b'{"a":"\\\t"}'),
 ]
-NO_TEXT = [b'{"a":"\xff"}', b'{"a":"\xc0\xaf"}', b'{"a":"\xed\xa0\x80"}', b'{"\xe9":1}']
-NO_TEXT += [b'{"a":"\xf4\x90\x80\x80"}', b'{"a":"\xe2\x82"}', b'{"a":["\xf0\x9f\x98"]}']
-HALVES = [rb'{"a":"\ud800"}', rb'{"a":"\udc00\ud800"}', rb'{"a":["\ud800x"]}', rb'{"\udfff":1}']
-TWINS = [b'{"a":1,"a":1}', b'{"a":1,"\\u0061":2}', b'{"a":{"b":1,"b":1}}', b'{"a":[{"":1,"":2}]}']
-NULS = [rb'{"x\u0000y":1}', rb'{"a":1,"b":2,"\u0000":{"c":1}}', rb'{"a":null,"x\u0000":null}']
+INVALID_UTF_8 = [b'{"a":"\xff"}', b'{"a":"\xc0\xaf"}', b'{"a":"\xed\xa0\x80"}', b'{"\xe9":1}']
+INVALID_UTF_8 += [b'{"a":"\xf4\x90\x80\x80"}', b'{"a":"\xe2\x82"}', b'{"a":["\xf0\x9f\x98"]}']
+LONE_SURROGATES = [
+    rb'{"a":"\ud800"}',
+    rb'{"a":"\udc00\ud800"}',
+    rb'{"a":["\ud800x"]}',
+    rb'{"\udfff":1}',
+]
+DUPLICATE_KEYS = [
+    b'{"a":1,"a":1}',
+    b'{"a":1,"\\u0061":2}',
+    b'{"a":{"b":1,"b":1}}',
+    b'{"a":[{"":1,"":2}]}',
+]
+NULS_IN_KEYS = [
+    rb'{"x\u0000y":1}',
+    rb'{"a":1,"b":2,"\u0000":{"c":1}}',
+    rb'{"a":null,"x\u0000":null}',
+]
 BAD_RECORDS = [
-    *((text, "is not valid JSON") for text in GRAMMAR),
-    *((text, "is not UTF-8") for text in NO_TEXT),
-    *((text, "has a text with half of a surrogate pair") for text in HALVES),
-    *((text, "has the key ") for text in TWINS),
-    *((text, "has the key ") for text in NULS),
+    *((text, "is not valid JSON") for text in INVALID_JSON),
+    *((text, "is not UTF-8") for text in INVALID_UTF_8),
+    *((text, "has a text with half of a surrogate pair") for text in LONE_SURROGATES),
+    *((text, "has the key ") for text in DUPLICATE_KEYS),
+    *((text, "has the key ") for text in NULS_IN_KEYS),
     (b'[{"a":1}]', "is not a JSON object but array"),
     (b'"a"', "is not a JSON object but string"),
     (b"1", "is not a JSON object but number"),
@@ -48,24 +62,27 @@ BAD_RECORDS = [
     (b"null", "is not a JSON object but null"),
     (b'{"a":' + b"[" * 3000 + b"]" * 3000 + b"}", "is nested too deeply"),
 ]
-BAD_LINES = [  # as documents these are several records, or cannot be told from what follows
+BAD_LINES = [  # as documents these are several records, or their end is ambiguous
     *(b'{"a":1', b'{"a":[1}', b'{"a":"x', b"}", b'{"a" 1}', b'{"a"=1}', b'{"a":1 "b":2}'),
     *(b'{"a":1}{"a":2}', b'{"a":1}x', b'{"a":1}\x00', b'\xc2\xa0{"a":1}'),
 ]
-MARK_INSIDE = (b'\xef\xbb\xbf{"a":1}', "starts with a byte order mark in the middle of the file")
-NO_END = "the record that starts here has no end"
+BYTE_ORDER_MARK_INSIDE = (
+    b'\xef\xbb\xbf{"a":1}',
+    "starts with a byte order mark in the middle of the file",
+)
+UNTERMINATED = "the record that starts here has no end"
 BAD_DOCUMENTS = [
-    (b'{"a":[1}', NO_END),
-    (b'{"a":"x', NO_END),
+    (b'{"a":[1}', UNTERMINATED),
+    (b'{"a":"x', UNTERMINATED),
     (b'{"a":1 "b":2}', "its quotes do not match: where it ends cannot be told"),
     (b'{"a":1},', "a comma stands between documents"),
 ]
 
 
-def encoded(
+def encode(
     folder: Path, data: bytes, source: SourceFormat, output: Format
 ) -> tuple[TaskReport, list[Any]]:
-    """Encode a file and give the report with the records that were written."""
+    """Encode a file and return the report and the written records."""
     task = quarantining_task(folder, source, output)
     task.land(data)
     report, _ = encode_with_inferred_schema(task)
@@ -76,7 +93,6 @@ def encoded(
 
 
 def quarantined(report: TaskReport) -> list[dict[str, Any]]:
-    """Read the quarantine files."""
     paths = [Path(to_path(part.uri)) for part in report.quarantine_files]
     lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
     return [json.loads(line) for line in lines]
@@ -86,18 +102,17 @@ def quarantined(report: TaskReport) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("source", "text", "reason"),
     [
-        *((SourceFormat.JSONL, *case) for case in [*BAD_RECORDS, MARK_INSIDE]),
+        *((SourceFormat.JSONL, *case) for case in [*BAD_RECORDS, BYTE_ORDER_MARK_INSIDE]),
         *((SourceFormat.JSONL, text, "is not valid JSON") for text in BAD_LINES),
         *((SourceFormat.JSON, *case) for case in BAD_RECORDS),
     ],
 )
-def test_malformed_records_are_set_aside_alone(
+def test_malformed_json_record_is_quarantined_alone(
     tmp_path: Path, source: SourceFormat, output: Format, text: bytes, reason: str
 ) -> None:
-    """Reason, line and text are in the quarantine file, the neighbours in the part file."""
     data = b'{"a":"first"}\n' + text + b'\n{"a":"last"}\n'
 
-    report, rows = encoded(tmp_path, data, source, output)
+    report, rows = encode(tmp_path, data, source, output)
 
     assert rows == [{"a": "first"}, {"a": "last"}]
     [bad] = quarantined(report)
@@ -106,26 +121,25 @@ def test_malformed_records_are_set_aside_alone(
     assert bad["raw"].startswith(text.decode(errors="backslashreplace")[:20])
 
 
-def test_bad_record_with_a_long_key_has_a_reason_of_bounded_length(tmp_path: Path) -> None:
+def test_bad_record_with_long_key_has_reason_of_bounded_length(tmp_path: Path) -> None:
     data = b'{"a":1}\n{"x\\u0000' + b"y" * 5_000 + b'":1}\n'
 
-    report, _ = encoded(tmp_path, data, SourceFormat.JSONL, Format.JSONL)
+    report, _ = encode(tmp_path, data, SourceFormat.JSONL, Format.JSONL)
 
     [bad] = quarantined(report)
     assert bad["reason"].startswith('has the key "x')
     assert bad["reason"].endswith("a name with a NUL cannot be stored in PostgreSQL")
     assert len(bad["reason"]) == 1_000
-    assert [one.reason for one in report.bad_records] == [bad["reason"]]
+    assert [record.reason for record in report.bad_records] == [bad["reason"]]
 
 
 @pytest.mark.parametrize(("text", "reason"), BAD_DOCUMENTS)
-def test_documents_whose_ends_cannot_be_told_refuse_the_file(
+def test_file_with_ambiguous_record_boundaries_is_rejected(
     tmp_path: Path, text: bytes, reason: str
 ) -> None:
-    """Where records end is never guessed."""
     data = b'{"a":"first"}\n' + text + b'\n{"a":"last"}\n'
 
-    report, rows = encoded(tmp_path, data, SourceFormat.JSON, Format.JSONL)
+    report, rows = encode(tmp_path, data, SourceFormat.JSON, Format.JSONL)
 
     assert (report.items[0].bad_file, rows) == (f"line 2: {reason}", [])
 
@@ -147,36 +161,35 @@ def test_documents_whose_ends_cannot_be_told_refuse_the_file(
         (b'1,"\xc0\xaf"', "is not UTF-8"),
     ],
 )
-def test_malformed_csv_records_are_set_aside_alone(
+def test_malformed_csv_record_is_quarantined_alone(
     tmp_path: Path, output: Format, line: bytes, reason: str | None
 ) -> None:
-    """What RFC 4180 does not say is not guessed; what is unusual only is kept."""
+    """Only what violates RFC 4180 is quarantined."""
     data = b"a,b\n0,first\n" + line + b"\n2,last\n"
 
-    report, rows = encoded(tmp_path, data, SourceFormat.CSV, output)
+    report, rows = encode(tmp_path, data, SourceFormat.CSV, output)
 
     assert [rows[0], rows[-1]] == [{"a": 0, "b": "first"}, {"a": 2, "b": "last"}]
-    found = [(bad["line"], bad["reason"]) for bad in quarantined(report)]
-    assert found == ([] if reason is None else [(3, reason)])
-    kept = line[2:].decode() or None if reason is None else None
-    assert [row["b"] for row in rows[1:-1]] == ([kept] if reason is None else [])
+    bad = [(entry["line"], entry["reason"]) for entry in quarantined(report)]
+    assert bad == ([] if reason is None else [(3, reason)])
+    assert [row["b"] for row in rows[1:-1]] == ([line[2:].decode() or None] if not reason else [])
 
 
 @pytest.mark.parametrize("output", [Format.PARQUET, Format.ARROW])
-def test_records_without_columns_are_refused_where_columns_are_written(
+def test_records_without_columns_are_rejected_for_columnar_output(
     tmp_path: Path, output: Format
 ) -> None:
-    """A table without columns counts no rows, so no record would be in it."""
-    report, rows = encoded(tmp_path, b"{}\n{}\n", SourceFormat.JSONL, output)
+    """A table without columns has no row count, so the records would be lost."""
+    report, rows = encode(tmp_path, b"{}\n{}\n", SourceFormat.JSONL, output)
 
     reason = f"its records have no columns, so {output} cannot hold them"
     assert (report.items[0].bad_file, rows) == (reason, [])
 
 
-def test_document_with_an_integer_without_end_is_read(tmp_path: Path) -> None:
-    """What Python makes no number of is none of its business: the text goes on as it is."""
+def test_document_with_integer_beyond_python_limit_is_read(tmp_path: Path) -> None:
+    """Python's `int` conversion limit (4300 digits) does not apply."""
     data = b'{"a":\n' + b"9" * 5000 + b"}\n"
-    report, _ = encoded(tmp_path, data, SourceFormat.AUTO, Format.PARQUET)
+    report, _ = encode(tmp_path, data, SourceFormat.AUTO, Format.PARQUET)
 
     assert [item.written for item in report.items] == [1]
 
@@ -195,9 +208,8 @@ FILES = {
 
 
 @pytest.mark.parametrize("reason", FILES)
-def test_damaged_files_are_refused_with_the_reason(tmp_path: Path, reason: str) -> None:
-    """None of their records is written."""
-    report, rows = encoded(tmp_path, FILES[reason], SourceFormat.AUTO, Format.JSONL)
+def test_damaged_file_is_rejected_with_reason(tmp_path: Path, reason: str) -> None:
+    report, rows = encode(tmp_path, FILES[reason], SourceFormat.AUTO, Format.JSONL)
 
     assert str(report.items[0].bad_file).startswith(reason)
     assert (rows, report.part_files) == ([], ())

@@ -1,6 +1,6 @@
-"""Hostile and large files: each ends with the name of the limit or with all records, in bounds.
+"""Hostile and large files: either the exceeded limit is named or all records are written.
 
-Every file goes through a whole task in a process of its own, whose peak memory is measured.
+Every file is encoded by a whole task in its own process, whose peak memory is measured.
 """
 
 import bz2
@@ -21,7 +21,7 @@ import zstandard
 from batch_pipeline_tests.proofs import Figures
 
 MIB = 2**20
-MOST_MIB = 512
+MAX_PEAK_MIB = 512
 PROJECT = Path(__file__).parents[2]
 SIXTEEN_MIB = (b'{"a":"' + b"x" * 1015 + b'"}\n') * (16 * 1024)
 BOMBS = {
@@ -31,10 +31,10 @@ BOMBS = {
 }
 
 
-def told_of(
+def run_bounded_task(
     folder: Path, data: Iterable[bytes], *, source: str = "auto", output: str = "jsonl"
 ) -> dict[str, Any]:
-    """Land a file, written piece by piece, and run the task."""
+    """Land a file and encode it in its own process."""
     folder.mkdir(exist_ok=True)
     with (folder / "landed").open("wb") as file:
         file.writelines(data)
@@ -42,23 +42,23 @@ def told_of(
     command = [sys.executable, "-m", module, str(folder), source, output]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["peak_mib"] < MOST_MIB
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["peak_mib"] < MAX_PEAK_MIB
+    return result
 
 
 @pytest.mark.parametrize("packing", BOMBS)
 @pytest.mark.parametrize("output", ["jsonl", "parquet"])
-def test_bombs_are_refused_for_their_growth(tmp_path: Path, packing: str, output: str) -> None:
-    """Small files of 16 GiB of records end as soon as the growth shows."""
-    told = told_of(tmp_path, [BOMBS[packing]] * 1024, output=output)
+def test_decompression_bomb_is_rejected(tmp_path: Path, packing: str, output: str) -> None:
+    """Small files that expand to 16 GiB are rejected once they exceed `max_expansion`."""
+    result = run_bounded_task(tmp_path, [BOMBS[packing]] * 1024, output=output)
 
-    assert "`read_limits.max_expansion`" in told["bad_file"]
-    assert told["written"] == 0
+    assert "`read_limits.max_expansion`" in result["bad_file"]
+    assert result["written"] == 0
 
 
 def records(mib: int) -> Iterable[bytes]:
-    """Write JSON lines of so many MiB, 512 bytes each, as gzip members of one MiB."""
+    """Yield gzip members of 1 MiB of JSON lines, 512 bytes each."""
     for member in range(mib):
         numbers = range(member * 2048, member * 2048 + 2048)
         lines = [b'{"id":%d,"price":%d.25,"more":[1,{"a":null}],"b":"' % (n, n) for n in numbers]
@@ -72,10 +72,10 @@ def records(mib: int) -> Iterable[bytes]:
 def test_memory_does_not_grow_with_the_file(
     tmp_path: Path, output: str, figures: Figures, *, long_form: bool
 ) -> None:
-    """Four times the records, or sixteen, take as much memory, but for what the allocators keep."""
+    """4 or 16 times the records take as much memory, apart from what allocators keep."""
     most = 800 if long_form else 200
-    small = told_of(tmp_path / "small", records(50), output=output)
-    large = told_of(tmp_path / "large", records(most), output=output)
+    small = run_bounded_task(tmp_path / "small", records(50), output=output)
+    large = run_bounded_task(tmp_path / "large", records(most), output=output)
 
     figures(
         mib_in_a_file=float(most),
@@ -86,51 +86,49 @@ def test_memory_does_not_grow_with_the_file(
     assert large["peak_mib"] <= small["peak_mib"] + 64
 
 
-def test_a_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    """It is not read to its end."""
-    told = told_of(tmp_path, [b'{"a":1}\n{"a":"', *[b"x" * MIB] * 100, b'"}\n'])
+def test_line_longer_than_limit_is_rejected(tmp_path: Path) -> None:
+    result = run_bounded_task(tmp_path, [b'{"a":1}\n{"a":"', *[b"x" * MIB] * 100, b'"}\n'])
 
-    assert "`read_limits.max_record_bytes`" in told["bad_file"]
+    assert "`read_limits.max_record_bytes`" in result["bad_file"]
 
 
 @pytest.mark.parametrize("source", ["jsonl", "json"])
-def test_too_many_columns_in_json_are_told(tmp_path: Path, source: str) -> None:
-    """The record is set aside, the others are written."""
+def test_json_record_with_too_many_columns_is_quarantined(tmp_path: Path, source: str) -> None:
     wide = json.dumps({f"c{number}": number for number in range(20_000)}).encode()
 
-    told = told_of(tmp_path, [b'{"a":1}\n', wide, b'\n{"a":2}\n'], source=source)
+    result = run_bounded_task(tmp_path, [b'{"a":1}\n', wide, b'\n{"a":2}\n'], source=source)
 
-    assert "`read_limits.max_columns`" in told["bad_records"][0]
-    assert told["written"] == 2
+    assert "`read_limits.max_columns`" in result["bad_records"][0]
+    assert result["written"] == 2
 
 
-def test_too_many_columns_in_csv_are_refused(tmp_path: Path) -> None:
-    """The header decides."""
+def test_csv_header_with_too_many_columns_is_rejected(tmp_path: Path) -> None:
     header = ",".join(f"c{number}" for number in range(20_000)).encode()
 
-    told = told_of(tmp_path, [header, b"\n", b"1," * 19_999, b"1\n"], source="csv")
+    result = run_bounded_task(tmp_path, [header, b"\n", b"1," * 19_999, b"1\n"], source="csv")
 
-    assert "`read_limits.max_columns`" in told["bad_file"]
+    assert "`read_limits.max_columns`" in result["bad_file"]
 
 
 @pytest.mark.parametrize("output", ["jsonl", "parquet"])
 @pytest.mark.parametrize("source", ["jsonl", "json"])
 @pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
-def test_deep_nesting_is_set_aside(
+def test_deeply_nested_record_is_quarantined(
     tmp_path: Path, source: str, output: str, brackets: tuple[bytes, bytes]
 ) -> None:
-    """100,000 levels crash nothing and take no other record with them."""
     opening, closing = brackets
     deep = b'{"a":' + opening * 100_000 + b"1" + closing * 100_000 + b"}\n"
 
-    told = told_of(tmp_path, [b'{"a":null}\n', deep, b'{"a":null}\n'], source=source, output=output)
+    result = run_bounded_task(
+        tmp_path, [b'{"a":null}\n', deep, b'{"a":null}\n'], source=source, output=output
+    )
 
-    assert (told["bad_file"], told["written"]) == (None, 2)
-    assert told["bad_records"] == ["is nested too deeply"]
+    assert (result["bad_file"], result["written"]) == (None, 2)
+    assert result["bad_records"] == ["is nested too deeply"]
 
 
-def test_page_that_claims_to_be_large_takes_no_memory(tmp_path: Path) -> None:
-    """The size in a damaged page header of a small parquet file is not allocated."""
+def test_parquet_page_with_false_size_allocates_no_memory(tmp_path: Path) -> None:
+    """A damaged page header of a small file claims a size of 1 GiB."""
     file = io.BytesIO()
     table = pa.table({"a": [1, 2]})
     pq.write_table(table, file, compression="none", use_dictionary=False)
@@ -139,7 +137,7 @@ def test_page_that_claims_to_be_large_takes_no_memory(tmp_path: Path) -> None:
     assert (header[:2], header[2], header[4]) == (b"\x15\x00", 0x15, 0x15)  # sizes of one byte
     large = b"\xfe\xff\xff\xff\x07"  # 2**30 - 1, as a zigzag varint
 
-    told = told_of(tmp_path, [data[:9], large, data[10:]], source="parquet")
+    result = run_bounded_task(tmp_path, [data[:9], large, data[10:]], source="parquet")
 
-    assert "is damaged" in told["bad_file"]
-    assert told["written"] == 0
+    assert "is damaged" in result["bad_file"]
+    assert result["written"] == 0

@@ -1,4 +1,4 @@
-"""Cancellation flags, and tasks that end because of one."""
+"""Cancellation flags, and the tasks that they stop."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +20,10 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import stream
 
 
-def ticking(*times: float) -> Callable[[], float]:
-    """Return a clock that shows these times, one per call."""
-    left = iter(times)
-    return lambda: next(left)
+def clock_of(*times: float) -> Callable[[], float]:
+    """Return a clock that returns these times, one per call."""
+    remaining = iter(times)
+    return lambda: next(remaining)
 
 
 @pytest.fixture
@@ -32,10 +32,8 @@ def flag(tmp_path: Path) -> CancellationFlag:
     return CancellationFlag.of(Storage(root=to_uri(tmp_path), prefix="p-"), "orders-1-2-a1", "0a0b")
 
 
-def test_check_of_a_cancelled_encode_ends_the_task(
-    flag: CancellationFlag,
-) -> None:
-    check = CancellationCheck(flag, ticking(0, 0, 0.4, 0.6, 0.6))
+def test_check_of_cancelled_encode_raises(flag: CancellationFlag) -> None:
+    check = CancellationCheck(flag, clock_of(0, 0, 0.4, 0.6, 0.6))
     check.check()
     flag.set()
     check.check()
@@ -53,14 +51,14 @@ def test_check_without_a_flag_does_nothing(flag: CancellationFlag) -> None:
 
 
 def test_flag_in_a_missing_storage_cannot_be_set(tmp_path: Path) -> None:
-    gone = CancellationFlag.of(Storage(root=to_uri(tmp_path / "gone")), "orders-1", "0a0b")
+    missing = CancellationFlag.of(Storage(root=to_uri(tmp_path / "missing")), "orders-1", "0a0b")
 
-    assert gone.set() is False
-    assert gone.is_set() is False
-    gone.clear()
+    assert missing.set() is False
+    assert missing.is_set() is False
+    missing.clear()
 
 
-def test_flag_is_removed_with_the_files_of_its_attempt(
+def test_remove_attempt_deletes_its_cancellation_flag(
     flag: CancellationFlag, tmp_path: Path
 ) -> None:
     flag.set()
@@ -73,9 +71,7 @@ def test_flag_is_removed_with_the_files_of_its_attempt(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_task_of_a_cancelled_encode_ends_without_files(
-    flag: CancellationFlag, tmp_path: Path
-) -> None:
+def test_task_of_cancelled_encode_leaves_no_files(flag: CancellationFlag, tmp_path: Path) -> None:
     landed = tmp_path / "in.csv"
     landed.write_bytes(b"a\n1\n")
     root = tmp_path / "batches"

@@ -1,4 +1,4 @@
-"""A declared schema after the mapping: what the manifest says is what the records hold."""
+"""Declared schemas after mapping: the schema in the manifest matches the records."""
 
 import json
 from dataclasses import replace
@@ -73,7 +73,7 @@ UNMAPPED = {
 
 
 @pytest.mark.parametrize(
-    ("lines", "gone", "added"),
+    ("lines", "removed", "added"),
     [
         ([], set(), {}),
         (['select: ["*", "!password"]'], {"password"}, {}),
@@ -88,10 +88,10 @@ UNMAPPED = {
         ),
     ],
 )
-def test_declared_columns_after_a_mapping_are_those_of_the_records(
-    tmp_path: Path, lines: list[str], gone: set[str], added: dict[str, str]
+def test_mapping_changes_declared_columns(
+    tmp_path: Path, lines: list[str], removed: set[str], added: dict[str, str]
 ) -> None:
-    kept = {name: kind for name, kind in UNMAPPED.items() if name not in gone}
+    kept = {name: kind for name, kind in UNMAPPED.items() if name not in removed}
     assert columns_of(stream_of(tmp_path, *lines)) == kept | added
 
 
@@ -116,7 +116,7 @@ def test_declared_columns_after_a_mapping_are_those_of_the_records(
         ),
     ],
 )
-def test_declared_objects_after_flattening_are_the_columns_that_they_become(
+def test_flattening_replaces_declared_objects_by_their_columns(
     tmp_path: Path, lines: list[str], nested: dict[str, str]
 ) -> None:
     plain = {"id": "integer", "email": "string", "password": "string", "paid": "date"}
@@ -138,9 +138,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])
-def test_records_of_a_declared_schema_fit_it_after_the_mapping(
-    tmp_path: Path, output: Format
-) -> None:
+def test_mapped_records_fit_declared_schema(tmp_path: Path, output: Format) -> None:
     lines = ['select: ["*", "!password", "!address.secret"]', "flattening_enabled: true"]
     stream = stream_of(tmp_path, *lines)
     task = quarantining_task(tmp_path, SourceFormat.JSONL, output)
@@ -153,11 +151,11 @@ def test_records_of_a_declared_schema_fit_it_after_the_mapping(
 
     assert (report.misfits, report.bad_records) == ((), ())
     if output is Format.JSONL:
-        found = [set(fields_of(line)) for line in lines_of(report)]
-        assert found == [set(declared.names), {"id"}, {"id", "address__city"}]
+        names = [set(fields_of(line)) for line in lines_of(report)]
+        assert names == [set(declared.names), {"id"}, {"id", "address__city"}]
 
 
-def test_declared_schema_without_a_mapping_stays(tmp_path: Path) -> None:
+def test_declared_schema_without_mapping_is_unchanged(tmp_path: Path) -> None:
     stream = stream_of(tmp_path)
     assert isinstance(stream.schema.declared, RecordSchema)
     assert stream.mapping.is_identity

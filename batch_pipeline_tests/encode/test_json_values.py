@@ -29,7 +29,7 @@ values = st.recursive(
 
 @settings(deadline=None)
 @given(value=values)
-def test_json_text_of_plain_values_is_read_back(value: Any) -> None:
+def test_json_text_of_plain_values_round_trips(value: Any) -> None:
     assert json.loads(json_text(value, QUARANTINE)) == value
 
 
@@ -71,7 +71,7 @@ def test_json_text_of_typed_values_is_compact(value: Any, text: str) -> None:
         (Decimal("-Infinity"), "-Infinity"),
     ],
 )
-def test_json_text_of_a_nonfinite_number_follows_the_rule(number: float, name: str) -> None:
+def test_json_text_of_nonfinite_number_follows_rule(number: float, name: str) -> None:
     value = {"a": [1.5, {"b": number}]}
 
     with pytest.raises(NonfiniteError) as raised:
@@ -82,12 +82,12 @@ def test_json_text_of_a_nonfinite_number_follows_the_rule(number: float, name: s
     assert json_text(value, OnNonfinite.STRING) == b'{"a":[1.5,{"b":"%b"}]}' % name.encode()
 
 
-def test_json_text_of_the_words_null_and_nan_keeps_them() -> None:
+def test_json_text_keeps_strings_null_and_nan() -> None:
     value = {"NaN": "null", "b": ["Infinity", None]}
 
     assert json_text(value, QUARANTINE) == b'{"NaN":"null","b":["Infinity",null]}'
 
 
-def test_json_text_with_an_exception_for_a_value_raises_it() -> None:
+def test_json_text_of_exception_raises_it() -> None:
     with pytest.raises(KeyError):
         json_text({"a": KeyError("x")}, QUARANTINE)

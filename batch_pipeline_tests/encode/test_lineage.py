@@ -48,10 +48,10 @@ EXPECTED: dict[str, Any] = {
 
 
 def records(*lines: bytes) -> JsonRecords:
-    """Return JSON records with the numbers 11, 13, 15…"""
-    places = range(1, len(lines) + 1)
+    """Return JSON records with record numbers 11, 13, 15…"""
+    line_numbers = range(1, len(lines) + 1)
     numbers = range(11, 11 + 2 * len(lines), 2)
-    return JsonRecords(lines=list(lines), line_numbers=places, record_numbers=numbers)
+    return JsonRecords(lines=list(lines), line_numbers=line_numbers, record_numbers=numbers)
 
 
 def lines_with(columns: tuple[LineageColumn, ...], *lines: bytes) -> list[bytes]:
@@ -61,7 +61,7 @@ def lines_with(columns: tuple[LineageColumn, ...], *lines: bytes) -> list[bytes]
     return list(added.lines)
 
 
-def test_lineage_of_json_records_follows_their_own_columns() -> None:
+def test_lineage_columns_follow_columns_of_json_record() -> None:
     first, second = lines_with(ALL, b'{"a": 1.10}', b'{"a":2}')
 
     assert first.startswith(b'{"a": 1.10,"_item_id":5,')
@@ -79,14 +79,12 @@ def test_lineage_of_json_records_follows_their_own_columns() -> None:
         (b'{"a":1 }', b'{"a":1 ,"_attempt":2}'),
     ],
 )
-def test_lineage_of_a_json_record_of_any_form_is_a_json_record(
-    line: bytes, expected: bytes
-) -> None:
+def test_lineage_of_json_record_in_any_layout_is_valid_json(line: bytes, expected: bytes) -> None:
     assert lines_with((LineageColumn.ATTEMPT,), line) == [expected]
 
 
 @pytest.mark.parametrize("columns", [ALL[2:3], ALL[2:4], ALL[1:3], ALL[:2]])
-def test_lineage_with_record_numbers_at_any_position_keeps_the_order(
+def test_lineage_keeps_column_order_around_record_number(
     columns: tuple[LineageColumn, ...],
 ) -> None:
     [line] = lines_with(columns, b"{}")
@@ -95,7 +93,7 @@ def test_lineage_with_record_numbers_at_any_position_keeps_the_order(
     assert json.loads(line) == {column.value: expected[column.value] for column in columns}
 
 
-def test_lineage_of_json_records_and_of_a_table_is_the_same() -> None:
+def test_lineage_of_json_records_and_table_is_equal() -> None:
     known = RecordSchema((*schema(a="integer").columns, *(column.column for column in ALL)))
     arrow_schema = output_schema(known, Format.PARQUET)
     lineage = Lineage(ALL, ITEM, CONTEXT)
@@ -115,7 +113,7 @@ def test_lineage_of_json_records_and_of_a_table_is_the_same() -> None:
     assert from_table["_sdc_extracted_at"][0].as_py() == ITEM.file.modified_at
 
 
-def test_lineage_of_text_cells_is_typed_beside_them() -> None:
+def test_lineage_of_text_cells_is_typed() -> None:
     cells = table(pa.record_batch({"a": ["1"]}), text=True)
 
     added = Lineage((LineageColumn.ITEM_ID,), ITEM, CONTEXT).added(cells)
@@ -125,7 +123,7 @@ def test_lineage_of_text_cells_is_typed_beside_them() -> None:
     assert added.batch.schema.field("_item_id").type == pa.int64()
 
 
-def test_lineage_of_a_file_without_a_time_has_no_time_of_extraction() -> None:
+def test_lineage_of_file_without_modification_time_has_null_extracted_at() -> None:
     item = Item(id=6, file=LandedFile(location="file:///a", size_bytes=1))
     lineage = Lineage((LineageColumn.EXTRACTED_AT,), item, CONTEXT)
 
@@ -135,13 +133,13 @@ def test_lineage_of_a_file_without_a_time_has_no_time_of_extraction() -> None:
     assert added.lines == [b'{"_sdc_extracted_at":null}']
 
 
-def test_lineage_without_columns_returns_the_chunk() -> None:
+def test_lineage_without_columns_returns_same_chunk() -> None:
     chunk = records(b"{}")
 
     assert Lineage((), ITEM, CONTEXT).added(chunk) is chunk
 
 
-def test_lineage_conflicts_are_the_names_of_the_source() -> None:
+def test_lineage_conflicts_are_source_columns_of_the_same_name() -> None:
     lineage = Lineage((LineageColumn.ITEM_ID, LineageColumn.ATTEMPT), ITEM, CONTEXT)
 
     assert lineage.conflicts(["_item_id", "a", "_batch_id"]) == ("_item_id",)

@@ -1,4 +1,4 @@
-"""One task: records, reports, misfits, quarantine, and the files that it leaves."""
+"""Encode tasks: records, reports, misfits, quarantine, and the files they leave."""
 
 import gzip
 import io
@@ -52,7 +52,7 @@ from batch_pipeline_tests.encode.task_fixture import (
     quarantining_task,
     records,
 )
-from batch_pipeline_tests.encode.writers.part_factories import files_up_to
+from batch_pipeline_tests.encode.writers.part_factories import file_size_limit
 from batch_pipeline_tests.factories import CONTEXT
 
 
@@ -62,7 +62,7 @@ def task(tmp_path: Path) -> TaskFixture:
     return TaskFixture(tmp_path)
 
 
-def test_task_with_files_of_all_kinds_writes_their_records_in_order(task: TaskFixture) -> None:
+def test_task_with_mixed_file_formats_writes_records_in_order(task: TaskFixture) -> None:
     """Compression and format are detected from the bytes; empty files and headers are valid."""
     task.land(b"a,b\n1,x\n", "looks-like.jsonl.gz")
     task.land(gzip.compress(b'{"b":"y","a":2}\n') + gzip.compress(b'{"a":3}\n'), "looks-like.csv")
@@ -86,7 +86,7 @@ def test_task_with_files_of_all_kinds_writes_their_records_in_order(task: TaskFi
     assert task.files() == ["orders-1-00000000-00c0ffee.jsonl.gz"]
 
 
-def test_task_with_a_wide_csv_file_writes_its_columns_only_into_its_records(
+def test_task_writes_columns_of_wide_csv_only_into_its_records(
     task: TaskFixture,
 ) -> None:
     wide = [f"c{number}" for number in range(5_000)]
@@ -101,7 +101,7 @@ def test_task_with_a_wide_csv_file_writes_its_columns_only_into_its_records(
     assert {name for name, value in third.items() if value is not None} == {"c4998"}
 
 
-def test_task_with_a_declared_format_does_not_guess(task: TaskFixture) -> None:
+def test_task_with_declared_format_skips_detection(task: TaskFixture) -> None:
     task.stream = replace(task.stream, source=Source(uri="file:///l", format=SourceFormat.CSV))
     task.land(b"{a\n1\n")
 
@@ -109,7 +109,7 @@ def test_task_with_a_declared_format_does_not_guess(task: TaskFixture) -> None:
 
 
 @pytest.mark.guarantee("G7")
-def test_task_with_the_same_items_writes_the_same_bytes(task: TaskFixture) -> None:
+def test_task_with_same_items_writes_same_bytes(task: TaskFixture) -> None:
     task.stream = replace(task.stream, part_limits=PartLimits(max_records=2))
     task.land(b"a\n1\n2\n3\n")
     first, second = (task.encode(execution=name, a="integer") for name in ("0" * 8, "1" * 8))
@@ -151,7 +151,7 @@ def test_task_with_the_same_items_writes_the_same_bytes(task: TaskFixture) -> No
         (["", ""], "unknown"),
     ],
 )
-def test_task_with_csv_cells_infers_the_type_that_keeps_them_exact(
+def test_task_infers_csv_type_that_keeps_cells_exact(
     task: TaskFixture, cells: list[str], kind: str
 ) -> None:
     task.land("\n".join(["k,a", *(f"k,{cell}" for cell in cells)]).encode())
@@ -159,7 +159,7 @@ def test_task_with_csv_cells_infers_the_type_that_keeps_them_exact(
     assert misfits(task.encode(k="string")) == {"a": kind}
 
 
-def test_task_with_misfits_reports_all_of_them_and_leaves_no_file(task: TaskFixture) -> None:
+def test_task_with_misfits_reports_all_and_leaves_no_file(task: TaskFixture) -> None:
     task.stream = replace(task.stream, part_limits=PartLimits(max_records=1))
     task.land(b"a,b\n1,1\n2,2\n")
     task.land(b"c,b,a\n,1.5,3\n")
@@ -180,7 +180,7 @@ def test_task_with_misfits_reports_all_of_them_and_leaves_no_file(task: TaskFixt
     assert counts(report) == [(0, 0, 0)] * 4
 
 
-def test_task_with_the_schema_that_its_misfits_need_has_none(task: TaskFixture) -> None:
+def test_task_with_schema_of_reported_misfits_has_none(task: TaskFixture) -> None:
     task.land(b"a,b\n1,\n1.5,\n")
     task.land(b'{"a":[],"b":"x","c":{"d":1}}\n')
     first = task.encode()
@@ -196,8 +196,8 @@ def test_task_with_the_schema_that_its_misfits_need_has_none(task: TaskFixture) 
     ]
 
 
-def test_task_with_wide_integers_that_fit_reports_them(task: TaskFixture) -> None:
-    """Another task may find fractions in the column, which these integers would not survive."""
+def test_task_reports_wide_integers_that_fit(task: TaskFixture) -> None:
+    """Another task may read fractions in this column; as doubles the integers would be rounded."""
     task.land(b"a,b\n9007199254740993,1\n")
 
     report = task.encode(a="integer", b="integer")
@@ -220,10 +220,10 @@ def test_task_with_parquet_writes_typed_columns(task: TaskFixture) -> None:
     ]
 
 
-def test_task_with_records_without_columns_for_parquet_reports_a_bad_file(
+def test_task_with_columnless_records_for_parquet_reports_bad_file(
     task: TaskFixture,
 ) -> None:
-    """Parquet has no rows without columns; such records must not vanish in silence."""
+    """Parquet has no rows without columns, so the records would be lost silently."""
     encoding = Encoding(format=Format.PARQUET, compression=Compression.ZSTD)
     task.stream = replace(
         task.stream, encoding=encoding, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
@@ -237,7 +237,7 @@ def test_task_with_records_without_columns_for_parquet_reports_a_bad_file(
     assert (report.part_files, len(report.quarantine_files)) == ((), 1)
 
 
-def test_task_with_bad_records_quarantines_them(task: TaskFixture) -> None:
+def test_task_quarantines_bad_records(task: TaskFixture) -> None:
     task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=3))
     first = task.land(b"a,b\n1,x\n2\n3,\xff\n")
     second = task.land(b'{"a":4}\n{"a":\n')
@@ -256,7 +256,7 @@ def test_task_with_bad_records_quarantines_them(task: TaskFixture) -> None:
     assert task.files()[1].startswith("quarantine/orders-1-0000")
 
 
-def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskFixture) -> None:
+def test_task_over_bad_record_limit_leaves_no_files(task: TaskFixture) -> None:
     task.stream = replace(task.stream, on_bad_record=BadRecordRules(max_bad_records=25))
     task.land(b"a,b\n1,x\n" + b"2\n" * 20)
     task.land(b"a,b\n" + b"2\n" * 6)
@@ -269,8 +269,8 @@ def test_task_with_more_bad_records_than_allowed_stops_without_files(task: TaskF
     assert (report.part_files, report.quarantine_files, task.files()) == ((), (), [])
 
 
-def half_gzip() -> bytes:
-    """Return a gzip file that ends early, after several blocks of good records."""
+def truncated_gzip() -> bytes:
+    """Return a truncated gzip file with several blocks of good records."""
     row = b"x" * 999 + b"\n"
     return gzip.compress(b"a\n" + row * (3 * BLOCK_BYTES // len(row)))[:-20]
 
@@ -284,7 +284,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("reason", BAD_FILES)
-def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> None:
+def test_task_quarantines_bad_file(task: TaskFixture, reason: str) -> None:
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     task.land(b"a\n1\n")
     bad = task.land(BAD_FILES[reason])
@@ -306,7 +306,7 @@ def test_task_with_a_bad_file_sets_it_aside(task: TaskFixture, reason: str) -> N
     ]
 
 
-def test_task_with_files_that_are_found_bad_late_removes_their_records(
+def test_task_removes_records_of_files_that_fail_late(
     task: TaskFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[int] = []
@@ -324,21 +324,21 @@ def test_task_with_files_that_are_found_bad_late_removes_their_records(
     )
     task.land(b"a\n-1\n")
     for _ in range(3):
-        task.land(half_gzip())
+        task.land(truncated_gzip())
     task.land(b"a\n-2\n")
 
     report = task.encode(a="string")
 
-    early = "gzip data ends early"
-    assert [item.bad_file for item in report.items] == [None, early, early, early, None]
+    truncated = "gzip data ends early"
+    assert [item.bad_file for item in report.items] == [None, truncated, truncated, truncated, None]
     assert records(report.part_files) == [{"a": "-1"}, {"a": "-2"}]
     assert len(task.files()) == 2
-    assert len(runs) == 2  # the second one knows all bad files
+    assert len(runs) == 2  # the second run skips all bad files
 
 
-def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: TaskFixture) -> None:
+def test_task_with_bad_file_that_fails_batch_leaves_no_files(task: TaskFixture) -> None:
     task.land(b"a\n1\n")
-    task.land(half_gzip())
+    task.land(truncated_gzip())
     task.land(b"a\n3\n")
 
     report = task.encode(a="string")
@@ -348,12 +348,12 @@ def test_task_with_a_bad_file_that_fails_the_batch_stops_without_files(task: Tas
     assert task.files() == []
 
 
-def test_task_with_a_missing_or_changed_file_reports_a_bad_file(task: TaskFixture) -> None:
+def test_task_reports_missing_or_changed_file_as_bad(task: TaskFixture) -> None:
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
         task.land(b"a\n1\n")
-    gone, longer, later = (Path(to_path(item.file.location)) for item in task.items)
-    gone.unlink()
+    missing, longer, later = (Path(to_path(item.file.location)) for item in task.items)
+    missing.unlink()
     longer.write_bytes(b"a\n1\n2\n")
     noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
     task.items[2] = replace(task.items[2], file=replace(task.items[2].file, modified_at=noon))
@@ -372,8 +372,8 @@ def test_task_with_a_missing_or_changed_file_reports_a_bad_file(task: TaskFixtur
     assert counts(task.encode(a="integer"))[2] == (1, 1, 0)
 
 
-def test_task_with_things_that_are_not_files_reports_bad_files(task: TaskFixture) -> None:
-    """Folders, pipes and links in circles are bad files, never a reason to wait or to crash."""
+def test_task_reports_irregular_files_as_bad(task: TaskFixture) -> None:
+    """Folders, named pipes and circular links neither block nor crash the task."""
     task.stream = replace(task.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
     for _ in range(3):
         task.land(b"")
@@ -390,7 +390,7 @@ def test_task_with_things_that_are_not_files_reports_bad_files(task: TaskFixture
     assert reasons[2].startswith("cannot be read (too many levels")
 
 
-def test_open_source_with_a_file_that_grows_while_read_refuses_it(task: TaskFixture) -> None:
+def test_open_source_rejects_file_that_grows_while_read(task: TaskFixture) -> None:
     item = task.land(b"a\n1\n")
     path = Path(to_path(item.file.location))
 
@@ -405,9 +405,7 @@ def test_open_source_with_a_file_that_grows_while_read_refuses_it(task: TaskFixt
 
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("format_", Format)
-def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
-    task: TaskFixture, format_: Format
-) -> None:
+def test_task_reports_storage_write_error_and_cleans_up(task: TaskFixture, format_: Format) -> None:
     task.stream = replace(
         task.stream,
         encoding=Encoding(format=format_, compression=Compression.NONE),
@@ -415,22 +413,22 @@ def test_task_with_storage_that_refuses_to_write_reports_it_and_cleans_up(
     )
     task.land(b"a\nsmall\n" + b"large" * 20_000 + b"\n")
 
-    with files_up_to(50_000):
+    with file_size_limit(50_000):
         report = task.encode(a="string")
 
     assert report.storage_error == "File too large"
     assert task.files() == []
 
 
-def test_task_with_a_missing_storage_root_reports_it(task: TaskFixture) -> None:
-    """The root is not created: it may be a disk that is not mounted."""
+def test_task_reports_missing_storage_root(task: TaskFixture) -> None:
+    """The root is not created: it may be an unmounted disk."""
     task.land(b"a\n1\n")
     task.root.rmdir()
 
     assert task.encode(a="integer").storage_error == "No such file or directory"
 
 
-def test_run_tasks_gives_one_report_for_each_specification(task: TaskFixture) -> None:
+def test_run_tasks_returns_one_report_per_spec(task: TaskFixture) -> None:
     task.land(b"a\n1\n")
     schema = RecordSchema.from_json([("a", "integer")])
     specs = [
@@ -446,7 +444,7 @@ def test_run_tasks_gives_one_report_for_each_specification(task: TaskFixture) ->
     ]
     batch = pa.record_batch({"spec": [msgspec.json.encode(spec) for spec in specs]})
 
-    rows = [row for found in run_tasks(iter([batch])) for row in found.to_pylist()]
+    rows = [row for result in run_tasks(iter([batch])) for row in result.to_pylist()]
 
     reports = [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
     assert [row["number"] for row in rows] == [0, 1]
@@ -491,7 +489,7 @@ _SMALL_FILES = st.one_of(
 @example([b'id,name\n1,"x"y\n'], "integer", Format.JSONL, False)
 @example([b"id,name", b"id,name2,5\n1,x\n"], "string", Format.JSONL, False)
 @example([b"id,name\n9007199254740993,x\n"], "integer", Format.JSONL, False)
-def test_task_with_small_csv_files_together_does_what_it_does_with_each_alone(
+def test_joined_small_csv_files_equal_separate_ones(
     files: list[bytes], id_type: str, output: Format, has_lineage: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -510,7 +508,7 @@ def test_task_with_small_csv_files_together_does_what_it_does_with_each_alone(
     assert together == alone
 
 
-def test_task_with_ranges_of_a_small_csv_file_reads_each_record_once(tmp_path: Path) -> None:
+def test_ranges_of_small_csv_file_read_each_record_once(tmp_path: Path) -> None:
     task = quarantining_task(tmp_path, SourceFormat.CSV, Format.JSONL)
     file = task.land(b"a\n1\n2\n3\n").file
     task.items = [
@@ -523,7 +521,7 @@ def test_task_with_ranges_of_a_small_csv_file_reads_each_record_once(tmp_path: P
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
-def test_task_with_a_small_csv_file_that_changes_while_it_is_read_reports_it(
+def test_small_csv_file_that_changes_while_read_is_reported(
     changed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = quarantining_task(tmp_path, SourceFormat.CSV, Format.JSONL)
@@ -538,7 +536,7 @@ def test_task_with_a_small_csv_file_that_changes_while_it_is_read_reports_it(
 
     monkeypatch.setattr(SourceFile, "check", check_after_change)
     report = task.encode(a="integer")
-    assert [bool(one.bad_file) for one in report.items] == [n == changed for n in range(3)]
+    assert [bool(item.bad_file) for item in report.items] == [n == changed for n in range(3)]
     assert "changed" in str(report.items[changed].bad_file)
     assert lines_of(report) == [f'{{"a":{number}}}' for number in range(3) if number != changed]
 
@@ -552,7 +550,7 @@ def _take_files(task: TaskFixture) -> dict[str, bytes]:
     return content
 
 
-def test_task_with_many_small_csv_files_parses_fifty_at_a_time(
+def test_small_csv_files_are_parsed_fifty_at_a_time(
     task: TaskFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -571,19 +569,19 @@ def test_task_with_many_small_csv_files_parses_fifty_at_a_time(
     assert len(calls) == 3
 
 
-def in_two_passes(task: TaskFixture) -> list[dict[str, object]]:
-    """Infer the schema in a first pass, and write in a second one."""
+def encode_in_two_passes(task: TaskFixture) -> list[dict[str, object]]:
+    """Infer the schema in a first pass and return the records of a second one."""
     second = task.encode(**misfits(task.encode()))
     assert second.misfits == ()
     return records(second.part_files)
 
 
-def test_task_with_headers_that_differ_matches_columns_by_name(task: TaskFixture) -> None:
+def test_csv_columns_are_matched_by_name(task: TaskFixture) -> None:
     task.land(b"id,name\n1,Ann\n")
     task.land(b"name,id,city\nBo,2,Rome\n")
     task.land(b"city\nOslo\n")
 
-    assert in_two_passes(task) == [
+    assert encode_in_two_passes(task) == [
         {"id": 1, "name": "Ann"},
         {"id": 2, "name": "Bo", "city": "Rome"},
         {"city": "Oslo"},
@@ -606,14 +604,14 @@ def test_task_with_headers_that_differ_matches_columns_by_name(task: TaskFixture
         ),
     ],
 )
-def test_task_with_csv_of_another_dialect_uses_the_options(
+def test_csv_dialect_options_are_used(
     task: TaskFixture, options: CsvOptions, data: bytes, rows: list[dict[str, str]]
 ) -> None:
     source = replace(task.stream.source, csv=options, format=SourceFormat.CSV)
     task.stream = replace(task.stream, source=source)
     task.land(data)
 
-    assert in_two_passes(task) == rows
+    assert encode_in_two_passes(task) == rows
 
 
 TABLE = pa.table(
@@ -627,7 +625,7 @@ TABLE = pa.table(
 )
 
 
-def test_task_with_parquet_writes_its_records_and_quarantines_what_does_not_fit(
+def test_task_with_parquet_quarantines_records_that_do_not_fit(
     task: TaskFixture,
 ) -> None:
     file = io.BytesIO()
@@ -673,13 +671,13 @@ def test_task_with_avro_writes_its_records(task: TaskFixture) -> None:
     fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, rows, codec="deflate")
     task.land(file.getvalue())
 
-    assert in_two_passes(task) == [
+    assert encode_in_two_passes(task) == [
         {"i": 1, "at": "2026-01-01T00:00:00.001000Z", "u": "x"},
         {"i": 2, "at": "2026-01-02T00:00:00.002000Z", "u": 5},
     ]
 
 
-FIRST = ItemReport(
+FIRST_PART = ItemReport(
     item_id=1,
     location="file:///a.csv",
     read=16,
@@ -688,17 +686,17 @@ FIRST = ItemReport(
     filtered=3,
     rescued=2,
 )
-SECOND = replace(FIRST, read=160, written=90, quarantined=40, filtered=30, rescued=20)
-OTHER = replace(FIRST, item_id=2, location="file:///b.csv")
+SECOND_PART = replace(FIRST_PART, read=160, written=90, quarantined=40, filtered=30, rescued=20)
+OTHER_ITEM = replace(FIRST_PART, item_id=2, location="file:///b.csv")
 
 
-def test_merge_item_reports_adds_every_count_of_the_parts_of_an_item() -> None:
-    merged = replace(FIRST, read=176, written=99, quarantined=44, filtered=33, rescued=22)
-    assert merge_item_reports([FIRST, OTHER, SECOND]) == (merged, OTHER)
+def test_merge_item_reports_adds_counts_of_parts() -> None:
+    merged = replace(FIRST_PART, read=176, written=99, quarantined=44, filtered=33, rescued=22)
+    assert merge_item_reports([FIRST_PART, OTHER_ITEM, SECOND_PART]) == (merged, OTHER_ITEM)
 
 
-def test_merge_item_reports_keeps_why_the_file_of_any_part_is_bad() -> None:
-    bad = replace(SECOND, bad_file="is not UTF-8", bad_kind=BadFileKind.CORRUPT)
-    for parts in ([FIRST, bad], [bad, FIRST]):
+def test_merge_item_reports_keeps_bad_file_of_any_part() -> None:
+    bad = replace(SECOND_PART, bad_file="is not UTF-8", bad_kind=BadFileKind.CORRUPT)
+    for parts in ([FIRST_PART, bad], [bad, FIRST_PART]):
         [merged] = merge_item_reports(parts)
         assert (merged.bad_file, merged.bad_kind) == ("is not UTF-8", BadFileKind.CORRUPT)

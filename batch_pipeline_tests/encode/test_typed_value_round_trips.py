@@ -1,4 +1,4 @@
-"""Random typed values through whole tasks: parquet and avro in, what other libraries read out."""
+"""Random typed values of parquet and avro files through whole tasks, read by other libraries."""
 
 import io
 from dataclasses import replace
@@ -38,7 +38,7 @@ Columns = dict[str, tuple[Kind, list[Any]]]
 
 @st.composite
 def columns(draw: st.DrawFn, *, avro: bool) -> Columns:
-    """Columns of a kind each, of the same number of values or nulls."""
+    """Draw columns of one kind each, with the same number of values or nulls."""
     kinds = sorted(name for name, kind in KINDS.items() if kind.avro is not None or not avro)
     names = AVRO_NAMES if avro else NAMES
     chosen = draw(st.dictionaries(names, st.sampled_from(kinds), min_size=1, max_size=4))
@@ -55,7 +55,7 @@ def columns(draw: st.DrawFn, *, avro: bool) -> Columns:
 
 
 def parquet(given_columns: Columns, compression: str) -> bytes:
-    """Write parquet with Arrow, in row groups of four."""
+    """Write a parquet file with Arrow, in row groups of four."""
     arrays = {name: pa.array(values, kind.arrow) for name, (kind, values) in given_columns.items()}
     file = io.BytesIO()
     pq.write_table(pa.table(arrays), file, compression=compression, row_group_size=4)
@@ -63,7 +63,6 @@ def parquet(given_columns: Columns, compression: str) -> bytes:
 
 
 def avro(given_columns: Columns, codec: str) -> bytes:
-    """Write avro with fastavro."""
     fields = [
         {"name": name, "type": ["null", _named(kind.avro, name)]}
         for name, (kind, _) in given_columns.items()
@@ -81,12 +80,12 @@ def _named(kind: Any, name: str) -> Any:
 
 
 def is_beyond_orc(value: Any) -> bool:
-    """Tell whether a timestamp may be outside of 64 bits of nanoseconds."""
+    """Return whether a timestamp exceeds 64 bits of nanoseconds."""
     return isinstance(value, datetime) and not 1678 <= value.year <= 2261
 
 
-def check(data: bytes, expected: Columns, output: Format) -> None:
-    """Encode a file and compare each value that comes out."""
+def assert_round_trip(data: bytes, expected: Columns, output: Format) -> None:
+    """Encode a file and compare each written value."""
     if output is Format.ORC:
         assume(not any(map(is_beyond_orc, chain(*(values for _, values in expected.values())))))
     with TemporaryDirectory() as folder:
@@ -95,10 +94,10 @@ def check(data: bytes, expected: Columns, output: Format) -> None:
         report, _ = encode_with_inferred_schema(task)
         assert (report.items[0].bad_file, report.bad_records) == (None, ())
         is_text = output is Format.JSONL
-        found = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
+        records = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
     for name, (kind, values) in expected.items():
         is_same = kind.in_json if is_text else kind.in_columns
-        for record, value in zip(found, values, strict=True):
+        for record, value in zip(records, values, strict=True):
             if value is None:
                 assert record[name] is None
             else:
@@ -108,21 +107,17 @@ def check(data: bytes, expected: Columns, output: Format) -> None:
 @pytest.mark.parametrize("output", Format)
 @PROPERTY
 @given(given_columns=columns(avro=False), compression=st.sampled_from(["none", "snappy", "zstd"]))
-def test_parquet_values_come_out_as_they_were(
+def test_parquet_values_round_trip(
     output: Format, given_columns: Columns, compression: str
 ) -> None:
-    """Every type of a column, at its extremes."""
-    check(parquet(given_columns, compression), given_columns, output)
+    assert_round_trip(parquet(given_columns, compression), given_columns, output)
 
 
 @pytest.mark.parametrize("output", Format)
 @PROPERTY
 @given(given_columns=columns(avro=True), codec=st.sampled_from(["null", "deflate"]))
-def test_avro_values_come_out_as_they_were(
-    output: Format, given_columns: Columns, codec: str
-) -> None:
-    """Every logical type, at its extremes."""
-    check(avro(given_columns, codec), given_columns, output)
+def test_avro_values_round_trip(output: Format, given_columns: Columns, codec: str) -> None:
+    assert_round_trip(avro(given_columns, codec), given_columns, output)
 
 
 SOME_NAN = pa.table({"a": [1.5, float("nan"), float("-inf"), None]})
@@ -135,10 +130,10 @@ NONFINITE: dict[OnNonfinite, list[Any]] = {
 
 @pytest.mark.parametrize("rule", OnNonfinite)
 @pytest.mark.parametrize("as_avro", [False, True], ids=["parquet", "avro"])
-def test_nan_and_infinity_obey_the_rule_in_json_alone(
+def test_nonfinite_rule_applies_to_json_only(
     tmp_path: Path, rule: OnNonfinite, as_avro: bool
 ) -> None:
-    """JSON cannot say them: record aside, null or text; columns of doubles keep them."""
+    """JSON has no NaN; columns of doubles keep it."""
     doubles = {"a": (KINDS["double"], SOME_NAN["a"].to_pylist())}
     data = avro(doubles, "null") if as_avro else parquet(doubles, "none")
     for output in Format:
@@ -157,8 +152,7 @@ def test_nan_and_infinity_obey_the_rule_in_json_alone(
 @pytest.mark.parametrize("output", Format)
 @PROPERTY
 @given(counts=st.lists(st.integers(-(10**18), 10**18), min_size=1, max_size=6))
-def test_nanoseconds_that_do_not_fit_are_set_aside(output: Format, counts: list[int]) -> None:
-    """What has no whole microseconds is in no part file; the others are all there."""
+def test_fractions_of_microseconds_are_quarantined(output: Format, counts: list[int]) -> None:
     data = parquet({"a": (replace(KINDS["local"], arrow=pa.timestamp("ns")), counts)}, "none")
     with TemporaryDirectory() as folder:
         task = quarantining_task(Path(folder), SourceFormat.AUTO, output)

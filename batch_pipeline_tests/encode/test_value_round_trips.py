@@ -1,6 +1,6 @@
-"""Random values through whole tasks: what other libraries read back is what was written.
+"""Random values through whole tasks, read back by other libraries.
 
-The promise is the table "Values" of `docs/reference/formats.md`; its expectations are computed here
+The expectations are those of the table "Values" of `docs/reference/formats.md`. They are computed
 from the written text or the Python values alone, never by the code under test.
 """
 
@@ -40,14 +40,14 @@ PROPERTY = settings(
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 JSON_TYPES = {ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}
 NUMERIC = {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}
-PACKED: dict[str, Callable[[bytes], bytes]] = {
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "plain": bytes,
     "gzip": gzip.compress,
     "bzip2": bz2.compress,
     "zstd": zstandard.ZstdCompressor().compress,
 }
 Records = list[dict[str, str]]
-LAYOUTS: dict[str, Callable[[list[str]], str]] = {
+JSON_LAYOUTS: dict[str, Callable[[list[str]], str]] = {
     "lines": "\n".join,
     "lines with returns": lambda texts: "".join(f"{text}\r\n" for text in texts),
     "array": lambda texts: "[\n" + ",\n  ".join(texts) + "\n]\n",
@@ -56,28 +56,28 @@ LAYOUTS: dict[str, Callable[[list[str]], str]] = {
 }
 
 
-def land_halves(
+def land_in_two_files(
     task: TaskFixture, texts: list[str], write: Callable[[list[str]], bytes], at: int
 ) -> None:
-    """Land records as two files, the second one maybe empty of them."""
+    """Land records as two files; the second may have none."""
     task.land(write(texts[: at + 1]))
     if texts[at + 1 :]:
         task.land(write(texts[at + 1 :]))
 
 
-def has_half_pair(text: str) -> bool:
-    """Tell whether a JSON text holds half of a surrogate pair."""
-    return "\\" in text and _is_half(parse_json_exactly(text))
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a JSON text has half of a surrogate pair."""
+    return "\\" in text and _has_lone_surrogate(parse_json_exactly(text))
 
 
-def _is_half(value: Any) -> bool:
+def _has_lone_surrogate(value: Any) -> bool:
     if isinstance(value, str):
         return any("\ud800" <= char <= "\udfff" for char in value)
-    return isinstance(value, (list, tuple)) and any(map(_is_half, value))
+    return isinstance(value, (list, tuple)) and any(map(_has_lone_surrogate, value))
 
 
 def is_same_number(value: Any, text: str, column: Column) -> bool:
-    """Tell whether a value read back is the number that was written."""
+    """Return whether a value read back is the number that was written."""
     if column.type is ColumnType.INTEGER:
         return type(value) is int and value == Decimal(text)
     if column.type is ColumnType.DECIMAL:
@@ -88,7 +88,7 @@ def is_same_number(value: Any, text: str, column: Column) -> bool:
 
 
 def is_same_json_value(value: Any, text: str | None, column: Column) -> bool:
-    """Tell whether a cell of parquet or Arrow holds what a JSON value says."""
+    """Return whether a cell of parquet or Arrow equals a JSON value."""
     if text is None or text == "null":
         return value is None
     if column.type in JSON_TYPES:
@@ -103,28 +103,28 @@ def is_same_json_value(value: Any, text: str | None, column: Column) -> bool:
 @PROPERTY
 @given(
     records=json_strategies.records(),
-    layout=st.sampled_from(sorted(LAYOUTS)),
+    layout=st.sampled_from(sorted(JSON_LAYOUTS)),
     blank=st.sampled_from(["", " "]),
-    packing=st.sampled_from(sorted(PACKED)),
+    compression=st.sampled_from(sorted(COMPRESSORS)),
     at=st.integers(0, 5),
 )
-def test_json_values_come_out_as_they_were_written(
-    output: Format, records: Records, layout: str, blank: str, packing: str, at: int
+def test_json_values_round_trip(
+    output: Format, records: Records, layout: str, blank: str, compression: str, at: int
 ) -> None:
-    """All layouts of JSON: text unchanged in JSON lines, exact values or JSON text in columns."""
+    """JSON lines keep the text; columns hold exact values or JSON text."""
     texts = [json_strategies.text_of(record, blank=blank) for record in records]
     good = [
         number
         for number, text in enumerate(texts)
-        if not has_half_pair(text) and not any("\0" in name for name in records[number])
+        if not has_lone_surrogate(text) and not any("\0" in name for name in records[number])
     ]
 
     def write(some: list[str]) -> bytes:
-        return PACKED[packing](LAYOUTS[layout](some).encode())
+        return COMPRESSORS[compression](JSON_LAYOUTS[layout](some).encode())
 
     with TemporaryDirectory() as folder:
         task = quarantining_task(Path(folder), SourceFormat.AUTO, output)
-        land_halves(task, texts, write, at)
+        land_in_two_files(task, texts, write, at)
         report, schema = encode_with_inferred_schema(task)
         assert [item.bad_file for item in report.items] == [None] * len(task.items)
         assert len(report.bad_records) == len(texts) - len(good)
@@ -159,7 +159,7 @@ Cell = str | None
 
 @st.composite
 def csv_tables(draw: st.DrawFn) -> tuple[list[str], list[list[Cell]]]:
-    """Columns of one kind each; None is an empty cell without quotes, never in the first column."""
+    """Draw columns of one kind each; None is an unquoted empty cell, never in the first column."""
     kinds = draw(
         st.dictionaries(CSV_NAMES, st.sampled_from(sorted(CSV_CELLS)), min_size=1, max_size=4)
     )
@@ -171,7 +171,6 @@ def csv_tables(draw: st.DrawFn) -> tuple[list[str], list[list[Cell]]]:
 
 
 def csv_cell(cell: Cell, *, quoted: bool) -> str:
-    """Write a cell."""
     if cell is None:
         return ""
     if quoted or cell == "" or set(cell) & set(',"\r\n'):
@@ -185,41 +184,41 @@ def csv_cell(cell: Cell, *, quoted: bool) -> str:
     table=csv_tables(),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
     quoted=st.booleans(),
-    packing=st.sampled_from(sorted(PACKED)),
+    compression=st.sampled_from(sorted(COMPRESSORS)),
     at=st.integers(0, 7),
 )
-def test_csv_cells_come_out_as_they_were_written(
+def test_csv_cells_round_trip(
     output: Format,
     table: tuple[list[str], list[list[Cell]]],
     end: str,
     quoted: bool,
-    packing: str,
+    compression: str,
     at: int,
 ) -> None:
-    """A number keeps its digits or its exact value; all else is the text of the cell."""
+    """Numbers keep their digits or exact value; everything else is the cell's text."""
     names, rows = table
     header = ",".join(csv_cell(name, quoted=quoted) for name in names)
     texts = [",".join(csv_cell(cell, quoted=quoted) for cell in row) for row in rows]
 
     def write(some: list[str]) -> bytes:
-        return PACKED[packing](("".join(line + end for line in [header, *some])).encode())
+        return COMPRESSORS[compression](("".join(line + end for line in [header, *some])).encode())
 
     with TemporaryDirectory() as folder:
         task = quarantining_task(Path(folder), SourceFormat.CSV, output)
-        land_halves(task, texts, write, at)
+        land_in_two_files(task, texts, write, at)
         report, schema = encode_with_inferred_schema(task)
         assert [item.bad_file for item in report.items] == [None] * len(task.items)
         is_text = output is Format.JSONL
-        found = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
-    assert len(found) == len(rows)
-    for record, row in zip(found, rows, strict=True):
+        records = list(map(fields_of, lines_of(report))) if is_text else rows_of(report)
+    assert len(records) == len(rows)
+    for record, row in zip(records, rows, strict=True):
         assert list(record) == names
         for column, cell in zip(schema.columns, row, strict=True):
             assert is_same_cell(record[column.name], cell, column, is_text=is_text), (column, cell)
 
 
 def is_same_cell(value: Any, cell: Cell, column: Column, *, is_text: bool) -> bool:
-    """Tell whether a value, a JSON one if `is_text`, is what a csv cell says."""
+    """Return whether a value, a JSON one if `is_text`, equals a csv cell."""
     if cell is None:
         return value is None
     if column.type not in NUMERIC:

@@ -1,4 +1,4 @@
-"""Kinds of typed values, as parquet and avro hold them, with what each output is promised to give.
+"""Kinds of typed values of parquet and avro files, with the expected value in each output.
 
 Expectations follow from the Python value alone.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-Same = Callable[[Any, Any], bool]  # of what was read back, and the value that was written
+Same = Callable[[Any, Any], bool]  # compares the value that was read with the one written
 
 
 def _is(found: Any, value: Any) -> bool:
@@ -77,7 +77,7 @@ def _is_instant(found: Any, value: datetime) -> bool:
 
 
 def _json(value: Any) -> Any:
-    """Write a nested value as `shown` reads it back."""
+    """Return a nested value in the form that `_read` returns."""
     if isinstance(value, dict):
         return ("object", [(name, _json(item)) for name, item in value.items()])
     if isinstance(value, (list, tuple)):
@@ -92,7 +92,7 @@ def _json(value: Any) -> Any:
 
 
 def _read(found: Any, pattern: Any) -> Any:
-    """Give what was found in the form of the pattern: numbers as decimals, instants as such."""
+    """Convert a value to the form of the pattern: numbers to decimals, times to `datetime`."""
     if isinstance(pattern, datetime):
         return datetime.fromisoformat(found)
     if isinstance(pattern, Decimal):
@@ -120,7 +120,7 @@ def _tagged(text: str) -> Any:
 
 
 def is_json_text(found: Any, value: Any) -> bool:
-    """Tell whether a cell holds the JSON text of a nested value."""
+    """Return whether a cell holds the JSON text of a nested value."""
     return isinstance(found, str) and _is_json(_tagged(found), value)
 
 

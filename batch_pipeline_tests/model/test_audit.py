@@ -1,4 +1,4 @@
-"""Comparing what batches saw with what is there, and saying what was found."""
+"""Comparison of the items of published batches with the meta table, and audit reports."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +9,7 @@ IDS = st.sets(st.integers(-30, 30))
 
 
 @given(seen=IDS, present=IDS)
-def test_comparison_of_any_two_sets_finds_both_differences(
-    seen: set[int], present: set[int]
-) -> None:
+def test_comparison_finds_differences_in_both_directions(seen: set[int], present: set[int]) -> None:
     comparison = Comparison(seen=sorted(seen), rows=[(uid, 100 + uid) for uid in sorted(present)])
     assert list(comparison.surplus()) == [(uid, 100 + uid) for uid in sorted(present - seen)]
     missing = sorted(seen - present)
@@ -19,20 +17,20 @@ def test_comparison_of_any_two_sets_finds_both_differences(
     assert comparison.weight == sum(100 + uid for uid in seen & present)
 
 
-def test_comparison_counts_a_row_that_a_view_gives_twice_once() -> None:
+def test_comparison_counts_duplicate_rows_once() -> None:
     comparison = Comparison(seen=[1], rows=[(1, 5), (1, 5), (2, 7), (2, 7)])
     assert list(comparison.surplus()) == [(2, 7)]
     assert (comparison.weight, comparison.missing.count) == (5, 0)
 
 
-def test_noted_names_the_first_twenty_only() -> None:
-    noted = CountedNames().extended(range(15)).plus(CountedNames().extended(range(15, 30)))
-    assert (noted.count, noted.first) == (30, tuple(range(20)))
-    assert str(noted).endswith("18, 19, …")
+def test_counted_names_keep_the_first_twenty() -> None:
+    counted = CountedNames().extended(range(15)).plus(CountedNames().extended(range(15, 30)))
+    assert (counted.count, counted.first) == (30, tuple(range(20)))
+    assert str(counted).endswith("18, 19, …")
     assert str(CountedNames().extended([3, 4])) == "3, 4"
 
 
-def test_sentence_of_a_clean_audit_is_short() -> None:
+def test_sentence_of_clean_audit() -> None:
     audit = Audit(job="orders", late_job="orders.late", batches=12)
     assert audit.is_clean
     assert audit.sentence() == (
@@ -41,7 +39,7 @@ def test_sentence_of_a_clean_audit_is_short() -> None:
     )
 
 
-def test_sentences_name_everything_that_was_found() -> None:
+def test_sentence_of_audit_names_all_findings() -> None:
     audit = Audit(
         job="orders",
         late_job="orders.late",

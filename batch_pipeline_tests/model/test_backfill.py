@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as some
 from hypothesis import strategies as st
 
 from batch_pipeline.config.units import parse_time
@@ -27,11 +26,11 @@ WINDOW = IdRange(first_id=1, last_id=2)
 
 
 @given(
-    some.dictionaries(some.integers(-50, 50), some.integers(0, 9), max_size=40),
-    some.integers(1, 20),
-    some.integers(1, 8),
+    st.dictionaries(st.integers(-50, 50), st.integers(0, 9), max_size=40),
+    st.integers(1, 20),
+    st.integers(1, 8),
 )
-def test_cut_lists_agrees_with_the_cutting_of_ranges(
+def test_cut_lists_agrees_with_cut(
     weights: dict[int, int], max_weight: int, max_count: int
 ) -> None:
     bounds = Limits(max_weight=max_weight, max_count=max_count)
@@ -47,7 +46,7 @@ def test_cut_lists_agrees_with_the_cutting_of_ranges(
 
 
 @pytest.mark.parametrize(
-    ("what", "name"),
+    ("options", "name"),
     [
         ({"since": datetime(2026, 3, 1)}, "since"),  # noqa: DTZ001 - the case
         ({"since": NOON, "until": NOON}, "until"),
@@ -58,15 +57,15 @@ def test_cut_lists_agrees_with_the_cutting_of_ranges(
         ({"failed_only": True, "since": NOON}, "times"),
     ],
 )
-def test_selection_that_contradicts_itself_is_refused(what: dict[str, object], name: str) -> None:
+def test_contradictory_selection_is_rejected(options: dict[str, object], name: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
-        Selection(**what)  # type: ignore[arg-type] # the cases of the test
+        Selection(**options)  # type: ignore[arg-type] # the cases of the test
     assert caught.value.name == name
 
 
-def test_selection_as_json_is_the_same_for_the_same_items() -> None:
-    abroad = NOON.astimezone(timezone(timedelta(hours=5)))
-    assert Selection(since=abroad).to_json() == Selection(since=NOON).to_json()
+def test_selections_of_same_items_have_equal_json() -> None:
+    other_zone = NOON.astimezone(timezone(timedelta(hours=5)))
+    assert Selection(since=other_zone).to_json() == Selection(since=NOON).to_json()
     one, same = Selection(item_ids=(3, 1, 3)), Selection(item_ids=(1, 3))
     assert one.to_json() == same.to_json()
     assert one.to_json() != Selection(item_ids=(1, 4)).to_json()
@@ -74,13 +73,13 @@ def test_selection_as_json_is_the_same_for_the_same_items() -> None:
     assert Selection(ids=WINDOW).to_json() == {"first_id": 1, "last_id": 2}
 
 
-def test_backfill_of_a_stream_below_id_1_is_refused() -> None:
+def test_backfill_of_stream_below_id_1_is_rejected() -> None:
     selection = Selection(ids=IdRange(first_id=0, last_id=9))
     with pytest.raises(InvalidValueError, match="first_id is 0; expected at least 1"):
         Backfill.of_stream("orders", "2023", selection, limits())
 
 
-def test_pace_without_weight_counts_batches() -> None:
+def test_throughput_without_weight_counts_batches() -> None:
     by_weight = Throughput(job="orders", attempts=1, seconds_per_batch=3, weight_per_second=10)
     assert by_weight.seconds(batches=2, weight=100) == 10
     by_batches = Throughput(job="orders", attempts=1, seconds_per_batch=3, weight_per_second=None)
@@ -95,7 +94,7 @@ def test_pace_without_weight_counts_batches() -> None:
         ("2026-03-01T17:00:00+05:00", NOON),
     ],
 )
-def test_time_with_a_zone_and_date_are_read(text: str, time: datetime) -> None:
+def test_parse_time(text: str, time: datetime) -> None:
     assert parse_time(text) == time
 
 
@@ -103,10 +102,10 @@ def test_time_with_a_zone_and_date_are_read(text: str, time: datetime) -> None:
     "text",
     [
         *("", "noon", "2026-03-01T12:00:00", "2026-02-30", "1772366400"),
-        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"),  # no times in UTC
+        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"),  # out of range in UTC
     ],
 )
-def test_time_that_could_mean_several_is_refused(text: str) -> None:
+def test_parse_time_rejects_ambiguous_or_invalid_text(text: str) -> None:
     with pytest.raises(InvalidValueError, match="since is"):
         parse_time(text, name="since")
 
@@ -122,7 +121,7 @@ def _range(ends: tuple[int, int]) -> IdRange:
 
 
 @given(name=names, ends=st.tuples(ids, ids))
-def test_key_that_was_written_is_read_back(name: str, ends: tuple[int, int]) -> None:
+def test_backfill_key_round_trips(name: str, ends: tuple[int, int]) -> None:
     key = backfill_key(name, partition_key(_range(ends)))
     assert key.startswith(f"{name}:")
     assert parse_backfill_key(key) == (name, _range(ends))
@@ -131,7 +130,7 @@ def test_key_that_was_written_is_read_back(name: str, ends: tuple[int, int]) -> 
 
 
 @given(text=st.text(alphabet="late2023:-. 019", max_size=40))
-def test_only_what_is_written_is_read(text: str) -> None:
+def test_parse_backfill_key_accepts_only_keys_that_are_generated(text: str) -> None:
     try:
         name, id_range = parse_backfill_key(text)
     except InvalidValueError:
@@ -157,7 +156,7 @@ def test_only_what_is_written_is_read(text: str) -> None:
         "00000020-00000029",
     ],
 )
-def test_text_that_is_no_key_is_refused(key: str) -> None:
+def test_parse_backfill_key_rejects_other_text(key: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         parse_backfill_key(key)
     assert repr(key) in str(caught.value)

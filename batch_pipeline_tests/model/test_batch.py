@@ -26,19 +26,19 @@ short = st.lists(st.integers(0, 10**KEY_DIGITS - 1), min_size=2, max_size=2).map
 
 
 @given(ranges, digits)
-def test_partition_key_of_any_range_reads_back(id_range: IdRange, width: int) -> None:
+def test_partition_key_round_trips(id_range: IdRange, width: int) -> None:
     key = partition_key(id_range, width)
     assert parse_partition_key(key) == id_range
     assert partition_key(id_range, key_digits(key)) == key
 
 
 @given(short, short)
-def test_partition_keys_sort_as_their_ranges(left: IdRange, right: IdRange) -> None:
+def test_partition_keys_sort_like_their_ranges(left: IdRange, right: IdRange) -> None:
     assert (partition_key(left) < partition_key(right)) == (left < right)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"[0-9]{7,20}-[0-9]{7,20}", fullmatch=True))
-def test_parse_of_any_text_gives_its_only_spelling_or_refuses(text: str) -> None:
+def test_parse_partition_key_accepts_only_one_spelling(text: str) -> None:
     try:
         id_range = parse_partition_key(text)
     except InvalidValueError:
@@ -56,7 +56,7 @@ def test_parse_of_any_text_gives_its_only_spelling_or_refuses(text: str) -> None
         (MAX_ID, MAX_ID, f"{MAX_ID}-{MAX_ID}", f"{MAX_ID}-{MAX_ID}"),
     ],
 )
-def test_ids_of_a_key_are_padded_to_the_width_of_the_job(
+def test_ids_of_partition_key_are_padded_to_width_of_job(
     first_id: int, last_id: int, key: str, earlier_key: str
 ) -> None:
     id_range = IdRange(first_id=first_id, last_id=last_id)
@@ -72,7 +72,7 @@ def test_ids_of_a_key_are_padded_to_the_width_of_the_job(
         "1-2",
         "00000001-",
         "00000002-00000001",
-        "000000001-00000002",  # nine digits with a needless zero
+        "000000001-00000002",  # nine digits with a leading zero
         "0000000000001-000000000002",  # thirteen
         "00000001-000000000002",  # two widths
         "000000000001-00000002",
@@ -84,12 +84,12 @@ def test_ids_of_a_key_are_padded_to_the_width_of_the_job(
         f"00000001-{MAX_ID + 1}",
     ],
 )
-def test_parse_of_another_text_is_refused(text: str) -> None:
+def test_parse_partition_key_rejects_other_text(text: str) -> None:
     with pytest.raises(InvalidValueError):
         parse_partition_key(text)
 
 
-def test_partition_key_of_negative_ids_is_refused() -> None:
+def test_partition_key_of_negative_ids_is_rejected() -> None:
     with pytest.raises(InvalidValueError, match="non-negative"):
         partition_key(IdRange(first_id=-1, last_id=1))
 
@@ -97,12 +97,12 @@ def test_partition_key_of_negative_ids_is_refused() -> None:
 IDS = st.sets(st.integers(MIN_ID, MAX_ID), min_size=2, max_size=50).map(sorted)
 
 
-@pytest.mark.parametrize("left", [(), (2,)])
-def test_halves_of_less_than_two_items_are_none(left: tuple[int, ...]) -> None:
-    assert halve(batch(1, 3), [(item_id, 10) for item_id in left]) is None
+@pytest.mark.parametrize("item_ids", [(), (2,)])
+def test_halve_of_fewer_than_two_items_is_none(item_ids: tuple[int, ...]) -> None:
+    assert halve(batch(1, 3), [(item_id, 10) for item_id in item_ids]) is None
 
 
-def test_halves_of_an_odd_number_give_the_first_one_more() -> None:
+def test_halve_of_odd_number_of_items_puts_one_more_in_first_half() -> None:
     halves = halve(batch(1, 9), [(2, 10), (4, 20), (7, 40)])
     assert halves is not None
     first, second = halves
@@ -116,7 +116,7 @@ def test_halves_of_an_odd_number_give_the_first_one_more() -> None:
 
 
 @given(IDS, st.integers(0, 100), st.integers(0, 100))
-def test_halves_of_a_range_tile_it(ids: list[int], before: int, after: int) -> None:
+def test_halves_of_range_tile_it(ids: list[int], before: int, after: int) -> None:
     whole = IdRange(first_id=max(MIN_ID, ids[0] - before), last_id=min(MAX_ID, ids[-1] + after))
     one = batch(whole.first_id, whole.last_id, id=1)
     halves = halve(one, [(item_id, 10) for item_id in ids])
@@ -132,11 +132,11 @@ def test_halves_of_a_range_tile_it(ids: list[int], before: int, after: int) -> N
 
 
 @given(IDS, st.data())
-def test_halves_of_a_list_share_all_of_its_ids(ids: list[int], data: st.DataObject) -> None:
-    there = sorted(data.draw(st.sets(st.sampled_from(ids))))
+def test_halves_of_id_list_share_all_ids(ids: list[int], data: st.DataObject) -> None:
+    existing = sorted(data.draw(st.sets(st.sampled_from(ids))))
     one = batch(ids[0], ids[-1], id=1, item_ids=tuple(ids))
-    halves = halve(one, [(item_id, 10) for item_id in there])
-    assert (halves is None) == (len(there) < 2)
+    halves = halve(one, [(item_id, 10) for item_id in existing])
+    assert (halves is None) == (len(existing) < 2)
     if halves is None:
         return
     first, second = (half.item_ids or () for half in halves)

@@ -1,4 +1,4 @@
-"""Judging facts: what passes, what fails, and what people are told."""
+"""Asset checks: their results and their texts."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ HOUR = timedelta(hours=1)
 
 
 def recent(label: str = "b", **overrides: Any) -> RecentBatch:
-    """A batch of ten records in two seconds."""
+    """Return a batch of ten records that took two seconds."""
     facts: dict[str, Any] = {
         "label": label,
         "read": 10,
@@ -42,32 +42,32 @@ def recent(label: str = "b", **overrides: Any) -> RecentBatch:
     return RecentBatch(**(facts | overrides))
 
 
-def waits(age: timedelta | None) -> StreamStatus:
-    """A stream of which one planned batch of three items waits."""
+def waiting(age: timedelta | None) -> StreamStatus:
+    """Return the status of a stream with one planned batch of three items."""
     amount = BatchTotals(batches=1, items=3, size_bytes=30)
     return StreamStatus(
         states={BatchState.PLANNED: amount}, not_published_for=age, oldest_batch="000001-000003"
     )
 
 
-def test_sentence_has_description_summary_offender_and_next_step() -> None:
-    verdict = CheckResult(
+def test_check_sentence_has_description_summary_worst_and_next_step() -> None:
+    result = CheckResult(
         check=Check.BACKLOG,
         passed=False,
         summary="Failed: 3 wait.",
         worst="batch 7",
         next_step="Look.",
     )
-    assert verdict.sentence == f"{Check.BACKLOG.description} Failed: 3 wait. Worst: batch 7. Look."
+    assert result.sentence == f"{Check.BACKLOG.description} Failed: 3 wait. Worst: batch 7. Look."
 
 
-def test_check_whose_surroundings_fail_does_not_pass() -> None:
-    verdict = inconclusive(Check.PART_FILES, "the table is gone.")
-    assert (verdict.passed, verdict.is_severe) == (False, False)
-    assert "could not be completed: the table is gone. Nothing was changed." in verdict.sentence
+def test_inconclusive_check_does_not_pass() -> None:
+    result = inconclusive(Check.PART_FILES, "the table is gone.")
+    assert (result.passed, result.is_severe) == (False, False)
+    assert "could not be completed: the table is gone. Nothing was changed." in result.sentence
 
 
-def test_only_what_makes_a_batch_unfit_is_severe() -> None:
+def test_only_checks_of_batch_integrity_are_severe() -> None:
     assert {check for check in Check if check.is_severe} == {
         Check.PART_FILES,
         Check.CHECKSUMS,
@@ -85,8 +85,7 @@ def test_only_what_makes_a_batch_unfit_is_severe() -> None:
         (172_800, "2 days"),
     ],
 )
-def test_age_in_words(seconds: int, words: str) -> None:
-    """Expect a unit of which there are at least two."""
+def test_format_age_uses_a_unit_of_at_least_two(seconds: int, words: str) -> None:
     assert format_age(timedelta(seconds=seconds)) == words
 
 
@@ -94,11 +93,11 @@ def test_age_in_words(seconds: int, words: str) -> None:
     ("quarantined", "limit", "passed"),
     [(0, 0.0, True), (1, 0.0, False), (1, 0.05, True), (2, 0.05, False)],
 )
-def test_share_of_quarantined_records(quarantined: int, limit: float, passed: bool) -> None:
-    verdict = evaluate_quarantine([recent(), recent("worst", quarantined=quarantined)], limit)
-    assert verdict.passed is passed
-    assert verdict.numbers["quarantined_ratio"] == quarantined / 20
-    assert ("batch worst" in verdict.sentence) is not passed
+def test_quarantine_check(quarantined: int, limit: float, passed: bool) -> None:
+    result = evaluate_quarantine([recent(), recent("worst", quarantined=quarantined)], limit)
+    assert result.passed is passed
+    assert result.numbers["quarantined_ratio"] == quarantined / 20
+    assert ("batch worst" in result.sentence) is not passed
     assert evaluate_quarantine([], 0.0).passed
 
 
@@ -112,7 +111,7 @@ def test_share_of_quarantined_records(quarantined: int, limit: float, passed: bo
         (SchemaStep(newest="b", version=1, before="a", version_before=2), False),
     ],
 )
-def test_schema_of_the_newest_batch(step: SchemaStep | None, passed: bool) -> None:
+def test_schema_check(step: SchemaStep | None, passed: bool) -> None:
     assert evaluate_schema(step).passed is passed
 
 
@@ -125,22 +124,22 @@ def test_schema_of_the_newest_batch(step: SchemaStep | None, passed: bool) -> No
         (timedelta(0), 1, False),
     ],
 )
-def test_backlog(age: timedelta | None, stuck: int, passed: bool) -> None:
-    assert evaluate_backlog(waits(age), Stuck(batches=stuck), HOUR).passed is passed
+def test_backlog_check(age: timedelta | None, stuck: int, passed: bool) -> None:
+    assert evaluate_backlog(waiting(age), Stuck(batches=stuck), HOUR).passed is passed
 
 
-def test_backlog_of_a_paused_stream_names_the_pause() -> None:
+def test_backlog_check_names_reason_of_pause() -> None:
     stuck = Stuck(batches=1, first="7", paused="disk is full")
-    assert "paused (disk is full)" in evaluate_backlog(waits(HOUR), stuck, HOUR).sentence
+    assert "paused (disk is full)" in evaluate_backlog(waiting(HOUR), stuck, HOUR).sentence
 
 
-def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
-    standing = StreamStatus(items_not_planned=1, not_planned_for=2 * HOUR, not_published_for=HOUR)
-    assert evaluate_backlog(standing, Stuck(), HOUR).worst == "items that are in no batch yet"
+def test_backlog_check_names_older_unplanned_items_as_worst() -> None:
+    status = StreamStatus(items_not_planned=1, not_planned_for=2 * HOUR, not_published_for=HOUR)
+    assert evaluate_backlog(status, Stuck(), HOUR).worst == "items that are in no batch yet"
 
 
 @pytest.mark.parametrize(
-    ("states", "found"),
+    ("states", "summary"),
     [
         (
             {BatchState.DEAD: BatchTotals(batches=1, items=3)},
@@ -156,14 +155,14 @@ def test_items_without_a_batch_are_the_worst_when_they_are_older() -> None:
         ),
     ],
 )
-def test_backlog_with_dead_batches_counts_them_as_jobs_does(
-    states: dict[BatchState, BatchTotals], found: str
+def test_backlog_check_counts_dead_batches_separately(
+    states: dict[BatchState, BatchTotals], summary: str
 ) -> None:
-    """What waits for a person does not wait to be handed out."""
-    verdict = evaluate_backlog(StreamStatus(states=states), Stuck(), HOUR)
-    assert verdict.summary == f"{found}; allowed: 60 minutes."
-    assert verdict.numbers["items_unpublished"] == sum(one.items for one in states.values())
-    assert verdict.numbers["batches_dead"] == states[BatchState.DEAD].batches
+    """Dead batches await an operator, not a worker."""
+    result = evaluate_backlog(StreamStatus(states=states), Stuck(), HOUR)
+    assert result.summary == f"{summary}; allowed: 60 minutes."
+    assert result.numbers["items_unpublished"] == sum(one.items for one in states.values())
+    assert result.numbers["batches_dead"] == states[BatchState.DEAD].batches
 
 
 @pytest.mark.parametrize(
@@ -179,14 +178,14 @@ def test_backlog_with_dead_batches_counts_them_as_jobs_does(
         (Tiling(batches=2, doubled_items=1, worst="item 1"), {}, False),
     ],
 )
-def test_coverage(tiling: Tiling, audit: dict[str, Any] | None, passed: bool) -> None:
-    found = None if audit is None else Audit(job="orders", late_job="orders.late", **audit)
-    verdict = evaluate_coverage(tiling, found)
-    assert verdict.passed is passed
-    assert (verdict.worst is None) is passed
+def test_coverage_check(tiling: Tiling, audit: dict[str, Any] | None, passed: bool) -> None:
+    report = None if audit is None else Audit(job="orders", late_job="orders.late", **audit)
+    result = evaluate_coverage(tiling, report)
+    assert result.passed is passed
+    assert (result.worst is None) is passed
 
 
-def test_sparkline_goes_from_nothing_to_the_highest() -> None:
+def test_sparkline() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
     assert sparkline([0.0, 0.0]) == "▁▁"
     assert sparkline([1, 9], top=2) == "▅█"

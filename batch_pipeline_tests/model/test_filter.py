@@ -1,4 +1,4 @@
-"""Structured filters: what is read, what is refused, and that nothing is lost in writing."""
+"""Structured filters: parsing, rejected values, round trips."""
 
 from datetime import UTC, date, datetime
 
@@ -43,26 +43,26 @@ filters: st.SearchStrategy[Filter] = st.recursive(
 )
 
 
-def test_parse_filter_of_a_list_gives_all_of_its_conditions() -> None:
+def test_parse_filter_combines_list_with_and() -> None:
     assert parse_filter([KIND_IS_A, NOT_DELETED]) == AllOf(
         (Condition("kind", Operator.EQUAL, "a"), Condition("deleted", Operator.IS_NULL))
     )
 
 
-def test_parse_filter_of_nested_any_and_all_keeps_the_nesting() -> None:
+def test_parse_filter_keeps_nesting_of_any_and_all() -> None:
     parsed = parse_filter({"any": [KIND_IS_A, {"all": [NOT_DELETED, {"any": [KIND_IS_A]}]}]})
     kind, deleted = Condition("kind", Operator.EQUAL, "a"), Condition("deleted", Operator.IS_NULL)
     assert parsed == AnyOf((kind, AllOf((deleted, AnyOf((kind,))))))
 
 
-def test_parse_filter_of_times_gives_iso_text() -> None:
+def test_parse_filter_converts_times_to_iso_text() -> None:
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     for value, text in ((noon, "2026-03-01T12:00:00+00:00"), (date(2026, 3, 1), "2026-03-01")):
         parsed = parse_filter({"column": "at", "operator": "<", "value": value})
         assert parsed == Condition("at", Operator.LESS, text)
 
 
-def test_columns_of_a_filter_are_listed_once_in_order() -> None:
+def test_filter_columns_are_unique_and_ordered() -> None:
     assert parse_filter([NOT_DELETED, {"any": [KIND_IS_A, NOT_DELETED]}]).columns == (
         "deleted",
         "kind",
@@ -70,12 +70,12 @@ def test_columns_of_a_filter_are_listed_once_in_order() -> None:
 
 
 @given(filters)
-def test_filter_written_and_read_again_is_the_same(written: Filter) -> None:
+def test_filter_round_trips_through_json(written: Filter) -> None:
     assert parse_filter(written.to_json()) == written
 
 
 @pytest.mark.parametrize(
-    ("value", "place"),
+    ("value", "key"),
     [
         ("kind = 'a'", "where"),
         (None, "where"),
@@ -104,14 +104,13 @@ def test_filter_written_and_read_again_is_the_same(written: Filter) -> None:
         ([KIND_IS_A | {"sql": "1 = 1"}], "where[0].sql"),
     ],
 )
-def test_parse_filter_of_anything_else_is_refused_with_its_place(value: object, place: str) -> None:
-    """Expect whatever is no filter to be refused, and the message to say where it is."""
+def test_parse_filter_rejects_other_values_and_names_the_key(value: object, key: str) -> None:
     with pytest.raises(InvalidValueError) as raised:
         parse_filter(value)
-    assert raised.value.name == place
+    assert raised.value.name == key
 
 
-def test_parse_filter_nested_without_end_is_refused() -> None:
+def test_parse_filter_rejects_deep_nesting() -> None:
     value: object = KIND_IS_A
     for _ in range(10_000):
         value = {"all": [value]}
@@ -122,17 +121,17 @@ def test_parse_filter_nested_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     ("operator", "value"), [(Operator.EQUAL, None), (Operator.IN, "a"), (Operator.IS_NULL, 1)]
 )
-def test_condition_made_by_hand_is_checked_too(operator: Operator, value: str | int | None) -> None:
+def test_condition_constructor_validates(operator: Operator, value: str | int | None) -> None:
     with pytest.raises(InvalidValueError):
         Condition("kind", operator, value)
 
 
 @pytest.mark.parametrize("ending", ["", r"\\", r"\\\\"])
-def test_like_pattern_with_escaped_backslashes_at_its_end_is_accepted(ending: str) -> None:
+def test_like_pattern_may_end_with_escaped_backslashes(ending: str) -> None:
     assert Condition("kind", Operator.LIKE, f"a%{ending}").value == f"a%{ending}"
 
 
 @pytest.mark.parametrize("ending", ["\\", r"\\" + "\\"])
-def test_like_pattern_that_ends_in_an_escape_character_is_refused(ending: str) -> None:
+def test_like_pattern_that_ends_with_escape_character_is_rejected(ending: str) -> None:
     with pytest.raises(InvalidValueError, match="a backslash stands in front of something"):
         Condition("kind", Operator.LIKE, f"a%{ending}")

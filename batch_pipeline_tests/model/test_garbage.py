@@ -1,4 +1,4 @@
-"""Which files are garbage: judged by name, age and what is known of their attempts."""
+"""Which files are garbage, by their name, their age and their attempts."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -28,8 +28,8 @@ from batch_pipeline_tests.factories import NOON, stream
 
 TOKEN = UUID("12345678-1234-4234-8234-123456789012")
 NAME = "orders-00000001-00000003-a1-12345678-00000000-abcdef01.jsonl.gz"
-STOP_MARK = ".orders-00000001-00000003-a1-12345678-abcdef01.stop"
-POINTER = "orders-00000001-00000003.g1.json"
+CANCELLATION_FLAG = ".orders-00000001-00000003-a1-12345678-abcdef01.stop"
+MANIFEST_FILE = "orders-00000001-00000003.g1.json"
 HEX = "0123456789abcdef0123456789abcdef"
 IDS = IdRange(first_id=1, last_id=3)
 LONG_AGO = NOON - timedelta(days=30)
@@ -37,7 +37,7 @@ CLOSED = [AttemptStatus.FAILED, AttemptStatus.ABANDONED, AttemptStatus.CANCELLED
 
 
 def attempt(**overrides: Any) -> KnownAttempt:
-    """An attempt on batch 1..3 of `orders` that failed 30 days ago."""
+    """Return an attempt at batch 1..3 of `orders` that failed 30 days ago."""
     facts: dict[str, Any] = {
         "id": 7,
         "job": "orders",
@@ -53,7 +53,7 @@ def attempt(**overrides: Any) -> KnownAttempt:
 
 
 def published(**overrides: Any) -> KnownAttempt:
-    """The first generation, published 30 days ago, with one file."""
+    """Return the attempt of the first generation, published 30 days ago, with one file."""
     facts: dict[str, Any] = {
         "status": AttemptStatus.SUCCEEDED,
         "generation": 1,
@@ -63,13 +63,14 @@ def published(**overrides: Any) -> KnownAttempt:
 
 
 def owner(*others: str, targets: str = "ab", **storage: Any) -> Owner:
-    """The stream `orders` with a backfill and targets, beside others in the same storage root."""
-    one = stream(
+    """Return the stream `orders`, with a backfill and targets; others share its storage root."""
+    orders = stream(
         storage=Storage(root="file:///batches", **storage),
         targets=tuple(PostgresTarget(name=name, conn="$DW") for name in targets),
     )
-    beside = [stream(name=name) for name in others]
-    return Owner.of(one, beside, {"orders": {"orders", "orders.2023"}})
+    return Owner.of(
+        orders, [stream(name=name) for name in others], {"orders": {"orders", "orders.2023"}}
+    )
 
 
 def reason(
@@ -80,13 +81,13 @@ def reason(
     size_bytes: int = 10,
     folder: Folder = Folder.ROOT,
 ) -> Reason | None:
-    """Return why a file is garbage; manifest files are in their folder."""
+    """Return why a file is garbage, or None if it is kept."""
     if ".json-" in name or name.endswith(".json"):
         folder = Folder.MANIFESTS
     file = StoredFile(folder=folder, name=name, size_bytes=size_bytes, modified_at=modified_at)
-    named = parse_name(folder, name)
-    assert named is not None
-    garbage = classify(file, named, known, of or owner(), NOON)
+    parsed = parse_name(folder, name)
+    assert parsed is not None
+    garbage = classify(file, parsed, known, of or owner(), NOON)
     if garbage is None:
         return None
     is_of_generation = garbage.reason in {Reason.SUPERSEDED, Reason.LOADED, Reason.QUARANTINED}
@@ -95,14 +96,12 @@ def reason(
 
 
 @pytest.mark.parametrize("status", CLOSED)
-@pytest.mark.parametrize("name", [NAME, f".{NAME}.tmp", STOP_MARK])
-def test_file_of_an_attempt_that_ended_unpublished_is_garbage(
-    status: AttemptStatus, name: str
-) -> None:
+@pytest.mark.parametrize("name", [NAME, f".{NAME}.tmp", CANCELLATION_FLAG])
+def test_file_of_unpublished_attempt_is_garbage(status: AttemptStatus, name: str) -> None:
     assert reason(name, attempt(status=status)) is Reason.UNPUBLISHED
 
 
-def test_file_of_a_running_attempt_stays() -> None:
+def test_file_of_running_attempt_is_kept() -> None:
     assert reason(NAME, attempt(status=AttemptStatus.RUNNING, ended_at=None)) is None
 
 
@@ -113,27 +112,27 @@ def test_file_of_a_running_attempt_stays() -> None:
         (timedelta(minutes=5), timedelta(hours=24, seconds=1), Reason.UNPUBLISHED),
         (timedelta(hours=3), timedelta(hours=30), None),
         (timedelta(hours=3), timedelta(hours=30, seconds=1), Reason.UNPUBLISHED),
-        (timedelta(hours=-3), timedelta(hours=1), None),  # a lease that was let run out
+        (timedelta(hours=-3), timedelta(hours=1), None),  # an expired lease
     ],
 )
-def test_file_stays_for_a_day_and_ten_leases(
+def test_file_is_kept_for_a_day_and_ten_leases(
     lease: timedelta, ended: timedelta, expected: Reason | None
 ) -> None:
     assert reason(NAME, attempt(lease=lease, ended_at=NOON - ended)) is expected
 
 
-def test_file_that_was_written_to_within_a_day_stays() -> None:
+def test_file_modified_within_a_day_is_kept() -> None:
     assert reason(NAME, attempt(), modified_at=NOON - SHORTEST_GRACE) is None
 
 
-def test_file_that_a_manifest_does_not_list_is_garbage() -> None:
+def test_file_missing_in_manifest_is_garbage() -> None:
     other = NAME.replace("abcdef01", "abcdef02")
     assert reason(other, published()) is Reason.UNLISTED
     assert reason(f".{NAME}.tmp", published()) is Reason.UNLISTED
     assert reason(NAME, published()) is None
 
 
-@pytest.mark.parametrize("name", [NAME, POINTER])
+@pytest.mark.parametrize("name", [NAME, MANIFEST_FILE])
 @pytest.mark.parametrize(
     ("keep", "overrides", "expected"),
     [
@@ -146,7 +145,7 @@ def test_file_that_a_manifest_does_not_list_is_garbage() -> None:
         (timedelta(0), {"unread": True}, None),
     ],
 )
-def test_superseded_generation_goes_when_the_stream_says_so(
+def test_superseded_generation_is_garbage_after_keep_superseded(
     name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
     one = published(**({"replaced_at": NOON - timedelta(days=10)} | overrides))
@@ -156,7 +155,7 @@ def test_superseded_generation_goes_when_the_stream_says_so(
 TEN_DAYS_AGO = NOON - timedelta(days=10)
 
 
-@pytest.mark.parametrize("name", [NAME, POINTER])
+@pytest.mark.parametrize("name", [NAME, MANIFEST_FILE])
 @pytest.mark.parametrize(
     ("keep", "overrides", "expected"),
     [
@@ -174,7 +173,7 @@ TEN_DAYS_AGO = NOON - timedelta(days=10)
         (None, {"marked": True, "replaced_at": NOON}, Reason.SUPERSEDED),
     ],
 )
-def test_loaded_generation_goes_when_the_stream_says_so(
+def test_loaded_generation_is_garbage_after_keep_loaded(
     name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
     acknowledged = {"a": LONG_AGO, "b": TEN_DAYS_AGO, "gone": NOON}
@@ -182,24 +181,24 @@ def test_loaded_generation_goes_when_the_stream_says_so(
     assert reason(name, one, of=owner(keep_loaded=keep)) is expected
 
 
-def test_loaded_generation_of_a_stream_without_targets_stays() -> None:
+def test_loaded_generation_of_stream_without_targets_is_kept() -> None:
     one = published(acknowledged={"a": LONG_AGO})
-    nobody = replace(owner(keep_loaded=timedelta(0)), targets=frozenset())
-    assert reason(NAME, one, of=nobody) is None
+    no_targets = replace(owner(keep_loaded=timedelta(0)), targets=frozenset())
+    assert reason(NAME, one, of=no_targets) is None
 
 
-def test_replaced_generation_is_called_so_first() -> None:
+def test_superseded_is_reported_before_loaded() -> None:
     one = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
     both = owner(targets="a", keep_loaded=timedelta(0), keep_superseded=timedelta(0))
     assert reason(NAME, one, of=both) is Reason.SUPERSEDED
 
 
-def test_pointer_of_two_generations_goes_once_both_may() -> None:
+def test_manifest_file_of_two_generations_is_garbage_once_both_are() -> None:
     of = owner(targets="a", keep_loaded=timedelta(0), keep_superseded=timedelta(0))
     replaced = published(replaced_at=LONG_AGO)
-    there = published(id=8, acknowledged={"a": LONG_AGO})
-    assert reason(POINTER, replaced, there, of=of) is Reason.LOADED
-    assert reason(POINTER, replaced, published(id=8), of=of) is None
+    loaded = published(id=8, acknowledged={"a": LONG_AGO})
+    assert reason(MANIFEST_FILE, replaced, loaded, of=of) is Reason.LOADED
+    assert reason(MANIFEST_FILE, replaced, published(id=8), of=of) is None
 
 
 @pytest.mark.parametrize(
@@ -212,23 +211,23 @@ def test_pointer_of_two_generations_goes_once_both_may() -> None:
         {"ids": IdRange(first_id=1, last_id=4)},
     ],
 )
-def test_file_of_somebody_elses_attempt_stays(overrides: dict[str, Any]) -> None:
+def test_file_of_another_attempt_is_kept(overrides: dict[str, Any]) -> None:
     assert reason(NAME, attempt(**overrides)) is None
 
 
-def test_file_stays_when_two_attempts_can_be_meant() -> None:
+def test_file_of_ambiguous_attempt_is_kept() -> None:
     assert reason(NAME, attempt(), attempt(id=8)) is None
     other = attempt(id=8, ids=IdRange(first_id=4, last_id=6), status=AttemptStatus.RUNNING)
     assert reason(NAME, attempt(), other) is Reason.UNPUBLISHED
 
 
-def test_file_with_another_prefix_stays() -> None:
+def test_file_with_another_prefix_is_kept() -> None:
     assert reason(NAME, attempt(), of=owner(prefix="eu-")) is None
     assert reason(f"eu-{NAME}", attempt(), of=owner(prefix="eu-")) is Reason.UNPUBLISHED
 
 
-@pytest.mark.parametrize("name", [NAME, POINTER, NAME.replace("orders", "orders.2023")])
-def test_file_that_nobody_knows_is_told_after_a_week(name: str) -> None:
+@pytest.mark.parametrize("name", [NAME, MANIFEST_FILE, NAME.replace("orders", "orders.2023")])
+def test_unknown_file_is_reported_after_a_week(name: str) -> None:
     week = NOON - UNKNOWN_FOR
     assert reason(name) is Reason.UNKNOWN
     assert reason(name, modified_at=week) is None
@@ -236,7 +235,7 @@ def test_file_that_nobody_knows_is_told_after_a_week(name: str) -> None:
     assert reason(f"x{name}") is None
 
 
-def test_file_that_two_streams_could_have_written_stays() -> None:
+def test_file_of_ambiguous_stream_is_kept() -> None:
     one = stream(storage=Storage(root="file:///batches", prefix="x"))
     beside = stream(name="xorders")
     assert reason(f"x{NAME}", of=Owner.of(one, [beside], {})) is None
@@ -244,14 +243,14 @@ def test_file_that_two_streams_could_have_written_stays() -> None:
     assert reason(f"x{NAME}", of=Owner.of(one, [elsewhere], {})) is Reason.UNKNOWN
 
 
-def test_unfinished_pointer_goes_after_a_day() -> None:
-    name = f".{POINTER}-{HEX}.tmp"
+def test_unfinished_manifest_file_is_garbage_after_a_day() -> None:
+    name = f".{MANIFEST_FILE}-{HEX}.tmp"
     assert reason(name) is Reason.TEMPORARY
     assert reason(name, modified_at=NOON - SHORTEST_GRACE) is None
     assert reason(name.replace("orders", "clicks")) is None
 
 
-def test_probe_goes_after_a_day_with_one_stream_of_the_root() -> None:
+def test_probe_is_garbage_after_a_day_for_one_stream_of_the_root() -> None:
     name = f".probe-{HEX}"
     assert reason(name, size_bytes=0) is Reason.TEMPORARY
     assert reason(name, size_bytes=0, modified_at=NOON - SHORTEST_GRACE) is None
@@ -269,24 +268,24 @@ def test_probe_goes_after_a_day_with_one_stream_of_the_root() -> None:
         (timedelta(0), timedelta(hours=24), None),
     ],
 )
-def test_quarantine_file_of_a_live_generation_goes_when_the_stream_says_so(
+def test_quarantine_file_is_garbage_after_keep_quarantine(
     keep: timedelta | None, ended: timedelta, expected: Reason | None
 ) -> None:
-    """Expect the files of records to stay, and a day to be kept whatever is said."""
+    """At least a day is kept, and part files stay."""
     of = owner(keep_quarantine=keep)
     one = published(ended_at=NOON - ended)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected
     assert reason(NAME, one, of=of) is None
 
 
-def test_quarantine_file_that_was_given_up_goes_on_going() -> None:
+def test_quarantine_file_marked_for_deletion_is_garbage() -> None:
     one = published(quarantine_marked=True)
     assert reason(NAME, one, folder=Folder.QUARANTINE) is Reason.QUARANTINED
     assert reason(NAME, one) is None
-    assert reason(POINTER, one) is None
+    assert reason(MANIFEST_FILE, one) is None
 
 
-def test_quarantine_file_of_a_replaced_generation_goes_with_it() -> None:
+def test_quarantine_file_of_superseded_generation_is_garbage() -> None:
     of = owner(keep_quarantine=timedelta(0), keep_superseded=timedelta(0))
     one = published(replaced_at=LONG_AGO)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
@@ -312,7 +311,7 @@ ages = durations.map(lambda age: NOON - age)
     keep=st.none() | durations,
     keep_loaded=st.none() | durations,
     modified_at=ages,
-    name=st.sampled_from([NAME, POINTER]),
+    name=st.sampled_from([NAME, MANIFEST_FILE]),
 )
 def test_live_file_is_never_garbage(
     one: KnownAttempt,
@@ -321,15 +320,15 @@ def test_live_file_is_never_garbage(
     modified_at: datetime,
     name: str,
 ) -> None:
-    """Expect whatever a live manifest lists, or a running attempt may publish, to stay.
+    """Files of a running attempt or a live manifest are kept.
 
-    Unless all targets have it and nobody needs it. And what is taken ended a day and ten leases
-    ago, whatever the other facts.
+    A live generation is garbage only if all targets loaded it and no reader needs it. The attempt
+    of any garbage ended more than a day and ten leases ago.
     """
     of = owner(keep_loaded=keep_loaded, keep_superseded=keep)
     found = reason(name, one, of=of, modified_at=modified_at)
     is_live = one.status is AttemptStatus.SUCCEEDED and one.replaced_at is None
-    is_listed = name == POINTER or name in one.file_names
+    is_listed = name == MANIFEST_FILE or name in one.file_names
     if one.status is AttemptStatus.RUNNING:
         assert found is None
     if is_live and is_listed:

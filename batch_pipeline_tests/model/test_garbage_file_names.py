@@ -1,4 +1,4 @@
-"""What files of a storage root are, told by their names."""
+"""Parsing names of files in a storage root."""
 
 from uuid import UUID
 
@@ -18,9 +18,9 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import batch, manifest
 
 STEM = "orders-00000001-00000003-a2-12345678"
-POINTER = "orders-00000001-00000003.g1.json"
+MANIFEST_FILE = "orders-00000001-00000003.g1.json"
 IDS = IdRange(first_id=1, last_id=3)
-MINE = AttemptFile(head="orders", ids=IDS, number=2, token="12345678")  # noqa: S106 - no secret
+ATTEMPT_FILE = AttemptFile(head="orders", ids=IDS, number=2, token="12345678")  # noqa: S106 - no secret
 ROOT = "file:///batches"
 HEX = "0123456789abcdef0123456789abcdef"
 
@@ -36,19 +36,19 @@ HEX = "0123456789abcdef0123456789abcdef"
         (Folder.QUARANTINE, f".{STEM}-00010000-abcdef01.jsonl.gz.tmp"),
     ],
 )
-def test_name_of_an_attempts_file_tells_the_attempt(folder: Folder, name: str) -> None:
-    assert parse_name(folder, name) == MINE
+def test_parse_name_of_attempt_file(folder: Folder, name: str) -> None:
+    assert parse_name(folder, name) == ATTEMPT_FILE
 
 
-def test_name_of_a_pointer_tells_the_generation() -> None:
+def test_parse_name_of_manifest_file() -> None:
     facts = {"head": "orders", "ids": IDS, "generation": 1}
     finished = ManifestFile(**facts, finished=True)  # type: ignore[arg-type] # one dict for both
     unfinished = ManifestFile(**facts, finished=False)  # type: ignore[arg-type] # as above
-    assert parse_name(Folder.MANIFESTS, POINTER) == finished
-    assert parse_name(Folder.MANIFESTS, f".{POINTER}-{HEX}.tmp") == unfinished
+    assert parse_name(Folder.MANIFESTS, MANIFEST_FILE) == finished
+    assert parse_name(Folder.MANIFESTS, f".{MANIFEST_FILE}-{HEX}.tmp") == unfinished
 
 
-def test_name_of_a_probe_is_known_in_the_root_only() -> None:
+def test_parse_name_of_probe_only_in_root() -> None:
     assert parse_name(Folder.ROOT, f".probe-{HEX}") == Probe()
     assert parse_name(Folder.QUARANTINE, f".probe-{HEX}") is None
 
@@ -59,17 +59,19 @@ def test_name_of_a_probe_is_known_in_the_root_only() -> None:
         (Folder.ROOT, STEM),
         (Folder.ROOT, f"{STEM}-00010000-abcdef01.csv"),
         (Folder.ROOT, f"{STEM}-00010000-abcdef01.jsonl.gz.tmp"),  # not hidden
-        (Folder.ROOT, f".{STEM}-00010000-abcdef01.jsonl.gz"),  # hidden, and not unfinished
+        (Folder.ROOT, f".{STEM}-00010000-abcdef01.jsonl.gz"),  # hidden without .tmp
         (Folder.ROOT, f"{STEM}-0001-abcdef01.jsonl.gz"),
         (Folder.ROOT, f"{STEM}-00010000-ABCDEF01.jsonl.gz"),
         (Folder.ROOT, "orders-00000003-00000001-a2-12345678-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, "orders-1-3-a2-12345678-00010000-abcdef01.jsonl.gz"),
         (Folder.ROOT, f"-{STEM.removeprefix('orders-')}-00010000-abcdef01.jsonl.gz"),
-        (Folder.ROOT, POINTER),
+        (Folder.ROOT, MANIFEST_FILE),
         (Folder.QUARANTINE, f".{STEM}-abcdef01.stop"),
         (Folder.MANIFESTS, f"{STEM}-00010000-abcdef01.jsonl.gz"),
-        (Folder.MANIFESTS, POINTER.replace(".g1", ".g0")),
-        pytest.param(Folder.MANIFESTS, POINTER.replace(".g1", f".g{'1' * 5000}"), id="generation"),
+        (Folder.MANIFESTS, MANIFEST_FILE.replace(".g1", ".g0")),
+        pytest.param(
+            Folder.MANIFESTS, MANIFEST_FILE.replace(".g1", f".g{'1' * 5000}"), id="generation"
+        ),
         pytest.param(
             Folder.ROOT,
             STEM.replace("-a2-", f"-a{'1' * 5000}-") + "-00010000-abcdef01.jsonl.gz",
@@ -77,7 +79,7 @@ def test_name_of_a_probe_is_known_in_the_root_only() -> None:
         ),
     ],
 )
-def test_name_of_anything_else_is_not_recognised(folder: Folder, name: str) -> None:
+def test_parse_name_of_other_file_is_none(folder: Folder, name: str) -> None:
     assert parse_name(folder, name) is None
 
 
@@ -91,14 +93,14 @@ def test_name_of_anything_else_is_not_recognised(folder: Folder, name: str) -> N
     ),
     number=st.integers(1, 999),
     token=st.uuids(),
-    place=st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)),
+    task_and_part=st.tuples(st.integers(0, 99_999), st.integers(0, 99_999)),
     suffix=st.sampled_from(sorted(SUFFIXES)),
 )
-def test_names_that_are_given_are_read_back(
-    prefix: str, one: Batch, number: int, token: UUID, place: tuple[int, int], suffix: str
+def test_names_of_attempt_files_round_trip(
+    prefix: str, one: Batch, number: int, token: UUID, task_and_part: tuple[int, int], suffix: str
 ) -> None:
     attempt = Attempt(id=1, batch=one, number=number, token=token)
-    task, part = place
+    task, part = task_and_part
     names = PartNames(
         root=ROOT,
         stem=f"{prefix}{attempt.stem}",
@@ -106,12 +108,12 @@ def test_names_that_are_given_are_read_back(
         execution=token.hex[-8:],
         suffix=suffix,
     )
-    mark = CancellationFlag.of(Storage(root=ROOT, prefix=prefix), attempt.stem, "0a1b2c3d")
+    flag = CancellationFlag.of(Storage(root=ROOT, prefix=prefix), attempt.stem, "0a1b2c3d")
     expected = AttemptFile(
         head=prefix + one.job, ids=one.id_range, number=number, token=token.hex[:8]
     )
     finished = names.name(part)
-    for name in (finished, f".{finished}.tmp", mark.name):
+    for name in (finished, f".{finished}.tmp", flag.name):
         assert parse_name(Folder.ROOT, name) == expected
 
 
@@ -120,7 +122,7 @@ def test_names_that_are_given_are_read_back(
     job=st.from_regex(STREAM_NAME, fullmatch=True),
     generation=st.integers(1, 99),
 )
-def test_names_of_pointers_that_are_given_are_read_back(
+def test_names_of_manifest_files_round_trip(
     tmp_path_factory: pytest.TempPathFactory, prefix: str, job: str, generation: int
 ) -> None:
     folder = tmp_path_factory.mktemp("batches")

@@ -23,7 +23,7 @@ ranges = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(
 
 
 @given(ranges, st.integers(-25, 25))
-def test_contains_counts_both_ends_in(id_range: IdRange, item_id: int) -> None:
+def test_id_range_contains_both_ends(id_range: IdRange, item_id: int) -> None:
     assert (item_id in id_range) == (item_id in range(id_range.first_id, id_range.last_id + 1))
 
 
@@ -34,7 +34,7 @@ def test_id_range_of_all_ids_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("first_id", "last_id"), [(2, 1), (MAX_ID, MAX_ID + 1), (MIN_ID - 1, 0), (2**64, 2**64)]
 )
-def test_id_range_that_is_empty_or_too_large_is_refused(first_id: int, last_id: int) -> None:
+def test_empty_or_too_large_id_range_is_rejected(first_id: int, last_id: int) -> None:
     with pytest.raises(InvalidValueError):
         IdRange(first_id=first_id, last_id=last_id)
 
@@ -55,14 +55,14 @@ def runs_of(ids: Iterable[int]) -> IdRuns:
     return IdRuns(firsts, lasts)
 
 
-def test_runs_of_ids_are_their_first_and_last_ones() -> None:
+def test_id_runs_merge_consecutive_ids() -> None:
     runs = runs_of([1, 2, 3, 7, 9, 10])
     assert (runs.firsts, runs.lasts) == ([1, 7, 9], [3, 7, 10])
     assert unless_full(runs_of([4, 5]), IdRange(first_id=4, last_id=5)) is None
 
 
 @given(ids=SETS, within=RANGES)
-def test_runs_within_a_range_are_the_ids_of_the_set_in_it(ids: set[int], within: IdRange) -> None:
+def test_id_runs_within_range(ids: set[int], within: IdRange) -> None:
     runs = runs_of(sorted(ids))
     assert list(runs) == sorted(ids)
     assert all((one in runs) == (one in ids) for one in (*range(-1, 42), MIN_ID, MAX_ID))
@@ -72,7 +72,7 @@ def test_runs_within_a_range_are_the_ids_of_the_set_in_it(ids: set[int], within:
 
 
 @given(ids=SETS, cuts=st.lists(IDS, max_size=4))
-def test_runs_that_are_joined_are_those_of_the_whole_set(ids: set[int], cuts: list[int]) -> None:
+def test_joined_id_runs_equal_those_of_whole_set(ids: set[int], cuts: list[int]) -> None:
     bounds = [MIN_ID - 1, *sorted(cuts), MAX_ID]
     parts = [
         runs_of(one for one in sorted(ids) if low < one <= high) for low, high in pairwise(bounds)

@@ -1,4 +1,4 @@
-"""Locations: paths as URIs and back, whatever is in a name."""
+"""Locations: conversions between paths and URIs."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ names = st.binary(min_size=1, max_size=20).filter(
 
 
 @given(st.lists(names, min_size=1, max_size=4))
-def test_path_of_any_bytes_survives_as_a_uri(parts: list[bytes]) -> None:
+def test_path_of_any_bytes_round_trips_through_uri(parts: list[bytes]) -> None:
     path = os.fsdecode(b"/" + b"/".join(parts))
     uri = to_uri(path)
     assert uri.isascii()
@@ -34,12 +34,12 @@ def test_path_of_any_bytes_survives_as_a_uri(parts: list[bytes]) -> None:
         ("/", "file:///"),
     ],
 )
-def test_uri_of_a_path_is_percent_encoded(path: str, uri: str) -> None:
+def test_uri_of_path_is_percent_encoded(path: str, uri: str) -> None:
     assert to_uri(path) == to_uri(Path(path)) == uri
 
 
 @pytest.mark.parametrize("path", ["orders.csv", "", "./orders.csv", "/a\0b"])
-def test_uri_of_a_path_that_is_not_absolute_is_refused(path: str) -> None:
+def test_uri_of_relative_or_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(InvalidValueError):
         to_uri(path)
 
@@ -56,13 +56,13 @@ def test_uri_of_a_path_that_is_not_absolute_is_refused(path: str) -> None:
         "http:///landing",
     ],
 )
-def test_path_of_another_uri_is_refused(uri: str) -> None:
+def test_path_of_other_uri_is_rejected(uri: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         to_path(uri)
     assert caught.value.value == uri
 
 
-def test_shown_is_a_path_on_a_disk_and_a_uri_in_a_store() -> None:
+def test_shown_location_is_path_on_disk_and_uri_in_object_store() -> None:
     assert shown("FILE:///in/a%20b.csv") == "/in/a b.csv"
     assert shown("s3://bucket/a b%20.csv") == "s3://bucket/a b%20.csv"
     with pytest.raises(InvalidValueError):

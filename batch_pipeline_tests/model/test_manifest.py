@@ -1,4 +1,4 @@
-"""Manifests: totals, JSON form, conservation of records, and files that are read."""
+"""Manifests: totals, JSON form, record conservation, and parsing of manifest files."""
 
 import json
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ from batch_pipeline_tests.factories import (
 )
 
 
-def test_totals_of_a_manifest_are_sums_over_its_part_files() -> None:
+def test_manifest_totals_are_sums_over_part_files() -> None:
     parts = (part_file("a", records=3, size_bytes=30), part_file("b", records=4, size_bytes=41))
     one = manifest(part_files=parts, quarantine_files=(part_file("bad", records=9),))
     assert (one.records, one.size_bytes) == (7, 71)
     assert (manifest(part_files=()).records, manifest(part_files=()).size_bytes) == (0, 0)
 
 
-def test_manifest_as_json_says_everything_a_reader_needs() -> None:
+def test_manifest_to_json() -> None:
     assert manifest(quarantine_files=(part_file("bad", records=1),)).to_json() == {
         "stream": "orders",
         "batch_id": "00000001-00000003",
@@ -76,13 +76,14 @@ def test_manifest_as_json_says_everything_a_reader_needs() -> None:
         ([], []),
         ([item_report(1), item_report(2)], [part_file(records=10)]),
         ([item_report(1), item_report(2)], [part_file("a", records=3), part_file("b", records=7)]),
-        ([item_report(read=5, written=2, filtered=2, quarantined=1)], [part_file(records=2)]),
+        (
+            [item_report(read=5, written=2, filtered=2, quarantined=1)],
+            [part_file(records=2)],
+        ),
         ([item_report(read=0, written=0, bad_file="no gzip")], []),
     ],
 )
-def test_conservation_of_records_that_all_ended_somewhere_holds(
-    items: Sequence[ItemReport], parts: Sequence[PartFile]
-) -> None:
+def test_record_conservation_holds(items: Sequence[ItemReport], parts: Sequence[PartFile]) -> None:
     check_batch_conservation(items, parts)
 
 
@@ -96,7 +97,7 @@ def test_conservation_of_records_that_all_ended_somewhere_holds(
         ([item_report(1), item_report(2)], [part_file(records=9)], "part files", (10, 9)),
         ([item_report(1)], [part_file(), part_file()], "part files", (5, 10)),
         ([item_report(1)], [], "part files", (5, 0)),
-        # Two items that are wrong by one each way balance in the sum and are found all the same.
+        # The errors of two items cancel out in the sum, and are still detected.
         (
             [item_report(1, written=4), item_report(2, written=6)],
             [part_file(records=10)],
@@ -105,7 +106,7 @@ def test_conservation_of_records_that_all_ended_somewhere_holds(
         ),
     ],
 )
-def test_conservation_of_records_that_are_lost_or_doubled_fails(
+def test_record_conservation_fails_for_lost_or_duplicated_records(
     items: Sequence[ItemReport],
     parts: Sequence[PartFile],
     location: str,
@@ -123,7 +124,7 @@ PART = "orders-00000001-00000003-a1-12345678-00000000-abcdef01.jsonl.gz"
 
 
 def item(item_id: int, **overrides: Any) -> dict[str, Any]:
-    """A file of 10 bytes with five records."""
+    """Return the origin of an item: a file of 10 bytes with five records."""
     counts = {"read": 5, "written": 5, "filtered": 0, "quarantined": 0}
     location = f"file:///landing/{item_id}.csv"
     file = {"location": location, "size_bytes": 10, "modified_at": NOON.isoformat()}
@@ -131,7 +132,6 @@ def item(item_id: int, **overrides: Any) -> dict[str, Any]:
 
 
 def origin(**overrides: Any) -> dict[str, Any]:
-    """The origin of the manifest `written`."""
     return {
         "version": 1,
         "job": {
@@ -156,32 +156,32 @@ def origin(**overrides: Any) -> dict[str, Any]:
     }
 
 
-def written(**overrides: Any) -> Manifest:
-    """A manifest with its origin, whose files are named as its attempt names them."""
+def manifest_with_origin(**overrides: Any) -> Manifest:
+    """Return a manifest with its origin and realistic file names."""
     one = batch(id=0, oversized=True)
     facts = {"batch": one, "part_files": (part_file(PART),), "origin": origin()}
     return manifest(**(facts | overrides))
 
 
-def test_pointer_file_read_back_has_its_records_and_publish_number() -> None:
-    text = manifest_file_text(written()).encode()
+def test_manifest_file_has_records_and_publish_number() -> None:
+    text = manifest_file_text(manifest_with_origin()).encode()
     assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7)
 
 
-def test_pointer_file_of_an_earlier_release_has_no_publish_number() -> None:
+def test_manifest_file_of_earlier_release_has_no_publish_number() -> None:
     text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()
     assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=None)
 
 
-def test_pointer_file_is_for_people_but_for_one_line() -> None:
-    plain, whole = (
+def test_origin_is_one_line_of_manifest_file() -> None:
+    without_origin, with_origin = (
         manifest_file_text(manifest()),
         manifest_file_text(replace(manifest(), origin=origin())),
     )
-    head = plain.removesuffix("\n}\n")
-    assert whole.startswith(f'{head},\n  "inventory": {{"version": 1, ')
-    assert whole.count("\n") == plain.count("\n") + 1
-    assert json.loads(whole)["inventory"]["publish_number"] == 7
+    head = without_origin.removesuffix("\n}\n")
+    assert with_origin.startswith(f'{head},\n  "inventory": {{"version": 1, ')
+    assert with_origin.count("\n") == without_origin.count("\n") + 1
+    assert json.loads(with_origin)["inventory"]["publish_number"] == 7
 
 
 @pytest.mark.parametrize(
@@ -201,17 +201,17 @@ def test_pointer_file_is_for_people_but_for_one_line() -> None:
         (b'{"part_files": [{"records": 1.5}]}', "'1.5' is not of type int"),
     ],
 )
-def test_file_in_another_form_is_refused(text: bytes, problem: str) -> None:
+def test_malformed_manifest_file_is_rejected(text: bytes, problem: str) -> None:
     with pytest.raises(ManifestUnfitError, match=problem):
         parse_manifest_file(text, NAME)
 
 
-def test_stream_of_a_manifest_file_is_read_or_refused() -> None:
-    assert stream_of(manifest_file_text(written()).encode(), NAME) == "orders"
+def test_stream_of_manifest_file_is_returned_or_rejected() -> None:
+    assert stream_of(manifest_file_text(manifest_with_origin()).encode(), NAME) == "orders"
     for stream in (7, "a" * 4_097, "a\0b", "\ud800"):
         text = json.dumps({"inventory": {"job": {"stream": stream}}}).encode()
-        with pytest.raises(ManifestUnfitError) as refused:
+        with pytest.raises(ManifestUnfitError) as caught:
             stream_of(text, NAME)
-        assert len(str(refused.value)) < 400
+        assert len(str(caught.value)) < 400
     with pytest.raises(ManifestUnfitError):
         stream_of(b"no JSON", NAME)

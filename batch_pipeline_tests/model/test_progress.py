@@ -1,4 +1,4 @@
-"""How far long work is: what is told, how often, and to nobody where nobody listens."""
+"""Progress reports of long operations: content, rate limit, and no cost without a listener."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -10,59 +10,58 @@ from batch_pipeline.model.progress import is_enabled, log, start_step, track
 
 
 class Listener(logging.Handler):
-    """Keeps what it hears."""
+    """A handler that records progress reports."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard: list[tuple[str, Any, Any]] = []
+        self.reports: list[tuple[str, Any, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text, how much is done, and of how much."""
+        """Record the text, the amount done and the total."""
         facts = record.__dict__
-        self.heard.append((record.getMessage(), facts.get("done"), facts["total"]))
+        self.reports.append((record.getMessage(), facts.get("done"), facts["total"]))
 
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    """Somebody who listens."""
-    one, level = Listener(), log.level
-    log.addHandler(one)
+    """A listener to progress reports."""
+    handler, level = Listener(), log.level
+    log.addHandler(handler)
     log.setLevel(logging.INFO)
-    yield one
-    log.removeHandler(one)
+    yield handler
+    log.removeHandler(handler)
     log.setLevel(level)
 
 
-def ticking(*times: float) -> Callable[[], float]:
-    """Make a clock that shows these times, one a look."""
-    left = iter(times)
-    return lambda: next(left)
+def clock_of(*times: float) -> Callable[[], float]:
+    """Return a clock that returns these times, one per call."""
+    remaining = iter(times)
+    return lambda: next(remaining)
 
 
-def test_things_that_are_counted_come_as_they_are(listener: Listener) -> None:
+def test_track_yields_the_same_elements(listener: Listener) -> None:
     assert [*track("abc", "eating letters", total=3)] == ["a", "b", "c"]
-    assert listener.heard[0] == ("eating letters", 0, 3)
-    assert listener.heard[-1] == ("eating letters", 3, 3)
+    assert listener.reports[0] == ("eating letters", 0, 3)
+    assert listener.reports[-1] == ("eating letters", 3, 3)
 
 
-def test_count_is_told_ten_times_a_second_at_most(listener: Listener) -> None:
-    clock = ticking(0, 0.05, 0.1, 0.1, 0.19, 0.2, 0.2)
+def test_track_reports_at_most_ten_times_a_second(listener: Listener) -> None:
+    clock = clock_of(0, 0.05, 0.1, 0.1, 0.19, 0.2, 0.2)
     assert len([*track(range(4), "counting", now=clock)]) == 4
-    assert [done for _, done, _ in listener.heard] == [0, 2, 4, 4]
+    assert [done for _, done, _ in listener.reports] == [0, 2, 4, 4]
 
 
-def test_thing_may_count_for_several(listener: Listener) -> None:
+def test_track_counts_sizes(listener: Listener) -> None:
     assert [*track(["ab", "cde"], "reading", size=len)] == ["ab", "cde"]
-    assert listener.heard[-1] == ("reading", 5, None)
+    assert listener.reports[-1] == ("reading", 5, None)
 
 
-def test_turn_of_a_stream_is_told_with_its_steps(listener: Listener) -> None:
+def test_start_step_reports_total(listener: Listener) -> None:
     start_step("orders", "encoding 50 %", total=7)
-    assert listener.heard == [("encoding 50 %", None, 7)]
+    assert listener.reports == [("encoding 50 %", None, 7)]
 
 
-def test_nothing_is_counted_for_nobody() -> None:
-    """Expect the very things back, so that nobody pays for it."""
-    things = [1, 2]
+def test_track_without_listener_returns_its_argument() -> None:
+    elements = [1, 2]
     assert not is_enabled()
-    assert track(things, "counting") is things
+    assert track(elements, "counting") is elements

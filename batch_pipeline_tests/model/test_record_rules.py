@@ -1,4 +1,4 @@
-"""Rules of records: how many bad ones a batch may have."""
+"""Limits of bad records per batch."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from batch_pipeline.model.record_rules import BadRecordRules
 
 
 @pytest.mark.parametrize(
-    ("rules", "most"),
+    ("rules", "limit"),
     [
         (BadRecordRules(), 0),
         (BadRecordRules(max_bad_records=2), 2),
@@ -14,8 +14,6 @@ from batch_pipeline.model.record_rules import BadRecordRules
         (BadRecordRules(max_bad_records=7, max_bad_ratio=0.25), 5),
     ],
 )
-def test_as_many_bad_records_of_twenty_as_the_limit_are_allowed(
-    rules: BadRecordRules, most: int
-) -> None:
-    assert rules.allow(bad=most, read=20)
-    assert not rules.allow(bad=most + 1, read=20)
+def test_bad_records_are_allowed_up_to_the_limit(rules: BadRecordRules, limit: int) -> None:
+    assert rules.allow(bad=limit, read=20)
+    assert not rules.allow(bad=limit + 1, read=20)

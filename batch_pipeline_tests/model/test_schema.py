@@ -35,25 +35,28 @@ decimals = st.integers(1, 38).flatmap(
 plain = st.sampled_from(sorted(set(ColumnType) - {ColumnType.DECIMAL}))
 columns = decimals | st.builds(Column, name=st.sampled_from("abcdef"), type=plain)
 schemas = st.lists(columns, max_size=6, unique_by=lambda column: column.name).map(
-    lambda found: RecordSchema(tuple(found))
+    lambda drawn: RecordSchema(tuple(drawn))
 )
 
 
 def column(text: str) -> Column:
-    """Make a column of a type."""
     return Column.from_text("a", text)
 
 
-@pytest.mark.parametrize("both", [widen, joined])
+@pytest.mark.parametrize("widen_function", [widen, joined])
 @given(columns, columns, columns, st.booleans())
 def test_widen_does_not_depend_on_order(
-    both: Callable[..., Column], one: Column, two: Column, three: Column, text_source: bool
+    widen_function: Callable[..., Column],
+    one: Column,
+    two: Column,
+    three: Column,
+    text_source: bool,
 ) -> None:
-    """Expect the same type whichever value is seen first: files and tasks end in any order."""
-    one, two, three = (replace(found, name="a") for found in (one, two, three))
+    """Files and tasks finish in any order."""
+    one, two, three = (replace(column, name="a") for column in (one, two, three))
 
     def wide(left: Column, right: Column) -> Column:
-        return both(left, right, text_source=text_source)
+        return widen_function(left, right, text_source=text_source)
 
     assert wide(one, two) == wide(two, one)
     assert wide(wide(one, two), three) == wide(one, wide(two, three))
@@ -83,7 +86,7 @@ def test_widen_does_not_depend_on_order(
         ("decimal(5,2)", "number", "string", "any"),
     ],
 )
-def test_widen_two_types_gives_the_narrowest_that_holds_both(
+def test_widen_returns_narrowest_type_that_holds_both(
     left: str, right: str, text: str, typed: str
 ) -> None:
     pair = column(left), column(right)
@@ -91,7 +94,7 @@ def test_widen_two_types_gives_the_narrowest_that_holds_both(
     assert widen(*pair, text_source=False) == column(typed)
 
 
-def test_decimal_wins_over_integers_and_numbers_in_the_same_pass() -> None:
+def test_decimal_wins_over_integer_and_number_in_same_pass() -> None:
     decimal = column("decimal(20,20)")
     for numeric in (column("integer"), column("number")):
         assert joined(numeric, decimal, text_source=False) == decimal
@@ -107,7 +110,7 @@ def test_decimal_wins_over_integers_and_numbers_in_the_same_pass() -> None:
         ("string", "integer", "any"),
     ],
 )
-def test_needed_with_wide_integers_never_gives_a_number(
+def test_needed_type_of_wide_integers_is_never_number(
     known: str | None, seen: str, expected: str
 ) -> None:
     before = None if known is None else column(known)
@@ -115,7 +118,7 @@ def test_needed_with_wide_integers_never_gives_a_number(
 
 
 @given(schemas, st.lists(columns, max_size=6), st.booleans())
-def test_widened_schema_holds_what_it_held(
+def test_widened_schema_keeps_columns_and_is_idempotent(
     schema: RecordSchema, seen: list[Column], text_source: bool
 ) -> None:
     wider = schema.widened(seen, text_source=text_source)
@@ -125,7 +128,7 @@ def test_widened_schema_holds_what_it_held(
 
 
 @given(schemas)
-def test_schema_survives_json(schema: RecordSchema) -> None:
+def test_schema_round_trips_through_json(schema: RecordSchema) -> None:
     assert RecordSchema.from_json(schema.to_json()) == schema
 
 
@@ -154,28 +157,28 @@ def test_json_schema_of_each_type_allows_null() -> None:
     assert list(schema.json_schema()["properties"]) == [kind.value for kind in ColumnType]
 
 
-def test_schema_with_a_name_twice_is_refused() -> None:
+def test_schema_with_duplicate_name_is_rejected() -> None:
     one = Column(name="id", type=ColumnType.INTEGER)
     assert RecordSchema((one, replace(one, name="ID"))).names == ("id", "ID")
     with pytest.raises(InvalidValueError, match="'id'"):
         RecordSchema((one, one))
 
 
-PLACE = "file:///landing/a.csv"
+LOCATION = "file:///landing/a.csv"
 
 
-def test_changes_between_versions_name_the_record_that_showed_them() -> None:
+def test_schema_changes_name_the_causing_record() -> None:
     after = schema(id="integer", price="number", discount="number", note="string")
-    because = [
-        Misfit(column=after.columns[1], item_id=7, location=PLACE, line=3),
-        Misfit(column=after.columns[2], item_id=7, location=PLACE, line=None),
+    misfits = [
+        Misfit(column=after.columns[1], item_id=7, location=LOCATION, line=3),
+        Misfit(column=after.columns[2], item_id=7, location=LOCATION, line=None),
     ]
 
-    changes = changes_between(schema(id="integer", price="integer"), after, because)
+    changes = changes_between(schema(id="integer", price="integer"), after, misfits)
 
     assert [change.sentence for change in changes] == [
-        f"`price` from integer to number, first in {PLACE}, line 3",
-        f"added `discount` (number), first in {PLACE}",
+        f"`price` from integer to number, first in {LOCATION}, line 3",
+        f"added `discount` (number), first in {LOCATION}",
         "added `note` (string)",
     ]
     assert changes[0].to_json() == {
@@ -183,7 +186,7 @@ def test_changes_between_versions_name_the_record_that_showed_them() -> None:
         "before": "integer",
         "after": "number",
         "item_id": 7,
-        "location": PLACE,
+        "location": LOCATION,
         "line": 3,
     }
 
@@ -199,15 +202,16 @@ def test_changes_between_versions_name_the_record_that_showed_them() -> None:
         ({"a": "decimal(5,2)"}, None, {"a": "decimal(9,4)"}, {"a": "decimal(9,4)"}),
     ],
 )
-def test_with_declared_holds_the_known_and_the_declared(
+def test_with_declared_holds_known_and_declared_types(
     known: dict[str, str],
     earlier: dict[str, str] | None,
     declared: dict[str, str],
     expected: dict[str, str],
 ) -> None:
     before = None if earlier is None else schema(**earlier)
-    found = with_declared("orders", schema(**known), before, schema(**declared))
-    assert found == schema(**expected)
+    assert with_declared("orders", schema(**known), before, schema(**declared)) == schema(
+        **expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,7 @@ def test_with_declared_holds_the_known_and_the_declared(
         ("date", None, "timestamp", "declared timestamp, but is date in the published files"),
     ],
 )
-def test_with_declared_that_narrows_or_contradicts_is_refused(
+def test_with_declared_rejects_narrower_or_contradicting_type(
     known: str, earlier: str | None, declared: str, message: str
 ) -> None:
     before: RecordSchema | None = None if earlier is None else schema(a=earlier)
@@ -263,8 +267,7 @@ def column_of(shape: Any) -> str:
         ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "any"),
     ],
 )
-def test_schema_of_a_property_gives_its_column(shape: Any, expected: str) -> None:
-    """Singer's ways to say a type, each nullable or not."""
+def test_schema_of_property(shape: Any, expected: str) -> None:
     assert column_of(shape) == expected
 
 
@@ -283,34 +286,30 @@ def test_schema_of_a_property_gives_its_column(shape: Any, expected: str) -> Non
         ({"anyOf": "integer"}, "property a: anyOf is 'integer'; expected a list of JSON Schemas"),
     ],
 )
-def test_schema_of_a_property_that_is_no_column_names_it(shape: Any, message: str) -> None:
-    """The operator reads which property, and what would be understood."""
+def test_schema_of_unsupported_property_is_rejected_with_name(shape: Any, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         column_of(shape)
 
 
 @pytest.mark.parametrize("name", ["a\0", "\ud800"])
-def test_schema_of_a_property_whose_name_cannot_be_stored_is_refused(name: str) -> None:
+def test_schema_of_property_with_unsupported_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidValueError, match="expected another name: a name with"):
         schema_of({"properties": {name: {"type": "string"}}})
 
 
 @pytest.mark.parametrize("declared", [None, [], {"type": "object"}, {"properties": []}])
-def test_schema_of_what_has_no_properties_is_refused(declared: Any) -> None:
-    """A record has columns, and they are in `properties`."""
+def test_schema_without_properties_is_rejected(declared: Any) -> None:
     with pytest.raises(InvalidValueError, match="a JSON Schema with `properties`"):
         schema_of(declared)
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("array", "'array'"), (None, "None"), (5, "5")])
-def test_schema_of_something_else_than_objects_is_refused(kind: object, shown: str) -> None:
-    """A record is an object."""
+def test_schema_of_other_type_than_object_is_rejected(kind: object, shown: str) -> None:
     with pytest.raises(InvalidValueError, match=f"type is {shown}; expected object"):
         schema_of({"type": kind, "properties": {}})
 
 
-def test_schema_of_alternatives_without_end_is_refused() -> None:
-    """No stack is deep enough for all that can be written."""
+def test_schema_of_deeply_nested_alternatives_is_rejected() -> None:
     shape: dict[str, Any] = {"type": "string"}
     for _ in range(5_000):
         shape = {"anyOf": [shape, {"type": "null"}]}
@@ -318,23 +317,22 @@ def test_schema_of_alternatives_without_end_is_refused() -> None:
         schema_of({"properties": {"a": shape}})
 
 
-SAID = set(ColumnType) - {
-    ColumnType.UNKNOWN,  # said as text
-    ColumnType.LOCAL_TIMESTAMP,  # JSON Schema has one format for both times
-    ColumnType.DECIMAL,  # the precision has no word
+DECLARABLE = set(ColumnType) - {
+    ColumnType.UNKNOWN,  # written as a string
+    ColumnType.LOCAL_TIMESTAMP,  # JSON Schema has one format for both timestamps
+    ColumnType.DECIMAL,  # JSON Schema has no keyword for the precision
 }
 declarable_names = st.text(max_size=3).filter(lambda name: "\0" not in name)
-declarable = st.builds(Column, name=declarable_names, type=st.sampled_from(sorted(SAID)))
+declarable = st.builds(Column, name=declarable_names, type=st.sampled_from(sorted(DECLARABLE)))
 
 
 @given(st.lists(declarable, max_size=5, unique_by=lambda column: column.name))
-def test_schema_of_what_a_schema_says_of_itself_is_that_schema(found: list[Column]) -> None:
-    """What is emitted for a target can be declared."""
-    schema = RecordSchema(tuple(found))
+def test_json_schema_can_be_declared(drawn: list[Column]) -> None:
+    schema = RecordSchema(tuple(drawn))
     assert schema_of(schema.json_schema()) == schema
 
 
-def test_schema_of_a_decimal_keeps_its_scale() -> None:
-    """JSON Schema has no word for the precision: it is as wide as can be."""
+def test_json_schema_of_decimal_keeps_its_scale() -> None:
+    """JSON Schema has no keyword for the precision."""
     column = Column(name="a", type=ColumnType.DECIMAL, precision=12, scale=2)
     assert column_of(column.json_schema()) == "decimal(38,2)"

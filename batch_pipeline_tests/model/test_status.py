@@ -1,4 +1,4 @@
-"""What monitoring counts: sums that only grow, and lags by their bounds."""
+"""Metrics: monotonic totals, and lags by histogram bound."""
 
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.job import JobKind
@@ -15,11 +15,11 @@ OWN = ("orders", JobKind.INCREMENTAL)
 
 
 def ended(status: AttemptStatus = AttemptStatus.SUCCEEDED, **facts: int) -> EndedAttempt:
-    """An attempt of the stream `orders`."""
+    """Return an ended attempt of the stream `orders`."""
     return EndedAttempt(stream="orders", kind=JobKind.INCREMENTAL, status=status, **facts)
 
 
-def test_totals_add_up_what_attempts_did() -> None:
+def test_totals_are_sums_over_attempts() -> None:
     totals = Totals()
     totals.add([ended(written=5, quarantined=1, size_bytes=100, lag_seconds=40)])
     totals.add([ended(written=7, size_bytes=10), ended(AttemptStatus.FAILED)])
@@ -31,7 +31,7 @@ def test_totals_add_up_what_attempts_did() -> None:
     assert (totals.size_bytes, totals.lags["orders"].total_seconds) == ({OWN: 110}, 40)
 
 
-def test_totals_begin_at_zero_for_streams_that_did_nothing() -> None:
+def test_totals_are_zero_for_streams_without_attempts() -> None:
     totals = Totals()
     totals.add([ended(written=5)])
     totals.begin(["orders", "lines"])
@@ -40,7 +40,7 @@ def test_totals_begin_at_zero_for_streams_that_did_nothing() -> None:
     assert AttemptStatus.RUNNING not in {status for _, _, status in totals.attempts}
 
 
-def test_lag_is_counted_by_the_first_bound_that_holds_it() -> None:
+def test_lag_is_counted_in_its_first_bound() -> None:
     lags = Lags()
     for seconds in (10, 10.5, 86_401, -1):
         lags.add(seconds)

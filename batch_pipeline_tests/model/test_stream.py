@@ -13,7 +13,7 @@ from batch_pipeline.model.stream import DagsterRules, check_cron
 
 
 @pytest.mark.parametrize(
-    ("rules", "named"),
+    ("rules", "message"),
     [
         ({"tags": {"a b": "c"}}, "dagster.tags is 'a b: c'"),
         ({"tags": {"tier": "gold plated"}}, "dagster.tags is 'tier: gold plated'"),
@@ -25,10 +25,10 @@ from batch_pipeline.model.stream import DagsterRules, check_cron
         ({"pool": "night shift"}, "dagster.pool is 'night shift'"),
     ],
 )
-def test_label_that_dagster_refuses_is_refused_first(rules: dict[str, Any], named: str) -> None:
+def test_label_that_dagster_rejects_is_rejected(rules: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         DagsterRules(**rules)
-    assert str(caught.value).startswith(named)
+    assert str(caught.value).startswith(message)
 
 
 @given(
@@ -40,8 +40,7 @@ def test_label_that_dagster_refuses_is_refused_first(rules: dict[str, Any], name
     tag=st.text(st.sampled_from("ab9_.-/ ") | st.characters(), max_size=66),
     value=st.text(st.sampled_from("ab9_.- ") | st.characters(), max_size=66),
 )
-def test_label_that_passes_loads(owner: str, tag: str, value: str) -> None:
-    """Expect Dagster to take whatever the rules take."""
+def test_accepted_label_is_accepted_by_dagster(owner: str, tag: str, value: str) -> None:
     for rules in ({"owners": (owner,)}, {"tags": {tag: value}}):
         try:
             accepted = DagsterRules(**rules)
@@ -59,7 +58,7 @@ def test_label_that_passes_loads(owner: str, tag: str, value: str) -> None:
         "0,30 8-18/2 * * mon-fri",
         "5 4 31 jan,MAR *",
         "0 0 29 2 *",
-        "0 0 31 2 sun",  # either field is enough
+        "0 0 31 2 sun",  # the day of the month or the day of the week
         " 0  6 1-7 * 6 ",
     ],
 )
@@ -88,7 +87,7 @@ def test_cron_line_is_accepted(line: str) -> None:
         ("0 0 31 2,4 *", "a day that its months have"),
     ],
 )
-def test_cron_line_that_is_none_is_refused(line: str, words: str) -> None:
+def test_invalid_cron_line_is_rejected(line: str, words: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         check_cron(line, name="schedule")
     assert repr(line) in str(caught.value)
@@ -110,12 +109,12 @@ def _field(lowest: int, highest: int) -> st.SearchStrategy[str]:
 
 
 @given(st.tuples(_field(0, 59), _field(0, 23), _field(1, 31), _field(1, 12), _field(0, 6)))
-def test_cron_line_that_is_accepted_suits_dagster(fields: tuple[str, ...]) -> None:
+def test_accepted_cron_line_is_accepted_by_dagster(fields: tuple[str, ...]) -> None:
     line = " ".join(fields)
     try:
         check_cron(line, name="schedule")
     except InvalidValueError:
-        assert fields[2] != "*"  # only days that no month has are refused of these
+        assert fields[2] != "*"  # only days that no month has are rejected
         return
     with warnings.catch_warnings():
         warnings.simplefilter("error")

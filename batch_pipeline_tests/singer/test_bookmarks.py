@@ -1,4 +1,4 @@
-"""Bookmarks: written by us, printed by a target, and read again."""
+"""Bookmarks: written by the tap, printed by a target, and read again."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from batch_pipeline_tests.factories import batch, manifest
 numbers = st.integers(0, MAX_ID)
 
 
-def test_bookmark_in_a_state_file_reads_back(tmp_path: Path) -> None:
+def test_bookmark_in_state_file_round_trips(tmp_path: Path) -> None:
     bookmark = Bookmark(numbers={"orders": 7, "orders.2023": 2})
     message = state_message(manifest(), bookmark, stream="orders")
     state = tmp_path / "state.json"
@@ -27,29 +27,26 @@ def test_bookmark_in_a_state_file_reads_back(tmp_path: Path) -> None:
 
 
 @given(others=st.dictionaries(st.text(min_size=1), numbers), job=st.text(min_size=1), last=numbers)
-def test_bookmark_of_any_jobs_reads_back(others: dict[str, int], job: str, last: int) -> None:
-    """Whatever jobs are called and how far they are, JSON brings the bookmark back."""
+def test_bookmark_of_any_jobs_round_trips(others: dict[str, int], job: str, last: int) -> None:
     sent = manifest(batch=batch(job=job))
     bookmark = Bookmark(numbers=others).after(sent, last)
     written = json.loads(json.dumps(bookmark_json(sent, bookmark)))
-    found = parse_bookmark(written, "orders", path="state.json")
-    assert (found, found.last) == (bookmark, (job, sent.batch.label, sent.generation))
+    parsed = parse_bookmark(written, "orders", path="state.json")
+    assert (parsed, parsed.last) == (bookmark, (job, sent.batch.label, sent.generation))
 
 
-def test_bookmark_of_an_earlier_release_is_that_of_the_streams_own_job() -> None:
+def test_bookmark_of_earlier_release_is_that_of_incremental_job() -> None:
     old = {"job": "orders", "batch_id": "00000001-00000003", "generation": 1}
     for written in ({"publish_number": 7}, {**old, "publish_number": 7}):
-        found = parse_bookmark(written, "orders", path="state.json")
-        assert found == Bookmark(numbers={"orders": 7})
+        parsed = parse_bookmark(written, "orders", path="state.json")
+        assert parsed == Bookmark(numbers={"orders": 7})
 
 
 @pytest.mark.parametrize(
     "state",
     ["{}", '{"bookmarks": {}}', '{"value": {}}', '{"bookmarks": {"orders": null}}'],
 )
-def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
-    tmp_path: Path, state: str
-) -> None:
+def test_read_bookmark_of_state_without_stream_is_empty(tmp_path: Path, state: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(state)
     assert read_bookmark(path, "orders") == Bookmark()
@@ -91,10 +88,10 @@ def test_read_bookmark_of_a_state_without_ours_starts_from_the_first(
         ),
     ],
 )
-def test_read_bookmark_of_another_file_is_refused(
+def test_read_bookmark_rejects_malformed_state_file(
     tmp_path: Path, state: bytes, problem: str
 ) -> None:
-    """Expect the file and what is wrong with it, for starting over would deliver all twice."""
+    """Starting from the first batch would deliver all batches twice."""
     path = tmp_path / "state.json"
     path.write_bytes(state)
     with pytest.raises(ConfigurationError, match=problem) as caught:
@@ -102,6 +99,6 @@ def test_read_bookmark_of_another_file_is_refused(
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_read_bookmark_of_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_read_bookmark_rejects_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_bookmark(tmp_path / "state.json", "orders")

@@ -1,4 +1,4 @@
-"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION lines: what is in them, and who can read them."""
+"""SCHEMA, BATCH, STATE and ACTIVATE_VERSION messages: content and conformance."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ READERS: dict[str, Any] = {
     "STATE": StateMessage,
     "ACTIVATE_VERSION": ActivateVersionMessage,
 }
-# What the SDK's targets look at; they leave other keys at the top level alone.
+# The SDK's targets read these keys and ignore other keys at the top level.
 READ_OF_BATCH = ("type", "stream", "encoding", "manifest")
 
 
@@ -53,30 +53,29 @@ def _kinds(*published: Any) -> list[str]:
 
 
 def _check(message: Any) -> None:
-    """Check a message against our JSON Schema, and that the SDK reads what we said."""
+    """Check a message against the JSON Schema, and that the SDK reads the same values."""
     VALID.validate(message)
     kind = message["type"]
     read = {key: message[key] for key in READ_OF_BATCH} if kind == "BATCH" else dict(message)
-    understood = READERS[kind].from_dict(dict(read)).to_dict()
-    assert understood == read
+    parsed = READERS[kind].from_dict(dict(read)).to_dict()
+    assert parsed == read
 
 
-def test_messages_of_two_manifests_announce_their_schema_once() -> None:
+def test_schema_is_sent_once_for_two_manifests() -> None:
     second = manifest(batch=batch(4, 6), part_files=(part_file("b"),))
     assert _kinds(manifest(), second) == ["SCHEMA", "BATCH", "STATE", "BATCH", "STATE"]
 
 
-def test_messages_repeat_the_schema_when_its_version_changes() -> None:
+def test_schema_is_sent_again_when_its_version_changes() -> None:
     wider = manifest(schema_version=2, schema=record_schema("order_id", "price"))
     assert _kinds(manifest(), wider, manifest()) == ["SCHEMA", "BATCH", "STATE"] * 3
 
 
-def test_messages_repeat_the_schema_when_the_keys_change() -> None:
-    """Expect new key properties, which SCHEMA carries too, to be announced."""
+def test_schema_is_sent_again_when_key_properties_change() -> None:
     assert _kinds(manifest(), manifest(key_properties=())) == ["SCHEMA", "BATCH", "STATE"] * 2
 
 
-def test_messages_of_an_empty_manifest_move_the_state_only() -> None:
+def test_empty_manifest_is_sent_as_state_only() -> None:
     empty = manifest(part_files=(), schema_version=2)
     assert _kinds(empty) == ["STATE"]
     assert _kinds(empty, manifest(), empty, manifest()) == [
@@ -90,11 +89,11 @@ def test_messages_of_an_empty_manifest_move_the_state_only() -> None:
     ]
 
 
-def test_messages_of_nothing_are_none() -> None:
+def test_no_manifests_send_no_messages() -> None:
     assert _kinds() == []
 
 
-def test_schema_message_holds_shape_and_keys() -> None:
+def test_schema_message() -> None:
     assert schema_message("orders", record_schema(), ["order_id"]) == {
         "type": "SCHEMA",
         "stream": "orders",
@@ -103,7 +102,7 @@ def test_schema_message_holds_shape_and_keys() -> None:
     }
 
 
-def test_batch_message_holds_nothing_extra_in_its_encoding() -> None:
+def test_batch_message() -> None:
     parts = (part_file("b", records=2), part_file("a", records=3, sha256="cd" * 32))
     assert batch_message(manifest(part_files=parts, generation=3)) == {
         "type": "BATCH",
@@ -120,26 +119,28 @@ def test_batch_message_holds_nothing_extra_in_its_encoding() -> None:
     }
 
 
-def test_batch_message_holds_paths_verbatim() -> None:
-    """Expect spaces and percent signs as the file system has them, for the SDK decodes nothing."""
+def test_batch_message_has_unquoted_paths() -> None:
+    """The SDK does not decode percent-encoded paths."""
     part = part_file(uri="file:///data%20of%20100%25/%C3%A9.jsonl.gz")
     message = batch_message(manifest(part_files=(part,)))
     assert message["manifest"] == ["file:///data of 100%/é.jsonl.gz"]
 
 
-def test_batch_message_of_negative_ids_has_their_range_as_name() -> None:
-    """Expect `-3..-1`, for which there is no partition key."""
-    below = batch(1, 3, id_range=IdRange(first_id=-3, last_id=-1))
-    assert batch_message(manifest(batch=below))["batch_id"] == "-3..-1"
-    assert _sent(manifest(batch=below))[2]["value"]["bookmarks"]["orders"]["batch_id"] == "-3..-1"
+def test_batch_message_of_negative_ids_is_named_by_id_range() -> None:
+    """They have no partition key."""
+    negative = batch(1, 3, id_range=IdRange(first_id=-3, last_id=-1))
+    assert batch_message(manifest(batch=negative))["batch_id"] == "-3..-1"
+    assert (
+        _sent(manifest(batch=negative))[2]["value"]["bookmarks"]["orders"]["batch_id"] == "-3..-1"
+    )
 
 
-def test_schema_message_with_columns_announces_only_these() -> None:
+def test_schema_message_with_columns_has_only_these() -> None:
     message = schema_message("orders", record_schema("order_id", "price"), [], {"order_id"})
     assert message["schema"]["properties"] == {"order_id": {"type": ["null", "integer"]}}
 
 
-def test_messages_of_several_jobs_keep_a_number_of_each() -> None:
+def test_state_has_a_number_for_each_job() -> None:
     late, past = batch(2, 2, job="orders.late"), batch(1, 3, job="orders.2023")
     published = [(7, manifest()), (1, manifest(batch=late)), (4, manifest(batch=past))]
     sent = list(messages(published, stream="orders", bookmark=Bookmark(numbers={"orders.x": 9})))
@@ -160,22 +161,22 @@ def test_messages_of_several_jobs_keep_a_number_of_each() -> None:
     assert {one["stream"] for one in sent if "stream" in one} == {"orders"}
 
 
-def test_messages_under_another_name_keep_the_streams_own_in_bookmarks() -> None:
-    """Expect an alias in SCHEMA and BATCH only: bookmarks are ours to read."""
+def test_bookmarks_use_stream_name_instead_of_alias() -> None:
+    """The alias is in SCHEMA and BATCH only."""
     sent = _sent(manifest(), name="sales")
     assert [message.get("stream") for message in sent] == ["sales", "sales", None]
     assert list(sent[2]["value"]["bookmarks"]) == ["orders"]
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_messages_of_any_encoding_are_valid_and_read_by_the_sdk(encoding: Any) -> None:
+def test_messages_of_any_encoding_are_valid_and_readable_by_the_sdk(encoding: Any) -> None:
     one = manifest(encoding=encoding, batch=batch(1, 3, job="orders.2023"))
     bookmark = Bookmark(numbers={"orders": 3})
     for message in _sent(one, manifest(part_files=()), name="sales", bookmark=bookmark):
         _check(message)
 
 
-def test_record_message_is_valid_and_read_by_the_sdk(tmp_path: Path) -> None:
+def test_record_message_is_valid_and_readable_by_the_sdk(tmp_path: Path) -> None:
     (record,) = record_blocks(published_lines(tmp_path, b'{"order_id":1}'), "orders")
     _check(json.loads(record))
 
@@ -193,13 +194,13 @@ def test_record_message_is_valid_and_read_by_the_sdk(tmp_path: Path) -> None:
         {"version": 1},
     ],
 )
-def test_json_schema_refuses_a_batch_that_is_not_ours(changes: dict[str, Any]) -> None:
+def test_json_schema_rejects_other_batch_messages(changes: dict[str, Any]) -> None:
     message = batch_message(manifest())
     assert VALID.is_valid(message)
     assert not VALID.is_valid({**message, **changes})
 
 
-def test_state_message_says_what_was_sent_last() -> None:
+def test_state_message_has_last_batch() -> None:
     assert state_message(manifest(), Bookmark(numbers={"orders": 7}), stream="orders") == {
         "type": "STATE",
         "value": {
@@ -215,7 +216,7 @@ def test_state_message_says_what_was_sent_last() -> None:
     }
 
 
-def test_line_is_one_line_of_json_with_its_ending() -> None:
+def test_line_is_json_with_line_end() -> None:
     text = line({"a": "1\n2", "b": "é"})
     assert text == '{"a": "1\\n2", "b": "é"}\n'
     assert json.loads(text) == {"a": "1\n2", "b": "é"}

@@ -1,4 +1,4 @@
-"""Lines of other people's taps: what they become, and why some are refused."""
+"""Parsing lines of other taps, and rejected lines."""
 
 import json
 from decimal import Decimal
@@ -31,7 +31,7 @@ def _reader() -> MessageReader:
     return reader
 
 
-def _refused(line: bytes) -> MessageError:
+def _error_of(line: bytes) -> MessageError:
     with pytest.raises(MessageError) as caught:
         _reader().read(line, 7)
     return caught.value
@@ -80,18 +80,18 @@ def _batch(**changed: Any) -> bytes:
         ),
     ],
 )
-def test_line_is_read_as_its_message(line: bytes, message: Message) -> None:
+def test_line_is_parsed_as_message(line: bytes, message: Message) -> None:
     assert _reader().read(line, 2) == message
 
 
 @pytest.mark.parametrize("keys", [b"null", b"[]"])
-def test_schema_line_without_keys_gives_none(keys: bytes) -> None:
+def test_schema_line_without_keys_has_none(keys: bytes) -> None:
     read = MessageReader().read(SCHEMA.replace(b'["id"]', keys), 1)
     assert isinstance(read, SchemaMessage)
     assert read.key_properties == ()
 
 
-def test_record_line_keeps_its_text_and_every_digit() -> None:
+def test_record_line_keeps_text_and_digits() -> None:
     text = b'{"id": 123456789012345678901234567890, "price": 1.10, "a":null}'
     line = b'{"type":"RECORD","stream":"orders","record":' + text + b',"version":3,"mine":[1]}'
     read = _reader().read(line, 2)
@@ -106,7 +106,7 @@ def test_record_line_keeps_its_text_and_every_digit() -> None:
     assert str(read.record["price"]) == "1.10"
 
 
-def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
+def test_record_line_with_escaped_colons_is_parsed() -> None:
     line = rb'{"type":"RECORD","stream":"orders","record":{"a\u003ab":"\u003a:"}}'
     read = _reader().read(line, 2)
     assert isinstance(read, RecordMessage)
@@ -180,22 +180,21 @@ def test_record_line_with_escaped_colons_is_read_the_careful_way() -> None:
         (_batch(encoding="jsonl"), "; expected ", "encoding"),
     ],
 )
-def test_line_with_a_mistake_is_refused_by_line_and_key(
+def test_invalid_line_is_rejected_with_line_and_key(
     line: bytes, message: str, key: str | None
 ) -> None:
-    """Expect an error that says what is wrong, in which line, and by which key if there is one."""
-    refused = _refused(line)
-    assert message in str(refused)
-    assert refused.line == 7
+    error = _error_of(line)
+    assert message in str(error)
+    assert error.line == 7
     if key is not None:
-        assert refused.key == key
-    assert str(refused).startswith("Line 7")
-    assert "run again from the last STATE" in str(refused)
+        assert error.key == key
+    assert str(error).startswith("Line 7")
+    assert "run again from the last STATE" in str(error)
 
 
-def test_missing_manifest_is_told_with_stream_key_and_next_step() -> None:
+def test_message_of_missing_manifest() -> None:
     line = b'{"type":"BATCH","stream":"orders","encoding":{"format":"jsonl"}}'
-    assert str(_refused(line)) == (
+    assert str(_error_of(line)) == (
         "Line 7, stream 'orders', key `manifest`: is missing; the message cannot be understood "
         "without it. It was not taken, nor is anything that no printed STATE covers. Correct the "
         "program that wrote the line, then run again from the last STATE that was printed."
@@ -212,34 +211,34 @@ _JSON = st.recursive(
 _KEYS = ["type", "stream", "record", "schema", "value", "version", "encoding", "manifest"]
 _TYPES = ["SCHEMA", "RECORD", "BATCH", "STATE", "ACTIVATE_VERSION"]
 _MESSAGES = st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=8).flatmap(
-    lambda made: st.builds(
-        lambda kind, stream: {**made, "type": kind, "stream": stream},
+    lambda drawn: st.builds(
+        lambda kind, stream: {**drawn, "type": kind, "stream": stream},
         st.sampled_from(_TYPES),
         st.sampled_from(["orders", "other"]),
     )
 )
 
 
-def _message_or_refusal(line: bytes) -> str:
+def _message_or_error(line: bytes) -> str:
     try:
         return str(_reader().read(line, 2))
     except PipelineError as error:
         return str(error)
 
 
-@given(st.binary(max_size=200) | _MESSAGES.map(lambda made: json.dumps(made).encode()))
-def test_any_bytes_are_a_message_or_one_of_our_errors(line: bytes) -> None:
-    assert _message_or_refusal(line)
+@given(st.binary(max_size=200) | _MESSAGES.map(lambda drawn: json.dumps(drawn).encode()))
+def test_any_bytes_are_a_message_or_a_pipeline_error(line: bytes) -> None:
+    assert _message_or_error(line)
 
 
 @given(st.dictionaries(st.text(max_size=8), _JSON, max_size=6))
-def test_any_record_reads_as_json_says(record: dict[str, Any]) -> None:
+def test_any_record_is_parsed_like_json(record: dict[str, Any]) -> None:
     text = json.dumps(record)
     line = f'{{"type":"RECORD","stream":"orders","record":{text}}}'.encode()
     try:
         read = _reader().read(line, 2)
     except MessageError as error:
-        assert "is not JSON (" in str(error)  # noqa: PT017 - an error is one of two ends
+        assert "is not JSON (" in str(error)  # noqa: PT017 - the error is one of two outcomes
         assert any(word in text for word in ("NaN", "Infinity", "\\ud"))
         return
     assert isinstance(read, RecordMessage)
@@ -248,8 +247,8 @@ def test_any_record_reads_as_json_says(record: dict[str, Any]) -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c:", "d\\u003a", "e"]), min_size=1, max_size=5))
-def test_record_with_any_keys_is_refused_only_for_one_that_is_there_twice(keys: list[str]) -> None:
-    """Expect a lost key never to pass, whatever else is in the record."""
+def test_record_is_rejected_only_for_duplicate_keys(keys: list[str]) -> None:
+    """No value is lost silently."""
     text = ",".join(f'"{key}":{{"{keys[0]}":":"}}' for key in keys)
     line = f'{{"type":"RECORD","stream":"orders","record":{{{text}}}}}'.encode()
     if len(set(keys)) == len(keys):

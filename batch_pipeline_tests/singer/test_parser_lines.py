@@ -1,4 +1,4 @@
-"""Cut what a tap writes into lines."""
+"""Splitting the output of a tap into lines."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from batch_pipeline.singer.parser import MessageError, lines
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda one: b"\n" not in one), max_size=8))
-def test_lines_of_a_pipe_are_those_that_were_written(written: list[bytes]) -> None:
+def test_lines_of_pipe(written: list[bytes]) -> None:
     read, write = os.pipe()
     with os.fdopen(read, "rb") as source:
         os.write(write, b"\n".join(written))
@@ -20,12 +20,12 @@ def test_lines_of_a_pipe_are_those_that_were_written(written: list[bytes]) -> No
         assert list(lines(source)) == (expected if expected[-1] else expected[:-1])
 
 
-def test_lines_of_text_in_memory_are_utf_8() -> None:
+def test_lines_of_text_in_memory_are_encoded_as_utf_8() -> None:
     assert list(lines(io.StringIO("é\nb"))) == ["é".encode(), b"b"]
 
 
 @pytest.mark.parametrize("text", [b"12345\n", b"12345", b"a\n12345\n"])
-def test_line_beyond_the_limit_is_refused_by_number(text: bytes) -> None:
+def test_line_over_size_limit_is_rejected_with_number(text: bytes) -> None:
     with pytest.raises(MessageError, match="is longer than") as caught:
         list(lines(io.BytesIO(text), max_bytes=4))
     assert caught.value.line == text.count(b"\n", 0, text.index(b"1")) + 1
@@ -33,21 +33,21 @@ def test_line_beyond_the_limit_is_refused_by_number(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [b"1234\n", b"1234", b"a\n1234\n"])
-def test_line_as_long_as_the_limit_is_read(text: bytes) -> None:
+def test_line_at_size_limit_is_read(text: bytes) -> None:
     assert list(lines(io.BytesIO(text), max_bytes=4))[-1] == b"1234"
 
 
-def test_pipe_without_news_is_asked_again_after_each_wait() -> None:
+def test_idle_is_called_while_pipe_has_no_data() -> None:
     read, write = os.pipe()
-    asked: list[int] = []
+    calls: list[int] = []
 
     def idle() -> float:
-        asked.append(1)
-        if len(asked) == 3:
+        calls.append(1)
+        if len(calls) == 3:
             os.write(write, b"late\n")
             os.close(write)
         return 0.0
 
     with os.fdopen(read, "rb") as source:
         assert list(lines(source, idle=idle)) == [b"late"]
-    assert len(asked) >= 3
+    assert len(calls) >= 3

@@ -1,4 +1,4 @@
-"""Records read back from part files: the same from every encoding, and nothing from bad files."""
+"""Records of part files: equal in every encoding, and none from bad files."""
 
 import gzip
 import hashlib
@@ -41,17 +41,17 @@ def record_lines(one: Manifest, name: str = "sales", **options: Any) -> Iterator
 
 
 def read(one: Manifest, **options: Any) -> list[dict[str, Any]]:
-    """Read the records of a manifest out of its messages, and check that the two ways agree."""
+    """Return the records of a manifest's messages and check that `records` agrees."""
     lines = list(record_lines(one, "sales", **options))
     messages = [json.loads(line, parse_float=Decimal) for line in lines]
     assert all(message.keys() == {"type", "stream", "record"} for message in messages)
-    found = [message["record"] for message in messages]
-    assert found == list(records(one, **options))
-    return found
+    values = [message["record"] for message in messages]
+    assert values == list(records(one, **options))
+    return values
 
 
-def republished(one: Manifest, data: bytes) -> Manifest:
-    """Put other bytes into the only file of a manifest, and let it say so."""
+def with_data(one: Manifest, data: bytes) -> Manifest:
+    """Replace the bytes of the only file and its size and digest in the manifest."""
     part_paths(one)[0].write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
     (part,) = one.part_files
@@ -59,7 +59,7 @@ def republished(one: Manifest, data: bytes) -> Manifest:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_records_of_any_encoding_have_the_same_values(tmp_path: Path, encoding: Encoding) -> None:
+def test_records_of_any_encoding_are_equal(tmp_path: Path, encoding: Encoding) -> None:
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     first, second = read(one)
     assert first == {
@@ -82,14 +82,14 @@ def test_records_of_any_encoding_have_the_same_values(tmp_path: Path, encoding: 
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_record_lines_keep_the_text_of_decimals(tmp_path: Path, encoding: Encoding) -> None:
+def test_record_lines_keep_digits_of_decimals(tmp_path: Path, encoding: Encoding) -> None:
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     (first, _) = record_lines(one, "sales")
     assert b'"price":1234567890.10,' in first
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_records_with_columns_have_only_these(tmp_path: Path, encoding: Encoding) -> None:
+def test_records_with_columns_have_only_these_columns(tmp_path: Path, encoding: Encoding) -> None:
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     assert read(one, columns={"price", "nested"})[0] == {
         "price": Decimal("1234567890.10"),
@@ -99,21 +99,23 @@ def test_records_with_columns_have_only_these(tmp_path: Path, encoding: Encoding
     assert read(one, columns=set()) == [{}, {}]
 
 
-def test_record_lines_are_the_lines_of_the_files_in_their_order(tmp_path: Path) -> None:
-    odd = b'{"b": 1.50 ,"a":12345678901234567890123}'
-    one = published_lines(tmp_path, ONE, odd, THREE)
-    assert list(record_lines(one, "sales")) == [HEAD + text + b"}\n" for text in (ONE, odd, THREE)]
+def test_record_lines_keep_text_and_order(tmp_path: Path) -> None:
+    unusual = b'{"b": 1.50 ,"a":12345678901234567890123}'
+    one = published_lines(tmp_path, ONE, unusual, THREE)
+    assert list(record_lines(one, "sales")) == [
+        HEAD + text + b"}\n" for text in (ONE, unusual, THREE)
+    ]
     assert list(record_lines(one, "sales", columns={"a", "b"}))[1] == (
         HEAD + b'{"b":1.50,"a":12345678901234567890123}}\n'
     )
 
 
-def test_record_lines_of_a_name_with_quotes_stay_json(tmp_path: Path) -> None:
+def test_record_lines_of_name_with_quotes_are_json(tmp_path: Path) -> None:
     (line,) = record_lines(published_lines(tmp_path, ONE), 'a"b')
     assert json.loads(line) == {"type": "RECORD", "stream": 'a"b', "record": {"order_id": 1}}
 
 
-def test_record_lines_of_a_record_longer_than_a_block_are_whole(tmp_path: Path) -> None:
+def test_record_longer_than_a_block_is_one_line(tmp_path: Path) -> None:
     long = b'{"note":"' + b"x" * 3 * 2**20 + b'"}'
     one = published_lines(tmp_path, ONE, long, THREE, each=3)
     assert [len(line) for line in record_lines(one, "sales")] == [
@@ -121,30 +123,30 @@ def test_record_lines_of_a_record_longer_than_a_block_are_whole(tmp_path: Path) 
     ]
 
 
-def test_records_of_a_long_file_take_the_memory_of_a_few_blocks(tmp_path: Path) -> None:
+def test_records_of_long_file_need_memory_of_a_few_blocks(tmp_path: Path) -> None:
     rows = table(pa.record_batch({"name": pa.array(["x" * 20] * 200_000)}))
     encoding = Encoding(format=Format.JSONL, compression=Compression.GZIP)
     one = published_table(tmp_path, rows, schema(name="string"), encoding)
     list(record_blocks(published_lines(tmp_path / "warm", ONE), "sales"))
     tracemalloc.start()
     count = sum(block.count(b"\n") for block in record_blocks(one, "sales"))
-    _, most = tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 200_000
-    assert most < 12 * 2**20
+    assert peak < 12 * 2**20
 
 
-def test_records_of_a_manifest_without_files_are_none() -> None:
+def test_manifest_without_files_has_no_records() -> None:
     assert list(record_lines(manifest(part_files=()), "sales")) == []
 
 
-def test_records_of_a_path_with_spaces_and_percent_signs_are_found(tmp_path: Path) -> None:
+def test_records_of_path_with_special_characters(tmp_path: Path) -> None:
     one = published_lines(tmp_path / "100% of it, é", ONE)
     assert "100%25%20of%20it" in one.part_files[0].uri
     assert read(one) == [{"order_id": 1}]
 
 
-def test_json_with_line_breaks_in_a_table_stays_one_line(tmp_path: Path) -> None:
+def test_json_column_with_line_breaks_is_one_line(tmp_path: Path) -> None:
     cells = table(pa.record_batch({"a": pa.array(['{"b":\r\n"\\n"}'])}), json=frozenset({"a"}))
     encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
     one = published_table(tmp_path, cells, schema(a="object"), encoding)
@@ -152,10 +154,9 @@ def test_json_with_line_breaks_in_a_table_stays_one_line(tmp_path: Path) -> None
 
 
 @given(notes=st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=5))
-def test_records_of_any_text_read_back_the_same(
+def test_records_of_any_text_round_trip(
     tmp_path_factory: pytest.TempPathFactory, notes: list[str]
 ) -> None:
-    """Whatever text is in a value or a name, JSON and parquet give it again."""
     name = f"n{notes[0]}"
     rows = table(pa.record_batch([pa.array(notes)], names=[name]))
     for encoding in (GZIP, ENCODINGS[3]):
@@ -164,7 +165,7 @@ def test_records_of_any_text_read_back_the_same(
         assert read(one) == [{name: note} for note in notes]
 
 
-def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
+def test_missing_part_file_is_rejected(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, TWO, THREE)
     part_paths(one)[1].unlink()
     with pytest.raises(BatchDataError, match="is missing") as caught:
@@ -177,7 +178,7 @@ def test_records_of_a_file_that_is_gone_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_records_of_a_folder_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
+def test_folder_instead_of_part_file_is_rejected(tmp_path: Path) -> None:
     size = tmp_path.stat().st_size
     one = manifest(part_files=(part_file(uri=f"file://{tmp_path}", size_bytes=size),))
     with pytest.raises(BatchDataError, match="cannot be read"):
@@ -193,9 +194,7 @@ def test_records_of_a_folder_in_place_of_a_file_are_refused(tmp_path: Path) -> N
     ],
     ids=["shorter", "longer", "other"],
 )
-def test_records_of_a_changed_file_are_refused(
-    tmp_path: Path, content: bytes, problem: str
-) -> None:
+def test_changed_part_file_is_rejected(tmp_path: Path, content: bytes, problem: str) -> None:
     one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
     part_paths(one)[0].write_bytes(content)
     with pytest.raises(BatchDataError, match=problem):
@@ -203,7 +202,7 @@ def test_records_of_a_changed_file_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("label", "data", "what"),
+    ("encoding", "data", "problem"),
     [
         (ENCODINGS[0], b'{"order_id":1}\n', "is not jsonl with compression gzip"),
         (
@@ -218,15 +217,15 @@ def test_records_of_a_changed_file_are_refused(
         (ENCODINGS[2], b"", "has other records: 0, published: 1"),
     ],
 )
-def test_records_of_a_file_with_a_wrong_label_are_refused(
-    tmp_path: Path, label: Encoding, data: bytes, what: str
+def test_part_file_of_another_encoding_is_rejected(
+    tmp_path: Path, encoding: Encoding, data: bytes, problem: str
 ) -> None:
-    one = replace(republished(published_lines(tmp_path, ONE), data), encoding=label)
-    with pytest.raises(BatchDataError, match=what):
+    one = replace(with_data(published_lines(tmp_path, ONE), data), encoding=encoding)
+    with pytest.raises(BatchDataError, match=problem):
         list(record_lines(one, "sales"))
 
 
-def test_record_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
+def test_record_that_is_no_object_is_rejected_with_line(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, TWO, b"[3]", each=2)
     with pytest.raises(BatchDataError, match=r"gz, line 1: is not a JSON object") as caught:
         list(record_lines(one, "sales", columns={"order_id"}))
@@ -235,6 +234,6 @@ def test_record_that_is_no_object_is_told_by_its_line(tmp_path: Path) -> None:
         list(records(one))
 
 
-def test_last_line_without_its_break_is_a_record(tmp_path: Path) -> None:
-    one = republished(published_lines(tmp_path, ONE, encoding=ENCODINGS[2]), ONE)
+def test_last_line_without_line_end_is_a_record(tmp_path: Path) -> None:
+    one = with_data(published_lines(tmp_path, ONE, encoding=ENCODINGS[2]), ONE)
     assert read(one) == [{"order_id": 1}]

@@ -1,4 +1,4 @@
-"""Sessions of two cores, and what an encode reads and writes."""
+"""Spark sessions of two cores, and folders for encodes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from batch_pipeline_tests.spark.encode_fixture import EncodeRun, session_of
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session of this process, in which each task may be tried several times."""
+    """A session in this process, whose tasks are retried."""
     with session_of("local", tmp_path_factory.mktemp("spark")) as opened:
         yield opened
 
@@ -20,7 +20,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def each_session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
-    """A session of this process, then one on a Connect server."""
+    """A session in this process, and one on a Connect server."""
     with session_of(request.param, tmp_path_factory.mktemp("spark")) as opened:
         yield opened
 

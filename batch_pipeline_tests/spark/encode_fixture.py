@@ -1,4 +1,4 @@
-"""A landing folder, a storage root and a real encoder between them."""
+"""A landing folder, a storage root and a real encoder."""
 
 import gzip
 import io
@@ -32,7 +32,7 @@ MIB = 2**20
 
 @contextmanager
 def session_of(kind: str, home: Path) -> Iterator[SparkSession]:
-    """Open a session of two cores: `local` in this process, `connect` on a server."""
+    """Open a session of two cores: `local` in this process, or `connect` on a server."""
     if kind == "local":
         yield open_session(SparkSettings(home=home, master="local[2, 4]"))
         close_session()
@@ -50,7 +50,7 @@ def encode_items(
     schema: RecordSchema,
     watch: EncodeCallbacks,
 ) -> EncodeResult:
-    """Encode items, and check that no record is lost."""
+    """Encode items and check record conservation."""
     request = EncodeRequest(
         stream=stream, items=items, schema=schema, stem="orders-1", context=CONTEXT, watch=watch
     )
@@ -61,7 +61,7 @@ def encode_items(
 
 
 class EncodeRun:
-    """A landing folder, a storage root and the encoder between them."""
+    """A landing folder, a storage root and an encoder."""
 
     def __init__(self, folder: Path, session: SparkSession) -> None:
         self.landing = folder / "landing"
@@ -80,7 +80,6 @@ class EncodeRun:
         )
 
     def configure(self, **changes: Any) -> None:
-        """Change attributes of the stream."""
         self.stream = replace(self.stream, **changes)
 
     def land(self, data: bytes, *, ending: str = "csv") -> Path:
@@ -91,23 +90,22 @@ class EncodeRun:
         return path
 
     def register(self, path: Path) -> None:
-        """Make an item of a file as it is now."""
+        """Add an item for the current state of a file."""
         status = path.stat()
-        found = LandedFile(
+        file = LandedFile(
             location=to_uri(path), size_bytes=status.st_size, modified_at=modified_at(status)
         )
-        self.items.append(Item(id=len(self.items) + 1, file=found))
+        self.items.append(Item(id=len(self.items) + 1, file=file))
 
     def encode(self, **types: str) -> EncodeResult:
-        """Encode all files with a schema given as name=type, and check that no record is lost."""
+        """Encode all files with a schema given as name=type."""
         return self.encode_as(RecordSchema.from_json(list(types.items())))
 
     def encode_as(self, schema: RecordSchema) -> EncodeResult:
-        """Encode all files with a schema, and check that no record is lost."""
         return encode_items(self.session, self.stream, self.items, schema, self.watch)
 
-    def settled(self) -> tuple[RecordSchema, EncodeResult]:
-        """Encode all files as often as their schema asks for, as the encode step does."""
+    def encode_with_inferred_schema(self) -> tuple[RecordSchema, EncodeResult]:
+        """Encode all files, widening the schema until they fit, as the encode step does."""
         schema = RecordSchema()
         for _ in range(4):
             result = self.encode_as(schema)
@@ -115,15 +113,13 @@ class EncodeRun:
                 return schema, result
             seen = [misfit.column for misfit in result.misfits]
             schema = schema.widened(seen, text_source=result.text_source)
-        raise AssertionError("the schema does not settle")
+        raise AssertionError("the schema still does not fit")
 
     def files(self) -> list[str]:
-        """List what is in the storage."""
         return sorted(path.name for path in self.root.rglob("*") if path.is_file())
 
 
 def names(files: Sequence[PartFile]) -> list[str]:
-    """Return the names of part files."""
     return [Path(to_path(part.uri)).name for part in files]
 
 
@@ -134,20 +130,20 @@ def records(files: Sequence[PartFile]) -> list[Any]:
 
 
 def numbered_jsonl(count: int, text_bytes: int, **changed: str) -> bytes:
-    """Return JSON lines with ids from 0; `changed` replaces some, as `line7=text`."""
+    """Return JSON lines with ids from 0; `changed` replaces lines, given as line7=text."""
     lines = {f"line{n}": json.dumps({"id": n, "text": "x" * text_bytes}) for n in range(count)}
     return "\n".join((lines | changed).values()).encode()
 
 
 def numbered_csv(count: int, text_bytes: int, **changed: str) -> bytes:
-    """Return csv with ids from 0, whose second cells hold line breaks and quotes."""
+    """Return csv with ids from 0 and cells with line breaks and quotes."""
     quoted = '"' + 'a,\n""b' * (text_bytes // 6) + '"'
     rows = {f"line{number}": f"{number},{quoted}" for number in range(count)}
     return "\n".join(["id,text", *(rows | changed).values(), ""]).encode()
 
 
 def numbered_parquet(count: int, text_bytes: int) -> bytes:
-    """Return parquet with ids from 0, in row groups of 200."""
+    """Return a parquet file with ids from 0, in row groups of 200."""
     texts = [f"{number:08d}" * (text_bytes // 8) for number in range(count)]
     table = pa.table({"id": pa.array(range(count)), "text": texts})
     file = io.BytesIO()

@@ -1,7 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers of one core and 1 GB each.
-
-Sixty small files make three tasks for it.
-"""
+"""A standalone Spark cluster on this machine: a master and workers of one core and 1 GB each."""
 
 import os
 import re
@@ -29,13 +26,13 @@ _OPTIONS = " ".join([*JVM_OPTIONS, "-Dspark.master.rest.enabled=false"])
 
 @dataclass
 class Worker:
-    """A worker, and by its executor the processes that run tasks."""
+    """A worker, whose executors run tasks in child processes."""
 
     process: "subprocess.Popen[bytes]"
     name: str
 
     def kill(self) -> None:
-        """Kill the worker and its executors, all at once, as a power cut would."""
+        """Kill the worker and its executors, like a power failure."""
         worker = psutil.Process(self.process.pid)
         family = [*worker.children(recursive=True), worker]
         for process in family:
@@ -47,7 +44,7 @@ class Worker:
 
 @dataclass
 class StandaloneCluster:
-    """A master that listens on the loopback interface, and the workers that have registered."""
+    """A master that listens on the loopback interface, and its workers."""
 
     folder: Path
     port: int
@@ -57,18 +54,16 @@ class StandaloneCluster:
 
     @property
     def master(self) -> str:
-        """The master's URL."""
         return f"spark://{LOOPBACK}:{self.port}"
 
     def add_worker(self, **variables: str) -> None:
-        """Start a worker with more variables; its executors have them too."""
+        """Start a worker with more environment variables, which its executors inherit."""
         name = f"worker-{len(self.workers) + 1}"
         size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name))
         process = self._start(name, WORKER, "0", *size, self.master, **variables)
         self.workers.append(Worker(process, name))
 
     def wait(self) -> None:
-        """Wait until all workers are registered."""
         for worker in self.workers:
             self._wait_for_log(worker.name, REGISTERED)
 
@@ -84,7 +79,7 @@ class StandaloneCluster:
             self.master_process.wait(START_SECONDS)
 
     def restart_master(self) -> None:
-        """Replace the master by one without state, and wait until the workers register there."""
+        """Replace the master by one without state and wait until the workers register."""
         alive = [worker.name for worker in self.workers if worker.process.poll() is None]
         counts = {name: self._log(name).count(REGISTERED) for name in alive}
         self.kill_master()
@@ -111,9 +106,11 @@ class StandaloneCluster:
     def _log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def _wait_for_log(self, name: str, words: str, *, times: int = 1) -> None:
+    def _wait_for_log(self, name: str, message: str, *, times: int = 1) -> None:
         wait_until(
-            lambda: self._log(name).count(words) >= times, f"{name}: {words}", seconds=START_SECONDS
+            lambda: self._log(name).count(message) >= times,
+            f"{name}: {message}",
+            seconds=START_SECONDS,
         )
 
 
@@ -121,20 +118,20 @@ class StandaloneCluster:
 def standalone_cluster(
     folder: Path, *workers: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> Iterator[StandaloneCluster]:
-    """Start a master, and a worker for each mapping of variables; at the end all are killed."""
+    """Start a master and a worker per mapping of environment variables; kill all at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    given = dict(os.environ if environment is None else environment)
-    clean = {name: text for name, text in given.items() if not re.match("PY|SPARK_", name)}
-    settled = clean | {
-        "JAVA_HOME": str(find_java_home(folder, given)),
-        "SPARK_CONF_DIR": str(folder),  # which has no settings in it
+    initial = dict(os.environ if environment is None else environment)
+    clean = {name: text for name, text in initial.items() if not re.match("PY|SPARK_", name)}
+    worker_environment = clean | {
+        "JAVA_HOME": str(find_java_home(folder, initial)),
+        "SPARK_CONF_DIR": str(folder),  # without settings
         "SPARK_DAEMON_JAVA_OPTS": _OPTIONS,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_HOME": str(spark_home()),
         "SPARK_LAUNCHER_OPTS": " ".join(JVM_OPTIONS),
         "SPARK_LOCAL_IP": LOOPBACK,
     }
-    cluster = StandaloneCluster(folder, free_port(), settled)
+    cluster = StandaloneCluster(folder, free_port(), worker_environment)
     try:
         cluster.start_master()
         for variables in workers:
@@ -149,10 +146,10 @@ def standalone_cluster(
 
 
 FILES = 60
-TASK_ITEMS = 20  # for `task_planning.MAX_TASK_ITEMS`: three tasks
+TASK_ITEMS = 20  # for `task_planning.MAX_TASK_ITEMS`: `FILES` make three tasks
 
 
-def landed(folder: Path, session: SparkSession) -> EncodeRun:
+def land_files(folder: Path, session: SparkSession) -> EncodeRun:
     """Land sixty files of one record each; a part file holds seven records."""
     folder.mkdir()
     run = EncodeRun(folder, session)
@@ -162,9 +159,9 @@ def landed(folder: Path, session: SparkSession) -> EncodeRun:
     return run
 
 
-def encoded(folder: Path, session: SparkSession) -> list[str]:
-    """Encode the files, check each record, and return the digests of the part files in order."""
-    result = (run := landed(folder, session)).encode(id="integer", name="string")
+def encode_and_check(folder: Path, session: SparkSession) -> list[str]:
+    """Encode the files, check each record, and return the digests of the part files."""
+    result = (run := land_files(folder, session)).encode(id="integer", name="string")
     assert [record["id"] for record in records(result.part_files)] == list(range(FILES))
     assert run.files() == sorted(names(result.part_files))
     assert len(result.part_files) == 9

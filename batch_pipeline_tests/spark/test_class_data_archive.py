@@ -1,4 +1,4 @@
-"""Where the class-data archive is, whose archive is used, and when it is built."""
+"""The class-data archive: its path, its owner, and when it is built."""
 
 import os
 from pathlib import Path
@@ -21,28 +21,27 @@ def java(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache."""
+    """An empty cache folder of the user."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     return folder
 
 
 def write_archive(path: Path) -> Path:
-    """Write a file where an archive would be."""
     path.parent.mkdir(parents=True)
     path.write_bytes(b"classes")
     return path
 
 
-def test_archive_in_the_cache_is_used(java: Path, cache: Path) -> None:
+def test_archive_in_cache_is_used(java: Path, cache: Path) -> None:
     assert archive_options(java) == ()
     path = write_archive(archive_path(java))
     assert path.is_relative_to(cache / "batch-pipeline")
     assert archive_options(java) == (f'"-XX:SharedArchiveFile={path}"',)
 
 
-def test_archive_path_of_a_wrapper_is_that_of_its_runtime(tmp_path: Path, java: Path) -> None:
-    """Wrappers below two homes share the archive of their runtime."""
+def test_archive_path_of_wrapper_is_that_of_its_runtime(tmp_path: Path, java: Path) -> None:
+    """Wrappers in two homes share the archive of their runtime."""
     wrapper = tmp_path / "home" / "java"
     wrapper.mkdir(parents=True)
     (wrapper / "release").symlink_to(java / "release")
@@ -50,7 +49,7 @@ def test_archive_path_of_a_wrapper_is_that_of_its_runtime(tmp_path: Path, java: 
 
 
 def test_archive_of_another_user_is_not_used(java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Classes that another user wrote are not run."""
+    """Classes that another user wrote must not run."""
     write_archive(archive_path(java))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert archive_options(java) == ()
@@ -66,7 +65,7 @@ def builders() -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("suffix", [".archive", ".started"])
-def test_build_later_starts_nothing_with_an_archive_or_while_one_is_built(
+def test_build_later_does_nothing_if_archive_exists_or_is_being_built(
     tmp_path: Path, suffix: str
 ) -> None:
     write_archive(archive_path(find_java_home(tmp_path, os.environ)).with_suffix(suffix))
@@ -81,7 +80,7 @@ def test_build_meanwhile_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_build_later_builds_once_in_a_process_that_ends(tmp_path: Path) -> None:
+def test_build_later_builds_once_in_another_process(tmp_path: Path) -> None:
     archive = archive_path(find_java_home(tmp_path, os.environ))
     class_data_archive.build_later(tmp_path)
     class_data_archive.build_later(tmp_path)

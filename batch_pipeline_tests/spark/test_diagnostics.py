@@ -1,4 +1,4 @@
-"""Diagnoses of executors that cannot run tasks, from Spark's reports and from probes."""
+"""Diagnosis of executors that cannot run tasks, from Spark's reports and from probes."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ print(pickle.load(sys.stdin.buffer)(0))
 
 
 def report_of(**facts: Any) -> ExecutorReport:
-    """Return the report of an executor that has everything, but for `facts`."""
+    """Return the report of a complete executor, with these changes."""
     complete: dict[str, Any] = {
         "host": "h",
         "python": "3.11.7",
@@ -62,7 +62,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize(("reason", "cause"), CAUSES.values(), ids=CAUSES)
-def test_diagnose_executor_of_a_lost_task_names_host_and_cause(reason: str, cause: str) -> None:
+def test_diagnose_executor_names_host_and_cause_of_lost_task(reason: str, cause: str) -> None:
     error = diagnose_executor("yarn", LOST.format(reason))
     assert error is not None
     assert cause in str(error)
@@ -83,20 +83,24 @@ def test_diagnose_executor_of_a_lost_task_names_host_and_cause(reason: str, caus
     ],
     ids=["lost", "nowhere", "in the driver", "no place", "nothing"],
 )
-def test_diagnose_executor_of_another_failure_returns_none(report: str) -> None:
-    """Packing does not help against a lost worker or a module that the driver lacks."""
+def test_diagnose_executor_of_other_failure_is_none(report: str) -> None:
+    """An archive does not help against a lost worker or a module that the driver lacks too."""
     assert diagnose_executor("yarn", report) is None
 
 
-BY_TASKS = "ExecutorLostFailure (executor 2 exited caused by one of the running tasks) Reason: 137"
-BY_OTHERS = "ExecutorLostFailure (executor 2 exited unrelated to the running tasks) Reason: gone"
+EXITED_BY_TASKS = (
+    "ExecutorLostFailure (executor 2 exited caused by one of the running tasks) Reason: 137"
+)
+EXITED_UNRELATED = (
+    "ExecutorLostFailure (executor 2 exited unrelated to the running tasks) Reason: gone"
+)
 CALLED = "An error occurred while calling o144.collect.\n: org.apache.spark.SparkException: "
 IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-# A report, whether it is of a lost process, and whether the tasks may have ended that process.
+# A report, whether it is of a lost process, and whether the tasks may have caused that.
 REPORTS = {
-    "executor": (LOST.format(BY_TASKS), True, True),
+    "executor": (LOST.format(EXITED_BY_TASKS), True, True),
     "worker": (LOST.format("SparkException: Python worker exited unexpectedly (1)"), True, True),
-    "taken away": (LOST.format(BY_OTHERS), True, False),
+    "taken away": (LOST.format(EXITED_UNRELATED), True, False),
     "shut down": (f"{CALLED}Job 4 cancelled because SparkContext was shut down\n", True, False),
     "removed": (f"{CALLED}Master removed our application: KILLED\n\t", True, False),
     "stopped": ("Cannot call methods on a stopped SparkContext.\nThis", True, False),
@@ -112,7 +116,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize(("report", "is_loss", "is_in_tasks"), REPORTS.values(), ids=REPORTS)
-def test_process_loss_is_told_from_failures_and_exits_in_tasks_from_outages(
+def test_process_loss_is_distinguished_from_failures_of_tasks(
     report: str, is_loss: bool, is_in_tasks: bool
 ) -> None:
     """A lost process does not count as a failure of a user's function or data."""
@@ -122,8 +126,8 @@ def test_process_loss_is_told_from_failures_and_exits_in_tasks_from_outages(
     assert (error.target, error.reason) == ("yarn", "the reason")
 
 
-def test_missing_modules_leaves_out_what_the_driver_lacks() -> None:
-    """A module that is missing everywhere is a mistake in the code, not of the executor."""
+def test_missing_modules_omits_modules_that_the_driver_lacks() -> None:
+    """A module that is missing everywhere is a mistake in the code."""
     worker = IN_WORKER + "ModuleNotFoundError: No module named '{}'"
     assert missing_modules(worker.format("batch_pipeline_tests.factories")) == [
         "batch_pipeline_tests.factories"
@@ -132,8 +136,7 @@ def test_missing_modules_leaves_out_what_the_driver_lacks() -> None:
     assert missing_modules(worker.format("no_such_package.module")) == []
 
 
-def test_diagnose_executor_without_a_users_module_says_how_to_pack_it() -> None:
-    """The option `--with` takes the top-level package."""
+def test_diagnose_executor_suggests_to_pack_missing_module() -> None:
     report = LOST.format("ModuleNotFoundError: No module named 'batch_pipeline_tests.factories'")
     text = str(diagnose_executor("yarn", report))
     assert "lacks modules: batch_pipeline_tests.factories." in text
@@ -159,7 +162,7 @@ def test_diagnose_executor_without_a_users_module_says_how_to_pack_it() -> None:
     ],
     ids=["one", "several", "broken", "release"],
 )
-def test_find_problem_returns_the_problem_and_the_next_step(
+def test_find_problem_returns_problem_and_next_step(
     facts: dict[str, Any], problem: str, step: str
 ) -> None:
     assert find_problem(report_of(), "abc") is None
@@ -169,7 +172,7 @@ def test_find_problem_returns_the_problem_and_the_next_step(
     assert step in result[1]
 
 
-def test_probe_of_this_process_finds_what_tasks_need(
+def test_probe_of_this_process_finds_no_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
@@ -183,7 +186,7 @@ def test_probe_of_this_process_finds_what_tasks_need(
     assert report.python.startswith(f"{sys.version_info.major}.{sys.version_info.minor}.")
 
 
-def test_probe_on_an_executor_without_the_package_reports_it_missing(tmp_path: Path) -> None:
+def test_probe_without_the_package_reports_it_missing(tmp_path: Path) -> None:
     pickled: bytes = cloudpickle.dumps(make_probe(["no_such"]))  # type: ignore[no-untyped-call]
     command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(tmp_path)]
 

@@ -1,4 +1,4 @@
-"""A driver's settings by master, environment and Spark's file; its scratch folder and command."""
+"""Driver settings by master, environment and Spark's file; scratch folder and command."""
 
 import os
 import stat
@@ -49,14 +49,13 @@ def settings_of(
 
 
 def conf_of(home: Path, master: str, **given: dict[str, str]) -> dict[str, str]:
-    """Return the settings of a driver."""
     return settings_of(home, master, **given)[0]  # type: ignore[arg-type]
 
 
-def test_settings_of_remote_executors_leave_the_address_to_spark(tmp_path: Path) -> None:
+def test_remote_executors_leave_driver_address_to_spark(tmp_path: Path) -> None:
     """Remote executors can reach neither the loopback interface nor Unix sockets.
 
-    The driver's Python may not exist there, and theirs may lack the daemon module.
+    The driver's Python may not exist there, and their Python may lack the daemon module.
     """
     conf, environment = settings_of(tmp_path, "yarn")
     assert "spark.driver.host" not in conf
@@ -73,7 +72,7 @@ def test_settings_of_remote_executors_leave_the_address_to_spark(tmp_path: Path)
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "local-cluster[2,1,1024]"])
-def test_settings_of_executors_on_this_machine_bind_loopback(tmp_path: Path, master: str) -> None:
+def test_executors_on_this_machine_use_loopback(tmp_path: Path, master: str) -> None:
     """They use this Python, whose daemon has imported the package."""
     conf, environment = settings_of(tmp_path, master)
     assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
@@ -81,13 +80,13 @@ def test_settings_of_executors_on_this_machine_bind_loopback(tmp_path: Path, mas
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
-def test_local_ip_of_the_user_wins(tmp_path: Path) -> None:
+def test_local_ip_of_user_has_precedence(tmp_path: Path) -> None:
     _, environment = settings_of(tmp_path, "yarn", environment={"SPARK_LOCAL_IP": "10.0.0.7"})
     assert environment["SPARK_LOCAL_IP"] == "10.0.0.7"
 
 
-def test_python_is_taken_from_settings_before_the_environment(tmp_path: Path) -> None:
-    """Arguments win over Spark's file, and that over PYSPARK_PYTHON."""
+def test_python_setting_has_precedence_over_environment(tmp_path: Path) -> None:
+    """Arguments have precedence over Spark's file, and that over PYSPARK_PYTHON."""
     folder = tmp_path / "conf"
     folder.mkdir()
     environment = {"PYSPARK_PYTHON": "/of/environment", "SPARK_CONF_DIR": str(folder)}
@@ -100,10 +99,10 @@ def test_python_is_taken_from_settings_before_the_environment(tmp_path: Path) ->
     assert conf[PYTHON_KEY] == "/of/arguments"
 
 
-def test_settings_of_the_user_win_and_java_options_are_added(tmp_path: Path) -> None:
-    """The master is the only setting that Spark's file cannot change."""
+def test_settings_of_user_have_precedence_and_java_options_are_added(tmp_path: Path) -> None:
+    """Only the master cannot be changed by Spark's file."""
     (tmp_path / "spark-defaults.conf").write_text(
-        "# mine\n"
+        "# comment\n"
         "spark.ui.enabled=true\n"
         "spark.driver.extraJavaOptions -Dtheirs=1\n"
         "spark.sql.shuffle.partitions: 9\n"
@@ -133,8 +132,8 @@ def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
     }
 
 
-def test_packed_archive_and_its_path_are_added_to_those_of_the_user(tmp_path: Path) -> None:
-    """Workers start from the daemon, since the archive has it."""
+def test_packed_archive_is_added_to_archives_of_user(tmp_path: Path) -> None:
+    """The archive has the daemon module."""
     given = {"spark.archives": "s3a://b/a.zip#a", "spark.executorEnv.PYTHONPATH": "/opt/mine"}
     conf, _ = settings_of(tmp_path, "yarn", packed=Path("/x/p.tar.gz"), conf=given)
     assert conf["spark.archives"] == "s3a://b/a.zip#a,file:///x/p.tar.gz#batch_pipeline_packed"
@@ -162,8 +161,8 @@ def test_s3_settings_are_forwarded_without_secrets(tmp_path: Path) -> None:
     assert "hidden" not in " ".join(conf.values())
 
 
-def test_local_cluster_has_a_spark_home_in_the_scratch_folder(tmp_path: Path) -> None:
-    """Workers write into the Spark home, which is else the installed package."""
+def test_local_cluster_has_spark_home_in_scratch_folder(tmp_path: Path) -> None:
+    """Workers write to the Spark home, which would otherwise be the installed package."""
     home = Path(settings_of(tmp_path, "local-cluster[2,1,1024]")[1]["SPARK_HOME"])
     assert home.parent == tmp_path
     assert (home / "work").is_dir()
@@ -173,7 +172,7 @@ def test_local_cluster_has_a_spark_home_in_the_scratch_folder(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2, 4]"])
-def test_tasks_of_a_local_master_run_in_the_driver(master: str) -> None:
+def test_tasks_of_local_master_run_in_driver(master: str) -> None:
     assert runs_in_driver(master)
     assert runs_on_this_machine(master)
 
@@ -191,26 +190,23 @@ def test_tasks_of_a_local_master_run_in_the_driver(master: str) -> None:
         ("yarn", False),
     ],
 )
-def test_executors_are_on_this_machine_if_no_other_reaches_the_master(
-    master: str, expected: bool
-) -> None:
+def test_executors_of_loopback_master_are_on_this_machine(master: str, expected: bool) -> None:
     assert not runs_in_driver(master)
     assert runs_on_this_machine(master) is expected
 
 
-def test_check_cluster_without_an_answer_raises_with_the_reason() -> None:
-    """All addresses are tried first."""
+def test_check_cluster_raises_if_no_address_answers() -> None:
     with pytest.raises(SparkUnavailableError) as raised:
         check_cluster("spark://127.0.0.1:1,127.0.0.1:2", None)
     assert raised.value.reason == "connection refused"
 
 
 @pytest.mark.parametrize("master", ["yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,1]"])
-def test_check_cluster_of_a_master_without_address_does_nothing(master: str) -> None:
+def test_check_cluster_of_master_without_address_does_nothing(master: str) -> None:
     check_cluster(master, None)
 
 
-def test_sockets_of_a_short_home_are_in_its_scratch_folder() -> None:
+def test_sockets_of_short_home_are_in_scratch_folder() -> None:
     """A killed process then leaves nothing in other folders."""
     with tempfile.TemporaryDirectory(dir="/tmp") as home:  # a short path
         scratch = create_scratch(Path(home))
@@ -220,8 +216,8 @@ def test_sockets_of_a_short_home_are_in_its_scratch_folder() -> None:
     assert conf[SOCKET_FOLDER] == str(scratch)
 
 
-def test_sockets_of_a_deep_home_are_in_a_private_folder(tmp_path: Path) -> None:
-    """A socket's path has 107 bytes at most. The folder is deleted with the scratch folder."""
+def test_sockets_of_deep_home_are_in_private_folder(tmp_path: Path) -> None:
+    """A socket's path is limited to 107 bytes. The folder is deleted with the scratch folder."""
     home = tmp_path / ("deep" * 10)
     scratch = create_scratch(home)
     folder = Path(settings_of(home, "local", scratch=scratch)[0][SOCKET_FOLDER])
@@ -233,7 +229,7 @@ def test_sockets_of_a_deep_home_are_in_a_private_folder(tmp_path: Path) -> None:
     assert not scratch.exists()
 
 
-def test_without_a_short_folder_there_are_no_sockets(
+def test_sockets_are_disabled_without_a_short_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark then uses TCP, which is slower."""
@@ -244,7 +240,7 @@ def test_without_a_short_folder_there_are_no_sockets(
     assert SOCKETS_ENABLED not in conf
 
 
-def test_settings_are_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_settings_file_is_readable_by_owner_only(tmp_path: Path) -> None:
     command = driver_command(tmp_path, {"spark.driver.memory": "3g"}, "pyspark-shell")
     file = tmp_path / "spark.properties"
     assert str(file) in command
@@ -252,7 +248,7 @@ def test_settings_are_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> Non
     assert file.read_text() == "spark.driver.memory=3g\n"
 
 
-def test_scratch_folder_of_an_ended_process_is_deleted(tmp_path: Path) -> None:
+def test_scratch_folder_of_ended_process_is_deleted(tmp_path: Path) -> None:
     abandoned = create_scratch(tmp_path)
     abandoned.rename(abandoned.with_name("4194305-x"))  # no process has such a number
     own = create_scratch(tmp_path)

@@ -1,4 +1,4 @@
-"""Progress of a running encode, and what is left when it is cancelled."""
+"""Progress and cancellation of a running encode."""
 
 import json
 from pathlib import Path
@@ -17,13 +17,13 @@ TASKS = 12
 
 @pytest.fixture(scope="module")
 def session(each_session: SparkSession) -> SparkSession:
-    """Both kinds of sessions."""
+    """A local and a Connect session."""
     return each_session
 
 
 @pytest.fixture
 def run(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> EncodeRun:
-    """Files for twelve tasks, each with some work to do, and a watch that looks all the time."""
+    """Files for twelve tasks of some duration, and frequent cancellation checks."""
     monkeypatch.setattr(task_planning, "MAX_TASK_ITEMS", 1)
     monkeypatch.setattr(spark_job, "CANCEL_POLL_SECONDS", 0.01)
     run = EncodeRun(tmp_path, session)
@@ -34,18 +34,18 @@ def run(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-def has_begun(run: EncodeRun) -> bool:
-    """Return whether a task has written anything yet; ten of the twelve have not begun by then."""
+def has_started(run: EncodeRun) -> bool:
+    """Return whether a task has written something; at most two of twelve have then."""
     return any(path.suffix in {".tmp", ".gz"} for path in run.root.iterdir())
 
 
-def test_encode_that_is_cancelled_ends_its_tasks_and_leaves_no_file(run: EncodeRun) -> None:
-    """The call comes while tasks write; when it is raised none of them is left to write more."""
-    schema, first = run.settled()
+def test_cancelled_encode_ends_tasks_and_leaves_no_files(run: EncodeRun) -> None:
+    """No task is running any more when the error is raised."""
+    schema, first = run.encode_with_inferred_schema()
     for path in run.root.iterdir():
         path.unlink()
     run.root.joinpath("kept").write_bytes(b"")
-    run.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(run))
+    run.watch = EncodeCallbacks(is_cancelled=lambda: has_started(run))
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran") as raised:
         run.encode_as(schema)
     left = run.files()
@@ -58,43 +58,41 @@ def test_encode_that_is_cancelled_ends_its_tasks_and_leaves_no_file(run: EncodeR
 
 
 @pytest.mark.parametrize("function", ["unchanged", "shuffled"])
-def test_encode_with_a_transform_that_is_cancelled_leaves_no_file(
-    run: EncodeRun, function: str
-) -> None:
-    """Reading and writing tasks end alike, whether or not all is read before any is written."""
+def test_cancelled_encode_with_transform_leaves_no_files(run: EncodeRun, function: str) -> None:
+    """Both while reading and while writing tasks run."""
     module = "batch_pipeline_tests.spark.transforms"
     run.configure(transform=f"{module}:{function}")
     schema = RecordSchema.from_json(
         [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
     )
-    run.watch = EncodeCallbacks(is_cancelled=lambda: has_begun(run))
+    run.watch = EncodeCallbacks(is_cancelled=lambda: has_started(run))
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
         run.encode_as(schema)
 
     assert run.files() == []
 
 
-def test_encode_that_is_interrupted_ends_its_tasks_and_leaves_no_file(run: EncodeRun) -> None:
-    """Ctrl-C, or Dagster's own interrupt, in the middle of the wait."""
+def test_interrupted_encode_ends_tasks_and_leaves_no_files(run: EncodeRun) -> None:
+    """Ctrl-C, or an interrupt by Dagster."""
 
     def interrupt() -> bool:
-        if has_begun(run):
+        if has_started(run):
             raise KeyboardInterrupt
         return False
 
     run.watch = EncodeCallbacks(is_cancelled=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run.settled()
+        run.encode_with_inferred_schema()
 
     assert run.files() == []
 
 
-def test_encode_that_is_cancelled_where_nothing_can_be_written_is_killed(
+def test_encode_that_ignores_cancellation_is_killed(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks that cannot be told to end are interrupted by Spark, and the session goes on."""
-    schema, first = run.settled()
-    monkeypatch.setattr(spark_job, "STOP_TIMEOUT_SECONDS", 0.0)  # as if none of them had seen it
+    """Spark interrupts tasks that do not stop in time, and the session stays usable."""
+    schema, first = run.encode_with_inferred_schema()
+    monkeypatch.setattr(spark_job, "STOP_TIMEOUT_SECONDS", 0.0)  # as if no task had stopped
 
     run.watch = EncodeCallbacks(is_cancelled=lambda: True)
     with pytest.raises(ConflictError):
@@ -105,10 +103,10 @@ def test_encode_that_is_cancelled_where_nothing_can_be_written_is_killed(
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 
 
-def test_encode_that_takes_long_reports_how_many_tasks_are_done(
+def test_long_encode_reports_number_of_finished_tasks(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line is news, of all tasks, and the count only grows."""
+    """Each report is new, and the count only grows."""
     monkeypatch.setattr(spark_job, "REPORT_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(spark_job, "STATUS_POLL_SECONDS", 0.05)
     reported: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Whole encodes from and to a store: the records and the bytes of part files of local disks."""
+"""Whole encodes from and to S3: the same records and bytes as on local disks."""
 
 import gzip
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
 
 @pytest.fixture(scope="module")
 def workers_store(object_store: ObjectStore) -> Iterator[Faults]:
-    """The store as Spark's workers reach it."""
+    """A proxy in front of the store that Spark's workers use."""
     with proxy(object_store.endpoint) as faults:
         yield faults
 
@@ -50,7 +50,7 @@ def workers_store(object_store: ObjectStore) -> Iterator[Faults]:
 def session(
     object_store: ObjectStore, workers_store: Faults, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
-    """A local session of two cores, whose workers know the store and ask nothing twice."""
+    """A local session of two cores, whose workers use the proxy without retries."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in object_store.environment.items():
             patch.setenv(name, value)
@@ -85,17 +85,15 @@ def encode(
     files: Sequence[LandedFile],
     watch: EncodeCallbacks | None = None,
 ) -> EncodeResult:
-    """Encode files, numbered from 1."""
     items = [Item(id=number, file=file) for number, file in enumerate(files, 1)]
     return encode_items(session, stream, items, SCHEMA, watch or EncodeCallbacks())
 
 
 def ids(result: EncodeResult) -> list[int]:
-    """Read the ids of all records in order."""
     return [record["id"] for record in records(result.part_files)]
 
 
-def test_encode_between_any_two_places_gives_the_same_bytes(
+def test_encode_between_any_two_roots_writes_same_bytes(
     session: SparkSession, bucket: str, tmp_path: Path
 ) -> None:
     pairs: list[tuple[Root, Root]] = [
@@ -113,7 +111,7 @@ def test_encode_between_any_two_places_gives_the_same_bytes(
     assert ids(results[1]) == [*list(range(COUNT)) * 3, 7, 8]
     assert [item.written for item in results[1].items] == [COUNT] * 3 + [1, 1]
     assert len(results[0].part_files) == 10
-    parts = [  # with the name up to the token
+    parts = [  # names are compared up to the token
         [
             (part.uri.rpartition("/")[2][:17], part.records, part.size_bytes, part.sha256)
             for part in result.part_files
@@ -123,7 +121,7 @@ def test_encode_between_any_two_places_gives_the_same_bytes(
     assert parts == [parts[0]] * 4
 
 
-def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
+def test_slices_of_object_without_recorded_facts_are_of_one_version(
     session: SparkSession, bucket: str
 ) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
@@ -131,11 +129,11 @@ def test_parts_of_an_object_of_which_nothing_was_noted_are_of_one_version(
     file = landing.land("large.jsonl", JSONL)
     item = Item(id=1, file=LandedFile(location=file.location), row_weight=file.size_bytes)
     jobs = SparkJobRunner(lambda: session, stream.storage, "orders-1", EncodeCallbacks())
-    works = split_files([item], stream, jobs)[1]
-    assert [work.items[0].file for work in works] == [file] * 3
+    tasks = split_files([item], stream, jobs)[1]
+    assert [task.items[0].file for task in tasks] == [file] * 3
 
 
-def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket: str) -> None:
+def test_ranges_of_object_have_each_record_once(session: SparkSession, bucket: str) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage)
     file = landing.land("large.csv", CSV)
@@ -152,13 +150,13 @@ def test_ranges_of_an_object_give_its_records_once(session: SparkSession, bucket
 
 
 @pytest.mark.parametrize("transform", [None, UNCHANGED], ids=["plain", "transformed"])
-def test_encode_with_a_store_out_of_reach_says_so(
+def test_encode_with_unreachable_store_raises(
     session: SparkSession, workers_store: Faults, bucket: str, tmp_path: Path, transform: str | None
 ) -> None:
     landing, storage = new_prefix(bucket), new_folder(tmp_path / "batches")
     stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE, transform=transform)
     files = [landing.land(name, LANDED["5.csv"]) for name in ("1.csv", "a {b}.csv")]
-    # A transformed stream is read twice: then it is the second time that fails.
+    # A transformed stream is read twice; the second read fails.
     workers_store.slow_down(1, target="a%20%7Bb%7D.csv", skip=int(transform is not None))
     with pytest.raises(SourceUnavailableError, match="SlowDown") as caught:
         encode(session, stream, files)
@@ -166,16 +164,14 @@ def test_encode_with_a_store_out_of_reach_says_so(
     assert storage.names() == []
 
 
-def test_encode_through_a_transform_reads_and_writes_objects(
-    session: SparkSession, bucket: str
-) -> None:
+def test_encode_with_transform_reads_and_writes_objects(session: SparkSession, bucket: str) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage, transform=UNCHANGED)
     files = [landing.land(name, LANDED[name]) for name in ("4.jsonl.gz", "5.csv")]
     assert sorted(ids(encode(session, stream, files))) == [7, 8]
 
 
-def test_encode_that_is_cancelled_leaves_neither_object_nor_upload(
+def test_cancelled_encode_leaves_neither_objects_nor_uploads(
     session: SparkSession, bucket: str
 ) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)

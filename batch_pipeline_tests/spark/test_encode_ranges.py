@@ -1,4 +1,4 @@
-"""Items that are ranges of a file, encoded: the records of the file, each once, with its lines."""
+"""Encodes of items that are ranges of a file: each record once, with its line in the file."""
 
 import gzip
 import json
@@ -22,56 +22,59 @@ UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
 
 
 def land(
-    run: EncodeRun, data: bytes, *, most: int = 10 * KIB, form: SourceFormat = SourceFormat.CSV
+    run: EncodeRun,
+    data: bytes,
+    *,
+    max_bytes: int = 10 * KIB,
+    format_: SourceFormat = SourceFormat.CSV,
 ) -> LandedFile:
     """Land a file as several items."""
-    run.configure(source=replace(run.stream.source, format=form))
+    run.configure(source=replace(run.stream.source, format=format_))
     run.land(data)
     file = run.items[-1].file
-    pieces = ItemCutter(stream=run.stream, most_bytes=most).ranges(file)
-    run.items = [Item(id=number, file=piece) for number, piece in enumerate(pieces, start=1)]
+    ranges = ItemCutter(stream=run.stream, most_bytes=max_bytes).ranges(file)
+    run.items = [
+        Item(id=number, file=file_range) for number, file_range in enumerate(ranges, start=1)
+    ]
     assert len(run.items) > 2
     return file
 
 
 def csv_text(*, bad_at: int | None = None) -> bytes:
-    """Make csv whose records have two lines each; the one at `bad_at` has a cell too few."""
+    """Return csv of two-line records; the one at `bad_at` has too few cells."""
     rows = [f'{number},"two\nlines"' for number in range(COUNT)]
     if bad_at is not None:
         rows[bad_at] = f'"{bad_at}\n"'
     return "\n".join(["id,text", *rows]).encode()
 
 
-def written(result: EncodeResult) -> list[int]:
-    """Return the written ids in order."""
+def written_ids(result: EncodeResult) -> list[int]:
     return [one["id"] for one in records(result.part_files)]
 
 
-def test_ranges_of_csv_give_all_records_in_order(run: EncodeRun) -> None:
-    land(run, csv_text(), most=5 * KIB)
-    schema, result = run.settled()
+def test_ranges_of_csv_have_all_records_in_order(run: EncodeRun) -> None:
+    land(run, csv_text(), max_bytes=5 * KIB)
+    schema, result = run.encode_with_inferred_schema()
     assert {column.name for column in schema.columns} == {"id", "text"}
-    assert written(result) == list(range(COUNT))
+    assert written_ids(result) == list(range(COUNT))
     assert sum(item.read for item in result.items) == COUNT
     assert result.items[1].location == run.items[1].file.location
 
 
-def test_ranges_that_are_large_themselves_are_split_over_tasks(
-    run: EncodeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_ranges_are_split_over_tasks(run: EncodeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", KIB)
     land(run, csv_text())
-    assert written(run.encode(id="integer", text="string")) == list(range(COUNT))
+    assert written_ids(run.encode(id="integer", text="string")) == list(range(COUNT))
     assert len(run.files()) > len(run.items)
     lines = b"".join(b'{"id":%d}\n' % number for number in range(COUNT))
-    land(run, lines, form=SourceFormat.JSONL)
-    assert written(run.encode(id="integer", text="string")) == list(range(COUNT))
+    land(run, lines, format_=SourceFormat.JSONL)
+    assert written_ids(run.encode(id="integer", text="string")) == list(range(COUNT))
 
 
 @pytest.mark.parametrize(
     "slice_bytes", [task_planning.SLICE_BYTES, KIB], ids=["one piece", "split"]
 )
-def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
+def test_bad_record_of_range_has_its_line_in_the_file(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
     monkeypatch.setattr(task_planning, "SLICE_BYTES", slice_bytes)
@@ -80,17 +83,17 @@ def test_bad_record_of_a_range_is_told_with_its_line_in_the_file(
 
     result = run.encode(id="integer", text="string")
 
-    assert written(result) == [*range(1_500), *range(1_501, COUNT)]
+    assert written_ids(result) == [*range(1_500), *range(1_501, COUNT)]
     [bad] = result.bad_records
     assert (bad.line, bad.reason) == (3_002, "expected fields: 2, found: 1")
     assert bad.location == run.items[bad.item_id - 1].file.location
     assert bad.location.startswith(f"{file.location}#bytes=")
-    [aside] = result.quarantine_files
-    text = gzip.decompress(Path(to_path(aside.uri)).read_bytes())
+    [quarantine_file] = result.quarantine_files
+    text = gzip.decompress(Path(to_path(quarantine_file.uri)).read_bytes())
     assert json.loads(text)["line"] == 3_002
 
 
-def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(run: EncodeRun) -> None:
+def test_misfit_of_range_has_its_line_in_the_file(run: EncodeRun) -> None:
     data = csv_text().replace(b"1999,", b"x1999,")
     land(run, data)
     result = run.encode(id="integer", text="string")
@@ -98,17 +101,17 @@ def test_value_that_does_not_fit_is_told_with_its_line_in_the_file(run: EncodeRu
     assert (misfit.item_id, misfit.line) == (len(run.items), 2 * 1_999 + 2)
 
 
-def test_source_file_of_a_range_is_the_file(run: EncodeRun) -> None:
+def test_source_file_column_of_range_is_the_file(run: EncodeRun) -> None:
     file = land(run, csv_text())
     columns = (LineageColumn.ITEM_ID, LineageColumn.SOURCE_FILE)
     run.configure(lineage=columns)
-    _, result = run.settled()
-    found = records(result.part_files)
-    assert {one["_source_file"] for one in found} == {file.location}
-    assert [found[0]["_item_id"], found[-1]["_item_id"]] == [1, len(run.items)]
+    _, result = run.encode_with_inferred_schema()
+    rows = records(result.part_files)
+    assert {row["_source_file"] for row in rows} == {file.location}
+    assert [rows[0]["_item_id"], rows[-1]["_item_id"]] == [1, len(run.items)]
 
 
-def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
+def test_changed_file_is_detected_in_each_of_its_ranges(run: EncodeRun) -> None:
     file = land(run, csv_text())
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
     run.configure(on_bad_file=rules)
@@ -121,8 +124,8 @@ def test_changed_file_is_noticed_by_each_of_its_ranges(run: EncodeRun) -> None:
     assert {item.bad_file for item in result.items} == {reason}
 
 
-def test_ranges_go_through_a_transform(run: EncodeRun) -> None:
+def test_ranges_are_transformed(run: EncodeRun) -> None:
     land(run, csv_text())
     run.configure(transform=UNCHANGED)
-    _, result = run.settled()
-    assert sorted(written(result)) == list(range(COUNT))
+    _, result = run.encode_with_inferred_schema()
+    assert sorted(written_ids(result)) == list(range(COUNT))

@@ -1,4 +1,4 @@
-"""The encoder on a real Spark: planning of tasks, merged reports, and errors."""
+"""The encoder on a real Spark session: task planning, merged reports, errors."""
 
 import os
 import signal
@@ -22,8 +22,8 @@ from batch_pipeline.spark.spark_job import SparkJobRunner
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
 
-def test_encoder_with_several_tasks_gives_parts_and_items_in_order(run: EncodeRun) -> None:
-    """Tasks end in any order; part files and reports are in the order of the items."""
+def test_parts_and_items_of_several_tasks_are_in_order(run: EncodeRun) -> None:
+    """Tasks finish in any order."""
     for number in range(550):
         run.land(b"id,name\n%d,n%d\n" % (number, number))
 
@@ -37,12 +37,12 @@ def test_encoder_with_several_tasks_gives_parts_and_items_in_order(run: EncodeRu
     assert (result.text_source, result.misfits, result.bad_records) == (True, (), ())
 
 
-def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(
+def test_misfits_of_several_tasks_are_merged_and_leave_no_files(
     run: EncodeRun,
 ) -> None:
-    """Columns come in order of appearance with a type for all tasks.
+    """Columns are in order of appearance.
 
-    Integers that a double would round and a fraction meet in a decimal, counted by the next look.
+    A column of wide integers and fractions becomes a decimal, whose precision the next pass counts.
     """
     for number in range(250):
         run.land(b"id,wide\n%d,9007199254740993\n" % number)
@@ -65,8 +65,8 @@ def test_encoder_with_misfits_in_several_tasks_merges_them_and_leaves_no_file(
     ]
 
 
-def test_encoder_with_csv_and_jsonl_does_not_call_the_source_text(run: EncodeRun) -> None:
-    """As soon as one file holds typed values, a column with no common type is `any`."""
+def test_csv_and_jsonl_together_are_not_text_source(run: EncodeRun) -> None:
+    """If a file has typed values, a column without a common type is `any`."""
     run.land(b"a\nx\n")
     run.land(b'{"a":1}\n')
 
@@ -76,8 +76,8 @@ def test_encoder_with_csv_and_jsonl_does_not_call_the_source_text(run: EncodeRun
     assert result.text_source is False
 
 
-def test_encoder_with_too_many_bad_records_over_all_tasks_leaves_no_file(run: EncodeRun) -> None:
-    """Each task stays within the limit, all together do not: the result lists no file."""
+def test_bad_record_limit_applies_to_all_tasks_together(run: EncodeRun) -> None:
+    """Each task is within the limit."""
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     for number in range(251):
         run.land(b"a,b\n1,2\n3\n" if number in (7, 250) else b"a,b\n1,2\n")
@@ -88,34 +88,34 @@ def test_encoder_with_too_many_bad_records_over_all_tasks_leaves_no_file(run: En
     assert (result.part_files, result.quarantine_files, run.files()) == ((), (), [])
 
 
-def test_encoder_with_a_bad_file_reports_it_and_obeys_the_stream(run: EncodeRun) -> None:
-    """The batch goes on without the file when it may; else no file is written."""
+def test_bad_file_is_handled_as_configured(run: EncodeRun) -> None:
+    """The batch is published without the file if allowed; otherwise no file is written."""
     run.land(b"a\n1\n")
     run.land(b"a,a\n")
     allowed = replace(run.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
 
-    refused = run.encode(a="integer")
+    failed = run.encode(a="integer")
     left = run.files()
     run.stream = allowed
     published = run.encode(a="integer")
 
     reasons = [None, "line 1: header: column 'a' is there twice"]
-    assert [item.bad_file for item in refused.items] == reasons
+    assert [item.bad_file for item in failed.items] == reasons
     assert left == []
     assert [item.bad_file for item in published.items] == reasons
     assert records(published.part_files) == [{"a": 1}]
     assert records(published.quarantine_files)[0]["reason"] == reasons[1]
 
 
-def test_encoder_without_items_gives_an_empty_result(run: EncodeRun) -> None:
-    """A range of ids may hold no item at all."""
+def test_encode_without_items_has_empty_result(run: EncodeRun) -> None:
+    """A range of ids may have no items."""
     result = run.encode()
 
     assert (result.items, result.part_files, result.misfits) == ((), (), ())
 
 
-def test_encoder_with_storage_that_is_gone_says_so(run: EncodeRun) -> None:
-    """Tasks report it, Spark does not try again, and the caller gets a sentence."""
+def test_encode_to_missing_storage_raises(run: EncodeRun) -> None:
+    """Spark does not retry these tasks."""
     run.land(b"a\n1\n")
     run.root.rmdir()
 
@@ -123,10 +123,10 @@ def test_encoder_with_storage_that_is_gone_says_so(run: EncodeRun) -> None:
         run.encode(a="integer")
 
 
-def test_encoder_with_workers_that_cannot_start_says_that_spark_is_unavailable(
+def test_workers_that_cannot_start_make_spark_unavailable(
     run: EncodeRun, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine's long report becomes one line that names the cause."""
+    """The message is one line that names the cause."""
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
     run.land(b"a\n1\n")
 
@@ -139,10 +139,10 @@ def test_encoder_with_workers_that_cannot_start_says_that_spark_is_unavailable(
 
 
 @pytest.mark.guarantee("G3")
-def test_job_whose_tasks_die_is_told_from_spark_being_away(
+def test_killed_tasks_are_distinguished_from_unavailable_spark(
     run: EncodeRun, session: SparkSession
 ) -> None:
-    """Workers that end without a word may have died of what they read."""
+    """Workers that exit without an error may have crashed because of what they read."""
 
     def end(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short

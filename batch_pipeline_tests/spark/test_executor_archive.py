@@ -1,4 +1,4 @@
-"""Packed archives: which files of the package they hold, and which are refused."""
+"""Packed archives: the files they contain, and rejected archives."""
 
 import io
 import json
@@ -19,7 +19,6 @@ from batch_pipeline.spark.executor_archive import (
 
 
 def archive_with(folder: Path, text: str, *, name: str = NOTE_NAME) -> Path:
-    """Write an archive of one file."""
     path = folder / "packed.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         entry = tarfile.TarInfo(name)
@@ -28,8 +27,7 @@ def archive_with(folder: Path, text: str, *, name: str = NOTE_NAME) -> Path:
     return path
 
 
-def refused(archive: Path) -> str:
-    """Return why an archive is refused."""
+def rejection(archive: Path) -> str:
     with pytest.raises(ConfigurationError, match="cannot be made or used") as raised:
         check_archive(archive)
     beginning, _, rest = str(raised.value).partition(" cannot be made or used: ")
@@ -38,14 +36,13 @@ def refused(archive: Path) -> str:
 
 
 def put_files(folder: Path, *names: str) -> None:
-    """Write empty files."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
 
 
 def test_package_files_are_sources_sql_and_json(tmp_path: Path) -> None:
-    """No documentation, no byte-code and no stray files such as keys."""
+    """Neither documentation, byte code nor stray files such as keys are included."""
     put_files(tmp_path, "a.py", "b/c.sql", "b/d.json")
     put_files(
         tmp_path, ".env", "b/x.env", "b/key.pem", "docs/s3.md", "docs/conf.py", "__pycache__/a.pyc"
@@ -54,7 +51,7 @@ def test_package_files_are_sources_sql_and_json(tmp_path: Path) -> None:
 
 
 def test_check_archive_of_this_release_and_python_returns_its_note(tmp_path: Path) -> None:
-    """The kind of machine may be another one: executors compare that themselves."""
+    """The platform may differ: executors compare it themselves."""
     note = replace(ArchiveNote.of_this_process({"pyarrow": "1"}), platform="plan9-z80")
     assert check_archive(archive_with(tmp_path, note.to_json())) == note
 
@@ -69,31 +66,30 @@ def test_check_archive_of_this_release_and_python_returns_its_note(tmp_path: Pat
         ),
     ],
 )
-def test_check_archive_for_another_python_or_of_other_sources_raises(
+def test_check_archive_of_other_python_or_sources_raises(
     tmp_path: Path, changes: dict[str, str], reason: str
 ) -> None:
-    """Checkouts of one version may differ, and so the messages between driver and tasks."""
+    """Checkouts of the same version may differ."""
     here = ArchiveNote.of_this_process({})
     other = replace(here, **changes).to_json()  # type: ignore[arg-type]
-    assert refused(archive_with(tmp_path, other)) == reason.format(here=here)
+    assert rejection(archive_with(tmp_path, other)) == reason.format(here=here)
 
 
-def test_check_archive_of_another_file_raises(tmp_path: Path) -> None:
-    """Each with its own reason."""
+def test_check_archive_of_other_file_raises(tmp_path: Path) -> None:
     missing, wrong, damaged = (tmp_path / name for name in ("a.tgz", "a.zip", "b.tar.gz"))
     damaged.write_bytes(b"no archive")
-    assert refused(missing) == "no such file or directory"
-    assert refused(wrong) == "its name must end in .tar.gz or .tgz"
-    assert refused(damaged) == "it is not an archive, or damaged"
-    assert refused(archive_with(tmp_path, "{}")) == "it is not an archive, or damaged"
+    assert rejection(missing) == "no such file or directory"
+    assert rejection(wrong) == "its name must end in .tar.gz or .tgz"
+    assert rejection(damaged) == "it is not an archive, or damaged"
+    assert rejection(archive_with(tmp_path, "{}")) == "it is not an archive, or damaged"
     other = archive_with(
         tmp_path, json.dumps(asdict(ArchiveNote.of_this_process({}))), name="other"
     )
-    assert refused(other) == "`batch-pipeline pack` did not make it"
+    assert rejection(other) == "`batch-pipeline pack` did not make it"
 
 
 @pytest.mark.parametrize(
-    ("name", "added", "reason"),
+    ("name", "modules", "reason"),
     [
         ("packed.zip", [], "its name must end in .tar.gz or .tgz"),
         ("packed.tgz", ["no_such_module"], "there is no module 'no_such_module' here"),
@@ -102,10 +98,9 @@ def test_check_archive_of_another_file_raises(tmp_path: Path) -> None:
     ],
 )
 def test_build_archive_of_invalid_arguments_writes_nothing(
-    tmp_path: Path, name: str, added: list[str], reason: str
+    tmp_path: Path, name: str, modules: list[str], reason: str
 ) -> None:
-    """The reason names what is wrong."""
     with pytest.raises(ConfigurationError, match="cannot be made or used") as raised:
-        build_archive(tmp_path / name, added)
+        build_archive(tmp_path / name, modules)
     assert f" cannot be made or used: {reason}. Nothing was" in str(raised.value)
     assert list(tmp_path.iterdir()) == []

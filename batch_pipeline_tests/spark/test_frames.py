@@ -1,4 +1,4 @@
-"""Conversion of columns to Spark types and back, with JSON columns in the metadata."""
+"""Conversion of columns to Spark types and back; metadata marks JSON columns."""
 
 import pytest
 from pyspark.sql.types import (
@@ -63,15 +63,14 @@ def test_frame_schema_of_every_type_round_trips() -> None:
         (frame_schema(RecordSchema.from_json([("o", "object")])).fields[0].dataType, "string"),
     ],
 )
-def test_frame_columns_of_other_types_take_the_narrowest_column_type(
+def test_frame_columns_of_other_types_have_narrowest_column_type(
     kind: DataType, column: str
 ) -> None:
-    """Nested values become JSON; a JSON column without its metadata is text."""
+    """Nested values become JSON; a JSON column without its metadata is a string."""
     assert columns_of(StructField("c", kind)) == [("c", column)]
 
 
-def test_frame_columns_of_unsupported_types_or_equal_names_raise() -> None:
-    """The message names the column."""
+def test_frame_columns_of_unsupported_type_or_duplicate_name_raise() -> None:
     with pytest.raises(ArrowTypeUnknownError, match=r"'v' has the type array<variant>; cast it"):
         columns_of(StructField("v", ArrayType(VariantType())))
     with pytest.raises(ArrowTypeUnknownError, match=r"column 'c' is there twice"):

@@ -1,4 +1,4 @@
-"""The choice of the Java runtime; the runtimes here are scripts that print like one."""
+"""Selection of the Java runtime; the runtimes of these tests are scripts."""
 
 import os
 import shlex
@@ -31,7 +31,7 @@ esac
 
 
 def fake_java(folder: Path, *, version: str = "17", with_module: bool = True) -> Path:
-    """Create a JAVA_HOME in `folder` that reports `version` and else prints its arguments."""
+    """Create a JAVA_HOME that reports `version` and otherwise prints its arguments."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
@@ -47,7 +47,7 @@ def fake_java(folder: Path, *, version: str = "17", with_module: bool = True) ->
 
 
 def stub(folder: Path) -> Path:
-    """Create a folder with a `java` that always fails, as macOS has one."""
+    """Create a folder with a `java` that always fails, like the one of macOS."""
     folder.mkdir()
     (folder / "java").write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
     (folder / "java").chmod(0o755)
@@ -55,13 +55,13 @@ def stub(folder: Path) -> Path:
 
 
 def output_of(java: Path, *arguments: str) -> list[str]:
-    """Run `bin/java` of a JAVA_HOME and return its output as lines."""
+    """Run `bin/java` of a JAVA_HOME and return its output lines."""
     command = [str(java / "bin" / "java"), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize(("version", "chosen"), [("17", "a"), ("11", "b"), ("1.8", "b")])
-def test_find_java_home_takes_java_home_before_the_path_unless_it_is_too_old(
+def test_java_home_is_preferred_to_path_unless_too_old(
     tmp_path: Path, version: str, chosen: str
 ) -> None:
     configured, on_path = fake_java(tmp_path / "a", version=version), fake_java(tmp_path / "b")
@@ -69,8 +69,8 @@ def test_find_java_home_takes_java_home_before_the_path_unless_it_is_too_old(
     assert find_java_home(tmp_path, environment) == tmp_path / chosen
 
 
-def test_find_java_home_shim_on_path_returns_the_home_behind_it(tmp_path: Path) -> None:
-    """The runtime reports its home; the folder of the launcher may be another one."""
+def test_shim_on_path_resolves_to_home_of_runtime(tmp_path: Path) -> None:
+    """The runtime reports its home, which may differ from the folder of the launcher."""
     real = fake_java(tmp_path / "real", version="21")
     shims = tmp_path / "shims"
     shims.mkdir()
@@ -78,7 +78,7 @@ def test_find_java_home_shim_on_path_returns_the_home_behind_it(tmp_path: Path) 
     assert find_java_home(tmp_path, {"PATH": str(shims)}) == real
 
 
-def test_find_java_home_of_a_runtime_with_a_release_file_starts_no_java(tmp_path: Path) -> None:
+def test_runtime_with_release_file_is_not_started(tmp_path: Path) -> None:
     java = fake_java(tmp_path / "java")
     script = java / "bin" / "java"
     script.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
@@ -92,14 +92,14 @@ def test_find_java_home_of_a_runtime_with_a_release_file_starts_no_java(tmp_path
     assert not (tmp_path / "started").exists()
 
 
-def test_find_java_home_failing_stub_takes_the_bundled_runtime(tmp_path: Path) -> None:
+def test_failing_java_on_path_selects_bundled_runtime(tmp_path: Path) -> None:
     environment = {"PATH": f"{stub(tmp_path / 'stub')}:/bin"}
     java = find_java_home(tmp_path / "home", environment | {"BATCH_PIPELINE_JAVA": "auto"})
     assert java.is_relative_to(tmp_path / "home" / "java")
 
 
-def test_find_java_home_bundled_ignores_the_system_and_drops_the_module(tmp_path: Path) -> None:
-    """Its wrapper drops Spark's module, also below a folder whose name needs quoting."""
+def test_bundled_runtime_ignores_system_and_drops_module(tmp_path: Path) -> None:
+    """Its wrapper drops Spark's module; the path of the folder needs quoting."""
     environment = os.environ | BUNDLED | {"JAVA_HOME": str(fake_java(tmp_path / "a"))}
     java = find_java_home(tmp_path / "it's my home", environment)
     assert java.is_relative_to(tmp_path / "it's my home")
@@ -107,7 +107,7 @@ def test_find_java_home_bundled_ignores_the_system_and_drops_the_module(tmp_path
     assert output_of(java, MODULE, "--version")[0].startswith("openjdk 25")
 
 
-def test_find_java_home_system_without_module_gets_a_wrapper(tmp_path: Path) -> None:
+def test_system_runtime_without_module_gets_a_wrapper(tmp_path: Path) -> None:
     """The wrapper drops the module and passes every other argument unchanged."""
     slim = fake_java(tmp_path / "it's slim", with_module=False)
     java = find_java_home(tmp_path / "home", {"JAVA_HOME": str(slim), "PATH": ""})
@@ -115,8 +115,8 @@ def test_find_java_home_system_without_module_gets_a_wrapper(tmp_path: Path) -> 
     assert output_of(java, *arguments[:3], MODULE, *arguments[3:]) == arguments
 
 
-def test_find_java_home_runtime_moved_gets_another_wrapper(tmp_path: Path) -> None:
-    """Another path gets another wrapper; the first one still calls its own runtime."""
+def test_moved_runtime_gets_another_wrapper(tmp_path: Path) -> None:
+    """The first wrapper still calls its own runtime."""
     before = fake_java(tmp_path / "before", with_module=False)
     after = fake_java(tmp_path / "after", with_module=False)
     first = find_java_home(tmp_path, {"JAVA_HOME": str(before), "PATH": ""})
@@ -126,8 +126,7 @@ def test_find_java_home_runtime_moved_gets_another_wrapper(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["cut", "not executable"])
-def test_find_java_home_damaged_wrapper_is_repaired(tmp_path: Path, damage: str) -> None:
-    """A wrapper that was cut off or lost its mode is written again."""
+def test_damaged_wrapper_is_repaired(tmp_path: Path, damage: str) -> None:
     slim = fake_java(tmp_path / "slim", with_module=False)
     environment = {"JAVA_HOME": str(slim), "PATH": ""}
     script = find_java_home(tmp_path, environment) / "bin" / "java"
@@ -138,8 +137,8 @@ def test_find_java_home_damaged_wrapper_is_repaired(tmp_path: Path, damage: str)
     assert output_of(find_java_home(tmp_path, environment), MODULE, "kept") == ["kept"]
 
 
-def test_find_java_home_called_concurrently_returns_a_complete_wrapper(tmp_path: Path) -> None:
-    """Each call returns a wrapper that works, and no temporary file is left."""
+def test_concurrent_calls_return_a_complete_wrapper(tmp_path: Path) -> None:
+    """No temporary file is left."""
     slim = fake_java(tmp_path / "slim", with_module=False)
     environment = {"JAVA_HOME": str(slim), "PATH": ""}
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
@@ -149,7 +148,7 @@ def test_find_java_home_called_concurrently_returns_a_complete_wrapper(tmp_path:
     assert output_of(home, "kept", MODULE) == ["kept"]
 
 
-def test_find_java_home_system_without_a_runtime_names_the_candidates(tmp_path: Path) -> None:
+def test_missing_system_runtime_names_the_candidates(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", version="11")
     environment = {"JAVA_HOME": str(old), "PATH": "", "BATCH_PIPELINE_JAVA": "system"}
     with pytest.raises(ConfigurationError, match="No Java 17 or later found") as raised:
@@ -157,7 +156,7 @@ def test_find_java_home_system_without_a_runtime_names_the_candidates(tmp_path: 
     assert f"(tried JAVA_HOME={old})" in str(raised.value)
 
 
-def test_find_java_home_unknown_choice_raises() -> None:
+def test_unknown_java_setting_raises() -> None:
     with pytest.raises(InvalidValueError, match="BATCH_PIPELINE_JAVA is 'brew'"):
         find_java_home(Path("unused"), {"BATCH_PIPELINE_JAVA": "brew"})
 

@@ -1,4 +1,4 @@
-"""Part files as objects: the bytes of disks, seen when they are whole, and gone when they fail."""
+"""Part files as objects: same bytes as on disks, visible when complete, removed on failure."""
 
 import gzip
 import random
@@ -41,27 +41,26 @@ writer.close()
 
 
 def names(root: str) -> PartNames:
-    """Name the files of task 3."""
+    """Return the names of the files of task 3."""
     return PartNames(root=root, stem="orders-1", task=3, execution="00c0ffee", suffix="jsonl")
 
 
 def large_writer(root: str, **limits: int) -> PartWriter[Lines]:
-    """Make a writer of lines without compression."""
+    """Return a writer of uncompressed lines."""
     return LineWriter(names(root), PartLimits(**limits), Compression.NONE)
 
 
 @pytest.fixture
 def storage(bucket: str) -> Root:
-    """An empty prefix to write below."""
+    """An empty prefix for part files."""
     return new_prefix(bucket)
 
 
 def uploads(storage: Root) -> int:
-    """Count the uploads that are neither complete nor aborted."""
     return len(list(S3.unfinished(f"{storage.uri}/")))
 
 
-def test_large_part_is_seen_when_the_writer_is_closed(storage: Root, tmp_path: Path) -> None:
+def test_large_part_is_visible_when_writer_is_closed(storage: Root, tmp_path: Path) -> None:
     writer = large_writer(storage.uri)
     writer.append(Lines.of(LARGE))
     assert (storage.names(), uploads(storage)) == ([], 1)
@@ -78,7 +77,7 @@ def test_large_part_is_seen_when_the_writer_is_closed(storage: Root, tmp_path: P
     assert storage.names() == []
 
 
-def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Root) -> None:
+def test_finished_large_part_is_invisible_until_writer_is_closed(storage: Root) -> None:
     writer = large_writer(storage.uri, max_bytes=10 * MIB)
     writer.append(Lines.of(LARGE))
     writer.append(Lines.of([b"one more"]))
@@ -86,7 +85,7 @@ def test_finished_large_part_is_not_seen_before_the_writer_is_closed(storage: Ro
     assert [part.records for part in writer.close()] == [len(LARGE), 1]
 
 
-def test_small_parts_are_objects_of_their_own(storage: Root) -> None:
+def test_small_parts_are_separate_objects(storage: Root) -> None:
     assert large_writer(storage.uri).close() == ()
     assert storage.names() == []
     writer = large_writer(storage.uri, max_records=2)
@@ -97,7 +96,7 @@ def test_small_parts_are_objects_of_their_own(storage: Root) -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_aborted_writer_leaves_neither_object_nor_upload(storage: Root, is_closed: bool) -> None:
+def test_aborted_writer_leaves_neither_objects_nor_uploads(storage: Root, is_closed: bool) -> None:
     writer = large_writer(storage.uri, max_bytes=11 * MIB)
     for records in (LARGE, LARGE, [b"small"]):
         writer.append(Lines.of(records))
@@ -109,7 +108,7 @@ def test_aborted_writer_leaves_neither_object_nor_upload(storage: Root, is_close
     assert (storage.names(), uploads(storage)) == ([], 0)
 
 
-def test_writer_killed_before_it_completes_leaves_no_object(storage: Root) -> None:
+def test_writer_killed_before_completion_leaves_no_object(storage: Root) -> None:
     killed = run_python(WRITE_ONE_PART, storage.uri, failpoints="upload.before_complete=kill")
     assert killed == -signal.SIGKILL
     assert (storage.names(), uploads(storage)) == ([], 1)
@@ -117,7 +116,7 @@ def test_writer_killed_before_it_completes_leaves_no_object(storage: Root) -> No
 
 @pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("records", [[b"1"], LARGE], ids=["small", "large"])
-def test_storage_that_is_not_there_says_so(records: list[bytes]) -> None:
+def test_missing_bucket_is_storage_unavailable(records: list[bytes]) -> None:
     writer = large_writer("s3://no-such-bucket-of-ours/batches")
     with pytest.raises(StorageUnavailableError, match="there is no such bucket"):  # noqa: PT012 - large parts fail before the end
         writer.append(Lines.of(records))
@@ -125,7 +124,7 @@ def test_storage_that_is_not_there_says_so(records: list[bytes]) -> None:
     writer.abort()
 
 
-def test_task_whose_storage_fails_at_the_end_reports_it(
+def test_task_reports_storage_failure_at_completion(
     faults: Faults, storage: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
@@ -150,7 +149,7 @@ def test_task_whose_storage_fails_at_the_end_reports_it(
     ],
     ids=["jsonl", "parquet", "arrow"],
 )
-def test_task_between_any_two_places_writes_the_same_bytes(
+def test_task_between_any_two_roots_writes_same_bytes(
     bucket: str, tmp_path: Path, encoding: Encoding
 ) -> None:
     rules = BadFileRules.all(OnBadFile.QUARANTINE)
@@ -162,10 +161,10 @@ def test_task_between_any_two_places_writes_the_same_bytes(
         "b.jsonl.gz": gzip.compress(b'{"id":4,"name":"d"}\n', mtime=0),
         "torn.csv.gz": gzip.compress(b"id\n5\n", mtime=0)[:-1],
     }
-    found = []
+    outputs = []
     landings: list[Root] = [new_folder(tmp_path / "landing"), new_prefix(bucket)]
     for number, landing in enumerate(landings):
-        files = [landing.land(name, octets) for name, octets in data.items()]
+        files = [landing.land(name, content_) for name, content_ in data.items()]
         storages: list[Root] = [new_folder(tmp_path / f"batches-{number}"), new_prefix(bucket)]
         for storage in storages:
             report = task(between(stream, landing, storage), files, id="integer", name="string")
@@ -173,24 +172,24 @@ def test_task_between_any_two_places_writes_the_same_bytes(
             assert [item.written for item in report.items] == [3, 1, 0]
             (bad,) = report.quarantine_files
             assert b"ends early" in gzip.decompress(content(bad.uri))
-            found.append([(one.records, one.size_bytes, one.sha256) for one in report.part_files])
-    assert len(found[0]) == 2
-    assert found == [found[0]] * 4
+            outputs.append([(p.records, p.size_bytes, p.sha256) for p in report.part_files])
+    assert len(outputs[0]) == 2
+    assert outputs == [outputs[0]] * 4
 
 
-def test_stop_mark_in_a_store_ends_the_task_at_its_next_look(storage: Root) -> None:
-    mark = CancellationFlag.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
+def test_cancellation_flag_in_s3_is_checked_once_a_second(storage: Root) -> None:
+    flag = CancellationFlag.of(Storage(root=storage.uri, prefix="p-"), "orders-1-2-a1", "0a0b")
     seconds = [0.0]
-    check = CancellationCheck(mark, now=lambda: seconds[0]).check
+    check = CancellationCheck(flag, now=lambda: seconds[0]).check
     check()
-    assert mark.set()
+    assert flag.set()
     assert storage.names() == [".p-orders-1-2-a1-0a0b.stop"]
     seconds[0] = 0.9
     check()
     seconds[0] = 1.0
     with pytest.raises(TaskCancelledError):
         check()
-    mark.clear()
+    flag.clear()
     seconds[0] = 3.0
     check()
     assert storage.names() == []

@@ -1,4 +1,4 @@
-"""Objects as sources: one version of each, few requests, and whose fault it is when one fails."""
+"""Objects as sources: one version of each, few requests, and classification of errors."""
 
 import gzip
 import os
@@ -36,31 +36,31 @@ AVRO_START = b"Obj\1\2\x16avro.schema\x88\1" + AVRO_SCHEMA + b"\0" + b"sixteen b
 
 @pytest.fixture
 def landing(bucket: str) -> Root:
-    """An empty prefix to land below."""
+    """An empty prefix for landed files."""
     return new_prefix(bucket)
 
 
 @pytest.fixture
 def storage(bucket: str) -> Root:
-    """An empty prefix to write below."""
+    """An empty prefix for part files."""
     return new_prefix(bucket)
 
 
-def refusal(file: LandedFile) -> PipelineError:
-    """Open an object that cannot be used, and give the error."""
+def read_error(file: LandedFile) -> PipelineError:
+    """Read an object that cannot be used and return the error."""
     with pytest.raises(PipelineError) as caught, open_source(file, STREAM) as source:
         source.read(9 * MIB)
     return caught.value
 
 
-def kind_of(file: LandedFile) -> tuple[BadFileKind, str]:
-    """Open an object that is a bad file: its kind and the reason."""
-    error = refusal(file)
+def bad_file_of(file: LandedFile) -> tuple[BadFileKind, str]:
+    """Read an object that is a bad file and return its kind and reason."""
+    error = read_error(file)
     assert isinstance(error, BadFileError)
     return BadFileKind(error.kind), error.reason
 
 
-def test_small_object_is_one_request_however_it_is_read(landing: Root) -> None:
+def test_small_object_is_read_with_one_request(landing: Root) -> None:
     file = landing.land("a b%20é.csv", b"id\n1\n2\n")
     with Requests() as requests, open_source(file, STREAM) as source:
         assert source.read(100) == b"id\n1\n2\n"
@@ -73,7 +73,7 @@ def test_small_object_is_one_request_however_it_is_read(landing: Root) -> None:
     assert requests.sent == ["GetObject"]
 
 
-def test_large_object_gives_its_bytes_from_any_place(landing: Root) -> None:
+def test_large_object_can_be_read_at_any_offset(landing: Root) -> None:
     data = b"PAR1" + os.urandom(6 * MIB)
     file = landing.land("large.parquet", data)
     with Requests() as requests, open_source(file, STREAM) as source:
@@ -89,47 +89,50 @@ def test_large_object_gives_its_bytes_from_any_place(landing: Root) -> None:
 
 
 @pytest.mark.guarantee("G9")
-def test_object_with_another_etag_has_changed(landing: Root) -> None:
-    """Old and new are named, also where the size is the same."""
+def test_object_with_other_etag_is_reported_as_changed(landing: Root) -> None:
+    """Both ETags are named, also if the size is the same."""
     old = landing.land("orders.csv", b"id\n1\n")
     new = landing.land("orders.csv", b"id\n2\n")
     reason = f"changed since it was registered: etag {old.etag} -> {new.etag}"
-    assert kind_of(old) == (BadFileKind.CHANGED, reason)
+    assert bad_file_of(old) == (BadFileKind.CHANGED, reason)
     longer = landing.land("orders.csv", b"id\n10\n")
     reason = f"changed since it was registered: size 5 -> 6 B, etag {old.etag} -> {longer.etag}"
-    assert kind_of(old) == (BadFileKind.CHANGED, reason)
+    assert bad_file_of(old) == (BadFileKind.CHANGED, reason)
     reason = "changed since it was registered: size 5 -> 6 B"
-    assert kind_of(replace(old, etag=None)) == (BadFileKind.CHANGED, reason)
+    assert bad_file_of(replace(old, etag=None)) == (BadFileKind.CHANGED, reason)
 
 
 @pytest.mark.guarantee("G9")
-def test_object_that_is_gone_is_missing(landing: Root) -> None:
-    """A missing object is not a damaged one."""
+def test_missing_object_is_reported_as_missing(landing: Root) -> None:
     file = landing.land("orders.csv", b"id\n1\n")
     landing.remove("orders.csv")
-    assert kind_of(file) == (BadFileKind.MISSING, "is not there")
-    assert kind_of(LandedFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
+    assert bad_file_of(file) == (BadFileKind.MISSING, "is not there")
+    assert bad_file_of(LandedFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
 
 
-def test_bucket_that_is_not_there_makes_no_bad_file(bucket: str) -> None:
+def test_missing_bucket_is_not_a_bad_file(bucket: str) -> None:
     uri = f"{bucket}-none/a"
-    error = refusal(LandedFile(location=uri))
+    error = read_error(LandedFile(location=uri))
     assert isinstance(error, SourceRefusedError)
     assert (error.uri, error.reason) == (uri, "there is no such bucket")
 
 
 @pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_object_replaced_while_it_is_read_has_changed(landing: Root, is_packed: bool) -> None:
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_object_replaced_while_read_is_reported_as_changed(
+    landing: Root, is_compressed: bool
+) -> None:
     """Bytes of two versions are never mixed, and the reason is not damage."""
     data = os.urandom(6 * MIB)
-    file = landing.land("orders", gzip.compress(data, 1, mtime=0) if is_packed else b"Obj\1" + data)
+    file = landing.land(
+        "orders", gzip.compress(data, 1, mtime=0) if is_compressed else b"Obj\1" + data
+    )
 
     def read_while_it_is_replaced() -> None:
         with open_source(replace(file, etag=None), STREAM) as source:
             start = len(source.read(MIB))
             landing.land("orders", b"other")
-            if is_packed:
+            if is_compressed:
                 source.reopened().read()
             else:
                 source.seek(5 * MIB + start)
@@ -142,33 +145,33 @@ def test_object_replaced_while_it_is_read_has_changed(landing: Root, is_packed: 
 
 
 @pytest.fixture
-def tried_once(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
+def faults_without_retries(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> Faults:
     """A store whose faults are configured, and whose requests are not retried."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3_client.forget()
     return faults
 
 
-def test_store_that_is_busy_makes_no_bad_file(
-    tried_once: Faults, landing: Root, storage: Root
+def test_busy_store_is_not_a_bad_file(
+    faults_without_retries: Faults, landing: Root, storage: Root
 ) -> None:
     first, second = landing.land("a.csv", b"id\n1\n"), landing.land("orders.csv", b"id\n1\n")
-    tried_once.slow_down(1, method="GET")
-    error = refusal(second)
+    faults_without_retries.slow_down(1, method="GET")
+    error = read_error(second)
     assert isinstance(error, SourceUnavailableError)
     assert (error.uri, "SlowDown" in error.reason) == (second.location, True)
-    tried_once.slow_down(1, method="GET", target="orders.csv")
+    faults_without_retries.slow_down(1, method="GET", target="orders.csv")
     stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
     assert source_error(stream, first, second).uri == second.location
     assert storage.names() == []
 
 
-def test_store_that_refuses_makes_no_bad_file(
-    tried_once: Faults, landing: Root, storage: Root
+def test_denied_access_is_not_a_bad_file(
+    faults_without_retries: Faults, landing: Root, storage: Root
 ) -> None:
     file = landing.land("orders.csv", b"id\n1\n")
-    tried_once.refuse(403, "AccessDenied", method="GET", target="orders.csv")
-    error = refusal(file)
+    faults_without_retries.refuse(403, "AccessDenied", method="GET", target="orders.csv")
+    error = read_error(file)
     assert isinstance(error, SourceRefusedError)
     assert error.reason == (
         "the store refuses s3:GetObject (AccessDenied), or there is none and s3:ListBucket is "
@@ -182,7 +185,7 @@ def test_store_that_refuses_makes_no_bad_file(
 
 
 def source_error(stream: Stream, *files: LandedFile) -> SourceFailure:
-    """Run a task that must fail by its source, without an item or a part file."""
+    """Run a task that must fail because of its source, without items or part files."""
     report = task(stream, files, id="integer")
     assert (report.failure, report.items, report.part_files) == (None, (), ())
     assert report.source_error is not None
@@ -190,8 +193,8 @@ def source_error(stream: Stream, *files: LandedFile) -> SourceFailure:
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "gzip", "parquet", "avro"])
-def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
-    tried_once: Faults, landing: Root, storage: Root, kind: str
+def test_lost_connection_is_not_a_damaged_file(
+    faults_without_retries: Faults, landing: Root, storage: Root, kind: str
 ) -> None:
     noise = os.urandom(5 * MIB)
     data = {
@@ -204,12 +207,12 @@ def test_connection_that_breaks_off_for_good_makes_no_damaged_file(
     file = landing.land("orders", data)
     cut = Fault(deed=Deed.CUT, method="GET", target="orders", after_bytes=300_000)
     busy = Fault(deed=Deed.ANSWER, method="GET", target="orders", times=99)
-    tried_once.add(cut, busy)
+    faults_without_retries.add(cut, busy)
     source_error(between(STREAM, landing, storage), file)
     assert storage.names() == []
 
 
-def test_small_objects_of_a_task_are_fetched_before_their_turn(
+def test_small_objects_are_prefetched(
     landing: Root, storage: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_file, "_MAX_REQUESTS", 3)
@@ -235,15 +238,15 @@ def test_small_objects_of_a_task_are_fetched_before_their_turn(
 
 
 @pytest.mark.guarantee("G9")
-def test_bad_objects_among_good_ones_spoil_nothing(landing: Root, storage: Root) -> None:
+def test_bad_objects_do_not_affect_good_ones(landing: Root, storage: Root) -> None:
     """Missing, changed and damaged objects are quarantined; the others are written."""
     good = [landing.land("a.csv", b"id\n1\n"), landing.land("z.csv", b"id\n2\n")]
     old = landing.land("changed.csv", b"id\n3\n")
     landing.land("changed.csv", b"id\n4\n")
-    torn = landing.land("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
-    gone = replace(old, location=join_uri(landing.uri, "gone.csv"))
+    truncated = landing.land("torn.gz", gzip.compress(b"id\n5\n", mtime=0)[:-1])
+    missing = replace(old, location=join_uri(landing.uri, "missing.csv"))
     stream = between(STREAM, landing, storage, on_bad_file=QUARANTINE)
-    report = task(stream, [good[0], old, torn, gone, good[1]], id="integer")
+    report = task(stream, [good[0], old, truncated, missing, good[1]], id="integer")
     kinds = [None, BadFileKind.CHANGED, BadFileKind.CORRUPT, BadFileKind.MISSING, None]
     assert [item.bad_kind for item in report.items] == kinds
     (part,) = report.part_files
@@ -254,7 +257,7 @@ def test_bad_objects_among_good_ones_spoil_nothing(landing: Root, storage: Root)
     ]
 
 
-def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
+def test_files_on_disk_have_no_version(bucket: str, tmp_path: Path) -> None:
     assert bucket
     landing, storage = new_folder(tmp_path / "in"), new_folder(tmp_path / "out")
     with Requests() as requests:
@@ -265,7 +268,7 @@ def test_files_of_disks_have_no_version(bucket: str, tmp_path: Path) -> None:
     assert requests.sent == []
 
 
-def test_version_of_an_object_is_told_where_the_bucket_keeps_versions(landing: Root) -> None:
+def test_version_of_object_is_known_in_versioned_bucket(landing: Root) -> None:
     name = landing.uri.removeprefix("s3://").partition("/")[0]
     s3_client.client().put_bucket_versioning(
         Bucket=name, VersioningConfiguration={"Status": "Enabled"}

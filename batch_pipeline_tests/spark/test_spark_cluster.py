@@ -1,6 +1,6 @@
-"""A standalone cluster: a worker lost in mid-batch, the same bytes, executors that lack things.
+"""A standalone cluster: a lost worker, reproducible bytes, incomplete executors.
 
-The tests share one cluster, and one session where they can, so that few Java processes are started.
+The tests share a cluster and, where possible, a session, to start few Java processes.
 """
 
 import socket
@@ -41,8 +41,8 @@ from batch_pipeline_tests.spark.spark_cluster import (
     FILES,
     TASK_ITEMS,
     StandaloneCluster,
-    encoded,
-    landed,
+    encode_and_check,
+    land_files,
     standalone_cluster,
 )
 
@@ -56,20 +56,20 @@ def kept(parts):
 def same(frame):
     return frame.mapInPandas(kept, frame.schema)
 """
-# Executors that start as fast as the driver does; they use the same Java.
+# Executors start as fast as the driver; they use the same Java.
 QUICK = {"spark.executor.extraJavaOptions": " ".join(JVM_OPTIONS)}
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of a quick worker and a slow one, and a Python that has nothing of ours."""
+    """A cluster of a fast and a slow worker, and a Python without the product."""
 
     standalone: StandaloneCluster
     home: Path
     bare_python: str
 
     def session(self, packed: Path | None = None, **conf: str) -> SparkSession:
-        """Return the session that the tests share; a new one if it no longer works."""
+        """Return the shared session, or a new one if it no longer works."""
         master, conf = self.standalone.master, QUICK | conf
         return open_session(SparkSettings(home=self.home, master=master, packed=packed, conf=conf))
 
@@ -87,7 +87,7 @@ class Cluster:
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, object_store: ObjectStore
 ) -> Iterator[Cluster]:
-    """The cluster, on the bundled Java; its workers have keys for S3, and no more of it."""
+    """The cluster, on the bundled Java; its workers have S3 credentials but no endpoint."""
     keys = {name: text for name, text in object_store.environment.items() if "_KEY" in name}
     folder = tmp_path_factory.mktemp("cluster")
     bare = folder / "bare"
@@ -103,7 +103,7 @@ def cluster(
 
 @pytest.fixture(scope="module", autouse=True)
 def small_tasks() -> Iterator[None]:
-    """Make three tasks of sixty files."""
+    """Split the files into three tasks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_planning, "MAX_TASK_ITEMS", TASK_ITEMS)
         yield
@@ -111,22 +111,22 @@ def small_tasks() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def local_digests(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> list[str]:
-    """Digests of the part files of a local session of two cores."""
+    """The digests of the part files of a local session of two cores."""
     close_session()
     session = open_session(SparkSettings(home=cluster.home, master="local[2]"))
     try:
-        return encoded(tmp_path_factory.mktemp("local") / "run", session)
+        return encode_and_check(tmp_path_factory.mktemp("local") / "run", session)
     finally:
         close_session()
 
 
-def executors(session: SparkSession) -> int:
-    """Count the executors that have come, the driver not among them."""
+def executor_count(session: SparkSession) -> int:
+    """Return the number of registered executors, without the driver."""
     return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
-    """Plan one batch of the landed files."""
+    """Register the landed files and plan one batch."""
     stream = replace(run.stream, limits=limits(max_count=FILES, max_weight=2**20))
     PartFileStorage(stream.storage).prepare()
     table = database.meta_table(stream.name)
@@ -138,7 +138,7 @@ def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
     return GarbageScene(database=database, root=run.root, batches=batches, stream=stream)
 
 
-def published(scene: GarbageScene, session: SparkSession) -> Manifest:
+def publish(scene: GarbageScene, session: SparkSession) -> Manifest:
     """Encode and publish the batch, as a run does."""
     database = scene.database
     context = EncodeContext(
@@ -152,31 +152,33 @@ def published(scene: GarbageScene, session: SparkSession) -> Manifest:
     return encode(context, scene.batches[0], run_id="run-1").manifest
 
 
-def only_half_a_task_is_left(root: Path) -> bool:
-    """Return whether two tasks are done, and the third has finished a part file, not all."""
-    names_there = [path.name for path in root.iterdir()]
-    finished = sum(name.endswith(".gz") for name in names_there)
-    return finished in {7, 8} and sum(name.endswith(".tmp") for name in names_there) == 1
+def is_in_middle_of_last_task(root: Path) -> bool:
+    """Return whether two tasks are done and the third has finished some of its part files."""
+    files = [path.name for path in root.iterdir()]
+    finished = sum(name.endswith(".gz") for name in files)
+    return finished in {7, 8} and sum(name.endswith(".tmp") for name in files) == 1
 
 
-def test_batch_whose_worker_is_killed_is_published_once_and_whole(
+def test_batch_with_killed_worker_is_published_once_and_completely(
     cluster: Cluster,
     tmp_path: Path,
     database: Database,
     local_digests: list[str],
 ) -> None:
-    """The slow worker is killed with its executor when it has finished one part file of its task or
-    two, with the next one open. What is published has the bytes that a local session makes.
+    """The published bytes equal those of a local session.
+
+    The slow worker is killed with its executor after one or two part files of its task, while the
+    next one is open.
     """
     slow = cluster.standalone.workers[1]
     session = cluster.session()
     with ThreadPoolExecutor() as threads:
-        wait_until(lambda: executors(session) == 2, "both executors come")
-        run = landed(tmp_path / "run", session)
+        wait_until(lambda: executor_count(session) == 2, "both executors come")
+        run = land_files(tmp_path / "run", session)
         scene = batch_of(run, database)
-        running = threads.submit(published, scene, session)
+        running = threads.submit(publish, scene, session)
         wait_until(
-            lambda: only_half_a_task_is_left(run.root) or running.done(),
+            lambda: is_in_middle_of_last_task(run.root) or running.done(),
             "the slow worker is in mid-task",
         )
         assert not running.done()
@@ -189,17 +191,17 @@ def test_batch_whose_worker_is_killed_is_published_once_and_whole(
     assert [one["id"] for one in records(manifest.part_files)] == list(range(FILES))
     attempts = query(database, "SELECT number, status, generation FROM batch_pipeline.attempt")
     assert attempts == [(1, "succeeded", 1)]
-    pointer = [name for name in left if name.endswith(".json")]
-    assert len(pointer) == 1
-    lost = [name for name in left if name not in pointer]
-    assert {name.startswith(".") for name in lost} == {True, False}  # an open one, finished ones
+    manifest_files = [name for name in left if name.endswith(".json")]
+    assert len(manifest_files) == 1
+    lost = [name for name in left if name not in manifest_files]
+    assert {name.startswith(".") for name in lost} == {True, False}  # open and finished files
     scene.age()
     assert sorted(paths(scene.collect())) == lost
-    assert run.files() == sorted([*listed, *pointer])
+    assert run.files() == sorted([*listed, *manifest_files])
     assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
 
 
-def test_executors_without_the_package_are_named_with_what_they_lack(cluster: Cluster) -> None:
+def test_executors_without_the_package_are_reported(cluster: Cluster) -> None:
     with (
         pytest.raises(ConfigurationError, match="cannot run tasks") as raised,
         cluster.bare_session(),
@@ -213,15 +215,15 @@ def test_executors_without_the_package_are_named_with_what_they_lack(cluster: Cl
     assert "batch-pipeline pack packed.tar.gz" in text
 
 
-def test_executors_with_a_packed_archive_need_nothing_else(
+def test_executors_need_only_the_packed_archive(
     cluster: Cluster, tmp_path: Path, bucket: str, local_digests: list[str]
 ) -> None:
-    """The executors have keys of their own; where S3 is, the driver tells them."""
+    """The executors have their own credentials; the driver forwards the S3 endpoint."""
     packed = tmp_path / "packed.tar.gz"
     build_archive(packed)
     with cluster.bare_session(packed) as session:
-        assert encoded(tmp_path / "run", session) == local_digests
-        run = landed(tmp_path / "to-s3", session)
+        assert encode_and_check(tmp_path / "run", session) == local_digests
+        run = land_files(tmp_path / "to-s3", session)
         run.configure(storage=Storage(root=f"{bucket}/batches", prefix="p-"))
         written = run.encode(id="integer", name="string").part_files
 
@@ -229,7 +231,7 @@ def test_executors_with_a_packed_archive_need_nothing_else(
     assert {part.uri.rpartition("/")[0] for part in written} == {f"{bucket}/batches"}
 
 
-def test_executors_without_the_python_are_named(
+def test_executors_without_the_python_are_reported(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = cluster.session()
@@ -240,7 +242,7 @@ def test_executors_without_the_python_are_named(
     assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
 
 
-def test_executors_without_a_module_of_the_transform_are_named(
+def test_executors_without_a_module_of_the_transform_are_reported(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_here.py").write_text(ONLY_HERE)
@@ -260,13 +262,13 @@ def test_executors_without_a_module_of_the_transform_are_named(
 
 
 @contextmanager
-def held_encode(
+def blocked_encode(
     folder: Path, session: SparkSession
 ) -> Iterator[tuple[EncodeRun, "Future[EncodeResult]"]]:
-    """Encode in a thread with a transform that waits on a worker while a file `mark` exists."""
+    """Encode in a thread with a transform that blocks on a worker while a file `mark` exists."""
     mark = folder / "mark"
     run = EncodeRun(folder, session)
-    run.configure(transform=f"{transforms.__name__}:held")
+    run.configure(transform=f"{transforms.__name__}:blocked")
     run.land(f"mark\n{mark}\n".encode())
     with ThreadPoolExecutor() as threads:
         running = threads.submit(run.encode, mark="string")
@@ -277,14 +279,14 @@ def held_encode(
             mark.unlink(missing_ok=True)
 
 
-def test_session_whose_context_ends_in_mid_transform_is_replaced(
+def test_session_whose_context_stops_during_transform_is_replaced(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The JVM ends the context and lives on, as it does when the master removes the application."""
+    """The JVM stops the context but keeps running, as when the master removes the application."""
     session = cluster.session()
-    with held_encode(tmp_path, session) as (_, running):
+    with blocked_encode(tmp_path, session) as (_, running):
         session.sparkContext._jsc.sc().stop()
-        (tmp_path / "mark").unlink()  # else the function would continue
+        (tmp_path / "mark").unlink()  # otherwise the function would continue
         with pytest.raises(SparkUnavailableError, match="SparkContext was shut down"):
             running.result()
 
@@ -292,24 +294,24 @@ def test_session_whose_context_ends_in_mid_transform_is_replaced(
     assert cluster.session().range(3).count() == 3
 
 
-def test_session_whose_master_was_started_again_is_replaced(cluster: Cluster) -> None:
-    """Its context goes on without executors; the JVM would wait for them for ever."""
+def test_session_of_restarted_master_is_replaced(cluster: Cluster) -> None:
+    """Its context has no executors; the JVM would wait for them forever."""
     session = cluster.session()
     cluster.standalone.restart_master()
-    wait_until(lambda: executors(session) == 0, "the executors are ended")
+    wait_until(lambda: executor_count(session) == 0, "the executors have ended")
     assert not is_stopped(session)
 
     assert cluster.session() is not session
     assert cluster.session().range(3).count() == 3
 
 
-def test_job_whose_master_was_started_again_ends(
+def test_job_of_restarted_master_fails(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would wait for ever: its context knows of no end."""
+    """It would otherwise wait forever, as its context is not stopped."""
     monkeypatch.setattr(diagnostics, "EXECUTOR_LOSS_SECONDS", 1.0)
     session = cluster.session()
-    with held_encode(tmp_path, session) as (run, running):
+    with blocked_encode(tmp_path, session) as (run, running):
         cluster.standalone.restart_master()
         with pytest.raises(SparkUnavailableError, match="the cluster started no others"):
             running.result()
@@ -318,7 +320,7 @@ def test_job_whose_master_was_started_again_ends(
     assert cluster.session() is not session
 
 
-def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
+def test_unreachable_master_fails_at_once(tmp_path: Path) -> None:
     close_session()
     settings = SparkSettings(home=tmp_path, master="spark://127.0.0.1:1")
     with pytest.raises(SparkUnavailableError) as raised:
@@ -327,16 +329,16 @@ def test_master_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
     assert list((tmp_path / "spark" / "scratch").iterdir()) == []
 
 
-def test_local_cluster_gives_the_bytes_of_a_local_session(
+def test_local_cluster_writes_same_bytes_as_local_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Spark writes for them is gone with the session, and nothing of it is in the package."""
+    """Files of the cluster are deleted with the session, and the installed package has none."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", "bundled")
     digests = {}
     for master in ("local[2]", "local-cluster[2,1,1024]"):
         try:
             session = open_session(SparkSettings(home=tmp_path / "home", master=master))
-            digests[master] = encoded(tmp_path / master, session)
+            digests[master] = encode_and_check(tmp_path / master, session)
         finally:
             close_session()
 

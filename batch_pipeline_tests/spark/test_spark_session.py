@@ -1,6 +1,6 @@
 """Real sessions, local and on a warm server, with the bundled Java and the system's.
 
-Each session has a process of its own: classic and Connect sessions exclude each other in one.
+Each session has its own process, as classic and Connect sessions cannot share one.
 """
 
 import json
@@ -25,7 +25,7 @@ from batch_pipeline.spark.java import archive_path, find_java_home
 from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
 from batch_pipeline_tests.concurrency import is_running
 
-# Not a skip mark: where there is no system Java there is nothing to test.
+# Not a skip mark: without a system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
     "java", ["bundled", "system"] if shutil.which("java") else ["bundled"]
 )
@@ -58,7 +58,7 @@ def small_job(session):
 def family():
     return psutil.Process().children(recursive=True)
 
-def is_running(process):  # a zombie is not, even if init takes long to reap it
+def is_running(process):  # False for zombies, which init may reap late
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -68,10 +68,10 @@ def listens_on(processes):
     addresses = set()
     for process in processes:
         try:
-            found = process.net_connections(kind="inet")
-        except psutil.Error:  # a worker that has nothing more to do
+            connections = process.net_connections(kind="inet")
+        except psutil.Error:  # the worker has ended
             continue
-        addresses |= {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN}
+        addresses |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
     return addresses
 
 settings = SparkSettings(home=Path(sys.argv[1]), remote=os.environ.get("REMOTE"))
@@ -84,7 +84,7 @@ except PipelineError as error:
     print(json.dumps({"error": f"{type(error).__name__}: {error}"}))
 """
 
-WHOLE_LIFE = """
+LIFECYCLE = """
 report = {}
 before = dict(os.environ)
 session = open_session(settings)
@@ -97,11 +97,11 @@ other = SparkSettings(home=settings.home, conf={"spark.sql.shuffle.partitions": 
 try:
     open_session(other)
 except PipelineError as error:
-    report["refused"] = type(error).__name__
-everyone = family()
-report["listens_on"] = sorted(listens_on([psutil.Process(), *everyone]))
+    report["error"] = type(error).__name__
+processes = family()
+report["listens_on"] = sorted(listens_on([psutil.Process(), *processes]))
 close_session()
-report["alive_after_close"] = [process.pid for process in everyone if is_running(process)]
+report["alive_after_close"] = [process.pid for process in processes if is_running(process)]
 replacement = open_session(other)
 report["replacement"] = replacement.conf.get("spark.sql.shuffle.partitions")
 jvm = next(process for process in family() if process.name() == "java")
@@ -112,16 +112,16 @@ report["left_open"] = [process.pid for process in family()]
 print(json.dumps(report))
 """
 
-STARTED_AHEAD = """
+STARTED_IN_ADVANCE = """
 from batch_pipeline.spark.session import end_session, open_in_background, start_session
-tempfile.tempdir = tempfile.mkdtemp(prefix="bp-")  # of this test alone
+tempfile.tempdir = tempfile.mkdtemp(prefix="bp-")  # used only by this test
 report = {}
 start_session(settings)
 open_in_background()
 report["rows"] = small_job(open_session(settings))
-everyone = family()
+processes = family()
 report["ended"] = end_session()
-report["left"] = [process.pid for process in everyone if is_running(process)]
+report["left"] = [process.pid for process in processes if is_running(process)]
 report["temporary"] = os.listdir(tempfile.tempdir)
 report["rows_after_end"] = small_job(open_session(settings))
 close_session()
@@ -170,9 +170,9 @@ EXPECTED_ROWS = [[0, sys.executable], [2, sys.executable], [4, sys.executable]]
 
 
 def process_options(program: str, home: Path, variables: dict[str, str]) -> dict[str, Any]:
-    """Return the options that run a program in an empty folder.
+    """Return the `subprocess` options that run a program in an empty folder.
 
-    Its environment has nothing that a session of this process left.
+    Its environment has no variables of a session of this process.
     """
     folder = home / "empty"
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def process_options(program: str, home: Path, variables: dict[str, str]) -> dict
 
 
 def run(program: str, home: Path, **variables: str) -> Any:
-    """Run a program that prints one JSON value, and writes nothing else anywhere."""
+    """Run a program that prints one JSON value and writes nothing else."""
     options = process_options(program, home, variables)
     done = subprocess.run(**options, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -191,8 +191,8 @@ def run(program: str, home: Path, **variables: str) -> Any:
     return json.loads(done.stdout)
 
 
-def killed(program: str, home: Path, java: str) -> list[int]:
-    """Kill a program that prints process ids, and return the processes that outlive it."""
+def kill_owner(program: str, home: Path, java: str) -> list[int]:
+    """Kill a program that prints process ids, and return the processes that survive it."""
     options = process_options(program, home, {"BATCH_PIPELINE_JAVA": java})
     with subprocess.Popen(**options, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
@@ -211,15 +211,15 @@ def _exists(pid: int) -> bool:
 
 
 def connections_of(process: psutil.Process) -> list[Any]:
-    """Return the sockets of a process, which may have ended."""
+    """Return the sockets of a process, or none if it has ended."""
     with suppress(psutil.Error):
         return process.net_connections(kind="inet")
     return []
 
 
-def unauthenticated_answer(port: int) -> bytes:
-    """Send a request of Spark's own protocol, without a secret, and return the answer."""
-    body = b"an object of anybody's"
+def unauthenticated_response(port: int) -> bytes:
+    """Send a request of Spark's own protocol without a secret and return the response."""
+    body = b"an arbitrary object"
     head = struct.pack(">qbqi", 21 + len(body), 3, 1, len(body))  # length, RPC request, its id
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(head + body)
@@ -238,11 +238,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectSer
 
 
 @pytest.mark.long
-def test_local_session_is_opened_replaced_lost_and_closed(tmp_path: Path) -> None:
+def test_lifecycle_of_local_session(tmp_path: Path) -> None:
     home = tmp_path / "it's a home"
-    report = run(WHOLE_LIFE, home, BATCH_PIPELINE_JAVA="bundled")
+    report = run(LIFECYCLE, home, BATCH_PIPELINE_JAVA="bundled")
     assert set(report.pop("listens_on")) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
-    # A process that ends without closing leaves no process and no temporary folder.
+    # A process that exits without closing the session leaves no processes or temporary folders.
     assert [pid for pid in report.pop("left_open") if _exists(pid)] == []
     assert list((home / "spark" / "scratch").iterdir()) == []
     assert report == {
@@ -250,16 +250,16 @@ def test_local_session_is_opened_replaced_lost_and_closed(tmp_path: Path) -> Non
         "changed_variables": ["SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"],  # no secret
         "same": True,  # for equal settings
         "time_zone": "UTC",
-        "refused": "ConflictError",  # other settings while it is open
+        "error": "ConflictError",  # other settings while it is open
         "alive_after_close": [],
         "replacement": "7",
         "rows_after_crash": EXPECTED_ROWS,  # of the JVM
     }
 
 
-def test_local_session_started_ahead_is_opened_or_replaced_and_ends_at_once(tmp_path: Path) -> None:
+def test_local_session_started_in_advance(tmp_path: Path) -> None:
     home = tmp_path / "it's a home"
-    assert run(STARTED_AHEAD, home, BATCH_PIPELINE_JAVA="bundled") == {
+    assert run(STARTED_IN_ADVANCE, home, BATCH_PIPELINE_JAVA="bundled") == {
         "rows": EXPECTED_ROWS,
         "ended": True,
         "left": [],
@@ -272,17 +272,16 @@ def test_local_session_started_ahead_is_opened_or_replaced_and_ends_at_once(tmp_
     assert list((home / "spark" / "scratch").iterdir()) == []
 
 
-def test_local_session_that_ends_while_it_is_opened_prints_nothing(tmp_path: Path) -> None:
+def test_local_session_ended_while_opening_prints_nothing(tmp_path: Path) -> None:
     assert run(ENDED_WHILE_OPENING, tmp_path, BATCH_PIPELINE_JAVA="bundled") == []
     assert list((tmp_path / "spark" / "scratch").iterdir()) == []
 
 
 @pytest.mark.long
 @both_javas
-def test_local_session_damaged_archive_starts_without_it(
+def test_local_session_ignores_damaged_class_data_archive(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A class-data archive that cannot be used costs its speed and nothing else."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", java)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     damaged = archive_path(find_java_home(tmp_path, os.environ))
@@ -291,35 +290,34 @@ def test_local_session_damaged_archive_starts_without_it(
     assert run(SMALL_JOB, tmp_path) == {"rows": EXPECTED_ROWS}
 
 
-def test_local_session_owner_killed_ends_the_jvm(tmp_path: Path) -> None:
-    """The JVM does not outlive an owner that was killed."""
-    assert killed(HELD_OPEN, tmp_path, "auto") == []
+def test_jvm_ends_when_owner_of_local_session_is_killed(tmp_path: Path) -> None:
+    assert kill_owner(HELD_OPEN, tmp_path, "auto") == []
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_connect_session_right_token_runs_python_of_this_environment(
+def test_connect_session_runs_python_of_this_environment(
     server: SparkConnectServer, tmp_path: Path, host: str
 ) -> None:
-    """A client's job runs in workers that can import this package; either name needs no TLS."""
+    """Workers can import this package; neither host name requires TLS."""
     remote = server.remote.replace("localhost", host)
     assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
 
 
 @pytest.mark.long
 @pytest.mark.guarantee("L1")
-def test_clients_of_a_server_share_what_starts_python_workers(
+def test_clients_of_a_server_share_the_python_daemon(
     server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """However many clients come and go, they leave one daemon; code of others has its own."""
+    """Clients that come and go leave one daemon; sessions with other code have their own."""
 
     def daemons() -> set[int]:
-        found = set()
+        pids = set()
         for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):  # it ended meanwhile
+            with suppress(psutil.Error):  # it has ended
                 parent = process.parent()
                 if parent and parent.name() == "java" and DAEMON_MODULE in process.cmdline():
-                    found.add(process.pid)
-        return found
+                    pids.add(process.pid)
+        return pids
 
     other = without_session_id(server.remote)
     before = daemons()
@@ -333,8 +331,10 @@ def test_clients_of_a_server_share_what_starts_python_workers(
 
 
 @pytest.mark.guarantee("S3")
-def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
-    """A wrong token is refused at once, and the message does not repeat it."""
+def test_connect_session_with_wrong_token_is_rejected(
+    server: SparkConnectServer, tmp_path: Path
+) -> None:
+    """The message does not repeat the token."""
     remote = server.remote.replace("token=", "token=wrong")
     answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
     assert "it refuses the token" in answer
@@ -342,8 +342,9 @@ def test_connect_session_wrong_token_is_refused(server: SparkConnectServer, tmp_
 
 
 @pytest.mark.guarantee("S3")
-def test_connect_session_no_token_is_refused(server: SparkConnectServer, tmp_path: Path) -> None:
-    """Without a token nobody gets in."""
+def test_connect_session_without_token_is_rejected(
+    server: SparkConnectServer, tmp_path: Path
+) -> None:
     answer = run(SMALL_JOB, tmp_path, REMOTE=server.remote.partition("/;")[0])["error"]
     assert "it requires a token" in answer
 
@@ -356,20 +357,19 @@ def test_connect_session_no_token_is_refused(server: SparkConnectServer, tmp_pat
     ],
     ids=["nothing listens", "no address"],
 )
-def test_connect_session_that_fails_does_not_show_its_token(
+def test_error_of_connect_session_does_not_show_its_token(
     tmp_path: Path, remote: str, expected: str
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
-        remote = remote.format(port=taken.getsockname()[1])
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        remote = remote.format(port=unused.getsockname()[1])
         answer = run(SMALL_JOB, tmp_path, REMOTE=remote)["error"]
     assert answer.startswith(expected)
     assert "hidden" not in answer
 
 
 @pytest.mark.guarantee("S3")
-def test_connect_server_running_listens_on_loopback_only(server: SparkConnectServer) -> None:
-    """No port of the server can be reached from another machine."""
+def test_connect_server_listens_on_loopback_only(server: SparkConnectServer) -> None:
     processes = psutil.Process().children(recursive=True)
     addresses = {
         connection.laddr.ip
@@ -382,8 +382,8 @@ def test_connect_server_running_listens_on_loopback_only(server: SparkConnectSer
 
 
 @pytest.mark.guarantee("S3")
-def test_driver_takes_no_object_from_who_has_no_secret(server: SparkConnectServer) -> None:
-    """The ports of driver and block manager, which turn bytes into Java objects, ask first."""
+def test_driver_rejects_objects_without_secret(server: SparkConnectServer) -> None:
+    """The ports of driver and block manager, which deserialize Java objects, authenticate first."""
     connect_port = int(server.remote.partition("/;")[0].rpartition(":")[2])
     ports_of_each = [
         {one.laddr.port for one in connections_of(process) if one.status == "LISTEN"}
@@ -391,13 +391,13 @@ def test_driver_takes_no_object_from_who_has_no_secret(server: SparkConnectServe
         if process.name() == "java"  # another module's server may be among them
     ]
     (ports,) = (ports for ports in ports_of_each if connect_port in ports)
-    answers = [unauthenticated_answer(port) for port in ports - {connect_port}]
+    answers = [unauthenticated_response(port) for port in ports - {connect_port}]
     assert len(answers) == 2
     assert all(b"Expected SaslMessage" in answer for answer in answers), answers
 
 
 @pytest.mark.guarantee("S2")
-def test_connect_server_running_shows_its_token_to_nobody(server: SparkConnectServer) -> None:
+def test_connect_server_does_not_expose_its_token(server: SparkConnectServer) -> None:
     """The token is on no command line and in no log."""
     token = server.remote.partition("token=")[2].partition(";")[0]
     lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
@@ -406,10 +406,10 @@ def test_connect_server_running_shows_its_token_to_nobody(server: SparkConnectSe
     assert token not in server.log.read_text()
 
 
-def test_connect_server_stopped_leaves_no_process(
+def test_stopped_connect_server_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the Java that is found a client's job works too, and stopping ends the whole tree."""
+    """The Java of the system is used, if any."""
     monkeypatch.setenv("BATCH_PIPELINE_JAVA", "auto")
     before = set(psutil.Process().children(recursive=True))
     with SparkConnectServer(tmp_path) as started:
@@ -421,13 +421,11 @@ def test_connect_server_stopped_leaves_no_process(
 
 @pytest.mark.long
 @both_javas
-def test_connect_server_owner_killed_ends_by_itself(java: str, tmp_path: Path) -> None:
-    """A server whose owner was killed ends without anybody's help."""
-    assert killed(SERVER_HELD_OPEN, tmp_path, java) == []
+def test_connect_server_ends_when_its_owner_is_killed(java: str, tmp_path: Path) -> None:
+    assert kill_owner(SERVER_HELD_OPEN, tmp_path, java) == []
 
 
-def test_connect_server_bad_setting_tells_the_last_log_lines(tmp_path: Path) -> None:
-    """A server that ends while it starts is reported with what it said."""
+def test_connect_server_with_bad_setting_reports_last_log_lines(tmp_path: Path) -> None:
     broken = SparkConnectServer(tmp_path, conf={"spark.driver.memory": "plenty"})
     with pytest.raises(SparkUnavailableError, match=r"it ended with exit code 1.*plenty"):
         broken.start()

@@ -1,4 +1,4 @@
-"""Large files that several tasks read at once: the same records, in order, each once."""
+"""Large files that several tasks read in slices: all records, in order, each once."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ PARQUET = numbered_parquet(COUNT, KIB)
 TYPES = {"id": "integer", "text": "string"}
 
 
-def parts_of(result_names: list[str]) -> set[str]:
+def task_numbers(result_names: list[str]) -> set[str]:
     """Return the task numbers in the names of part files."""
     return {name.split("-")[3][:4] for name in result_names}
 
@@ -48,10 +48,10 @@ def parts_of(result_names: list[str]) -> set[str]:
 @pytest.mark.parametrize(
     "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
 )
-def test_split_jsonl_gives_all_records_in_order(
+def test_split_jsonl_has_all_records_in_order(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
-    """Three tasks read the file, with payloads inline or as rows; their reports are added up."""
+    """The reports of the tasks are added up."""
     monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
     run.land(b'{"id":-1,"text":""}\n')
     run.land(JSONL)
@@ -61,7 +61,7 @@ def test_split_jsonl_gives_all_records_in_order(
 
     assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
     assert [(item.read, item.written) for item in result.items] == [(1, 1), (COUNT, COUNT), (1, 1)]
-    assert parts_of(run.files()) == {"0000", "0001", "0002", "0003", "0004"}
+    assert task_numbers(run.files()) == {"0000", "0001", "0002", "0003", "0004"}
 
 
 @pytest.mark.parametrize(
@@ -72,22 +72,22 @@ def test_split_jsonl_gives_all_records_in_order(
     ],
     ids=["csv", "parquet"],
 )
-def test_split_file_gives_all_records_in_order(
+def test_split_file_has_all_records_in_order(
     run: EncodeRun, ending: str, data: bytes, texts: set[str]
 ) -> None:
-    """Of csv, a first job counts quotes; of parquet, each task reads row groups of its own."""
+    """For csv, a first job counts quotes; for parquet, each task reads its own row groups."""
     run.land(data, ending=ending)
 
-    found = records(run.encode(**TYPES).part_files)
+    rows = records(run.encode(**TYPES).part_files)
 
-    assert [one["id"] for one in found] == list(range(COUNT))
-    assert {one["text"] for one in found} == texts
-    assert len(parts_of(run.files())) == 3
+    assert [row["id"] for row in rows] == list(range(COUNT))
+    assert {row["text"] for row in rows} == texts
+    assert len(task_numbers(run.files())) == 3
 
 
 @pytest.mark.guarantee("G7")
-def test_split_file_gives_the_same_bytes_each_time(run: EncodeRun) -> None:
-    """Where it is cut depends on its size alone."""
+def test_split_file_is_encoded_reproducibly(run: EncodeRun) -> None:
+    """Slices depend on the size of the file alone."""
     run.land(JSONL)
 
     first = run.encode(**TYPES)
@@ -96,8 +96,7 @@ def test_split_file_gives_the_same_bytes_each_time(run: EncodeRun) -> None:
     assert [part.sha256 for part in first.part_files] == [p.sha256 for p in second.part_files]
 
 
-def test_split_jsonl_with_a_bad_record_tells_its_line_in_the_file(run: EncodeRun) -> None:
-    """Lines count from the start of the file, whichever task met the record."""
+def test_bad_record_of_split_jsonl_has_its_line_in_the_file(run: EncodeRun) -> None:
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(numbered_jsonl(COUNT, KIB, line2500='{"id":'))
 
@@ -109,29 +108,27 @@ def test_split_jsonl_with_a_bad_record_tells_its_line_in_the_file(run: EncodeRun
 
 
 @pytest.mark.parametrize(
-    ("odd", "kept"), [("2500,a,b", COUNT - 1), ('2500,a"b', COUNT)], ids=["bad", "odd quote"]
+    ("line", "written"), [("2500,a,b", COUNT - 1), ('2500,a"b', COUNT)], ids=["bad", "odd quote"]
 )
-def test_split_csv_that_breaks_the_rules_is_read_in_one_piece(
-    run: EncodeRun, odd: str, kept: int
-) -> None:
-    """Which quotes count then takes the whole file to tell; nothing of the parts is left."""
+def test_malformed_csv_is_read_in_one_piece(run: EncodeRun, line: str, written: int) -> None:
+    """Counting quotes is unreliable then; the files of its slices are removed."""
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(b"id,text\n-1,\n")
-    run.land(numbered_csv(COUNT, KIB, line2500=odd))
+    run.land(numbered_csv(COUNT, KIB, line2500=line))
 
     result = run.encode(**TYPES)
 
-    found = [one["id"] for one in records(result.part_files)]
-    assert len(found) == kept + 1
-    assert found == sorted(set(found))
+    ids = [row["id"] for row in records(result.part_files)]
+    assert len(ids) == written + 1
+    assert ids == sorted(set(ids))
     assert [item.read for item in result.items] == [1, COUNT]
-    assert parts_of(run.files()) <= {"0000", "0001"}
+    assert task_numbers(run.files()) <= {"0000", "0001"}
     lines_before = 1 + 2_500 * (1 + KIB // 6)
-    assert [bad.line for bad in result.bad_records] == [lines_before + 1] * (COUNT - kept)
+    assert [bad.line for bad in result.bad_records] == [lines_before + 1] * (COUNT - written)
 
 
-def test_split_file_that_is_bad_leaves_nothing_of_itself(run: EncodeRun) -> None:
-    """One part meets a record that is too long: its neighbours' files are dropped, others stay."""
+def test_bad_split_file_leaves_no_part_files(run: EncodeRun) -> None:
+    """One slice has a record that is too long; the part files of the other slices are removed."""
     run.configure(
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE),
         read_limits=ReadLimits(max_record_bytes=10 * KIB),
@@ -149,18 +146,18 @@ def test_split_file_that_is_bad_leaves_nothing_of_itself(run: EncodeRun) -> None
     assert len(run.files()) == 2
 
 
-def test_large_file_that_is_not_the_registered_one_is_left_for_the_task_to_report(
+def test_missing_or_changed_large_file_is_reported_by_its_task(
     run: EncodeRun,
 ) -> None:
-    """The look that finds out whether to split never fails."""
+    """Splitting never fails."""
     run.configure(on_bad_file=BadFileRules.all(OnBadFile.SKIP))
     run.land(JSONL)
     (item,) = run.items
     registered = item.file.modified_at
     assert registered is not None
     earlier = replace(item.file, modified_at=registered - timedelta(days=1))
-    gone = replace(item.file, location=f"{item.file.location}.gone")
-    run.items = [replace(item, file=earlier), replace(item, id=2, file=gone)]
+    missing = replace(item.file, location=f"{item.file.location}.gone")
+    run.items = [replace(item, file=earlier), replace(item, id=2, file=missing)]
 
     result = run.encode(**TYPES)
 
@@ -168,8 +165,8 @@ def test_large_file_that_is_not_the_registered_one_is_left_for_the_task_to_repor
     assert run.files() == []
 
 
-def test_large_file_of_which_nothing_was_noted_is_split_like_any_other(run: EncodeRun) -> None:
-    """A user's table may only know the weight; all parts then read the file as it is now."""
+def test_large_file_without_recorded_facts_is_split(run: EncodeRun) -> None:
+    """A user's table may only have the weight; all slices read the current file."""
     run.land(JSONL)
     (item,) = run.items
     unknown = replace(item.file, size_bytes=None, modified_at=None)
@@ -178,11 +175,11 @@ def test_large_file_of_which_nothing_was_noted_is_split_like_any_other(run: Enco
     result = run.encode(**TYPES)
 
     assert [item.read for item in result.items] == [COUNT]
-    assert len(parts_of(run.files())) == 3
+    assert len(task_numbers(run.files())) == 3
 
 
-def test_large_files_that_cannot_be_cut_are_tasks_of_their_own(run: EncodeRun) -> None:
-    """With record numbers, or an escape that takes the meaning from a quote, nothing is split."""
+def test_large_files_that_cannot_be_split_have_their_own_task(run: EncodeRun) -> None:
+    """Files with record numbers or escapes are not split."""
     numbered = replace(run.stream, lineage=(LineageColumn.RECORD_NUMBER,))
     escaped = CsvOptions(escape="\\")
     run.land(CSV)
@@ -193,6 +190,6 @@ def test_large_files_that_cannot_be_cut_are_tasks_of_their_own(run: EncodeRun) -
     run.stream = numbered
     result = run.encode(id="integer", text="string", _record_number="integer")
 
-    assert parts_of(with_escapes) == {"0000"}
-    assert parts_of(run.files()) == {"0000"}
+    assert task_numbers(with_escapes) == {"0000"}
+    assert task_numbers(run.files()) == {"0000"}
     assert [one["_record_number"] for one in records(result.part_files)][-1] == COUNT

@@ -1,4 +1,4 @@
-"""Plans of tasks: bounds, order, and byte ranges of large files."""
+"""Task planning: limits, order, and byte ranges of large files."""
 
 from pathlib import Path
 
@@ -24,7 +24,6 @@ LANDED_AT = modified_at(Path(__file__).stat())
 
 
 def items_of(*weights: int, ending: str = "csv") -> list[Item]:
-    """Return items of these weights."""
     return [
         Item(
             id=number,
@@ -49,8 +48,8 @@ def items_of(*weights: int, ending: str = "csv") -> list[Item]:
         ([31 * MIB] * 264, [4] * 66),
     ],
 )
-def test_plan_tasks_keeps_order_and_bounds(weights: list[int], sizes: list[int]) -> None:
-    """A task takes up to 250 items, and a sixteenth of the cost between 32 and 128 MiB."""
+def test_plan_tasks_keeps_order_and_limits(weights: list[int], sizes: list[int]) -> None:
+    """A task has up to 250 items and a sixteenth of the cost, within 32 and 128 MiB."""
     items = items_of(*weights)
     tasks = list(plan_tasks(items, {}))
 
@@ -64,13 +63,13 @@ def test_plan_tasks_keeps_order_and_bounds(weights: list[int], sizes: list[int])
 def test_plan_tasks_of_compressed_files_counts_their_expansion(
     ending: str, sizes: list[int]
 ) -> None:
-    """Five MiB of gzip are about thirty of JSON lines, five of parquet about fifteen."""
+    """5 MiB of gzip are about 30 MiB of JSON lines, and 5 MiB of parquet about 15 MiB."""
     items = items_of(*[5 * MIB] * 4, ending=ending)
 
     assert [len(task.items) for task in plan_tasks(items, {})] == sizes
 
 
-def test_plan_tasks_with_a_split_item_puts_its_tasks_in_its_place() -> None:
+def test_plan_tasks_keeps_position_of_split_item() -> None:
     """Items before a split item do not share a task with items after it."""
     first, large, last = items_of(1, 80 * MIB, 1)
     parts = [TaskInput(items=(large,), byte_range=part) for part in cut_byte_ranges(80 * MIB)]
@@ -81,8 +80,8 @@ def test_plan_tasks_with_a_split_item_puts_its_tasks_in_its_place() -> None:
 
 
 @given(st.lists(st.integers(0, 64 * MIB), max_size=60))
-def test_plan_tasks_of_any_items_holds_each_once_within_the_bounds(weights: list[int]) -> None:
-    """No item is lost or duplicated, and only a single item may exceed the cost limit."""
+def test_plan_tasks_of_any_items_has_each_once_within_limits(weights: list[int]) -> None:
+    """Only a single item may exceed the cost limit."""
     items = items_of(*weights)
     tasks = list(plan_tasks(items, {}))
 
@@ -104,7 +103,7 @@ def test_plan_tasks_of_any_items_holds_each_once_within_the_bounds(weights: list
     ],
 )
 def test_cut_byte_ranges_cuts_at_multiples_of_32_mib(size: int, stops: list[int]) -> None:
-    """A rest of at most half of that belongs to the last range."""
+    """A rest of at most 16 MiB belongs to the last range."""
     starts = [0, *stops[:-1]]
 
     assert cut_byte_ranges(size) == [
@@ -112,7 +111,7 @@ def test_cut_byte_ranges_cuts_at_multiples_of_32_mib(size: int, stops: list[int]
     ]
 
 
-def test_cost_of_a_byte_range_is_its_size() -> None:
+def test_cost_of_byte_range_is_its_size() -> None:
     """A whole item also has the cost of opening its file."""
     (large,) = items_of(80 * MIB)
 

@@ -1,4 +1,4 @@
-"""A user's transform between reading and writing: values, counts, and whose fault an error is."""
+"""User transforms between reading and writing: values, counts, and classification of errors."""
 
 import json
 from importlib import import_module
@@ -52,12 +52,11 @@ VALUES = (
 
 @pytest.fixture(scope="module")
 def session(each_session: SparkSession) -> SparkSession:
-    """Both kinds of sessions."""
+    """A local and a Connect session."""
     return each_session
 
 
-def use(run: EncodeRun, function: str) -> None:
-    """Configure a transform."""
+def use_transform(run: EncodeRun, function: str) -> None:
     run.configure(transform=f"{MODULE}:{function}")
 
 
@@ -68,12 +67,12 @@ def land_numbers(run: EncodeRun) -> None:
 
 
 @pytest.mark.guarantee("G15")
-def test_transform_that_filters_writes_what_it_gives(run: EncodeRun) -> None:
-    """Records are counted where they are read; the part files tell what was made of them."""
-    use(run, "keep_even")
+def test_filtering_transform_writes_its_records(run: EncodeRun) -> None:
+    """Items count the records that were read, part files those that the transform returned."""
+    use_transform(run, "keep_even")
     land_numbers(run)
 
-    schema, result = run.settled()
+    schema, result = run.encode_with_inferred_schema()
 
     assert schema == RecordSchema.from_json([("id", "integer"), ("twice", "integer")])
     assert records(result.part_files) == [{"id": n, "twice": 2 * n} for n in (0, 2, 4)]
@@ -83,16 +82,16 @@ def test_transform_that_filters_writes_what_it_gives(run: EncodeRun) -> None:
 
 
 @pytest.mark.guarantee("G15")
-def test_transform_that_aggregates_and_looks_at_its_frame_sees_each_record_once(
+def test_aggregating_transform_reads_each_record_once(
     run: EncodeRun,
 ) -> None:
-    """A plan may read the frame several times; that writes nothing twice."""
-    use(run, "summed")
+    """A plan may read the frame several times without duplicating records."""
+    use_transform(run, "summed")
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(b"customer,amount\na,1\nb,2\n")
     run.land(b"customer,amount\na,3\nb\n")
 
-    _, result = run.settled()
+    _, result = run.encode_with_inferred_schema()
 
     totals = [{"customer": "a", "total": 4}, {"customer": "b", "total": 2}]
     assert records(result.part_files) == totals
@@ -102,14 +101,14 @@ def test_transform_that_aggregates_and_looks_at_its_frame_sees_each_record_once(
 
 
 @pytest.mark.parametrize("encoding", [Format.JSONL, Format.PARQUET])
-def test_transform_that_gives_what_came_keeps_every_value(run: EncodeRun, encoding: Format) -> None:
-    """All types pass through Spark and come out as they would without a transform."""
+def test_identity_transform_keeps_every_value(run: EncodeRun, encoding: Format) -> None:
+    """Values of all types equal those without a transform."""
     declared = SchemaRules(declared=RecordSchema.from_json(list(TYPES.items())))
     compression = Compression.GZIP if encoding is Format.JSONL else Compression.NONE
     run.configure(schema=declared, encoding=Encoding(format=encoding, compression=compression))
     run.land(VALUES.encode() + b'\n{"integer":null}\n')
     plain = run.encode(**TYPES)
-    use(run, "unchanged")
+    use_transform(run, "unchanged")
 
     result = run.encode(**TYPES)
 
@@ -124,12 +123,12 @@ def test_transform_that_gives_what_came_keeps_every_value(run: EncodeRun, encodi
     assert set(second.values()) == {None}
 
 
-def test_transform_that_computes_nested_values_writes_them_as_json(run: EncodeRun) -> None:
-    """Structs, maps and arrays keep their nulls; a date is a date."""
-    use(run, "computed")
+def test_nested_values_of_transform_are_written_as_json(run: EncodeRun) -> None:
+    """Structs, maps and arrays keep their nulls."""
+    use_transform(run, "computed")
     run.land(b'{"id":1}\n')
 
-    schema, result = run.settled()
+    schema, result = run.encode_with_inferred_schema()
 
     kinds = {column.name: column.type_text for column in schema.columns}
     nested = {"s": "object", "a": "array", "m": "object"}
@@ -146,37 +145,36 @@ def test_transform_that_computes_nested_values_writes_them_as_json(run: EncodeRu
     ]
 
 
-def test_transform_that_renames_a_json_column_keeps_it_json(run: EncodeRun) -> None:
-    """What is computed from its text is text."""
-    use(run, "renamed")
+def test_renamed_json_column_is_json(run: EncodeRun) -> None:
+    """A column computed from its text is a string."""
+    use_transform(run, "renamed")
     run.land(b'{"a.b":{"n":[1,2]}}\n')
 
-    schema, result = run.settled()
+    schema, result = run.encode_with_inferred_schema()
 
     assert [column.type.value for column in schema.columns] == ["object", "string"]
     assert records(result.part_files) == [{"kept": {"n": [1, 2]}, "text": '{"N":[1,2]}'}]
 
 
-def test_transform_that_calls_python_on_the_workers_runs_there(run: EncodeRun) -> None:
-    """Pandas functions are the user's code on Spark's workers."""
-    use(run, "in_pandas")
+def test_pandas_function_of_transform_runs_on_workers(run: EncodeRun) -> None:
+    use_transform(run, "in_pandas")
     land_numbers(run)
 
-    _, result = run.settled()
+    _, result = run.encode_with_inferred_schema()
 
     assert [one["id"] for one in records(result.part_files)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(run: EncodeRun) -> None:
-    """What was set aside is reported and in quarantine; lineage columns are the frame's."""
-    use(run, "unchanged")
+def test_transform_reads_other_files_if_one_is_bad(run: EncodeRun) -> None:
+    """The bad file is quarantined; lineage columns are in the frame."""
+    use_transform(run, "unchanged")
     run.configure(
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE), lineage=(LineageColumn.ITEM_ID,)
     )
     run.land(b"a,a\n")
     run.land(b"a\n1\n")
 
-    _, result = run.settled()
+    _, result = run.encode_with_inferred_schema()
 
     assert records(result.part_files) == [{"_item_id": 2, "a": 1}]
     assert [item.bad_file is None for item in result.items] == [False, True]
@@ -191,19 +189,19 @@ def test_transform_of_a_batch_with_a_bad_file_is_given_the_other_ones(run: Encod
         ("wrong_attribute", r"at transforms.py:\d+ in wrong_attribute \("),
         ("wrong_column", r"UNRESOLVED_COLUMN.* `nope` cannot be resolved"),
         ("bad_cast", r"CAST_INVALID_INPUT.* 'x0' .*cannot be cast"),
-        ("twice_named", r"column 'id' is there twice"),
+        ("duplicate_names", r"column 'id' is there twice"),
         ("not_a_number", r"it returned a record that .*column 'n'"),
     ],
 )
-def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
+def test_failing_transform_is_reported_with_its_line_and_leaves_no_files(
     run: EncodeRun, function: str, message: str
 ) -> None:
-    """It is the data's or the function's fault, not Spark's, and the batch is named."""
-    use(run, function)
+    """The error is attributed to the function or its data, not to Spark."""
+    use_transform(run, function)
     land_numbers(run)
 
     with pytest.raises(TransformError, match=message) as raised:
-        run.settled()
+        run.encode_with_inferred_schema()
 
     assert f"transform {MODULE}:{function} failed on batch 00000001-00000002" in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -220,10 +218,7 @@ def test_transform_that_fails_is_told_with_its_own_line_and_leaves_no_file(
         (f"{MODULE}:nothing", "it returned NoneType, not a DataFrame"),
     ],
 )
-def test_transform_that_is_no_function_of_frames_is_refused(
-    run: EncodeRun, transform: str, message: str
-) -> None:
-    """The operator is told what to write instead."""
+def test_invalid_transform_is_rejected(run: EncodeRun, transform: str, message: str) -> None:
     run.configure(transform=transform)
     land_numbers(run)
 
@@ -233,7 +228,7 @@ def test_transform_that_is_no_function_of_frames_is_refused(
     assert run.files() == []
 
 
-def test_transform_of_the_page_works_as_written(
+def test_documented_transform_works(
     run: EncodeRun, session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, test = (block.text for block in blocks("python") if PAGE in str(block.page))
@@ -244,7 +239,7 @@ def test_transform_of_the_page_works_as_written(
     run.configure(transform="shop_project.transforms:paid_orders")
     run.land(b"status,quantity,unit_price\npaid,2,1.5\nopen,1,9.5\n")
 
-    _, result = run.settled()
+    _, result = run.encode_with_inferred_schema()
 
     assert records(result.part_files) == [{"quantity": 2, "unit_price": 1.5, "total": 3.0}]
     import_module("shop_project.transforms").test_paid_orders_have_a_total(session)

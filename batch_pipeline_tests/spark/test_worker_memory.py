@@ -1,4 +1,4 @@
-"""What a worker process does about its memory."""
+"""Memory settings of worker processes."""
 
 import subprocess
 import sys
@@ -18,13 +18,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def page_faults(*, kept: bool) -> int:
-    """Count the pages that the system gives a process that needs and frees the same room."""
+    """Return the page faults of a process that repeatedly allocates and frees a block."""
     command = [sys.executable, "-c", PROGRAM.format(kept=kept)]
     environment = {"MALLOC_TRIM_THRESHOLD_": "1000000", "MALLOC_MMAP_THRESHOLD_": "1000000"}
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
     return int(done.stdout)
 
 
-def test_freed_memory_is_kept_so_that_the_next_block_costs_no_pages() -> None:
-    """Blocks of some MiB that come and go are given by the system once."""
+def test_freed_memory_is_reused_without_page_faults() -> None:
     assert page_faults(kept=True) < page_faults(kept=False) / 5

@@ -1,4 +1,4 @@
-"""Transforms as a user may write them, good and bad ones."""
+"""Valid and invalid user transforms."""
 
 import time
 from collections.abc import Iterator
@@ -12,29 +12,29 @@ NUMBER = 7
 
 
 def keep_even(frame: DataFrame) -> DataFrame:
-    """Keep the even records, with a column more."""
+    """Keep the even records and add a column."""
     return frame.filter("id % 2 = 0").withColumn("twice", functions.col("id") * 2)
 
 
 def unchanged(frame: DataFrame) -> DataFrame:
-    """Return the frame."""
+    """Return the frame unchanged."""
     return frame
 
 
 def shuffled(frame: DataFrame) -> DataFrame:
-    """Return the records in another order, which needs all of them first."""
+    """Shuffle the records, which requires reading all of them first."""
     return frame.repartition(4)
 
 
 def summed(frame: DataFrame) -> DataFrame:
-    """Make one record a customer of many; looks at the frame on the way."""
+    """Aggregate by customer, after an action on the frame."""
     if frame.count() == 0:
         return frame
     return frame.groupBy("customer").agg(functions.sum("amount").alias("total")).orderBy("customer")
 
 
 def computed(frame: DataFrame) -> DataFrame:
-    """Make values of Spark's own types."""
+    """Compute values of Spark's own types."""
     return frame.select(
         "id",
         functions.struct(
@@ -48,7 +48,7 @@ def computed(frame: DataFrame) -> DataFrame:
 
 
 def renamed(frame: DataFrame) -> DataFrame:
-    """Rename a column of JSON, and write another one as text in which it is not JSON any more."""
+    """Rename a JSON column, and compute a string from its text."""
     return frame.select(
         functions.col("`a.b`").alias("kept"), functions.upper(functions.col("`a.b`")).alias("text")
     )
@@ -64,8 +64,8 @@ def in_pandas(frame: DataFrame) -> DataFrame:
     return frame.mapInPandas(add, frame.schema)
 
 
-def held(frame: DataFrame) -> DataFrame:
-    """Make the file that a record names, and wait on the workers until it is gone."""
+def blocked(frame: DataFrame) -> DataFrame:
+    """Create the file that a record names, and block on the workers until it is deleted."""
 
     def hold(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for part in parts:
@@ -91,12 +91,12 @@ def wrong_column(frame: DataFrame) -> DataFrame:
 
 
 def raises(frame: DataFrame) -> DataFrame:
-    """Fail on the driver."""
+    """Raise on the driver."""
     raise ValueError(f"no {NUMBER} columns in {len(frame.columns)}")
 
 
 def raises_on_workers(frame: DataFrame) -> DataFrame:
-    """Fail where Python runs on the workers."""
+    """Raise in Python on the workers."""
 
     half = functions.udf(lambda number: number // (number - number), "long")
     return frame.withColumn("half", half("id"))
@@ -109,8 +109,8 @@ def bad_cast(frame: DataFrame) -> DataFrame:
     )
 
 
-def twice_named(frame: DataFrame) -> DataFrame:
-    """Return two columns of one name."""
+def duplicate_names(frame: DataFrame) -> DataFrame:
+    """Return two columns of the same name."""
     return frame.select("id", "id")
 
 

@@ -1,4 +1,4 @@
-"""A landing in a bucket, and what tests do with it."""
+"""A landing in a bucket, for tests."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +18,10 @@ from batch_pipeline_tests.factories import stream
 
 @dataclass
 class BucketLanding:
-    """The prefix `in` of a bucket; `asked` counts the requests of the landing's client."""
+    """A landing at the prefix `in` of a bucket; `requests` counts the requests of its client."""
 
     bucket: str
-    asked: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.store = s3_client.client()
@@ -29,32 +29,30 @@ class BucketLanding:
         self.client.meta.events.register("before-call.s3", self._count)
 
     def _count(self, model: Any, **_: Any) -> None:
-        self.asked[model.name] += 1
+        self.requests[model.name] += 1
 
     @property
     def uri(self) -> str:
-        """The landing's own URI."""
         return f"{self.bucket}/in"
 
     def landing(self, **source: Any) -> SourceLanding:
-        """Return the landing."""
+        """Return the landing with these options of the source."""
         described = stream(source=Source(**{"uri": self.uri} | source))
         files = S3FileSystem(lambda: self.client)
         return SourceLanding(stream=described, filesystem=files)
 
-    def put(self, key: str, octets: bytes = b"id\n1\n") -> str:
-        """Put an object anywhere in the bucket, and give its location."""
-        self.store.put_object(Bucket=self._name, Key=key, Body=octets)
+    def put(self, key: str, data: bytes = b"id\n1\n") -> str:
+        """Put an object at any key of the bucket and return its location."""
+        self.store.put_object(Bucket=self._name, Key=key, Body=data)
         return f"{self.bucket}/{key}"
 
     def put_many(self, first: int, last: int) -> None:
-        """Put empty objects whose keys ascend with their numbers."""
+        """Put empty objects with ascending numbers as keys."""
         keys = [f"in/{number:05}.csv" for number in range(first, last + 1)]
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(self.put, keys, [b""] * len(keys)))
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
         self.store.delete_object(Bucket=self._name, Key=key)
 
     @property
@@ -64,20 +62,19 @@ class BucketLanding:
 
 @dataclass
 class Clock:
-    """A clock that goes when it is told to."""
+    """A manual clock."""
 
     seconds: float = 0.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.seconds
 
 
-def looked(watched: PolledLanding, database: Database) -> Registered:
-    """Look once and register what is there, as a tick does."""
-    return watched.settled(database.meta_table("orders").register(watched.found_files()))
+def poll(polled: PolledLanding, database: Database) -> Registered:
+    """Poll once and register the files, as a sensor tick does."""
+    return polled.settled(database.meta_table("orders").register(polled.found_files()))
 
 
-def names(watched: PolledLanding | SourceLanding) -> list[str]:
-    """List the files' names below the prefix; nothing is registered."""
-    return [file.location.partition("/in/")[2] for file in watched.found_files()]
+def names(landing: PolledLanding | SourceLanding) -> list[str]:
+    """List the names of the files below the prefix without registering them."""
+    return [file.location.partition("/in/")[2] for file in landing.found_files()]

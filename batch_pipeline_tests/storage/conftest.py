@@ -1,4 +1,4 @@
-"""A landing in a bucket."""
+"""Fixtures of storage tests."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from batch_pipeline_tests.storage.bucket_landing import BucketLanding
 
 
 @pytest.fixture
-def place(bucket: str) -> BucketLanding:
-    """A landing in a new bucket with nothing in it."""
+def s3_landing(bucket: str) -> BucketLanding:
+    """A landing in a new, empty bucket."""
     return BucketLanding(bucket)

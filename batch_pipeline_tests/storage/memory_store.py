@@ -1,4 +1,4 @@
-"""An object store in memory: all that a further file system has to implement."""
+"""An object store in memory: the complete interface of a custom file system."""
 
 import errno
 import hashlib
@@ -24,7 +24,7 @@ SCHEME = "memory"
 
 @dataclass
 class MemoryFileSystem(FileSystem):
-    """Files by URI, all of them in one dictionary."""
+    """Files by URI in a dictionary."""
 
     objects: dict[str, tuple[bytes, FileFacts]] = field(default_factory=dict)
     uploads: dict[str, "MemoryWriter"] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class MemoryFileSystem(FileSystem):
             if uri.startswith(prefix) and name > after and (recursive or "/" not in name):
                 facts = self.objects[uri][1]
                 if is_known is None or not is_known(name, facts.size_bytes, facts.state):
-                    is_asked = facts_for is None or bool(facts_for(name))
-                    yield ListedFile(name, facts if is_asked else None)
+                    needs_facts = facts_for is None or bool(facts_for(name))
+                    yield ListedFile(name, facts if needs_facts else None)
 
     def head(self, uri: str, *, checksum: bool = False) -> FileFacts:
         return self.version(uri)[1]
@@ -97,7 +97,7 @@ class MemoryFileSystem(FileSystem):
         return self.uploads.pop(file.upload_id or "", None) is not None
 
     def version(self, uri: str) -> tuple[bytes, FileFacts]:
-        """Return what is there now."""
+        """Return the current content and facts of a file."""
         try:
             return self.objects[uri]
         except KeyError:
@@ -122,11 +122,11 @@ class MemoryPinned:
             raise FileExistsError(errno.EEXIST, "another version is there", self.uri)
 
     def close(self) -> None:
-        pass  # nothing is held
+        pass  # there is nothing to release
 
 
 class MemoryWriter:
-    """A file that is visible once it is committed."""
+    """A file that becomes visible when it is committed."""
 
     def __init__(self, store: MemoryFileSystem, uri: str) -> None:
         self.uri = uri
@@ -139,7 +139,7 @@ class MemoryWriter:
         self._data += data
 
     def finish(self) -> None:
-        pass  # all is here already
+        pass  # all bytes are in memory
 
     def commit(self) -> None:
         if self._store.uploads.pop(self._id, None) is not None:

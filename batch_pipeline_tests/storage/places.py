@@ -1,4 +1,4 @@
-"""Tasks between two roots, and the requests that they send."""
+"""Encode tasks between two roots, and the S3 requests that they send."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,24 +14,24 @@ from batch_pipeline_tests.storage_roots import Root
 
 
 class Requests:
-    """The requests that the client of this process sends while the block runs, by operation."""
+    """Context manager that records the operations that the client of this process requests."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
 
     def __enter__(self) -> "Requests":
-        s3_client.client().meta.events.register("before-send.s3.*", self._note)
+        s3_client.client().meta.events.register("before-send.s3.*", self._record)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        s3_client.client().meta.events.unregister("before-send.s3.*", self._note)
+        s3_client.client().meta.events.unregister("before-send.s3.*", self._record)
 
-    def _note(self, event_name: str, **_given: object) -> None:
+    def _record(self, event_name: str, **_given: object) -> None:
         self.sent.append(event_name.rpartition(".")[2])
 
 
 def between(stream: Stream, landing: Root, storage: Root, **changes: Any) -> Stream:
-    """Return a stream that leads from one place to another, with other changes."""
+    """Return a stream that reads from one root and writes to another, with other changes."""
     assert isinstance(stream.source, Source)
     return replace(
         stream,
@@ -42,7 +42,7 @@ def between(stream: Stream, landing: Root, storage: Root, **changes: Any) -> Str
 
 
 def task(stream: Stream, files: Iterable[LandedFile], **types: str) -> TaskReport:
-    """Run one task over files, numbered from 1, with a schema given as name=type."""
+    """Run one encode task for files numbered from 1, with a schema given as name=type."""
     items = tuple(Item(id=number, file=file) for number, file in enumerate(files, 1))
     spec = TaskSpec(
         number=0,

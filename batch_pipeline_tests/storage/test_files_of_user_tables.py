@@ -1,4 +1,4 @@
-"""Files of which nothing is noted but where they are, as a user's own table lists them."""
+"""Files of user tables, of which only the location is recorded."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def landed(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("written", "location"),
+    ("text", "location"),
     [
         ("/data/orders.csv", "file:///data/orders.csv"),
         ("/data/my orders 100%.csv", "file:///data/my%20orders%20100%25.csv"),
@@ -45,12 +45,12 @@ def landed(tmp_path: Path) -> Path:
         ("s3://bucket/a.csv#bytes=0-99", "s3://bucket/a.csv#bytes=0-99"),
     ],
 )
-def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, location: str) -> None:
-    assert to_location(written) == location
+def test_to_location_of_path_or_uri(text: str, location: str) -> None:
+    assert to_location(text) == location
 
 
 @pytest.mark.parametrize(
-    "written",
+    "text",
     [
         "",
         "orders.csv",
@@ -72,12 +72,12 @@ def test_location_of_a_path_or_a_uri_is_the_uri_of_the_file(written: str, locati
         b"/a.csv",
     ],
 )
-def test_location_of_anything_else_is_refused(written: object) -> None:
+def test_to_location_rejects_other_values(text: object) -> None:
     with pytest.raises(InvalidValueError, match="expected an absolute path, an absolute file"):
-        to_location(written)
+        to_location(text)
 
 
-def test_item_weighs_what_its_row_says() -> None:
+def test_item_weight_is_taken_from_row() -> None:
     assert Item(id=1, file=LandedFile(location="file:///a"), row_weight=7).weight == 7
     assert Item(id=1, file=LandedFile(location="file:///a"), row_weight=0).weight == 0
     assert Item(id=1, file=found_file(size_bytes=10)).weight == 10
@@ -85,22 +85,22 @@ def test_item_weighs_what_its_row_says() -> None:
         Item(id=1, file=LandedFile(location="file:///a"))
 
 
-def test_file_without_noted_facts_is_read_as_it_is_found(landed: Path) -> None:
+def test_file_without_recorded_facts_is_read(landed: Path) -> None:
     with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
         assert source.read(1_000) == b"id\n1\n2\n"
 
 
-def test_file_with_noted_facts_is_still_compared_with_them(landed: Path) -> None:
-    found = found_file(location=to_uri(landed), size_bytes=3)
+def test_file_with_recorded_facts_is_compared(landed: Path) -> None:
+    file = found_file(location=to_uri(landed), size_bytes=3)
     with (
         pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 B"),
-        open_source(found, stream()),
+        open_source(file, stream()),
     ):
         pass
 
 
 @pytest.mark.parametrize("content", ["id\n1\n2\n3\n", "id\n1\n2\n"])
-def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -> None:
+def test_file_changed_while_read_is_bad(landed: Path, content: str) -> None:
     def read_while_it_is_written() -> None:
         with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
             source.read(1_000)
@@ -119,20 +119,20 @@ def test_file_that_changes_while_it_is_read_is_bad(landed: Path, content: str) -
         ("file:///", "is not a regular file"),
     ],
 )
-def test_location_that_names_no_file_is_a_bad_file(location: str, reason: str) -> None:
+def test_location_of_no_file_is_bad_file(location: str, reason: str) -> None:
     file = LandedFile(location=location)
     with pytest.raises(BadFileError, match=reason), open_source(file, stream()):
         pass
 
 
-def test_file_without_noted_facts_is_shown_as_it_stands(landed: Path) -> None:
+def test_compare_without_recorded_facts_shows_current_facts(landed: Path) -> None:
     os.utime(landed, (1_750_000_000, 1_750_000_000))
-    told = compare(LandedFile(location=to_uri(landed)))
-    assert told == "now 7 B, modified 2025-06-15T15:06:40+00:00"
+    comparison = compare(LandedFile(location=to_uri(landed)))
+    assert comparison == "now 7 B, modified 2025-06-15T15:06:40+00:00"
     assert compare(LandedFile(location="relative.csv")).startswith("which is not an absolute")
 
 
-def test_bad_files_of_user_tables_need_no_registering() -> None:
-    told = str(BadFileError("orders", "file:///a.csv", 3, "is bad", is_registered=False))
-    assert "Repair the file, or set `on_bad_file: quarantine`" in told
+def test_bad_file_message_of_user_table_does_not_mention_registration() -> None:
+    message = str(BadFileError("orders", "file:///a.csv", 3, "is bad", is_registered=False))
+    assert "Repair the file, or set `on_bad_file: quarantine`" in message
     assert "--accept-changed" in str(BadFileError("orders", "file:///a.csv", 3, "is bad"))

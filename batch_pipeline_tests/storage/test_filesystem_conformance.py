@@ -1,4 +1,4 @@
-"""What every file system guarantees: disks, S3, and a further one that is 150 lines in a test."""
+"""The contract of file systems, tested on a disk, in S3 and with a custom one in memory."""
 
 import io
 import os
@@ -39,48 +39,45 @@ STEM = "orders-00000001-00000003-a1-12345678"
 
 
 @dataclass(frozen=True)
-class Place:
-    """An empty folder of a file system."""
+class Folder:
+    """A folder of a file system."""
 
     files: FileSystem
     uri: str
 
-    def at(self, name: str) -> str:
-        """Return the URI of a name."""
+    def uri_of(self, name: str) -> str:
         return self.files.join(self.uri, name)
 
     def put(self, *names: str, data: bytes = HELLO) -> None:
-        """Write files."""
         for name in names:
-            uri = self.at(name)
+            uri = self.uri_of(name)
             self.files.make_folder(uri.rpartition("/")[0], parents=True)
             self.files.put(uri, data)
 
     def names(self, prefix: str = "", *, after: str = "", recursive: bool = True) -> list[str]:
-        """List names."""
         listed = self.files.list(f"{self.uri}/{prefix}", after=after, recursive=recursive)
-        return [one.name for one in listed]
+        return [file.name for file in listed]
 
     def read(self, name: str) -> bytes:
-        """Read a whole file."""
-        with self.files.open(self.at(name)) as file:
+        with self.files.open(self.uri_of(name)) as file:
             return file.read()
 
     def unfinished(self, prefix: str = "") -> list[str]:
-        """List the names of unfinished files."""
         return sorted(one.name for one in self.files.unfinished(f"{self.uri}/{prefix}"))
 
-    def written(self, name: str, data: bytes) -> FileWriter:
-        """Write a file to its end without finishing it."""
-        writer = self.files.create(self.at(name))
+    def write_unfinished(self, name: str, data: bytes) -> FileWriter:
+        """Write all bytes of a file without finishing it."""
+        writer = self.files.create(self.uri_of(name))
         for start in range(0, len(data), 2**20):
             writer.write(memoryview(data)[start : start + 2**20])
         return writer
 
 
 @pytest.fixture(params=["disk", "s3", "memory"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """An empty folder of each file system."""
+def folder(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Folder:
+    """An empty folder in each of the file systems."""
     uri = to_uri(tmp_path)
     if request.param == "s3":
         uri = f"{request.getfixturevalue('bucket')}/deep/folder"
@@ -88,72 +85,72 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(filesystem, "_BY_SCHEME", {**filesystem._BY_SCHEME})
         register_filesystem(SCHEME, MemoryFileSystem())
         uri = f"{SCHEME}://anywhere/folder"
-    return Place(filesystem_of(uri), uri)
+    return Folder(filesystem_of(uri), uri)
 
 
-def test_list_of_an_empty_folder_is_empty(place: Place) -> None:
-    assert (place.names(), place.unfinished()) == ([], [])
+def test_list_of_empty_folder_is_empty(folder: Folder) -> None:
+    assert (folder.names(), folder.unfinished()) == ([], [])
 
 
-def test_list_returns_names_in_byte_order_with_facts(place: Place) -> None:
-    place.put("b", "a/2", "a.csv", "a/1", "é", "Z", "a b")
-    assert place.names() == ["Z", "a b", "a.csv", "a/1", "a/2", "b", "é"]
-    for one in place.files.list(f"{place.uri}/"):
-        assert one.facts == place.files.head(place.at(one.name))
+def test_list_returns_names_in_byte_order_with_facts(folder: Folder) -> None:
+    folder.put("b", "a/2", "a.csv", "a/1", "é", "Z", "a b")
+    assert folder.names() == ["Z", "a b", "a.csv", "a/1", "a/2", "b", "é"]
+    for one in folder.files.list(f"{folder.uri}/"):
+        assert one.facts == folder.files.head(folder.uri_of(one.name))
         assert not one.is_link
 
 
-def test_list_starts_behind_a_name_that_need_not_exist(place: Place) -> None:
-    place.put("2026-01", "2026-02/a", "2026-03")
-    assert place.names(after="2026-01") == ["2026-02/a", "2026-03"]
-    assert place.names(after="2026-02/") == ["2026-02/a", "2026-03"]
-    assert place.names(after="2026-02/a") == ["2026-03"]
-    assert place.names(after="2026-03") == []
+def test_list_starts_after_a_name_that_need_not_exist(folder: Folder) -> None:
+    folder.put("2026-01", "2026-02/a", "2026-03")
+    assert folder.names(after="2026-01") == ["2026-02/a", "2026-03"]
+    assert folder.names(after="2026-02/") == ["2026-02/a", "2026-03"]
+    assert folder.names(after="2026-02/a") == ["2026-03"]
+    assert folder.names(after="2026-03") == []
 
 
-def test_list_takes_the_beginning_of_a_name_and_one_level(place: Place) -> None:
-    place.put("in/a", "in/ab", "in/abc/d", "inner")
-    assert place.names("in/", recursive=False) == ["a", "ab"]
-    assert place.names("in/ab", recursive=False) == ["ab"]
-    assert place.names("inn") == ["inner"]
+def test_list_of_name_prefix_and_of_one_level(folder: Folder) -> None:
+    folder.put("in/a", "in/ab", "in/abc/d", "inner")
+    assert folder.names("in/", recursive=False) == ["a", "ab"]
+    assert folder.names("in/ab", recursive=False) == ["ab"]
+    assert folder.names("inn") == ["inner"]
 
 
-def test_list_leaves_out_known_files_before_their_names_are_matched(place: Place) -> None:
-    place.put("in/a", "in/b", "in/deep/c", "inner")
-    facts = place.files.head(place.at("in/b"))
-    asked = list[tuple[str, int, State]]()
+def test_list_skips_known_files_before_matching_names(folder: Folder) -> None:
+    folder.put("in/a", "in/b", "in/deep/c", "inner")
+    facts = folder.files.head(folder.uri_of("in/b"))
+    calls = list[tuple[str, int, State]]()
     matched = list[str]()
 
     def is_known(name: str, size_bytes: int, state: State) -> bool:
-        asked.append((name, size_bytes, state))
+        calls.append((name, size_bytes, state))
         return name != "b"
 
-    listed = place.files.list(f"{place.uri}/in/", facts_for=matched.append, is_known=is_known)
+    listed = folder.files.list(f"{folder.uri}/in/", facts_for=matched.append, is_known=is_known)
     assert [one.name for one in listed] == matched == ["b"]
-    assert sorted(name for name, *_ in asked) == ["a", "b", "deep/c"]
-    assert ("b", facts.size_bytes, facts.state) in asked
-    listed = place.files.list(f"{place.uri}/in", is_known=lambda name, *_: name != "inner")
+    assert sorted(name for name, *_ in calls) == ["a", "b", "deep/c"]
+    assert ("b", facts.size_bytes, facts.state) in calls
+    listed = folder.files.list(f"{folder.uri}/in", is_known=lambda name, *_: name != "inner")
     assert [one.name for one in listed] == ["inner"]
 
 
-def test_head_returns_size_time_and_only_if_known_a_checksum(place: Place) -> None:
-    place.put("a")
-    facts = place.files.head(place.at("a"), checksum=True)
+def test_head_returns_size_time_and_known_checksum(folder: Folder) -> None:
+    folder.put("a")
+    facts = folder.files.head(folder.uri_of("a"), checksum=True)
     assert facts.size_bytes == len(HELLO)
     assert facts.modified_at.utcoffset() == timedelta(0)
-    assert facts.sha256 in {None, digest(place.at("a"))}
+    assert facts.sha256 in {None, digest(folder.uri_of("a"))}
 
 
 @pytest.mark.parametrize("call", ["head", "open", "pin"])
-def test_missing_file_is_a_file_not_found_error(place: Place, call: str) -> None:
+def test_missing_file_raises_file_not_found(folder: Folder, call: str) -> None:
     with pytest.raises(FileNotFoundError) as caught:
-        getattr(place.files, call)(place.at("none"))
+        getattr(folder.files, call)(folder.uri_of("none"))
     assert (caught.value.strerror or "").lower() == "no such file or directory"
 
 
-def test_open_reads_any_range(place: Place) -> None:
-    place.put("a", data=LARGE)
-    with place.files.open(place.at("a")) as file:
+def test_open_reads_any_range(folder: Folder) -> None:
+    folder.put("a", data=LARGE)
+    with folder.files.open(folder.uri_of("a")) as file:
         assert file.seek(-8, io.SEEK_END) == len(LARGE) - 8
         assert file.read() == b"and more"
         file.seek(256)
@@ -162,22 +159,22 @@ def test_open_reads_any_range(place: Place) -> None:
         assert file.read(2) == b"\0\1"
 
 
-def test_open_of_another_version_is_refused(place: Place) -> None:
-    place.put("a")
-    etag = place.files.head(place.at("a")).etag
-    with place.files.open(place.at("a"), etag) as file:
+def test_open_of_other_version_is_rejected(folder: Folder) -> None:
+    folder.put("a")
+    etag = folder.files.head(folder.uri_of("a")).etag
+    with folder.files.open(folder.uri_of("a"), etag) as file:
         assert file.read() == HELLO
-    place.put("a", data=b"other")
+    folder.put("a", data=b"other")
     if etag is not None:
         with pytest.raises(FileExistsError):
-            place.files.open(place.at("a"), etag)
+            folder.files.open(folder.uri_of("a"), etag)
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_pinned_file_is_read_several_times(place: Place, data: bytes) -> None:
-    place.put("a", data=data)
-    pinned = place.files.pin(place.at("a"))
-    assert pinned.facts == place.files.head(place.at("a"))
+def test_pinned_file_can_be_read_repeatedly(folder: Folder, data: bytes) -> None:
+    folder.put("a", data=data)
+    pinned = folder.files.pin(folder.uri_of("a"))
+    assert pinned.facts == folder.files.head(folder.uri_of("a"))
     for _ in range(2):
         with pinned.open() as file:
             assert file.read() == data
@@ -185,14 +182,14 @@ def test_pinned_file_is_read_several_times(place: Place, data: bytes) -> None:
     pinned.close()
 
 
-def test_pinned_file_that_changes_while_it_is_read_is_noticed(place: Place) -> None:
-    place.put("a", data=LARGE)
-    pinned = place.files.pin(place.at("a"))
+def test_change_of_pinned_file_is_detected(folder: Folder) -> None:
+    folder.put("a", data=LARGE)
+    pinned = folder.files.pin(folder.uri_of("a"))
     with pinned.open() as file:
         start = file.read(100)
-        place.put("a", data=b"other")
+        folder.put("a", data=b"other")
         file.seek(6 * 2**20)
-        with suppress(FileExistsError):  # a store refuses the read itself
+        with suppress(FileExistsError):  # an object store rejects the read itself
             file.read()
         with pytest.raises(FileExistsError):
             pinned.check_unchanged()
@@ -200,87 +197,92 @@ def test_pinned_file_that_changes_while_it_is_read_is_noticed(place: Place) -> N
 
 
 @pytest.mark.parametrize("data", [b"", SMALL, LARGE], ids=["empty", "small", "large"])
-def test_written_file_is_invisible_until_it_is_whole(place: Place, data: bytes) -> None:
-    writer = place.written("a", data)
-    assert place.names() == []
+def test_written_file_is_invisible_until_complete(folder: Folder, data: bytes) -> None:
+    writer = folder.write_unfinished("a", data)
+    assert folder.names() == []
     with pytest.raises(FileNotFoundError):
-        place.files.head(place.at("a"))
+        folder.files.head(folder.uri_of("a"))
     writer.finish()
-    assert place.names() in ([], ["a"])
+    assert folder.names() in ([], ["a"])
     for _ in range(2):
         writer.commit()
-        assert place.read("a") == data
-    assert (place.names(), place.unfinished()) == (["a"], [])
+        assert folder.read("a") == data
+    assert (folder.names(), folder.unfinished()) == (["a"], [])
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("until", ["write", "finish", "commit"])
-def test_aborted_file_leaves_nothing(place: Place, data: bytes, until: str) -> None:
-    writer = place.written("a", data)
+def test_aborted_file_is_removed(folder: Folder, data: bytes, until: str) -> None:
+    writer = folder.write_unfinished("a", data)
     if until != "write":
         writer.finish()
     if until == "commit":
         writer.commit()
     assert writer.abort()
     assert writer.abort()
-    assert (place.names(), place.unfinished()) == ([], [])
+    assert (folder.names(), folder.unfinished()) == ([], [])
 
 
-def test_unfinished_files_are_listed_and_aborted(place: Place) -> None:
-    place.put("whole")
-    place.files.make_folder(place.at("deep"))
+def test_unfinished_files_are_listed_and_aborted(folder: Folder) -> None:
+    folder.put("whole")
+    folder.files.make_folder(folder.uri_of("deep"))
     for name in ("left", "deep/left"):
-        place.written(name, LARGE + LARGE)
-    assert place.names() == ["whole"]
-    assert place.unfinished() == ["deep/left", "left"]
-    assert place.unfinished("le") == ["left"]
-    direct = place.files.unfinished(f"{place.uri}/", recursive=False)
+        folder.write_unfinished(name, LARGE + LARGE)
+    assert folder.names() == ["whole"]
+    assert folder.unfinished() == ["deep/left", "left"]
+    assert folder.unfinished("le") == ["left"]
+    direct = folder.files.unfinished(f"{folder.uri}/", recursive=False)
     assert [one.name for one in direct] == ["left"]
-    [left] = place.files.unfinished(f"{place.uri}/le")
-    assert left.uri == place.at("left")
-    assert place.files.abort_unfinished(left)
-    assert not place.files.abort_unfinished(left)
-    assert place.unfinished() == ["deep/left"]
+    [left] = folder.files.unfinished(f"{folder.uri}/le")
+    assert left.uri == folder.uri_of("left")
+    assert folder.files.abort_unfinished(left)
+    assert not folder.files.abort_unfinished(left)
+    assert folder.unfinished() == ["deep/left"]
 
 
-def test_create_if_absent_by_concurrent_writers_has_one_winner(place: Place) -> None:
+def test_create_if_absent_by_concurrent_writers_has_one_winner(folder: Folder) -> None:
     texts = [f"writer {number}".encode() for number in range(8)]
-    won = together(*[partial(place.files.create_if_absent, place.at("a"), text) for text in texts])
-    assert sorted(map(bool, won)) == [False] * 7 + [True]
-    assert place.read("a") == texts[[*map(bool, won)].index(True)]
-    assert (place.names(), place.unfinished()) == (["a"], [])
+    results = together(
+        *[partial(folder.files.create_if_absent, folder.uri_of("a"), text) for text in texts]
+    )
+    assert sorted(map(bool, results)) == [False] * 7 + [True]
+    assert folder.read("a") == texts[[*map(bool, results)].index(True)]
+    assert (folder.names(), folder.unfinished()) == (["a"], [])
 
 
-def test_create_if_absent_of_the_same_bytes_counts_as_written(place: Place) -> None:
-    assert [place.files.create_if_absent(place.at("a"), HELLO) for _ in range(2)] == [True, True]
-    assert not place.files.create_if_absent(place.at("a"), HELLO + b"!")
-    assert place.read("a") == HELLO
+def test_create_if_absent_of_same_bytes_succeeds(folder: Folder) -> None:
+    assert [folder.files.create_if_absent(folder.uri_of("a"), HELLO) for _ in range(2)] == [
+        True,
+        True,
+    ]
+    assert not folder.files.create_if_absent(folder.uri_of("a"), HELLO + b"!")
+    assert folder.read("a") == HELLO
 
 
-def test_delete_of_files_there_or_not_is_no_error(place: Place) -> None:
-    place.put("a", "b", "c")
+def test_delete_ignores_missing_files(folder: Folder) -> None:
+    folder.put("a", "b", "c")
     for _ in range(2):
-        place.files.delete(place.at("a"))
-        place.files.delete(place.at("b"), place.at("none"))
-    assert place.names() == ["c"]
+        folder.files.delete(folder.uri_of("a"))
+        folder.files.delete(folder.uri_of("b"), folder.uri_of("none"))
+    assert folder.names() == ["c"]
 
 
-def test_local_path_of_a_file_holds_its_bytes(place: Place) -> None:
-    place.put("a.parquet")
-    with local_file(place.at("a.parquet")) as path:
+def test_local_file_has_the_bytes(folder: Folder) -> None:
+    folder.put("a.parquet")
+    with local_file(folder.uri_of("a.parquet")) as path:
         assert (path.name, path.read_bytes()) == ("a.parquet", HELLO)
-    assert path.exists() == place.files.is_local
+    assert path.exists() == folder.files.is_local
 
 
-def test_place_that_can_be_listed_answers_a_ping(place: Place) -> None:
-    now = place.files.ping(place.uri)
+def test_ping_of_listable_folder(folder: Folder) -> None:
+    now = folder.files.ping(folder.uri)
     assert now is None or now.utcoffset() == timedelta(0)
 
 
-def test_landing_polls_only_what_is_new(place: Place) -> None:
-    place.put("in/a.csv", "in/b.tmp", "in/deep/c.csv")
+def test_polled_landing_returns_new_and_changed_files(folder: Folder) -> None:
+    folder.put("in/a.csv", "in/b.tmp", "in/deep/c.csv")
     landing = SourceLanding(
-        stream=stream(source=Source(uri=f"{place.uri}/in")), now=lambda: 4_000_000_000
+        stream=stream(source=Source(uri=f"{folder.uri}/in")), now=lambda: 4_000_000_000
     )
     polled = PolledLanding(landing, limit=None)
 
@@ -290,19 +292,19 @@ def test_landing_polls_only_what_is_new(place: Place) -> None:
         return [landing.name_of(file.location) for file in files]
 
     assert [poll(), poll()] == [["a.csv", "deep/c.csv"], []]
-    place.put("in/b.csv")
-    place.put("in/a.csv", data=b"longer than before")
+    folder.put("in/b.csv")
+    folder.put("in/a.csv", data=b"longer than before")
     assert [poll(), poll()] == [["a.csv", "b.csv"], []]
     assert landing.why_not("b.tmp") == "names like .*, *.tmp, *.part, *~ are unfinished files"
     assert landing.why_not("none.csv") == "no such file in the landing"
 
 
-def test_part_storage_keeps_manifests_and_removes_attempts(place: Place) -> None:
-    root = Place(place.files, f"{place.uri}/batches")
+def test_part_storage_writes_manifests_and_removes_attempts(folder: Folder) -> None:
+    root = Folder(folder.files, f"{folder.uri}/batches")
     storage = PartFileStorage(Storage(root=root.uri))
     storage.prepare()
     root.put(f"{STEM}-0.jsonl", f"quarantine/{STEM}-0.jsonl", "other")
-    root.written(f"{STEM}-1.jsonl", LARGE + LARGE)
+    root.write_unfinished(f"{STEM}-1.jsonl", LARGE + LARGE)
     paths = {file.path for file in storage.files()}
     assert f".{STEM}-1.jsonl.tmp" in paths
     assert storage.remove_attempt(STEM) == 3
@@ -315,7 +317,7 @@ def test_part_storage_keeps_manifests_and_removes_attempts(place: Place) -> None
     assert [one.path for one in storage.files()] == ["other"]
 
 
-def test_links_of_a_disk_are_marked_and_temporary_files_are_not_listed(tmp_path: Path) -> None:
+def test_list_on_disk_marks_links_and_skips_temporary_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(HELLO)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     os.mkfifo(tmp_path / "pipe")

@@ -1,4 +1,4 @@
-"""Listing a landing in a bucket: what counts as landed, with which facts, and what stops it."""
+"""Listing a landing in a bucket: which objects are listed, their facts, and errors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +18,11 @@ from batch_pipeline_tests.factories import found_file, stream
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, names
 
 
-def test_found_object_has_the_facts_that_a_look_at_it_gives(place: BucketLanding) -> None:
-    location = place.put("in/a b%20é+.csv", b"12345")
-    [found] = place.landing().found_files()
+def test_listed_object_has_the_facts_of_head(s3_landing: BucketLanding) -> None:
+    location = s3_landing.put("in/a b%20é+.csv", b"12345")
+    [found] = s3_landing.landing().found_files()
     facts = S3.head(location)
-    assert found.location == f"{place.bucket}/in/a b%20é+.csv"
+    assert found.location == f"{s3_landing.bucket}/in/a b%20é+.csv"
     assert found.size_bytes == 5
     assert (found.modified_at, found.etag) == (facts.modified_at, facts.etag)
     assert found.etag is not None
@@ -39,50 +39,50 @@ def test_found_object_has_the_facts_that_a_look_at_it_gives(place: BucketLanding
     ],
     ids=["all", "name", "path", "exclude-path", "exclude-name"],
 )
-def test_found_objects_follow_include_and_exclude(
-    place: BucketLanding, source: dict[str, Any], found: list[str]
+def test_listing_applies_include_and_exclude(
+    s3_landing: BucketLanding, source: dict[str, Any], found: list[str]
 ) -> None:
     for key in ("in/a.csv", "in/a.txt", "in/sub/b.csv", "inside.csv", "other/a.csv"):
-        place.put(key)
-    assert names(place.landing(**source)) == found
+        s3_landing.put(key)
+    assert names(s3_landing.landing(**source)) == found
 
 
-def test_found_objects_leave_folders_and_unfinished_names_out(place: BucketLanding) -> None:
+def test_folders_and_unfinished_names_are_not_listed(s3_landing: BucketLanding) -> None:
     for key in ("in/", "in/sub/", "in/a.tmp", "in/.hidden/a.csv", "in/_b.part", "in/c~"):
-        place.put(key, b"")
-    place.put("in/empty.csv", b"")
-    assert names(place.landing()) == ["empty.csv"]
+        s3_landing.put(key, b"")
+    s3_landing.put("in/empty.csv", b"")
+    assert names(s3_landing.landing()) == ["empty.csv"]
 
 
-def test_found_objects_of_a_whole_bucket_have_any_key(place: BucketLanding) -> None:
+def test_landing_of_whole_bucket_lists_all_keys(s3_landing: BucketLanding) -> None:
     for key in ("b.csv", "a/1.csv", "é.csv", "Z.csv"):
-        place.put(key)
-    landing = place.landing(uri=place.bucket)
+        s3_landing.put(key)
+    landing = s3_landing.landing(uri=s3_landing.bucket)
     assert [file.location for file in landing.found_files()] == [
-        f"{place.bucket}/{key}" for key in ("Z.csv", "a/1.csv", "b.csv", "é.csv")
+        f"{s3_landing.bucket}/{key}" for key in ("Z.csv", "a/1.csv", "b.csv", "é.csv")
     ]
 
 
 @pytest.mark.parametrize(
     "key", ["in/a.csv#bytes=0-9", "in/a.csv#bytes=0-9,size=10", "in/#bytes=9-1"]
 )
-def test_key_that_looks_like_a_range_is_told_unless_it_is_excluded(
-    place: BucketLanding, key: str
+def test_key_that_looks_like_a_range_is_a_warning_unless_excluded(
+    s3_landing: BucketLanding, key: str
 ) -> None:
     for one in ("in/+.csv", key, "in/b.csv"):
-        place.put(one)
-    landing = place.landing()
+        s3_landing.put(one)
+    landing = s3_landing.landing()
     assert [names(landing), names(landing)] == [["+.csv", "b.csv"]] * 2
-    [told] = landing.troubles
-    assert isinstance(told, ConfigurationError)
-    assert key in str(told)
-    assert "leave it out by `source.exclude`" in str(told)
-    landing = place.landing(exclude=("*#bytes*",))
+    [warning] = landing.troubles
+    assert isinstance(warning, ConfigurationError)
+    assert key in str(warning)
+    assert "leave it out by `source.exclude`" in str(warning)
+    landing = s3_landing.landing(exclude=("*#bytes*",))
     assert (names(landing), landing.troubles) == (["+.csv", "b.csv"], [])
 
 
 @pytest.mark.parametrize(("all_or_none", "registered"), [(False, 2), (True, None)])
-def test_listing_that_breaks_off_registers_what_came_before(
+def test_interrupted_listing_registers_preceding_files(
     database: Database, all_or_none: bool, registered: int | None
 ) -> None:
     def broken() -> Iterator[LandedFile]:
@@ -95,20 +95,20 @@ def test_listing_that_breaks_off_registers_what_came_before(
     assert table.high_watermark() == registered
 
 
-def test_key_with_other_marks_in_it_is_a_usual_one(place: BucketLanding) -> None:
-    place.put("in/a#bytes=.csv")
-    assert names(place.landing()) == ["a#bytes=.csv"]
+def test_key_with_similar_characters_is_ordinary(s3_landing: BucketLanding) -> None:
+    s3_landing.put("in/a#bytes=.csv")
+    assert names(s3_landing.landing()) == ["a#bytes=.csv"]
 
 
-def test_object_that_was_put_again_with_other_bytes_is_changed(
-    place: BucketLanding, database: Database
+def test_overwritten_object_is_changed_only_if_bytes_differ(
+    s3_landing: BucketLanding, database: Database
 ) -> None:
-    location = place.put("in/a.csv", b"id\n1\n")
-    table, landing = database.meta_table("orders"), place.landing()
+    location = s3_landing.put("in/a.csv", b"id\n1\n")
+    table, landing = database.meta_table("orders"), s3_landing.landing()
     table.register(landing.found_files(), accept_changed=False)
-    place.put("in/a.csv", b"id\n1\n")
+    s3_landing.put("in/a.csv", b"id\n1\n")
     assert table.register(landing.found_files(), accept_changed=False).changed == ()
-    place.put("in/a.csv", b"id\n2\n")
+    s3_landing.put("in/a.csv", b"id\n2\n")
     assert table.register(landing.found_files(), accept_changed=False).changed == (location,)
     assert table.register(landing.found_files(), accept_changed=True) == Registered(
         found=1, new_items=0, accepted=1
@@ -117,36 +117,36 @@ def test_object_that_was_put_again_with_other_bytes_is_changed(
     assert item.file.etag == S3.head(location).etag
 
 
-def test_object_with_a_hash_in_its_key_is_known_again(
-    place: BucketLanding, database: Database
+def test_object_with_number_sign_in_key_is_recognized(
+    s3_landing: BucketLanding, database: Database
 ) -> None:
     ten = b'{"id":1}\n' * 10
-    for key, octets in (("a", b"1"), ("a#1", b"2"), ("c#2.jsonl", ten), ("b#bytes=", b"4")):
-        place.put(f"in/{key}", octets)
-    table, landing = database.meta_table("orders"), place.landing()
-    news = [_registered(database, landing).new_items for _ in range(2)]
-    assert news == [6, 0]
+    for key, data in (("a", b"1"), ("a#1", b"2"), ("c#2.jsonl", ten), ("b#bytes=", b"4")):
+        s3_landing.put(f"in/{key}", data)
+    table, landing = database.meta_table("orders"), s3_landing.landing()
+    new_items = [_register(database, landing).new_items for _ in range(2)]
+    assert new_items == [6, 0]
     found = {name: [one.id for one in table.find(name)] for name in ("a", "a#1", "b#bytes=")}
     assert found == {"a": [1], "a#1": [2], "b#bytes=": [3]}
-    assert [one.id for one in table.find(f"{place.uri}/c#2.jsonl")] == [4, 5, 6]
-    location = place.put("in/a#1", b"3")
-    assert _registered(database, landing).changed == (location,)
+    assert [one.id for one in table.find(f"{s3_landing.uri}/c#2.jsonl")] == [4, 5, 6]
+    location = s3_landing.put("in/a#1", b"3")
+    assert _register(database, landing).changed == (location,)
 
 
-def _registered(database: Database, landing: SourceLanding) -> Registered:
+def _register(database: Database, landing: SourceLanding) -> Registered:
     cutter = ItemCutter(stream=landing.stream, most_bytes=40)
     files = landing.found_files()
     return database.meta_table("orders").register(files, accept_changed=False, cutter=cutter)
 
 
-def test_compare_tells_how_a_registered_object_stands_now(place: BucketLanding) -> None:
-    place.put("in/a.csv", b"123")
-    landing = place.landing()
+def test_compare_registered_object_with_current_state(s3_landing: BucketLanding) -> None:
+    s3_landing.put("in/a.csv", b"123")
+    landing = s3_landing.landing()
     [found] = landing.found_files()
     assert compare(found) == "unchanged since"
-    place.put("in/a.csv", b"456")
+    s3_landing.put("in/a.csv", b"456")
     assert compare(found) == "changed since: now 3 B"
-    place.delete("in/a.csv")
+    s3_landing.delete("in/a.csv")
     assert compare(found) == "now it cannot be read (no such file or directory)"
 
 
@@ -166,25 +166,25 @@ def test_compare_tells_how_a_registered_object_stands_now(place: BucketLanding) 
         ("file:///in/a.csv", "outside"),
     ],
 )
-def test_why_not_tells_what_keeps_an_object_out(
-    place: BucketLanding, file: str, reason: str
+def test_why_not_explains_why_object_is_not_listed(
+    s3_landing: BucketLanding, file: str, reason: str
 ) -> None:
     for key in ("in/a.csv", "in/sub/a.csv", "in/a.csv.tmp", "in/a.txt", "elsewhere.csv"):
-        place.put(key)
-    place.put("in/sub/", b"")
-    landing = place.landing(include=("*.csv", "*.tmp", "sub/"))
-    s3a = place.bucket.replace("s3://", "s3a://")
-    assert reason in landing.why_not(file.format(bucket=place.bucket, s3a=s3a))
+        s3_landing.put(key)
+    s3_landing.put("in/sub/", b"")
+    landing = s3_landing.landing(include=("*.csv", "*.tmp", "sub/"))
+    s3a = s3_landing.bucket.replace("s3://", "s3a://")
+    assert reason in landing.why_not(file.format(bucket=s3_landing.bucket, s3a=s3a))
 
 
-def test_landing_in_a_missing_bucket_is_an_error(bucket: str) -> None:
+def test_landing_in_missing_bucket_is_an_error(bucket: str) -> None:
     assert names(BucketLanding(bucket).landing()) == []
     with pytest.raises(LandingUnavailableError, match="there is no such bucket") as caught:
         names(BucketLanding(f"{bucket}-other").landing())
     assert "correct `source` in the stream file" in str(caught.value)
 
 
-def test_landing_whose_store_does_not_answer_is_an_error(
+def test_landing_in_unreachable_store_is_an_error(
     bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""A landing that is polled: what it lists again, and what it never leaves out."""
+"""Polled landings: which files are returned again, and that none is missed."""
 
 import os
 import tempfile
@@ -26,94 +26,94 @@ def _land(path: Path, text: str = "a\n", *, seconds: int = NOON) -> Path:
     return path
 
 
-def _watched(root: Path, *roots: Path) -> PolledLanding:
+def _polled_landing(root: Path, *roots: Path) -> PolledLanding:
     source = Source(uri=to_uri(root), roots=tuple(to_uri(one) for one in roots))
     return PolledLanding(SourceLanding(stream=stream(source=source), wait=False))
 
 
-def _look(watched: PolledLanding, *, changed: tuple[str, ...] = ()) -> list[str]:
-    """List, let the meta table have it all but what differs from its rows, and give the names."""
-    files = list(watched.found_files())
+def _poll(polled: PolledLanding, *, changed: tuple[str, ...] = ()) -> list[str]:
+    """Poll, register all files except those that differ from their rows, and return the names."""
+    files = list(polled.found_files())
     locations = {file.location for file in files}
-    differing = tuple(name for name in changed if name in locations)
-    watched.settled(Registered(found=len(files), new_items=len(files), changed=differing))
+    changed_files = tuple(name for name in changed if name in locations)
+    polled.settled(Registered(found=len(files), new_items=len(files), changed=changed_files))
     return [file.location.rsplit("/", 1)[-1] for file in files]
 
 
-def test_watched_landing_lists_each_file_once(tmp_path: Path) -> None:
+def test_polled_landing_returns_each_file_once(tmp_path: Path) -> None:
     _land(tmp_path / "b.csv")
     _land(tmp_path / "sub" / "c.csv")
-    watched = _watched(tmp_path)
-    assert _look(watched) == ["b.csv", "c.csv"]
+    polled = _polled_landing(tmp_path)
+    assert _poll(polled) == ["b.csv", "c.csv"]
     _land(tmp_path / "d.csv")
     _land(tmp_path / "a.csv")
-    assert _look(watched) == ["a.csv", "d.csv"]
-    assert _look(watched) == []
+    assert _poll(polled) == ["a.csv", "d.csv"]
+    assert _poll(polled) == []
 
 
-def test_watched_landing_counts_all_files(tmp_path: Path) -> None:
+def test_polled_landing_counts_all_files(tmp_path: Path) -> None:
     _land(tmp_path / "a.csv")
-    watched = _watched(tmp_path)
-    _look(watched)
+    polled = _polled_landing(tmp_path)
+    _poll(polled)
     _land(tmp_path / "b.csv")
-    found = list(watched.found_files())
-    told = watched.settled(Registered(found=len(found), new_items=1))
-    assert (told.found, told.new_items) == (2, 1)
+    found = list(polled.found_files())
+    returned = polled.settled(Registered(found=len(found), new_items=1))
+    assert (returned.found, returned.new_items) == (2, 1)
 
 
-def test_watched_landing_lists_a_file_that_was_written_in_place(tmp_path: Path) -> None:
+def test_polled_landing_returns_file_modified_in_place(tmp_path: Path) -> None:
     longer, later = _land(tmp_path / "a.csv"), _land(tmp_path / "b.csv")
     _land(tmp_path / "c.csv")
     os.utime(tmp_path, (NOON, NOON))
-    watched = _watched(tmp_path)
-    _look(watched)
+    polled = _polled_landing(tmp_path)
+    _poll(polled)
     _land(longer, "a\nb\n")
     _land(later, seconds=NOON + 1)
     os.utime(tmp_path, (NOON, NOON))
-    assert _look(watched) == ["a.csv", "b.csv"]
+    assert _poll(polled) == ["a.csv", "b.csv"]
 
 
-def test_watched_landing_asks_for_a_differing_file_again_and_again(tmp_path: Path) -> None:
+def test_polled_landing_returns_unaccepted_change_at_each_poll(tmp_path: Path) -> None:
     path = _land(tmp_path / "a.csv")
-    watched = _watched(tmp_path)
+    polled = _polled_landing(tmp_path)
     differs = (to_uri(path),)
-    assert [_look(watched, changed=differs) for _ in range(2)] == [["a.csv"], ["a.csv"]]
-    assert _look(watched) == ["a.csv"]
-    assert _look(watched) == []
+    assert [_poll(polled, changed=differs) for _ in range(2)] == [["a.csv"], ["a.csv"]]
+    assert _poll(polled) == ["a.csv"]
+    assert _poll(polled) == []
 
 
-def test_watched_landing_remembers_nothing_of_a_listing_that_failed(tmp_path: Path) -> None:
+def test_polled_landing_forgets_unregistered_listing(tmp_path: Path) -> None:
     _land(tmp_path / "a.csv")
-    watched = _watched(tmp_path)
-    assert len(list(watched.found_files())) == 1
-    assert _look(watched) == ["a.csv"]
+    polled = _polled_landing(tmp_path)
+    assert len(list(polled.found_files())) == 1
+    assert _poll(polled) == ["a.csv"]
 
 
-def test_watched_landing_forgets_files_that_are_gone(tmp_path: Path) -> None:
+def test_polled_landing_forgets_deleted_files(tmp_path: Path) -> None:
     path = _land(tmp_path / "a.csv")
-    watched = _watched(tmp_path)
-    _look(watched)
+    polled = _polled_landing(tmp_path)
+    _poll(polled)
     path.unlink()
-    assert list(watched.found_files()) == []
-    assert watched.settled(Registered(found=0, new_items=0)).found == 0
+    assert list(polled.found_files()) == []
+    assert polled.settled(Registered(found=0, new_items=0)).found == 0
     _land(path)
-    assert _look(watched) == ["a.csv"]
+    assert _poll(polled) == ["a.csv"]
 
 
-def test_watched_landing_follows_a_link_that_points_elsewhere(tmp_path: Path) -> None:
+def test_polled_landing_returns_link_with_new_target(tmp_path: Path) -> None:
     old, new = _land(tmp_path / "real" / "old"), _land(tmp_path / "real" / "new", "longer\n")
     landing = tmp_path / "landing"
     landing.mkdir()
     link = landing / "a.csv"
     link.symlink_to(old)
-    watched = _watched(landing, tmp_path / "real")
-    _look(watched)
+    polled = _polled_landing(landing, tmp_path / "real")
+    _poll(polled)
     link.unlink()
     link.symlink_to(new)
-    assert _look(watched) == ["a.csv"]
+    assert _poll(polled) == ["a.csv"]
 
 
-_DEEDS = st.lists(
+_CHANGES = st.lists(
     st.tuples(
         st.sampled_from(["a.csv", "b.csv", "s/c.csv"]),
         st.sampled_from(["", "1", "22", None]),
@@ -124,30 +124,29 @@ _DEEDS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(days=st.lists(_DEEDS, min_size=1, max_size=4))
-def test_watched_landing_is_as_good_as_listing_all(
-    days: list[list[tuple[str, str | None, int]]],
+@given(polls=st.lists(_CHANGES, min_size=1, max_size=4))
+def test_polled_landing_misses_nothing_that_a_full_listing_has(
+    polls: list[list[tuple[str, str | None, int]]],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         source = Source(uri=to_uri(root))
         landing = SourceLanding(stream=stream(source=source), wait=False)
-        watched, told = PolledLanding(landing), dict[str, LandedFile]()
-        for deeds in days:
-            for name, text, seconds in deeds:
+        polled, returned = PolledLanding(landing), dict[str, LandedFile]()
+        for changes in polls:
+            for name, text, seconds in changes:
                 if text is None:
                     (root / name).unlink(missing_ok=True)
                 else:
                     _land(root / name, text, seconds=NOON + seconds)
             everything = list(landing.found_files())
-            for file in watched.found_files():
-                told[file.location] = file
-            watched.settled(Registered(found=0, new_items=0))
-            assert {file.location: file for file in everything}.items() <= told.items()
+            for file in polled.found_files():
+                returned[file.location] = file
+            polled.settled(Registered(found=0, new_items=0))
+            assert {file.location: file for file in everything}.items() <= returned.items()
 
 
-def print_of(number: int = 1, **facts: Any) -> int:
-    """Compute the fingerprint of a file."""
+def fingerprint_of(number: int = 1, **facts: Any) -> int:
     file = found_file(number, **facts)
     assert file.size_bytes is not None
     assert file.modified_at is not None
@@ -155,17 +154,21 @@ def print_of(number: int = 1, **facts: Any) -> int:
     return fingerprint(file.location, file.size_bytes, known.state)
 
 
-def test_known_file_is_known_as_it_stood() -> None:
-    known = SeenFiles([print_of(2), print_of(etag="a")])
-    assert print_of(etag="a") in known
-    others = [print_of(etag="b"), print_of(etag=None), print_of(etag="a", size_bytes=11)]
-    assert [other in known for other in [*others, print_of(3)]] == [False] * 4
+def test_seen_file_is_recognized_only_if_unchanged() -> None:
+    seen = SeenFiles([fingerprint_of(2), fingerprint_of(etag="a")])
+    assert fingerprint_of(etag="a") in seen
+    others = [
+        fingerprint_of(etag="b"),
+        fingerprint_of(etag=None),
+        fingerprint_of(etag="a", size_bytes=11),
+    ]
+    assert [other in seen for other in [*others, fingerprint_of(3)]] == [False] * 4
 
 
-def test_known_files_are_counted() -> None:
+def test_seen_files_are_counted() -> None:
     assert len(SeenFiles()) == 0
-    assert print_of() not in SeenFiles()
-    stamps = [print_of(number) for number in range(2_000)]
-    known = SeenFiles(stamps)
-    assert len(known) == 2_000
-    assert all(stamp in known for stamp in stamps)
+    assert fingerprint_of() not in SeenFiles()
+    fingerprints = [fingerprint_of(number) for number in range(2_000)]
+    seen = SeenFiles(fingerprints)
+    assert len(seen) == 2_000
+    assert all(one in seen for one in fingerprints)

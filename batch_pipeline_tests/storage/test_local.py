@@ -1,4 +1,4 @@
-"""What needs no store: files of a disk behind the same face, and the words of failures."""
+"""The local file system, and reasons of errors."""
 
 import errno
 import os
@@ -15,26 +15,26 @@ from batch_pipeline.storage.s3_client import translate_store_errors
 LOCAL = LocalFileSystem()
 
 
-def test_file_is_read_in_place(tmp_path: Path) -> None:
+def test_local_file_is_read_in_place(tmp_path: Path) -> None:
     path = tmp_path / "a b.csv"
     path.write_bytes(b"hello")
     os.utime(path, ns=(0, 1_500_000_000))
     with LOCAL.open(to_uri(path)) as file:
         assert file.read() == b"hello"
-    with local_file(to_uri(path)) as given:
-        assert given == path
+    with local_file(to_uri(path)) as local_path:
+        assert local_path == path
     assert path.exists()
     facts = LOCAL.head(to_uri(path))
     assert (facts.size_bytes, facts.is_regular, facts.etag, facts.version) == (5, True, None, None)
     assert facts.modified_at.isoformat() == "1970-01-01T00:00:01.500000+00:00"
 
 
-def test_folder_is_no_regular_file(tmp_path: Path) -> None:
+def test_folder_is_not_regular_file(tmp_path: Path) -> None:
     assert not LOCAL.head(to_uri(tmp_path)).is_regular
 
 
 @pytest.mark.parametrize("uri", ["http://host/a", "a.csv", "s3://b/a", "s3:///a"])
-def test_location_of_nothing_is_refused(uri: str) -> None:
+def test_unsupported_uri_is_rejected(uri: str) -> None:
     with pytest.raises(InvalidValueError):
         LOCAL.open(uri)
 
@@ -51,7 +51,7 @@ def test_location_of_nothing_is_refused(uri: str) -> None:
     ],
     ids=["usual", "dots", "dot", "none", "longest", "long"],
 )
-def test_copy_has_a_name_that_files_may_have(key: str, name: str) -> None:
+def test_local_copy_has_valid_file_name(key: str, name: str) -> None:
     assert _copy_name(f"s3://bucket/{key}") == name
 
 
@@ -68,11 +68,11 @@ def test_copy_has_a_name_that_files_may_have(key: str, name: str) -> None:
     ],
     ids=["system", "store", "words", "nothing"],
 )
-def test_reason_is_said_in_words(error: OSError, reason: str) -> None:
+def test_reason_of_error(error: OSError, reason: str) -> None:
     assert reason_of(error) == reason
 
 
-def test_own_errors_pass_unchanged() -> None:
+def test_translate_store_errors_passes_own_errors_unchanged() -> None:
     for error in (FileExistsError("mine"), InvalidValueError("location", "a", "b"), KeyError("k")):
         with pytest.raises(type(error)) as failed, translate_store_errors("s3://bucket/a"):
             raise error

@@ -1,4 +1,4 @@
-"""Part-file storage on a disk and in S3: preparing, removing an attempt, pointing to a manifest."""
+"""Part-file storage on a disk and in S3: folders, removal of attempts, manifest files."""
 
 import errno
 import json
@@ -25,12 +25,12 @@ from batch_pipeline_tests.factories import manifest, part_file
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
 
 STEM = "orders-00000001-00000003-a1-12345678"
-POINTER = "manifests/orders-00000001-00000003.g1.json"
+MANIFEST_FILE = "manifests/orders-00000001-00000003.g1.json"
 
 
 @pytest.fixture(params=["disk", "s3", "bucket"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
-    """An empty storage root: a folder, a prefix of keys, a whole bucket."""
+    """An empty storage root: a folder, a prefix of keys, or a whole bucket."""
     if request.param == "disk":
         return Root(to_uri(tmp_path))
     bucket: str = request.getfixturevalue("bucket")
@@ -45,7 +45,7 @@ def _files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def test_prepare_makes_the_folders_and_leaves_no_file(root: Root, tmp_path: Path) -> None:
+def test_prepare_creates_folders_and_leaves_no_file(root: Root, tmp_path: Path) -> None:
     for _ in range(2):
         storage_at(f"{root.uri}/deep").prepare()
         assert root.names() == []
@@ -53,22 +53,22 @@ def test_prepare_makes_the_folders_and_leaves_no_file(root: Root, tmp_path: Path
     assert folders == (["manifests", "quarantine"] if root.uri.startswith("file:") else [])
 
 
-def test_prepare_of_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_prepare_of_root_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "batches").write_text("")
     with pytest.raises(StorageUnavailableError, match="file exists") as caught:
         _storage(tmp_path / "batches").prepare()
     assert caught.value.uri == to_uri(tmp_path / "batches")
 
 
-def test_check_written_of_files_that_are_there_passes(tmp_path: Path) -> None:
+def test_check_written_passes_for_existing_files(tmp_path: Path) -> None:
     root = Root(to_uri(tmp_path))
     parts = [part_file(uri=root.put(name, b"x" * 100)) for name in ("a", "quarantine/b")]
     storage_at(root.uri).check_written(parts)
 
 
-@pytest.mark.parametrize(("content", "found"), [(None, "is not there"), (b"", "has 0 B")])
-def test_check_written_of_a_file_on_another_disk_is_refused(
-    tmp_path: Path, content: bytes | None, found: str
+@pytest.mark.parametrize(("content", "problem"), [(None, "is not there"), (b"", "has 0 B")])
+def test_check_written_fails_for_files_on_another_disk(
+    tmp_path: Path, content: bytes | None, problem: str
 ) -> None:
     root = Root(to_uri(tmp_path))
     if content is not None:
@@ -76,51 +76,51 @@ def test_check_written_of_a_file_on_another_disk_is_refused(
     parts = [part_file(uri=root.put("a", b"x" * 100)), part_file(uri=to_uri(tmp_path / "b"))]
     with pytest.raises(ConfigurationError, match="Executors write to another disk") as caught:
         storage_at(root.uri).check_written(parts)
-    assert f"wrote {to_uri(tmp_path / 'b')} with 100 B, and seen from here it {found}. " in str(
+    assert f"wrote {to_uri(tmp_path / 'b')} with 100 B, and seen from here it {problem}. " in str(
         caught.value
     )
 
 
-def test_check_written_in_a_store_asks_nothing() -> None:
+def test_check_written_in_object_store_sends_no_request() -> None:
     storage_at("s3://no-such-bucket/batches").check_written([part_file()])
 
 
-def test_remove_attempt_takes_finished_unfinished_and_quarantined_files(root: Root) -> None:
+def test_remove_attempt_deletes_all_files_of_attempt(root: Root) -> None:
     storage = storage_at(root.uri)
     storage.prepare()
-    mine = [f"{STEM}-0.jsonl.gz", f".{STEM}-1.stop", f"quarantine/{STEM}-0.jsonl.gz"]
+    own = [f"{STEM}-0.jsonl.gz", f".{STEM}-1.stop", f"quarantine/{STEM}-0.jsonl.gz"]
     others = [
-        f"{STEM}9-0.jsonl.gz",  # a longer token that begins alike
+        f"{STEM}9-0.jsonl.gz",  # a longer token with the same start
         STEM.replace("-a1-", "-a11-") + "-0.jsonl.gz",
         f"x{STEM}-0.jsonl.gz",
         f"deeper/{STEM}-0.jsonl.gz",
         "manifests/orders-00000001-00000003.g1.json",
     ]
-    for name in (*mine, *others):
+    for name in (*own, *others):
         root.put(name)
     assert storage.remove_attempt(STEM) == 3
     assert root.names() == sorted(others)
     assert storage.remove_attempt(STEM) == 0
 
 
-def test_remove_attempt_knows_the_prefix(root: Root) -> None:
+def test_remove_attempt_uses_prefix(root: Root) -> None:
     for name in (f"eu-{STEM}-0.jsonl", f"{STEM}-0.jsonl"):
         root.put(name)
     assert storage_at(root.uri, prefix="eu-").remove_attempt(STEM) == 1
     assert root.names() == [f"{STEM}-0.jsonl"]
 
 
-def test_remove_attempt_without_a_root_has_nothing_to_do(tmp_path: Path) -> None:
+def test_remove_attempt_without_root_removes_nothing(tmp_path: Path) -> None:
     assert _storage(tmp_path / "nowhere").remove_attempt(STEM) == 0
 
 
-def test_remove_attempt_that_fails_is_told(tmp_path: Path) -> None:
+def test_remove_attempt_failure_raises(tmp_path: Path) -> None:
     (tmp_path / "batches").write_text("")
     with pytest.raises(StorageUnavailableError, match="not a directory"):
         _storage(tmp_path / "batches").remove_attempt(STEM)
 
 
-def test_point_to_writes_the_manifest_and_nothing_else(root: Root) -> None:
+def test_point_to_writes_only_the_manifest_file(root: Root) -> None:
     storage = storage_at(root.uri, prefix="eu-")
     uri = storage.point_to(manifest(generation=2))
     name = "manifests/eu-orders-00000001-00000003.g2.json"
@@ -129,23 +129,23 @@ def test_point_to_writes_the_manifest_and_nothing_else(root: Root) -> None:
     assert json.loads(content(uri)) == manifest(generation=2).to_json()
 
 
-def test_point_to_again_leaves_the_file_alone(root: Root) -> None:
+def test_repeated_point_to_keeps_existing_file(root: Root) -> None:
     storage = storage_at(root.uri)
     text = json.dumps(manifest().to_json() | {"more": 1}).encode()
-    uri = root.put(POINTER, text)
+    uri = root.put(MANIFEST_FILE, text)
     assert storage.point_to(manifest()) == uri
     assert content(uri) == text
 
 
-def test_point_to_by_many_at_once_gives_one_whole_file(root: Root) -> None:
+def test_concurrent_point_to_writes_one_complete_file(root: Root) -> None:
     uris = together(*[partial(storage_at(root.uri).point_to, manifest()) for _ in range(8)])
-    assert set(map(str, uris)) == {f"{root.uri}/{POINTER}"}
-    assert root.names() == [POINTER]
+    assert set(map(str, uris)) == {f"{root.uri}/{MANIFEST_FILE}"}
+    assert root.names() == [MANIFEST_FILE]
     assert json.loads(content(str(uris[0]))) == manifest().to_json()
 
 
-@pytest.mark.parametrize("there", ["of another attempt", "no JSON", "a list", "too deep"])
-def test_point_to_where_another_file_has_the_name_is_told(root: Root, there: str) -> None:
+@pytest.mark.parametrize("existing", ["of another attempt", "no JSON", "a list", "too deep"])
+def test_point_to_does_not_overwrite_another_file(root: Root, existing: str) -> None:
     other = replace(manifest(), token=UUID(int=7))
     text = {
         "of another attempt": json.dumps(other.to_json()),
@@ -153,15 +153,15 @@ def test_point_to_where_another_file_has_the_name_is_told(root: Root, there: str
         "a list": "[]",
         "too deep": "[" * 100_000,
     }
-    uri = root.put(POINTER, text[there].encode())
+    uri = root.put(MANIFEST_FILE, text[existing].encode())
     with pytest.raises(ManifestFileTakenError, match="of another attempt has its name") as caught:
         storage_at(root.uri).point_to(manifest())
     assert caught.value.uri == uri
-    assert content(uri) == text[there].encode()
+    assert content(uri) == text[existing].encode()
 
 
 @pytest.mark.usefixtures("bucket")
-def test_storage_in_a_bucket_that_is_not_there_is_told() -> None:
+def test_storage_in_missing_bucket_raises() -> None:
     storage = storage_at("s3://no-such-bucket-of-ours/batches")
     calls: list[Callable[[], object]] = [
         storage.prepare,
@@ -173,7 +173,7 @@ def test_storage_in_a_bucket_that_is_not_there_is_told() -> None:
             call()
 
 
-def test_point_to_that_ends_before_the_link_shows_no_pointer(
+def test_point_to_interrupted_before_link_leaves_no_manifest_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "pointer.before_link=raise")
@@ -184,26 +184,26 @@ def test_point_to_that_ends_before_the_link_shows_no_pointer(
     assert Path(to_path(_storage(tmp_path).point_to(manifest()))).exists()
 
 
-def test_point_to_that_cannot_write_is_told(tmp_path: Path) -> None:
+def test_point_to_write_error_raises(tmp_path: Path) -> None:
     (tmp_path / "manifests").write_text("")
     with pytest.raises(StorageUnavailableError, match=r"g1\.json"):
         _storage(tmp_path).point_to(manifest())
     assert _files(tmp_path) == ["manifests"]
 
 
-def test_point_to_where_files_have_one_name_only_gives_the_pointer(
+def test_point_to_without_hard_links_writes_manifest_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_path: Path, _target: Path) -> None:
+    def no_hard_links(_path: Path, _target: Path) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(Path, "hardlink_to", refused)
+    monkeypatch.setattr(Path, "hardlink_to", no_hard_links)
     uri = _storage(tmp_path).point_to(manifest())
     assert json.loads(content(uri)) == manifest().to_json()
-    assert _files(tmp_path) == [POINTER]
+    assert _files(tmp_path) == [MANIFEST_FILE]
 
 
-def test_manifest_file_above_the_limit_is_refused(tmp_path: Path) -> None:
+def test_manifest_file_over_size_limit_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests/orders.json").write_bytes(b"x" * 11)
     assert _storage(tmp_path).read_manifest("orders.json", 11) == b"x" * 11

@@ -1,4 +1,4 @@
-"""A storage root in S3: unfinished uploads, what goes wrong."""
+"""A storage root in S3: unfinished uploads and errors."""
 
 import json
 from datetime import timedelta
@@ -7,8 +7,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import GarbageLeftError, StorageUnavailableError
-from batch_pipeline.model.garbage import Folder as In
-from batch_pipeline.model.garbage import Reason, StoredFile
+from batch_pipeline.model.garbage import Folder, Reason, StoredFile
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_scene, paths
@@ -21,7 +20,7 @@ LARGE = bytes(range(251)) * (2 * PART_BYTES // 251 + 1)
 
 
 def start_upload(uri: str) -> ObjectUpload:
-    """Begin to write an object, as a task does that dies before it completes it."""
+    """Start an upload that is not completed, like a task that dies."""
     upload = ObjectUpload(uri)
     upload.write(LARGE)
     upload.finish()
@@ -29,22 +28,19 @@ def start_upload(uri: str) -> ObjectUpload:
 
 
 def uploads(root: str) -> list[str]:
-    """List the keys of the uploads below a root that are not finished."""
     return [one.name for one in S3.unfinished(f"{root}/")]
 
 
 def listed(root: str) -> list[str]:
-    """List the paths of what a storage has."""
     return sorted(file.path for file in storage_at(root).files())
 
 
 def file_at(root: str, path: str) -> StoredFile:
-    """Find a file of a storage."""
     [found] = [file for file in storage_at(root).files() if file.path == path]
     return found
 
 
-def test_files_are_those_of_the_root_and_of_its_folders(bucket: str) -> None:
+def test_storage_lists_files_of_root_and_its_folders(bucket: str) -> None:
     root = f"{bucket}/batches"
     names = [PART, f"quarantine/{PART}", "manifests/a.json"]
     for name in (*names, "deeper/a", "quarantine/deeper/a", "manifests.json"):
@@ -55,14 +51,14 @@ def test_files_are_those_of_the_root_and_of_its_folders(bucket: str) -> None:
     expected = [*names, "manifests.json", f"quarantine/.{PART}.tmp"]
     assert listed(root) == sorted(expected)
     found = file_at(root, PART)
-    assert (found.folder, found.name, found.size_bytes) == (In.ROOT, PART, 7)
+    assert (found.folder, found.name, found.size_bytes) == (Folder.ROOT, PART, 7)
     assert found.modified_at.utcoffset() == timedelta(0)
 
 
 def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
     root = f"{bucket}/batches"
-    for mine in (PART, f"quarantine/{PART}"):
-        start_upload(f"{root}/{mine}")
+    for own in (PART, f"quarantine/{PART}"):
+        start_upload(f"{root}/{own}")
     other = start_upload(f"{root}/{PART.replace('-a1-', '-a2-')}")
     assert storage_at(root).remove_attempt(STEM) == 2
     assert len(uploads(root)) == 1
@@ -70,7 +66,7 @@ def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
     assert Root(root).names() == [PART.replace("-a1-", "-a2-")]
 
 
-def test_upload_that_nobody_finished_is_collected(database: Database, bucket: str) -> None:
+def test_unfinished_upload_of_attempt_is_collected(database: Database, bucket: str) -> None:
     scene = open_bucket_scene(database, f"{bucket}/batches")
     left = scene.failed()
     root, stem = scene.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
@@ -84,7 +80,7 @@ def test_upload_that_nobody_finished_is_collected(database: Database, bucket: st
     assert uploads(root) == ["not-ours.bin"]
 
 
-def test_remove_tells_whether_a_file_was_there(bucket: str) -> None:
+def test_remove_returns_whether_file_existed(bucket: str) -> None:
     root, storage = bucket, storage_at(bucket)
     S3.put(f"{root}/{PART}", b"")
     start_upload(f"{root}/manifests/{PART}")
@@ -97,23 +93,22 @@ def test_remove_tells_whether_a_file_was_there(bucket: str) -> None:
 
 
 def put_part(root: str) -> str:
-    """Write a part file and give its URI."""
     S3.put(f"{root}/{PART}", b"ten bytes.")
     return f"{root}/{PART}"
 
 
-def test_root_that_may_not_be_listed_is_told(bucket: str, faults: Faults) -> None:
+def test_listing_without_permission_names_the_action(bucket: str, faults: Faults) -> None:
     put_part(bucket)
     faults.refuse(403, "AccessDenied", target="?uploads", times=1)
     faults.refuse(403, "AccessDenied", target="list-type=2", skip=3)
     for right in ("ListBucketMultipartUploads", "ListBucket"):
-        said = rf"refuses s3:{right} \(AccessDenied\).*batch-pipeline gc"
-        with pytest.raises(GarbageLeftError, match=said) as caught:
+        message = rf"refuses s3:{right} \(AccessDenied\).*batch-pipeline gc"
+        with pytest.raises(GarbageLeftError, match=message) as caught:
             list(storage_at(bucket).files())
         assert caught.value.uri == bucket
 
 
-def test_root_that_may_not_be_written_is_told(bucket: str, faults: Faults) -> None:
+def test_prepare_without_permission_names_the_action(bucket: str, faults: Faults) -> None:
     faults.refuse(403, "AccessDenied", method="PUT", times=1)
     faults.refuse(403, "AccessDenied", method="DELETE")
     for right in ("PutObject", "DeleteObject"):
@@ -122,8 +117,8 @@ def test_root_that_may_not_be_written_is_told(bucket: str, faults: Faults) -> No
 
 
 @pytest.mark.guarantee("G5", "G11")
-def test_pointer_whose_answer_was_lost_is_known_again(bucket: str, faults: Faults) -> None:
-    """Expect the request that is sent again to find its own file, and to be content with it."""
+def test_point_to_retry_after_lost_response_succeeds(bucket: str, faults: Faults) -> None:
+    """The repeated request finds the manifest file that the first one wrote."""
     faults.add(Fault(deed=Deed.LOSE, method="PUT", target="/manifests/"))
     uri = storage_at(bucket).point_to(manifest())
     assert faults.count(f"PUT /{bucket.removeprefix('s3://')}/manifests/") == 2

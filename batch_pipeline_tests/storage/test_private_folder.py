@@ -1,4 +1,4 @@
-"""Temporary folders of one process: closed to others, and gone in the end, however that comes."""
+"""Private temporary folders: permissions, and removal even after a kill."""
 
 import os
 import tempfile
@@ -21,13 +21,13 @@ sys.stdin.read()
 
 @pytest.fixture(autouse=True)
 def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put temporary files into a folder of the test, in which everybody may write."""
+    """Use a world-writable temporary folder of the test."""
     tmp_path.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-def test_folder_is_closed_to_others_and_gone_in_the_end() -> None:
+def test_private_folder_is_not_accessible_by_others_and_is_removed() -> None:
     before = os.umask(0)
     try:
         with PrivateFolder("one") as folder:
@@ -38,19 +38,19 @@ def test_folder_is_closed_to_others_and_gone_in_the_end() -> None:
     assert not folder.path.exists()
 
 
-def test_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_private_folder_of_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     with python(HOLD) as holder:
-        left = Path(said(holder))
+        orphan = Path(said(holder))
         PrivateFolder("one").close()
-        assert (left / "secret").exists()
+        assert (orphan / "secret").exists()
         holder.kill()
         holder.wait()
         PrivateFolder("another").close()
-    assert not left.exists()
+    assert not orphan.exists()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_others_stay(tmp_path: Path) -> None:
+def test_other_folders_are_kept(tmp_path: Path) -> None:
     own, elsewhere = tmp_path / "batch-pipeline-mine", tmp_path / "elsewhere"
     own.mkdir()
     elsewhere.mkdir()

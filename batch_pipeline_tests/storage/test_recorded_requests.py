@@ -1,4 +1,4 @@
-"""The requests that S3 gets need exactly the rights that the page "Deploy" lists."""
+"""S3 requests need exactly the permissions that the page "Deploy" lists."""
 
 import re
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 
 PAGE = (files("batch_pipeline") / "docs/how_to/deploy.md").read_text(encoding="utf-8")
-# Rights that a request needs: AWS's "Actions, resources, and condition keys for Amazon S3".
-TAKES = {
+# From AWS's "Actions, resources, and condition keys for Amazon S3".
+PERMISSIONS = {
     "abort_multipart_upload": {"s3:AbortMultipartUpload"},
     "complete_multipart_upload": {"s3:PutObject"},
     "create_multipart_upload": {"s3:PutObject"},
@@ -30,42 +30,42 @@ TAKES = {
 
 
 @pytest.fixture
-def recorded(bucket: str) -> Iterator[set[str]]:
-    """The names of all requests of this process's client, as they are made."""
-    found: set[str] = set()
+def requests(bucket: str) -> Iterator[set[str]]:
+    """The names of all requests that the client of this process makes."""
+    names: set[str] = set()
 
-    def note(model: Any, **_others: Any) -> None:
-        found.add(xform_name(model.name))
+    def record(model: Any, **_others: Any) -> None:
+        names.add(xform_name(model.name))
 
     events = s3_client.client().meta.events
-    events.register("before-call.s3", note)
-    yield found
-    events.unregister("before-call.s3", note)
+    events.register("before-call.s3", record)
+    yield names
+    events.unregister("before-call.s3", record)
 
 
-def test_landing_is_read_with_the_rights_of_a_reader(bucket: str, recorded: set[str]) -> None:
+def test_reading_a_landing_needs_documented_permissions(bucket: str, requests: set[str]) -> None:
     S3.put(f"{bucket}/orders/one.csv", b"id\n1\n")
-    recorded.clear()
+    requests.clear()
     assert [one.name for one in S3.list(f"{bucket}/orders/")] == ["one.csv"]
     assert S3.head(f"{bucket}/orders/one.csv").size_bytes == 5
     with S3.open(f"{bucket}/orders/one.csv") as file:
         assert file.read() == b"id\n1\n"
-    assert _taken(recorded) == _allowed("reads a landing")
+    assert _permissions_for(requests) == _documented_permissions("reads a landing")
 
 
-def test_landing_is_written_with_the_rights_of_a_target(bucket: str, recorded: set[str]) -> None:
-    for octets in (b"x", b"x" * (PART_BYTES + 1)):
-        landing = LandingFile(f"{bucket}/orders", f"{len(octets)}.jsonl")
-        landing.file.write(octets)
-        assert landing.land().size_bytes == len(octets)
+def test_landing_target_needs_documented_permissions(bucket: str, requests: set[str]) -> None:
+    for data in (b"x", b"x" * (PART_BYTES + 1)):
+        landing = LandingFile(f"{bucket}/orders", f"{len(data)}.jsonl")
+        landing.file.write(data)
+        assert landing.land().size_bytes == len(data)
         upload = ObjectUpload(f"{bucket}/orders/refused")
-        upload.write(octets)
+        upload.write(data)
         upload.finish()
         upload.abort()
-    assert _taken(recorded) == _allowed("target that lands")
+    assert _permissions_for(requests) == _documented_permissions("target that lands")
 
 
-def test_storage_is_written_with_the_rights_of_a_writer(bucket: str, recorded: set[str]) -> None:
+def test_writing_a_storage_needs_documented_permissions(bucket: str, requests: set[str]) -> None:
     whole, broken, left = (
         ObjectUpload(f"{bucket}/orders/{n}") for n in ("large", "broken", "left")
     )
@@ -82,13 +82,13 @@ def test_storage_is_written_with_the_rights_of_a_writer(bucket: str, recorded: s
     names = [one.name for one in S3.list(f"{bucket}/orders/")]
     assert names == ["large"]
     S3.delete(f"{bucket}/orders/large", f"{bucket}/orders/none")
-    assert _taken(recorded) == _allowed("writes a storage")
+    assert _permissions_for(requests) == _documented_permissions("writes a storage")
 
 
-def _taken(requests: set[str]) -> set[str]:
-    return set().union(*(TAKES[name] for name in requests))
+def _permissions_for(requests: set[str]) -> set[str]:
+    return set().union(*(PERMISSIONS[name] for name in requests))
 
 
-def _allowed(user: str) -> set[str]:
+def _documented_permissions(user: str) -> set[str]:
     [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {user}")]
     return set(re.findall(r"`(s3:\w+)`", row))

@@ -1,4 +1,4 @@
-"""How a process finds its store: AWS's own environment, read once, by each process for itself."""
+"""The S3 client: configured by AWS's own environment variables, created once per process."""
 
 import os
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ max_attempts = 3
 """
 
 
-def refusal(monkeypatch: pytest.MonkeyPatch, changed: Mapping[str, str | None]) -> str:
-    """Return the reason why nothing can be asked with other variables."""
-    for name, value in changed.items():
+def request_error(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str | None]) -> str:
+    """Return the reason why a request fails with these environment variables."""
+    for name, value in variables.items():
         if value is None:
             monkeypatch.delenv(name)
         else:
@@ -35,17 +35,17 @@ def refusal(monkeypatch: pytest.MonkeyPatch, changed: Mapping[str, str | None]) 
     return reason_of(failed.value)
 
 
-def test_client_is_made_once(bucket: str) -> None:
-    made = together(*[s3_client.client] * 8)
-    assert all(one is made[0] for one in made)
+def test_client_is_created_once(bucket: str) -> None:
+    clients = together(*[s3_client.client] * 8)
+    assert all(one is clients[0] for one in clients)
     s3_client.forget()
-    assert s3_client.client() is not made[0]
+    assert s3_client.client() is not clients[0]
 
 
-def test_child_of_a_fork_has_a_client_of_its_own(bucket: str, faults: Faults) -> None:
+def test_forked_child_creates_its_own_client(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/a", b"hello")
     parents = s3_client.client()
-    s3_client._lock.acquire()  # as if a thread was making a client at that moment
+    s3_client._lock.acquire()  # as if a thread was creating a client at that moment
     child = os.fork()
     if child == 0:
         is_own = s3_client.client() is not parents and S3.head(f"{bucket}/a").size_bytes == 5
@@ -56,7 +56,7 @@ def test_child_of_a_fork_has_a_client_of_its_own(bucket: str, faults: Faults) ->
     assert S3.head(f"{bucket}/a").size_bytes == 5
 
 
-def test_profile_says_what_it_says_elsewhere(
+def test_profile_is_used_and_overridden_by_environment(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config").write_text(PROFILE)
@@ -75,17 +75,17 @@ def test_profile_says_what_it_says_elsewhere(
     assert (config.region_name, config.retries["total_max_attempts"]) == ("eu-west-1", 5)
 
 
-def test_usual_number_of_attempts_is_ours(bucket: str) -> None:
+def test_default_number_of_attempts_is_eight(bucket: str) -> None:
     assert s3_client.client().meta.config.retries == {"mode": "standard", "total_max_attempts": 8}
 
 
 @pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    ("variables", "reason"),
     [
         (
-            {"AWS_PROFILE": "nobody"},
-            f"{WRONG}: The config profile (nobody) could not be found",
+            {"AWS_PROFILE": "unknown"},
+            f"{WRONG}: The config profile (unknown) could not be found",
         ),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
@@ -103,7 +103,7 @@ def test_usual_number_of_attempts_is_ours(bucket: str) -> None:
     ],
     ids=["profile", "none", "half", "endpoint", "number"],
 )
-def test_settings_that_make_no_sense_are_named(
-    monkeypatch: pytest.MonkeyPatch, changed: Mapping[str, str | None], reason: str
+def test_invalid_settings_are_named(
+    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str | None], reason: str
 ) -> None:
-    assert refusal(monkeypatch, changed) == reason
+    assert request_error(monkeypatch, variables) == reason

@@ -1,4 +1,4 @@
-"""Stores that refuse, are busy or do not answer: what is repeated, and what is said."""
+"""Stores that reject requests, are busy or do not answer: retries and messages."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -22,81 +22,78 @@ aws_secret_access_key = old
 source_profile = base
 role_arn = arn:aws:iam::123456789012:role/team
 """
-Ask = Callable[[str], object]
+Call = Callable[[str], object]
 
 
-def listed(uri: str) -> object:
-    """List what lies below."""
+def list_all(uri: str) -> object:
     return list(S3.list(uri))
 
 
-def begun(uri: str) -> None:
-    """Begin a large object."""
+def start_upload(uri: str) -> None:
     ObjectUpload(uri).write(bytes(9 * 2**20))
 
 
 def put_five(uri: str) -> None:
-    """Put a small object."""
     S3.put(uri, b"hello")
 
 
-def told(ask: Ask, uri: str) -> OSError:
-    """Return the error of a request, which names what was asked for."""
-    with pytest.raises(OSError, match=r".") as failed:
-        ask(uri)
-    assert failed.value.filename == uri
-    return failed.value
+def error_of(call: Call, uri: str) -> OSError:
+    """Return the error of a call; it names the URI."""
+    with pytest.raises(OSError, match=r".") as error:
+        call(uri)
+    assert error.value.filename == uri
+    return error.value
 
 
 @pytest.fixture
 def refused_port() -> Iterator[int]:
-    """A port of loopback where nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+    """A port of loopback without a listener."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield unused.getsockname()[1]
 
 
-@pytest.mark.parametrize("ask", [put_five, S3.head, S3.open, listed, S3.delete])
-def test_busy_store_is_asked_again(bucket: str, faults: Faults, ask: Ask) -> None:
+@pytest.mark.parametrize("call", [put_five, S3.head, S3.open, list_all, S3.delete])
+def test_request_to_busy_store_is_retried(bucket: str, faults: Faults, call: Call) -> None:
     S3.put(f"{bucket}/a", b"hello")
     before = len(faults.requests)
     faults.slow_down(times=1)
     faults.slow_down(times=1, status=500, code="InternalError")
-    ask(f"{bucket}/a")
+    call(f"{bucket}/a")
     assert len(faults.requests) == before + 3
 
 
-def test_busy_store_is_asked_as_often_as_told(
+def test_retries_follow_aws_max_attempts(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     s3_client.forget()
     faults.slow_down(times=10)
-    failed = told(put_five, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed) == "the store is busy (SlowDown, after 2 requests)"
+    error = error_of(put_five, f"{bucket}/a")
+    assert isinstance(error, UnreachableError)
+    assert reason_of(error) == "the store is busy (SlowDown, after 2 requests)"
     assert faults.count("PUT") == 2
 
 
-def test_connection_without_answer_is_asked_again(bucket: str, faults: Faults) -> None:
+def test_request_with_lost_response_is_retried(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/a", b"hello")
     faults.add(Fault(deed=Deed.LOSE, times=3))
     assert S3.head(f"{bucket}/a").size_bytes == 5
 
 
-@pytest.mark.parametrize("ask", [put_five, begun, S3.open, listed])
-def test_missing_bucket_is_named(bucket: str, ask: Ask) -> None:
-    failed = told(ask, f"{bucket}-none/a")
-    assert isinstance(failed, FileNotFoundError)
-    assert reason_of(failed) == "there is no such bucket"
+@pytest.mark.parametrize("call", [put_five, start_upload, S3.open, list_all])
+def test_missing_bucket_is_reported(bucket: str, call: Call) -> None:
+    error = error_of(call, f"{bucket}-none/a")
+    assert isinstance(error, FileNotFoundError)
+    assert reason_of(error) == "there is no such bucket"
 
 
 @pytest.mark.parametrize(
-    ("ask", "action"),
+    ("call", "action"),
     [
         (put_five, "s3:PutObject (AccessDenied)"),
-        (begun, "s3:PutObject (AccessDenied)"),
-        (listed, "s3:ListBucket (AccessDenied)"),
+        (start_upload, "s3:PutObject (AccessDenied)"),
+        (list_all, "s3:ListBucket (AccessDenied)"),
         (S3.delete, "s3:DeleteObject (AccessDenied)"),
         (lambda uri: list(S3.unfinished(uri)), "s3:ListBucketMultipartUploads (AccessDenied)"),
         (S3.head, "s3:GetObject (403), or there is none and s3:ListBucket is refused"),
@@ -107,21 +104,21 @@ def test_missing_bucket_is_named(bucket: str, ask: Ask) -> None:
     ],
     ids=["put", "upload", "list", "remove", "uploads", "look", "read"],
 )
-def test_refusal_names_what_has_to_be_allowed(
-    bucket: str, faults: Faults, ask: Ask, action: str
+def test_access_denied_names_the_required_action(
+    bucket: str, faults: Faults, call: Call, action: str
 ) -> None:
     faults.refuse(403, "AccessDenied")
-    failed = told(ask, f"{bucket}/a")
-    assert isinstance(failed, PermissionError)
-    assert reason_of(failed) == f"the store refuses {action}"
+    error = error_of(call, f"{bucket}/a")
+    assert isinstance(error, PermissionError)
+    assert reason_of(error) == f"the store refuses {action}"
     assert len(faults.requests) == 1
 
 
-def test_refusal_to_remove_one_of_many_says_why(bucket: str, faults: Faults) -> None:
+def test_access_denied_for_one_of_many_deletions_is_reported(bucket: str, faults: Faults) -> None:
     faults.refuse(200, "AccessDenied", method="POST", root="DeleteResult", body="<Key>b</Key>")
     faults.refuse(403, "AccessDenied", method="DELETE")
-    failed = told(lambda _: S3.delete(f"{bucket}/a", f"{bucket}/b"), f"{bucket}/b")
-    assert reason_of(failed) == "the store refuses s3:DeleteObject (AccessDenied)"
+    error = error_of(lambda _: S3.delete(f"{bucket}/a", f"{bucket}/b"), f"{bucket}/b")
+    assert reason_of(error) == "the store refuses s3:DeleteObject (AccessDenied)"
 
 
 @pytest.mark.parametrize(
@@ -134,20 +131,20 @@ def test_refusal_to_remove_one_of_many_says_why(bucket: str, faults: Faults) -> 
     ],
     ids=["key", "secret", "expired", "token"],
 )
-def test_wrong_credentials_are_the_fault_of_no_object(
+def test_wrong_credentials_are_unreachable_error(
     bucket: str, faults: Faults, status: int, code: str
 ) -> None:
     faults.refuse(status, code)
-    for ask in (put_five, S3.open, listed):
-        failed = told(ask, f"{bucket}/a")
-        assert isinstance(failed, UnreachableError)
-        assert reason_of(failed) == (
+    for call in (put_five, S3.open, list_all):
+        error = error_of(call, f"{bucket}/a")
+        assert isinstance(error, UnreachableError)
+        assert reason_of(error) == (
             f"the store does not accept the credentials; {CREDENTIALS} ({code}, after 1 requests)"
         )
 
 
 @pytest.mark.parametrize(
-    ("answer", "ask", "kind", "reason"),
+    ("answer", "call", "kind", "reason"),
     [
         (
             (403, "RequestTimeTooSkewed"),
@@ -176,53 +173,53 @@ def test_wrong_credentials_are_the_fault_of_no_object(
     ],
     ids=["clock", "no words", "others", "archived"],
 )
-def test_answer_is_translated(
+def test_error_response_is_translated(
     bucket: str,
     faults: Faults,
     answer: tuple[int, str],
-    ask: Ask,
+    call: Call,
     kind: type[OSError],
     reason: str,
 ) -> None:
     faults.refuse(*answer)
-    failed = told(ask, f"{bucket}/a")
-    assert type(failed) is kind
-    assert reason_of(failed).startswith(reason)
+    error = error_of(call, f"{bucket}/a")
+    assert type(error) is kind
+    assert reason_of(error).startswith(reason)
 
 
-def test_region_of_the_signature_is_named(bucket: str, faults: Faults) -> None:
+def test_wrong_region_of_signature_is_named(bucket: str, faults: Faults) -> None:
     faults.refuse(
         400, "AuthorizationHeaderMalformed", body="<Region>eu-west-1</Region>", method="PUT"
     )
-    failed = told(put_five, f"{bucket}/a")
-    assert reason_of(failed) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
+    error = error_of(put_five, f"{bucket}/a")
+    assert reason_of(error) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
 
 
-def test_other_region_is_named(bucket: str, faults: Faults) -> None:
+def test_region_of_redirect_is_named(bucket: str, faults: Faults) -> None:
     here = {"x-amz-bucket-region": "eu-central-1"}
     faults.refuse(301, "PermanentRedirect", headers=here)
-    for ask in (put_five, S3.open, listed, S3.head):
-        failed = told(ask, f"{bucket}/a")
-        assert isinstance(failed, UnreachableError)
-        assert reason_of(failed) == (
+    for call in (put_five, S3.open, list_all, S3.head):
+        error = error_of(call, f"{bucket}/a")
+        assert isinstance(error, UnreachableError)
+        assert reason_of(error) == (
             "the bucket is in the region eu-central-1; set AWS_REGION=eu-central-1"
         )
 
 
-def test_endpoint_where_nobody_listens_fails_soon(
+def test_endpoint_without_listener_is_unreachable(
     bucket: str, refused_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refused_port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     s3_client.forget()
-    failed = told(S3.head, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed).startswith(
+    error = error_of(S3.head, f"{bucket}/a")
+    assert isinstance(error, UnreachableError)
+    assert reason_of(error).startswith(
         'it does not answer (Could not connect to the endpoint URL: "http://127.0.0.1:'
     )
 
 
-def test_silence_amid_a_body_is_read_over(
+def test_read_timeout_within_body_is_retried(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     S3.put(f"{bucket}/a", b"hello")
@@ -234,7 +231,7 @@ def test_silence_amid_a_body_is_read_over(
     assert faults.count("GET") == 2
 
 
-def test_no_partial_object_is_seen_when_the_store_goes_away(
+def test_failed_upload_leaves_no_partial_object(
     bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
@@ -249,14 +246,14 @@ def test_no_partial_object_is_seen_when_the_store_goes_away(
     assert [one.name for one in S3.unfinished(bucket)] == ["large"]
 
 
-def test_put_new_to_a_store_without_rights_wins_nothing(bucket: str, faults: Faults) -> None:
+def test_create_if_absent_without_permission_raises(bucket: str, faults: Faults) -> None:
     faults.refuse(403, "AccessDenied", method="PUT")
     with pytest.raises(PermissionError):
         S3.create_if_absent(f"{bucket}/pointer", b"mine")
 
 
-def take_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the credentials of a role, which are asked for, once, before anything else."""
+def assume_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the credentials of a role, which are requested first."""
     (folder / "config").write_text(ROLE)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
     monkeypatch.setenv("AWS_PROFILE", "team")
@@ -279,7 +276,7 @@ def take_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_answers_about_a_role_are_the_fault_of_no_object(
+def test_role_errors_are_unreachable_error(
     bucket: str,
     faults: Faults,
     tmp_path: Path,
@@ -287,36 +284,36 @@ def test_answers_about_a_role_are_the_fault_of_no_object(
     code: str,
     reason: str,
 ) -> None:
-    take_role(tmp_path, monkeypatch)
+    assume_role(tmp_path, monkeypatch)
     faults.refuse(400, code, root="ErrorResponse")
-    failed = told(S3.head, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed).startswith(reason)
+    error = error_of(S3.head, f"{bucket}/a")
+    assert isinstance(error, UnreachableError)
+    assert reason_of(error).startswith(reason)
 
 
-@pytest.mark.parametrize("ask", [listed, S3.head, S3.open, put_five])
+@pytest.mark.parametrize("call", [list_all, S3.head, S3.open, put_five])
 @pytest.mark.parametrize("page", ["<html>hello</html>", ""], ids=["page", "nothing"])
-def test_what_is_no_store_is_told_from_an_empty_one(
-    bucket: str, faults: Faults, ask: Ask, page: str
+def test_endpoint_that_is_not_s3_is_unreachable_error(
+    bucket: str, faults: Faults, call: Call, page: str
 ) -> None:
     faults.add(Fault(deed=Deed.SAY, times=10, body=page))
-    failed = told(ask, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed) == NO_S3
+    error = error_of(call, f"{bucket}/a")
+    assert isinstance(error, UnreachableError)
+    assert reason_of(error) == NO_S3
 
 
-def test_what_gives_no_role_but_a_page_is_told(
+def test_role_endpoint_that_is_not_aws_is_reported(
     bucket: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_role(tmp_path, monkeypatch)
+    assume_role(tmp_path, monkeypatch)
     faults.add(Fault(deed=Deed.SAY, body="<html><br>"))
-    assert reason_of(told(S3.head, f"{bucket}/a")) == NO_S3
+    assert reason_of(error_of(S3.head, f"{bucket}/a")) == NO_S3
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(403, "InvalidAccessKeyId"), (400, "ExpiredToken"), (400, "InvalidToken")]
 )
-def test_renewed_credentials_are_read_after_a_refusal(
+def test_renewed_credentials_are_read_after_rejection(
     bucket: str,
     faults: Faults,
     tmp_path: Path,
@@ -330,40 +327,40 @@ def test_renewed_credentials_are_read_after_a_refusal(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
     path.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = old\n")
     s3_client.forget()
-    own = s3_client.kept(s3_client.new_client)
-    assert [_key_of(s3_client.client()), _key_of(own())] == ["old", "old"]
+    cached_client = s3_client.kept(s3_client.new_client)
+    assert [_key_of(s3_client.client()), _key_of(cached_client())] == ["old", "old"]
     path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = new\n")
-    assert own() is own()
+    assert cached_client() is cached_client()
     faults.refuse(status, code, times=1)
-    told(listed, f"{bucket}/")
-    assert [_key_of(s3_client.client()), _key_of(own())] == ["new", "new"]
+    error_of(list_all, f"{bucket}/")
+    assert [_key_of(s3_client.client()), _key_of(cached_client())] == ["new", "new"]
 
 
 def _key_of(client: Any) -> str:
     return str(client._request_signer._credentials.access_key)
 
 
-@pytest.mark.parametrize("attempts", ["2", "5"])
-def test_silence_is_ended_whatever_the_number_of_attempts(
-    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str
+@pytest.mark.parametrize("max_attempts", ["2", "5"])
+def test_read_timeout_is_retried_once(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, max_attempts: str
 ) -> None:
     monkeypatch.setattr(s3_client, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", max_attempts)
     s3_client.forget()
     faults.add(Fault(deed=Deed.HANG, times=10))
-    failed = told(S3.head, f"{bucket}/a")
-    assert isinstance(failed, UnreachableError)
-    assert reason_of(failed).startswith("it does not answer (Read timeout on endpoint URL")
+    error = error_of(S3.head, f"{bucket}/a")
+    assert isinstance(error, UnreachableError)
+    assert reason_of(error).startswith("it does not answer (Read timeout on endpoint URL")
     assert len(faults.requests) == 2
 
 
-@pytest.mark.parametrize(("attempts", "requests"), [("1", 1), ("3", 3)])
-def test_collision_is_repeated_as_often_as_told(
-    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, attempts: str, requests: int
+@pytest.mark.parametrize(("max_attempts", "requests"), [("1", 1), ("3", 3)])
+def test_conditional_request_conflict_is_retried(
+    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch, max_attempts: str, requests: int
 ) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", attempts)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", max_attempts)
     s3_client.forget()
     faults.refuse(409, "ConditionalRequestConflict", method="PUT")
-    failed = told(put_five, f"{bucket}/a")
-    assert reason_of(failed).startswith("the store is busy (ConditionalRequestConflict")
+    error = error_of(put_five, f"{bucket}/a")
+    assert reason_of(error).startswith("the store is busy (ConditionalRequestConflict")
     assert faults.count("PUT") == requests

@@ -1,4 +1,4 @@
-"""Events of a bucket in a queue: what is registered, what is deleted then, what is left alone."""
+"""S3 event notifications in a queue: registered objects, deleted and kept messages."""
 
 import json
 import logging
@@ -20,29 +20,29 @@ from batch_pipeline.storage.landing_poll import PolledLanding
 from batch_pipeline.storage.s3_events import events_in, region_of
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.seeds import query
-from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, looked
+from batch_pipeline_tests.storage.bucket_landing import BucketLanding, Clock, poll
 from batch_pipeline_tests.store_faults import Faults, proxy
 
 
 @dataclass
-class Queued:
-    """A bucket and the queue that its events go to, whose messages come again at once."""
+class QueuedLanding:
+    """A bucket and its event queue, whose visibility timeout is 0."""
 
-    place: BucketLanding
+    s3_landing: BucketLanding
     sqs: Any
     queue: str
 
     def polled(self, clock: Clock | None = None, **source: Any) -> PolledLanding:
-        """Return the landing whose new objects the queue announces."""
+        """Return the polled landing that uses the queue."""
         arrivals = Arrivals(queue=self.queue, relist=timedelta(hours=1))
-        landing = self.place.landing(arrivals=arrivals, **source)
+        landing = self.s3_landing.landing(arrivals=arrivals, **source)
         return PolledLanding(landing, now=clock or Clock())
 
     def announce(
         self, *keys: str, name: str = "ObjectCreated:Put", bucket: str | None = None
     ) -> None:
-        """Send one message with an event of each key."""
-        own = split_object(self.place.bucket)[0]
+        """Send one message with an event for each key."""
+        own = split_object(self.s3_landing.bucket)[0]
         records = [
             {
                 "eventSource": "aws:s3",
@@ -54,23 +54,21 @@ class Queued:
         self.send(json.dumps({"Records": records}))
 
     def send(self, body: str) -> None:
-        """Send a message."""
         self.sqs.send_message(QueueUrl=self.queue, MessageBody=body)
 
-    def waiting(self) -> int:
-        """Count the messages in the queue."""
+    def message_count(self) -> int:
         name = "ApproximateNumberOfMessages"
-        asked = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=[name])
-        return int(asked["Attributes"][name])
+        response = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=[name])
+        return int(response["Attributes"][name])
 
 
 @pytest.fixture
-def queued(bucket: str, object_store: ObjectStore) -> Queued:
-    """A new bucket with a queue of its own."""
+def queued(bucket: str, object_store: ObjectStore) -> QueuedLanding:
+    """A new bucket with its own event queue."""
     sqs = object_store.client("sqs")
     attributes = {"VisibilityTimeout": "0"}
-    made = sqs.create_queue(QueueName=f"landed-{uuid4().hex}", Attributes=attributes)
-    return Queued(BucketLanding(bucket), sqs, made["QueueUrl"])
+    created = sqs.create_queue(QueueName=f"landed-{uuid4().hex}", Attributes=attributes)
+    return QueuedLanding(BucketLanding(bucket), sqs, created["QueueUrl"])
 
 
 def _locations(database: Database) -> list[str]:
@@ -78,69 +76,73 @@ def _locations(database: Database) -> list[str]:
     return [location.partition("/in/")[2] for (location,) in rows]
 
 
-def test_object_of_an_event_is_registered_and_its_message_deleted(
-    queued: Queued, database: Database
+def test_object_of_event_is_registered_and_message_deleted(
+    queued: QueuedLanding, database: Database
 ) -> None:
     polled = queued.polled()
-    looked(polled, database)
-    queued.place.asked.clear()
-    location = queued.place.put("in/a b+%.csv", b"12345")
+    poll(polled, database)
+    queued.s3_landing.requests.clear()
+    location = queued.s3_landing.put("in/a b+%.csv", b"12345")
     queued.announce("in/a b+%.csv")
-    assert looked(polled, database) == Registered(found=1, new_items=1)
-    assert queued.place.asked == {"HeadObject": 1}
-    assert queued.waiting() == 0
+    assert poll(polled, database) == Registered(found=1, new_items=1)
+    assert queued.s3_landing.requests == {"HeadObject": 1}
+    assert queued.message_count() == 0
     [item] = database.meta_table("orders").find(location)
-    assert item.file == next(queued.place.landing().found_files())
+    assert item.file == next(queued.s3_landing.landing().found_files())
 
 
-def test_quiet_look_asks_the_bucket_for_nothing(queued: Queued, database: Database) -> None:
+def test_poll_without_events_sends_no_bucket_requests(
+    queued: QueuedLanding, database: Database
+) -> None:
     clock = Clock()
     polled = queued.polled(clock)
-    looked(polled, database)
-    queued.place.asked.clear()
+    poll(polled, database)
+    queued.s3_landing.requests.clear()
     clock.seconds = 3_599
-    looked(polled, database)
-    assert queued.place.asked == {}
-    queued.place.put("in/untold.csv")
+    poll(polled, database)
+    assert queued.s3_landing.requests == {}
+    queued.s3_landing.put("in/untold.csv")
     clock.seconds = 3_600
-    assert looked(polled, database).new_items == 1
-    assert queued.place.asked == {"ListObjectsV2": 1}
+    assert poll(polled, database).new_items == 1
+    assert queued.s3_landing.requests == {"ListObjectsV2": 1}
 
 
-def test_message_stays_until_its_files_are_registered(queued: Queued, database: Database) -> None:
-    looked(queued.polled(), database)
-    queued.place.put("in/a.csv")
+def test_message_is_kept_until_its_objects_are_registered(
+    queued: QueuedLanding, database: Database
+) -> None:
+    poll(queued.polled(), database)
+    queued.s3_landing.put("in/a.csv")
     queued.announce("in/a.csv")
     polled = queued.polled()
     list(polled.found_files())
-    assert queued.waiting() == 1
+    assert queued.message_count() == 1
     assert database.meta_table("orders").register(polled.found_files()).new_items == 1
-    assert queued.waiting() == 1
-    assert looked(queued.polled(), database).new_items == 0
-    assert queued.waiting() == 0
+    assert queued.message_count() == 1
+    assert poll(queued.polled(), database).new_items == 0
+    assert queued.message_count() == 0
     assert _locations(database) == ["a.csv"]
 
 
-def test_event_of_an_object_that_is_gone_is_dropped(queued: Queued, database: Database) -> None:
+def test_event_of_missing_object_is_deleted(queued: QueuedLanding, database: Database) -> None:
     polled = queued.polled()
-    looked(polled, database)
-    queued.place.put("in/a.csv")
-    queued.place.put("in/b.csv")
+    poll(polled, database)
+    queued.s3_landing.put("in/a.csv")
+    queued.s3_landing.put("in/b.csv")
     queued.announce("in/gone.csv", "in/a.csv")
     queued.announce("in/b.csv", name="ObjectRemoved:Delete")
-    assert looked(polled, database).new_items == 1
-    assert queued.waiting() == 0
+    assert poll(polled, database).new_items == 1
+    assert queued.message_count() == 0
 
 
-def test_event_of_an_unwanted_key_is_dropped(queued: Queued, database: Database) -> None:
+def test_event_of_excluded_key_is_deleted(queued: QueuedLanding, database: Database) -> None:
     polled = queued.polled(include=("*.csv", "*.tmp"))
-    looked(polled, database)
+    poll(polled, database)
     for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
-        queued.place.put(key, b"")
+        queued.s3_landing.put(key, b"")
         queued.announce(key)
-    looked(polled, database)
+    poll(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert queued.waiting() == 0
+    assert queued.message_count() == 0
 
 
 @pytest.mark.parametrize(
@@ -152,132 +154,134 @@ def test_event_of_an_unwanted_key_is_dropped(queued: Queued, database: Database)
     ],
     ids=["broken", "test", "empty"],
 )
-def test_message_that_is_not_understood_is_told_and_left(
-    queued: Queued, database: Database, caplog: pytest.LogCaptureFixture, body: str
+def test_unknown_message_is_logged_and_kept(
+    queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     queued.send(body)
-    queued.place.put("in/a.csv")
+    queued.s3_landing.put("in/a.csv")
     queued.announce("in/a.csv")
     polled = queued.polled()
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
-        looked(polled, database)
+        poll(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert queued.waiting() == 1
+    assert queued.message_count() == 1
     assert f"is left in the queue {queued.queue}" in caplog.text
 
 
-def test_message_of_another_bucket_or_prefix_is_left(
-    queued: Queued, database: Database, caplog: pytest.LogCaptureFixture
+def test_message_of_other_bucket_or_prefix_is_kept(
+    queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queued.place.put("in/a.csv")
-    queued.place.put("out/b.csv")
+    queued.s3_landing.put("in/a.csv")
+    queued.s3_landing.put("out/b.csv")
     queued.announce("in/a.csv", bucket="another-bucket")
     queued.announce("in/a.csv", "out/b.csv")
     polled = queued.polled()
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
-        looked(polled, database)
+        poll(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert queued.waiting() == 2
+    assert queued.message_count() == 2
     assert "tells of s3://another-bucket/in/a.csv" in caplog.text
 
 
 def test_listing_receives_a_bounded_number_of_messages(
-    queued: Queued,
+    queued: QueuedLanding,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(s3_events, "MAX_MESSAGES", 30)
     queued.send("hello")
-    looked(queued.polled(), database)
+    poll(queued.polled(), database)
     assert caplog.text.count("it is not an event notification of S3") == 3
 
 
-def test_events_after_many_objects_are_all_taken(queued: Queued, database: Database) -> None:
+def test_all_messages_are_received_in_one_poll(queued: QueuedLanding, database: Database) -> None:
     hidden = {"VisibilityTimeout": "300"}
     queued.sqs.set_queue_attributes(QueueUrl=queued.queue, Attributes=hidden)
     polled = queued.polled()
-    looked(polled, database)
-    queued.place.put_many(1, 25)
+    poll(polled, database)
+    queued.s3_landing.put_many(1, 25)
     for number in range(1, 26):
         queued.announce(f"in/{number:05}.csv")
-    assert looked(polled, database) == Registered(found=25, new_items=25)
-    assert queued.waiting() == 0
+    assert poll(polled, database) == Registered(found=25, new_items=25)
+    assert queued.message_count() == 0
 
 
-def test_queue_that_is_not_there_is_told_while_the_bucket_is_listed(
-    queued: Queued, database: Database
+def test_missing_queue_is_a_warning_and_bucket_is_listed(
+    queued: QueuedLanding, database: Database
 ) -> None:
-    queued.place.put("in/a.csv")
+    queued.s3_landing.put("in/a.csv")
     polled = queued.polled()
     queued.sqs.delete_queue(QueueUrl=queued.queue)
-    assert looked(polled, database).new_items == 1
-    [trouble] = polled.troubles
-    assert isinstance(trouble, LandingUnavailableError)
-    assert f"{queued.queue} cannot be listed or read (there is no such queue)" in str(trouble)
+    assert poll(polled, database).new_items == 1
+    [warning] = polled.troubles
+    assert isinstance(warning, LandingUnavailableError)
+    assert f"{queued.queue} cannot be listed or read (there is no such queue)" in str(warning)
     queued.sqs.create_queue(QueueName=queued.queue.rpartition("/")[2])
-    looked(polled, database)
+    poll(polled, database)
     assert polled.troubles == ()
 
 
-def test_object_that_is_refused_keeps_its_own_message_alone(
-    queued: Queued, database: Database, faults: Faults
+def test_unreadable_object_keeps_only_its_own_message(
+    queued: QueuedLanding, database: Database, faults: Faults
 ) -> None:
-    polled = Queued(BucketLanding(queued.place.bucket), queued.sqs, queued.queue).polled()
-    looked(polled, database)
+    polled = QueuedLanding(
+        BucketLanding(queued.s3_landing.bucket), queued.sqs, queued.queue
+    ).polled()
+    poll(polled, database)
     for name in ("a", "b", "c"):
-        queued.place.put(f"in/{name}.csv")
+        queued.s3_landing.put(f"in/{name}.csv")
         queued.announce(f"in/{name}.csv")
     faults.refuse(403, "AccessDenied", method="HEAD", target="in/b.csv")
-    assert looked(polled, database).new_items == 2
-    assert queued.waiting() == 1
+    assert poll(polled, database).new_items == 2
+    assert queued.message_count() == 1
     assert "/in/b.csv cannot be listed or read (the store refuses s3:GetObject" in str(
         polled.troubles[0]
     )
 
 
-def test_message_of_an_unfit_key_stays(queued: Queued, database: Database) -> None:
+def test_message_of_unsupported_key_is_kept(queued: QueuedLanding, database: Database) -> None:
     polled = queued.polled()
-    looked(polled, database)
-    queued.place.put("in/a.csv")
+    poll(polled, database)
+    queued.s3_landing.put("in/a.csv")
     queued.announce("in/a.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
-    assert looked(polled, database).new_items == 1
-    assert queued.waiting() == 1
+    assert poll(polled, database).new_items == 1
+    assert queued.message_count() == 1
     assert "a.csv#bytes=0-4" in str(polled.troubles[0])
 
 
-def test_messages_that_cannot_be_deleted_are_told_after_registration(
-    queued: Queued, database: Database, monkeypatch: pytest.MonkeyPatch
+def test_failed_message_deletion_is_a_warning_after_registration(
+    queued: QueuedLanding, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with proxy(queued.sqs.meta.endpoint_url) as between:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
+    with proxy(queued.sqs.meta.endpoint_url) as sqs_proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", sqs_proxy.endpoint)
         polled = queued.polled()
-        looked(polled, database)
+        poll(polled, database)
         queued.sqs.set_queue_attributes(
             QueueUrl=queued.queue, Attributes={"VisibilityTimeout": "300"}
         )
-        queued.place.put("in/a.csv")
+        queued.s3_landing.put("in/a.csv")
         queued.announce("in/a.csv")
-        between.refuse(403, "AccessDenied", skip=2)
-        assert looked(polled, database).new_items == 1
+        sqs_proxy.refuse(403, "AccessDenied", skip=2)
+        assert poll(polled, database).new_items == 1
     assert "(the store refuses sqs:DeleteMessage (403))" in str(polled.troubles[0])
 
 
-def test_queue_that_does_not_accept_the_credentials_says_so(
-    queued: Queued, database: Database, monkeypatch: pytest.MonkeyPatch
+def test_queue_with_wrong_credentials_is_a_warning(
+    queued: QueuedLanding, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with proxy(queued.sqs.meta.endpoint_url) as between:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", between.endpoint)
+    with proxy(queued.sqs.meta.endpoint_url) as sqs_proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", sqs_proxy.endpoint)
         polled = queued.polled()
         code = {"x-amzn-query-error": "InvalidClientTokenId;Sender"}
-        between.refuse(403, "InvalidClientTokenId", times=1, headers=code)
-        looked(polled, database)
+        sqs_proxy.refuse(403, "InvalidClientTokenId", times=1, headers=code)
+        poll(polled, database)
         assert "the store does not accept the credentials" in str(polled.troubles[0])
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", queued.sqs.meta.endpoint_url)
-        before = len(between.requests)
-        looked(polled, database)
+        before = len(sqs_proxy.requests)
+        poll(polled, database)
         assert polled.troubles == ()
-        assert len(between.requests) == before
+        assert len(sqs_proxy.requests) == before
 
 
 def _record(key: str = "in/a.csv", name: str = "ObjectCreated:Put") -> dict[str, Any]:
@@ -325,7 +329,7 @@ CREATED = ("s3://bucket/in/a.csv", True)
     ],
     ids=["s3", "sns", "bridge", "sns-bridge", "bridge-deleted", "escaped", "removed", "prefixed"],
 )
-def test_event_notification_tells_bucket_and_key(body: str, events: list[tuple[str, bool]]) -> None:
+def test_events_in_notification(body: str, events: list[tuple[str, bool]]) -> None:
     assert events_in(body) == events
 
 
@@ -348,7 +352,7 @@ def test_event_notification_tells_bucket_and_key(body: str, events: list[tuple[s
     ],
     ids=range(13),
 )
-def test_message_of_another_kind_is_no_event_notification(body: str) -> None:
+def test_events_in_other_message_is_rejected(body: str) -> None:
     with pytest.raises(InvalidValueError, match="expected an event notification of S3"):
         events_in(body)
 
@@ -362,5 +366,5 @@ def test_message_of_another_kind_is_no_event_notification(body: str) -> None:
         ("http://127.0.0.1:5000/123456789012/landed", None),
     ],
 )
-def test_region_of_a_queue_stands_in_its_url(url: str, region: str | None) -> None:
+def test_region_of_queue_url(url: str, region: str | None) -> None:
     assert region_of(url) == region

@@ -1,4 +1,4 @@
-"""Reading objects in place: the bytes of one version, wherever one goes and whatever breaks off."""
+"""Reading objects: seeks, pinned versions and lost connections."""
 
 import io
 
@@ -13,7 +13,7 @@ LARGE = bytes(range(256)) * 12_288  # 3 MiB
 SHA256_OF_HELLO = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 
 
-def test_object_reads_as_a_file_does(bucket: str) -> None:
+def test_object_reads_like_a_file(bucket: str) -> None:
     S3.put(f"{bucket}/a.txt", b"one\ntwo\nthree")
     with S3.open(f"{bucket}/a.txt") as file:
         assert file.readline() == b"one\n"
@@ -29,7 +29,7 @@ def test_object_reads_as_a_file_does(bucket: str) -> None:
     [(0, io.SEEK_SET, 0), (2_000_000, io.SEEK_SET, 2_000_000), (-5, io.SEEK_END, 3_145_723)],
     ids=["start", "far", "end"],
 )
-def test_seek_goes_to_any_byte(bucket: str, offset: int, whence: int, position: int) -> None:
+def test_seek_to_any_byte(bucket: str, offset: int, whence: int, position: int) -> None:
     S3.put(f"{bucket}/large", LARGE)
     with S3.open(f"{bucket}/large") as file:
         file.read(10)
@@ -39,7 +39,7 @@ def test_seek_goes_to_any_byte(bucket: str, offset: int, whence: int, position: 
         assert file.read(3) == LARGE[position + 12 : position + 15]
 
 
-def test_seek_behind_the_end_reads_nothing(bucket: str) -> None:
+def test_read_after_the_end_is_empty(bucket: str) -> None:
     S3.put(f"{bucket}/a", b"abc")
     with S3.open(f"{bucket}/a") as file:
         file.seek(10)
@@ -48,7 +48,7 @@ def test_seek_behind_the_end_reads_nothing(bucket: str) -> None:
             file.seek(-1)
 
 
-def test_reading_the_rest_takes_large_pieces(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_all_uses_large_buffers(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     S3.put(f"{bucket}/large", LARGE)
     sizes: list[int] = []
 
@@ -63,7 +63,7 @@ def test_reading_the_rest_takes_large_pieces(bucket: str, monkeypatch: pytest.Mo
     assert len(sizes) == -(-len(LARGE) // BUFFER_BYTES)
 
 
-def test_small_object_costs_one_request(bucket: str, faults: Faults) -> None:
+def test_small_object_is_read_with_one_request(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/a", b"hello")
     with ObjectReader(f"{bucket}/a") as raw:
         assert raw.read() == b"hello"
@@ -71,7 +71,7 @@ def test_small_object_costs_one_request(bucket: str, faults: Faults) -> None:
     assert faults.count("GET") == 1
 
 
-def test_near_seek_asks_for_nothing_new(bucket: str, faults: Faults) -> None:
+def test_short_seek_sends_no_new_request(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         raw.seek(500_000)
@@ -82,7 +82,7 @@ def test_near_seek_asks_for_nothing_new(bucket: str, faults: Faults) -> None:
     assert faults.count("GET") == 2
 
 
-def test_version_that_was_asked_for_is_read(bucket: str) -> None:
+def test_open_reads_requested_version_only(bucket: str) -> None:
     S3.put(f"{bucket}/a", b"first")
     etag = S3.head(f"{bucket}/a").etag
     with S3.open(f"{bucket}/a", etag) as file:
@@ -94,7 +94,7 @@ def test_version_that_was_asked_for_is_read(bucket: str) -> None:
     assert failed.value.filename == f"{bucket}/a"
 
 
-def test_version_put_meanwhile_is_noticed(bucket: str) -> None:
+def test_object_overwritten_while_read_is_detected(bucket: str) -> None:
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         assert raw.read(4) == LARGE[:4]
@@ -104,7 +104,7 @@ def test_version_put_meanwhile_is_noticed(bucket: str) -> None:
             raw.read(4)
 
 
-def test_object_removed_meanwhile_is_missed(bucket: str) -> None:
+def test_object_deleted_while_read_raises_file_not_found(bucket: str) -> None:
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         S3.delete(f"{bucket}/large")
@@ -113,7 +113,7 @@ def test_object_removed_meanwhile_is_missed(bucket: str) -> None:
             raw.read(4)
 
 
-def test_connection_that_breaks_off_is_taken_up_again(bucket: str, faults: Faults) -> None:
+def test_read_continues_after_lost_connections(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/large", LARGE)
     cut = Fault(deed=Deed.CUT, method="GET", times=3, after_bytes=700_000)
     faults.add(cut)
@@ -122,7 +122,7 @@ def test_connection_that_breaks_off_is_taken_up_again(bucket: str, faults: Fault
     assert faults.count("GET") == 4
 
 
-def test_connection_that_always_breaks_off_is_told(bucket: str, faults: Faults) -> None:
+def test_repeatedly_lost_connection_is_unreachable_error(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/large", LARGE)
     with ObjectReader(f"{bucket}/large") as raw:
         faults.add(Fault(deed=Deed.CUT, method="GET", times=100))
@@ -132,7 +132,7 @@ def test_connection_that_always_breaks_off_is_told(bucket: str, faults: Faults) 
     assert reason_of(failed.value) == "the connection breaks off, each time, at byte 3,000,000"
 
 
-def test_version_put_after_a_cut_is_noticed(
+def test_object_overwritten_before_reconnect_is_detected(
     bucket: str, faults: Faults, object_store: ObjectStore
 ) -> None:
     S3.put(f"{bucket}/large", LARGE)
@@ -145,17 +145,17 @@ def test_version_put_after_a_cut_is_noticed(
             file.read()
 
 
-def test_missing_object_is_missed_by_all(bucket: str) -> None:
+def test_missing_object_raises_file_not_found(bucket: str) -> None:
     uri = f"{bucket}/none"
-    for ask in (S3.open, S3.head, digest):
+    for call in (S3.open, S3.head, digest):
         with pytest.raises(FileNotFoundError) as failed:
-            ask(uri)
+            call(uri)
         assert failed.value.filename == uri
     with pytest.raises(FileNotFoundError), local_file(uri):
         pass
 
 
-def test_facts_are_those_of_the_object(bucket: str) -> None:
+def test_head_returns_facts_of_object(bucket: str) -> None:
     S3.put(f"{bucket}/a", b"hello")
     facts = S3.head(f"{bucket}/a")
     assert (facts.size_bytes, facts.etag) == (5, "5d41402abc4b2a76b9719d911017c592")
@@ -165,9 +165,7 @@ def test_facts_are_those_of_the_object(bucket: str) -> None:
     assert facts.is_regular
 
 
-def test_version_is_told_where_the_bucket_keeps_versions(
-    bucket: str, object_store: ObjectStore
-) -> None:
+def test_head_returns_version_in_versioned_bucket(bucket: str, object_store: ObjectStore) -> None:
     object_store.client().put_bucket_versioning(
         Bucket=bucket.removeprefix("s3://"), VersioningConfiguration={"Status": "Enabled"}
     )
@@ -180,7 +178,7 @@ def test_version_is_told_where_the_bucket_keeps_versions(
     assert S3.head(f"{bucket}/a").version not in {None, first}
 
 
-def test_key_stands_as_it_is(bucket: str) -> None:
+def test_keys_with_special_characters(bucket: str) -> None:
     for key in ("a%20b", "a b", "größe?x=1", "a+b", "x&y'z"):
         S3.put(f"{bucket}/{key}", key.encode())
     for key in ("a%20b", "a b", "größe?x=1", "a+b", "x&y'z"):

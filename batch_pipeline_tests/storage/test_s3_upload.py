@@ -1,4 +1,4 @@
-"""Writing objects: visible when complete and not before, once, also when answers are lost."""
+"""Writing objects: visible only when complete, exactly once even if responses are lost."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 MIB = 2**20
 PIECE = bytes(range(256)) * 4_096  # 1 MiB
 LARGE = PIECE * 20
-LOST_WITH_ITS_PROCESS = """
+UPLOAD = """
 import sys
 from batch_pipeline.storage.s3 import ObjectUpload
 upload = ObjectUpload(sys.argv[1])
@@ -26,45 +26,42 @@ upload.commit()
 
 @pytest.fixture
 def few_attempts(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than two requests where the usual number takes seconds."""
+    """Limit retries to save time."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     s3_client.forget()
 
 
-def written(uri: str, octets: bytes = LARGE) -> ObjectUpload:
-    """Send all bytes, piece by piece; the object is not complete yet."""
+def upload_parts(uri: str, data: bytes = LARGE) -> ObjectUpload:
+    """Send all bytes without completing the object."""
     upload = ObjectUpload(uri)
-    for first in range(0, len(octets), MIB):
-        upload.write(octets[first : first + MIB])
+    for first in range(0, len(data), MIB):
+        upload.write(data[first : first + MIB])
     upload.finish()
     return upload
 
 
 def keys(bucket: str) -> list[str]:
-    """List what can be seen."""
     return [one.name for one in S3.list(f"{bucket}/")]
 
 
 def unfinished(bucket: str) -> list[str]:
-    """List what was begun."""
     return [one.name for one in S3.unfinished(f"{bucket}/")]
 
 
 def read(uri: str) -> bytes:
-    """Return the bytes of an object."""
     with S3.open(uri) as file:
         return file.read()
 
 
-@pytest.mark.parametrize("octets", [b"", b"hello", bytes(8 * MIB)], ids=["empty", "five", "part"])
-def test_small_object_is_one_request(bucket: str, faults: Faults, octets: bytes) -> None:
-    written(f"{bucket}/a", octets).commit()
-    assert read(f"{bucket}/a") == octets
+@pytest.mark.parametrize("data", [b"", b"hello", bytes(8 * MIB)], ids=["empty", "five", "part"])
+def test_small_object_is_written_with_one_request(bucket: str, faults: Faults, data: bytes) -> None:
+    upload_parts(f"{bucket}/a", data).commit()
+    assert read(f"{bucket}/a") == data
     assert (faults.count("PUT"), faults.count("POST")) == (1, 0)
 
 
-def test_large_object_is_seen_when_complete(bucket: str, faults: Faults) -> None:
-    upload = written(f"{bucket}/large")
+def test_large_object_is_visible_when_complete(bucket: str, faults: Faults) -> None:
+    upload = upload_parts(f"{bucket}/large")
     assert (keys(bucket), unfinished(bucket)) == ([], ["large"])
     upload.commit()
     assert (keys(bucket), unfinished(bucket)) == (["large"], [])
@@ -72,7 +69,7 @@ def test_large_object_is_seen_when_complete(bucket: str, faults: Faults) -> None
     assert faults.count("PUT") == 3
 
 
-def test_large_write_goes_in_parts(bucket: str) -> None:
+def test_one_large_write_is_uploaded_in_parts(bucket: str) -> None:
     upload = ObjectUpload(f"{bucket}/large")
     upload.write(memoryview(LARGE))
     upload.finish()
@@ -80,18 +77,18 @@ def test_large_write_goes_in_parts(bucket: str) -> None:
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
-@pytest.mark.parametrize("octets", [b"mine", LARGE], ids=["small", "large"])
-def test_abort_leaves_what_others_wrote(bucket: str, octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"mine", LARGE], ids=["small", "large"])
+def test_abort_keeps_object_of_another_writer(bucket: str, data: bytes) -> None:
     S3.put(f"{bucket}/a", b"theirs")
     ObjectUpload(f"{bucket}/a").abort()
-    mine = written(f"{bucket}/a", octets)
-    mine.commit()
+    own = upload_parts(f"{bucket}/a", data)
+    own.commit()
     S3.put(f"{bucket}/a", b"theirs")
-    mine.abort()
+    own.abort()
     assert read(f"{bucket}/a") == b"theirs"
 
 
-def test_unsealed_upload_is_not_completed(bucket: str) -> None:
+def test_unfinished_upload_cannot_be_committed(bucket: str) -> None:
     upload = ObjectUpload(f"{bucket}/a")
     upload.write(b"hello")
     with pytest.raises(OSError, match="not all of its bytes were sent"):
@@ -99,20 +96,20 @@ def test_unsealed_upload_is_not_completed(bucket: str) -> None:
     assert keys(bucket) == []
 
 
-def test_lost_reply_of_complete_is_found_out(bucket: str, faults: Faults) -> None:
-    upload = written(f"{bucket}/large")
+def test_commit_with_lost_response_succeeds(bucket: str, faults: Faults) -> None:
+    upload = upload_parts(f"{bucket}/large")
     faults.add(Fault(deed=Deed.LOSE, method="POST", target="uploadId="))
     faults.refuse(404, "NoSuchUpload", method="POST", target="uploadId=", times=1)
     upload.commit()
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
-@pytest.mark.parametrize("theirs", [[], ["large"]], ids=["nothing", "theirs"])
-def test_upload_aborted_by_others_is_not_complete(
-    bucket: str, faults: Faults, theirs: list[str]
+@pytest.mark.parametrize("others", [[], ["large"]], ids=["nothing", "others"])
+def test_commit_of_upload_aborted_by_others_raises(
+    bucket: str, faults: Faults, others: list[str]
 ) -> None:
-    upload = written(f"{bucket}/large")
-    for key in theirs:
+    upload = upload_parts(f"{bucket}/large")
+    for key in others:
         S3.put(f"{bucket}/{key}", b"theirs")
     for one in S3.unfinished(f"{bucket}/"):
         assert S3.abort_unfinished(one)
@@ -120,12 +117,12 @@ def test_upload_aborted_by_others_is_not_complete(
     faults.refuse(404, "NoSuchUpload", method="POST", times=1)  # moto fails in another way
     with pytest.raises(FileNotFoundError, match="was aborted, or is complete"):
         upload.commit()
-    assert [read(f"{bucket}/{key}") for key in keys(bucket)] == [b"theirs"] * len(theirs)
+    assert [read(f"{bucket}/{key}") for key in keys(bucket)] == [b"theirs"] * len(others)
 
 
 @pytest.mark.usefixtures("few_attempts")
-def test_abort_takes_back_a_completion_without_answer(bucket: str, faults: Faults) -> None:
-    upload = written(f"{bucket}/large")
+def test_abort_deletes_object_completed_without_response(bucket: str, faults: Faults) -> None:
+    upload = upload_parts(f"{bucket}/large")
     faults.add(Fault(deed=Deed.LOSE, method="POST", target="uploadId="))
     faults.refuse(500, "InternalError", method="POST", target="uploadId=")
     with pytest.raises(UnreachableError, match="InternalError, after 2 requests"):
@@ -135,16 +132,16 @@ def test_abort_takes_back_a_completion_without_answer(bucket: str, faults: Fault
     assert keys(bucket) == []
 
 
-def test_part_is_sent_again_when_the_connection_breaks_off(bucket: str, faults: Faults) -> None:
-    cut = Fault(deed=Deed.DROP, method="PUT", target="partNumber=", times=2, after_bytes=MIB)
-    faults.add(cut)
-    written(f"{bucket}/large").commit()
+def test_part_is_resent_after_lost_connection(bucket: str, faults: Faults) -> None:
+    drop = Fault(deed=Deed.DROP, method="PUT", target="partNumber=", times=2, after_bytes=MIB)
+    faults.add(drop)
+    upload_parts(f"{bucket}/large").commit()
     assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
     assert faults.count("PUT") == 5
 
 
 @pytest.mark.usefixtures("few_attempts")
-def test_part_that_never_arrives_fails_the_upload(bucket: str, faults: Faults) -> None:
+def test_part_that_always_fails_fails_the_upload(bucket: str, faults: Faults) -> None:
     faults.refuse(500, "InternalError", method="PUT", target="partNumber=2")
     upload = ObjectUpload(f"{bucket}/large")
     upload.write(LARGE)
@@ -156,48 +153,50 @@ def test_part_that_never_arrives_fails_the_upload(bucket: str, faults: Faults) -
     assert (keys(bucket), unfinished(bucket)) == ([], [])
 
 
-def test_bytes_travel_with_their_sum(bucket: str, faults: Faults) -> None:
+def test_uploads_have_checksums(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/a", b"hello")
     assert faults.sums == [base64.b64encode(hashlib.sha256(b"hello").digest()).decode()]
-    written(f"{bucket}/large").commit()
+    upload_parts(f"{bucket}/large").commit()
     parts = (LARGE[: 8 * MIB], LARGE[8 * MIB : 16 * MIB], LARGE[16 * MIB :])
     assert sorted(faults.sums[1:]) == sorted(
         base64.b64encode(hashlib.sha256(part).digest()).decode() for part in parts
     )
 
 
-def test_process_killed_before_completion_shows_nothing(bucket: str) -> None:
+def test_process_killed_before_completion_leaves_no_object(bucket: str) -> None:
     point = "upload.before_complete=kill"
-    assert run_python(LOST_WITH_ITS_PROCESS, f"{bucket}/large", failpoints=point) == -9
+    assert run_python(UPLOAD, f"{bucket}/large", failpoints=point) == -9
     assert (keys(bucket), unfinished(bucket)) == ([], ["large"])
 
 
-@pytest.mark.parametrize("there", [b"other", b"same and more", b"sam", b""])
-def test_put_new_leaves_what_is_there(bucket: str, there: bytes) -> None:
-    S3.put(f"{bucket}/pointer", there)
+@pytest.mark.parametrize("existing", [b"other", b"same and more", b"sam", b""])
+def test_create_if_absent_keeps_existing_object(bucket: str, existing: bytes) -> None:
+    S3.put(f"{bucket}/pointer", existing)
     assert not S3.create_if_absent(f"{bucket}/pointer", b"same")
-    assert read(f"{bucket}/pointer") == there
+    assert read(f"{bucket}/pointer") == existing
 
 
-def test_lost_reply_of_put_new_counts_as_won(bucket: str, faults: Faults) -> None:
+def test_create_if_absent_with_lost_response_succeeds(bucket: str, faults: Faults) -> None:
     faults.add(Fault(deed=Deed.LOSE, method="PUT"))
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert faults.count("PUT") == 2
 
 
-def test_put_new_repeats_after_a_collision(bucket: str, faults: Faults) -> None:
+def test_create_if_absent_is_retried_after_conflict(bucket: str, faults: Faults) -> None:
     faults.refuse(409, "ConditionalRequestConflict", method="PUT", times=2)
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert faults.count("PUT") == 3
 
 
-def test_put_new_tries_again_where_the_rival_is_gone(bucket: str, faults: Faults) -> None:
+def test_create_if_absent_is_retried_if_existing_object_disappears(
+    bucket: str, faults: Faults
+) -> None:
     faults.refuse(412, "PreconditionFailed", method="PUT", times=1)
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert read(f"{bucket}/pointer") == b"mine"
 
 
-def test_put_new_where_conditions_are_unknown_says_so(bucket: str, faults: Faults) -> None:
+def test_create_if_absent_without_conditional_writes_raises(bucket: str, faults: Faults) -> None:
     faults.refuse(501, "NotImplemented", method="PUT")
     with pytest.raises(OSError, match="NotImplemented") as failed:
         S3.create_if_absent(f"{bucket}/pointer", b"mine")

@@ -1,4 +1,4 @@
-"""Verification of published files: sums, records, each kind of damage, manifest files."""
+"""Verification of published files: checksums, record counts, damage, manifest files."""
 
 import gzip
 import hashlib
@@ -32,20 +32,19 @@ LINES = b'{"id":1}\n{"id":2}\n{"id":3}\n'
 TABLE = pa.table({"id": [1, 2, 3]})
 
 
-def zipped(lines: bytes) -> bytes:
-    """Write a gzip member, always the same."""
+def gzipped(lines: bytes) -> bytes:
+    """Compress reproducibly with gzip."""
     return gzip.compress(lines, mtime=0)
 
 
 def parquet() -> bytes:
-    """Write three rows as parquet."""
     sink = pa.BufferOutputStream()
     pq.write_table(TABLE, sink)
     return bytes(sink.getvalue())
 
 
 def arrow() -> bytes:
-    """Write three rows as an Arrow file of two batches."""
+    """Return an Arrow file of three rows in two batches."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, TABLE.schema) as writer:
         writer.write_table(TABLE, max_chunksize=2)
@@ -53,15 +52,14 @@ def arrow() -> bytes:
 
 
 def orc_file() -> bytes:
-    """Write three rows as ORC."""
     sink = pa.BufferOutputStream()
     orc.write_table(TABLE, sink)
     return bytes(sink.getvalue())
 
 
-WRITTEN: dict[str, Callable[[], bytes]] = {
+DATA_BY_SUFFIX: dict[str, Callable[[], bytes]] = {
     "jsonl": lambda: LINES,
-    "jsonl.gz": lambda: zipped(LINES),
+    "jsonl.gz": lambda: gzipped(LINES),
     "jsonl.zst": lambda: zstandard.ZstdCompressor(write_checksum=True).compress(LINES),
     "parquet": parquet,
     "arrow": arrow,
@@ -69,96 +67,95 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
 }
 
 
-def published(folder: Path, suffix: str, data: bytes, records: int = 3) -> PartFile:
-    """A file that is there, and what was published of it."""
+def publish(folder: Path, suffix: str, data: bytes, records: int = 3) -> PartFile:
+    """Write a file and return its entry in the manifest."""
     path = folder / f"orders-0.{suffix}"
     path.write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
     return PartFile(uri=to_uri(path), records=records, size_bytes=len(data), sha256=digest)
 
 
-def flipped(data: bytes, place: int) -> bytes:
-    """Flip one bit."""
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+def flip_bit(data: bytes, index: int) -> bytes:
+    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
 
 
-@pytest.mark.parametrize("suffix", WRITTEN)
-def test_records_of_each_encoding_are_counted(suffix: str, tmp_path: Path) -> None:
-    data = WRITTEN[suffix]()
-    part = published(tmp_path, suffix, data)
+@pytest.mark.parametrize("suffix", DATA_BY_SUFFIX)
+def test_contents_of_each_encoding_are_verified(suffix: str, tmp_path: Path) -> None:
+    data = DATA_BY_SUFFIX[suffix]()
+    part = publish(tmp_path, suffix, data)
     found = read_contents(part.uri)
     assert (found.records, found.damage) == (3, None)
     assert found.sha256 == hashlib.sha256(data).hexdigest()
     assert verify_contents(part) is None
 
 
-@pytest.mark.parametrize("suffix", WRITTEN)
-def test_bit_that_flipped_is_found_by_the_sum(suffix: str, tmp_path: Path) -> None:
-    data = WRITTEN[suffix]()
-    part = published(tmp_path, suffix, data)
-    (tmp_path / f"orders-0.{suffix}").write_bytes(flipped(data, len(data) // 2))
+@pytest.mark.parametrize("suffix", DATA_BY_SUFFIX)
+def test_flipped_bit_is_found_by_checksum(suffix: str, tmp_path: Path) -> None:
+    data = DATA_BY_SUFFIX[suffix]()
+    part = publish(tmp_path, suffix, data)
+    (tmp_path / f"orders-0.{suffix}").write_bytes(flip_bit(data, len(data) // 2))
     problem = str(verify_contents(part))
     assert problem.startswith(f"{tmp_path}/orders-0.{suffix} has the SHA-256 ")
     assert f"{part.sha256[:12]}… was published" in problem
 
 
-def test_damage_that_was_published_is_found_by_reading(tmp_path: Path) -> None:
-    data = zipped(LINES)
-    part = published(tmp_path, "jsonl.gz", flipped(data, len(data) - 8))
+def test_damage_before_publishing_is_found_by_reading(tmp_path: Path) -> None:
+    data = gzipped(LINES)
+    part = publish(tmp_path, "jsonl.gz", flip_bit(data, len(data) - 8))
     problem = str(verify_contents(part))
     assert problem.startswith(f"{tmp_path}/orders-0.jsonl.gz cannot be read to its end (")
 
 
-def test_file_that_ends_too_early_is_found_by_reading(tmp_path: Path) -> None:
+def test_truncated_file_is_found_by_reading(tmp_path: Path) -> None:
     for suffix in ("jsonl.gz", "parquet", "arrow", "orc"):
-        data = WRITTEN[suffix]()
-        half = data[: len(data) // 2]
-        found = read_contents(published(tmp_path, suffix, half).uri)
+        data = DATA_BY_SUFFIX[suffix]()
+        truncated = data[: len(data) // 2]
+        found = read_contents(publish(tmp_path, suffix, truncated).uri)
         assert (found.records, bool(found.damage)) == (None, True), suffix
-        assert found.sha256 == hashlib.sha256(half).hexdigest()
+        assert found.sha256 == hashlib.sha256(truncated).hexdigest()
 
 
-def test_line_that_is_missing_is_counted(tmp_path: Path) -> None:
-    two = zipped(LINES[9:])
-    said = "has other records: 2, published: 3"
-    part = published(tmp_path, "jsonl.gz", two)
-    assert verify_contents(part) == f"{tmp_path}/orders-0.jsonl.gz {said}"
-    before = published(tmp_path, "jsonl.gz", zipped(b'{"id":9}\n{"id":8}\n{"id":7}\n'))
+def test_missing_line_is_found_by_record_count(tmp_path: Path) -> None:
+    two = gzipped(LINES[9:])
+    expected = "has other records: 2, published: 3"
+    part = publish(tmp_path, "jsonl.gz", two)
+    assert verify_contents(part) == f"{tmp_path}/orders-0.jsonl.gz {expected}"
+    before = publish(tmp_path, "jsonl.gz", gzipped(b'{"id":9}\n{"id":8}\n{"id":7}\n'))
     (tmp_path / "orders-0.jsonl.gz").write_bytes(two.ljust(before.size_bytes, b"\0"))
-    assert str(verify_contents(before)).endswith(f"was published, and {said}")
+    assert str(verify_contents(before)).endswith(f"was published, and {expected}")
 
 
-def test_last_line_without_an_end_counts(tmp_path: Path) -> None:
-    assert read_contents(published(tmp_path, "jsonl", LINES[:-1]).uri).records == 3
-    assert read_contents(published(tmp_path, "jsonl", b"").uri).records == 0
+def test_last_line_without_line_end_is_counted(tmp_path: Path) -> None:
+    assert read_contents(publish(tmp_path, "jsonl", LINES[:-1]).uri).records == 3
+    assert read_contents(publish(tmp_path, "jsonl", b"").uri).records == 0
 
 
-def test_members_one_after_the_other_are_one_file(tmp_path: Path) -> None:
-    assert read_contents(published(tmp_path, "jsonl.gz", zipped(LINES) * 2).uri).records == 6
-    frames = WRITTEN["jsonl.zst"]() * 2
-    assert read_contents(published(tmp_path, "jsonl.zst", frames).uri).records == 6
+def test_concatenated_members_are_one_file(tmp_path: Path) -> None:
+    assert read_contents(publish(tmp_path, "jsonl.gz", gzipped(LINES) * 2).uri).records == 6
+    frames = DATA_BY_SUFFIX["jsonl.zst"]() * 2
+    assert read_contents(publish(tmp_path, "jsonl.zst", frames).uri).records == 6
 
 
-def test_name_that_tells_nothing_is_not_judged_by_records(tmp_path: Path) -> None:
-    found = read_contents(published(tmp_path, "txt", b"abc").uri)
+def test_records_of_unknown_suffix_are_not_counted(tmp_path: Path) -> None:
+    found = read_contents(publish(tmp_path, "txt", b"abc").uri)
     assert (found.records, found.damage) == (None, None)
     assert found.sha256 == hashlib.sha256(b"abc").hexdigest()
 
 
-def test_file_as_it_was_published_has_no_problem(tmp_path: Path) -> None:
-    part = published(tmp_path, "jsonl", b"12345")
+def test_unchanged_file_has_no_problem(tmp_path: Path) -> None:
+    part = publish(tmp_path, "jsonl", b"12345")
     assert (size_problem(part), content_problem(part)) == (None, None)
 
 
-def test_changed_byte_shows_only_to_who_reads(tmp_path: Path) -> None:
-    part = published(tmp_path, "jsonl", b"12345")
+def test_changed_byte_is_found_only_by_reading(tmp_path: Path) -> None:
+    part = publish(tmp_path, "jsonl", b"12345")
     (tmp_path / "orders-0.jsonl").write_bytes(b"12945")
     assert size_problem(part) is None
     assert "has the SHA-256" in str(content_problem(part))
 
 
-def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
-    part = published(tmp_path, "jsonl", b"12345")
+def test_missing_or_shorter_file_is_found_by_size(tmp_path: Path) -> None:
+    part = publish(tmp_path, "jsonl", b"12345")
     path = tmp_path / "orders-0.jsonl"
     path.write_bytes(b"123")
     assert size_problem(part) == f"{path} has 3 B, published: 5 B"
@@ -167,8 +164,8 @@ def test_file_that_is_missing_or_shorter_shows_to_both(tmp_path: Path) -> None:
     assert size_problem(part) == f"{path} is missing"
 
 
-def test_folder_in_the_way_of_a_file_is_told(tmp_path: Path) -> None:
-    part = published(tmp_path, "jsonl", b"12345")
+def test_inaccessible_file_is_reported(tmp_path: Path) -> None:
+    part = publish(tmp_path, "jsonl", b"12345")
     (tmp_path / "orders-0.jsonl").rename(tmp_path / "elsewhere")
     (tmp_path / "orders-0.jsonl").symlink_to("orders-0.jsonl")
     assert "cannot be looked at" in str(size_problem(part))
@@ -178,8 +175,8 @@ OTHER = str(UUID(int=7))
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> PublishedBatch:
-    """A batch of one part file and one quarantine file, whose manifest file is there."""
+def published(tmp_path: Path) -> PublishedBatch:
+    """A batch with a part file, a quarantine file and a manifest file."""
     written = manifest(quarantine_files=(part_file("q"),))
     path = tmp_path / "orders.g1.json"
     path.write_text(manifest_file_text(written))
@@ -195,23 +192,20 @@ def one(tmp_path: Path) -> PublishedBatch:
     )
 
 
-def rewrite(folder: Path, **changed: Any) -> None:
-    """Change keys of the manifest file."""
+def change_manifest_file(folder: Path, **changed: Any) -> None:
     path = folder / "orders.g1.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
 
 
-def test_pointer_file_that_says_what_the_inventory_says_is_no_problem(
-    one: PublishedBatch, tmp_path: Path
-) -> None:
-    assert manifest_file_problem(one) is None
+def test_matching_manifest_file_has_no_problem(published: PublishedBatch, tmp_path: Path) -> None:
+    assert manifest_file_problem(published) is None
     files = json.loads((tmp_path / "orders.g1.json").read_text())["part_files"]
-    rewrite(tmp_path, added=1, part_files=[{**files[0], "added": 2}])
-    assert manifest_file_problem(one) is None
+    change_manifest_file(tmp_path, added=1, part_files=[{**files[0], "added": 2}])
+    assert manifest_file_problem(published) is None
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         ({"token": OTHER}, "belongs to another attempt than the published one"),
         ({"generation": 2}, "has another generation"),
@@ -223,24 +217,26 @@ def test_pointer_file_that_says_what_the_inventory_says_is_no_problem(
         ({"records": 5}, "has other counters than the inventory"),
     ],
 )
-def test_difference_to_the_inventory_is_told(
-    one: PublishedBatch, tmp_path: Path, changed: dict[str, Any], said: str
+def test_manifest_file_that_differs_from_inventory_is_reported(
+    published: PublishedBatch, tmp_path: Path, changed: dict[str, Any], expected: str
 ) -> None:
-    rewrite(tmp_path, **changed)
-    assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json {said}"
+    change_manifest_file(tmp_path, **changed)
+    assert manifest_file_problem(published) == f"{tmp_path}/orders.g1.json {expected}"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
-def test_text_that_is_no_json_is_told(one: PublishedBatch, tmp_path: Path, text: str) -> None:
+def test_manifest_file_that_is_not_json_is_reported(
+    published: PublishedBatch, tmp_path: Path, text: str
+) -> None:
     (tmp_path / "orders.g1.json").write_text(text)
-    assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json is not JSON"
+    assert manifest_file_problem(published) == f"{tmp_path}/orders.g1.json is not JSON"
 
 
-def test_pointer_file_that_is_gone_or_was_never_written_is_told(
-    one: PublishedBatch, tmp_path: Path
+def test_missing_or_unwritten_manifest_file_is_reported(
+    published: PublishedBatch, tmp_path: Path
 ) -> None:
     (tmp_path / "orders.g1.json").unlink()
-    assert manifest_file_problem(one) == f"{tmp_path}/orders.g1.json is missing"
+    assert manifest_file_problem(published) == f"{tmp_path}/orders.g1.json is missing"
     unwritten = PublishedBatch(
         label="b",
         generation=1,
@@ -252,9 +248,9 @@ def test_pointer_file_that_is_gone_or_was_never_written_is_told(
     assert "`batch-pipeline reconcile` writes it" in str(manifest_file_problem(unwritten))
 
 
-def test_pointer_file_without_end_is_not_read_whole(
-    one: PublishedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_oversized_manifest_file_is_not_read_completely(
+    published: PublishedBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verification, "_MAX_REST_BYTES", 0)
     (tmp_path / "orders.g1.json").write_text(" " * (2 * 2**13 + 1))
-    assert "has more than 16,384 bytes" in str(manifest_file_problem(one))
+    assert "has more than 16,384 bytes" in str(manifest_file_problem(published))

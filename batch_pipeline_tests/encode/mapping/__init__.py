@@ -1,1 +1,1 @@
-"""Tests of batch_pipeline.encode.record mapping."""
+"""Tests of batch_pipeline.encode.mapping."""

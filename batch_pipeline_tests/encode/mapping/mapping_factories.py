@@ -14,7 +14,6 @@ ADA_MAIL = "ada@secret.example"
 
 
 def mapping(select: tuple[str, ...] = ("*",), **rules: Any) -> RecordMapping:
-    """Return a mapping of the stream `orders`."""
     return RecordMapping(stream_maps={"orders": rules} if rules else {}, select=select)
 
 
@@ -26,7 +25,7 @@ def mapper(record_mapping: RecordMapping, **overrides: Any) -> Mapper:
 
 
 def mapped(record_mapping: RecordMapping, *lines: bytes) -> JsonRecords:
-    """Map records 1, 2, … which are in lines 11, 12, …"""
+    """Map records 1, 2, …, whose line numbers are 11, 12, …"""
     line_numbers, record_numbers = range(11, 11 + len(lines)), range(1, 1 + len(lines))
     chunk = mapper(record_mapping).mapped(
         JsonRecords(lines=list(lines), line_numbers=line_numbers, record_numbers=record_numbers)
@@ -36,14 +35,13 @@ def mapped(record_mapping: RecordMapping, *lines: bytes) -> JsonRecords:
 
 
 def table(columns: dict[str, pa.Array], **overrides: Any) -> Table:
-    """Return a table of typed columns, with records from line 11 on."""
+    """Return a table of typed columns, whose line numbers start at 11."""
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     line_numbers, record_numbers = range(11, 11 + batch.num_rows), range(1, 1 + batch.num_rows)
     return Table(batch=batch, line_numbers=line_numbers, record_numbers=record_numbers, **overrides)
 
 
 def mapped_table(record_mapping: RecordMapping, original: Table, **overrides: Any) -> Table:
-    """Map a table."""
     chunk = mapper(record_mapping, **overrides).mapped(original)
     assert isinstance(chunk, Table)
     return chunk

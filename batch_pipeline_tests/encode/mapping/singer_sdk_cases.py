@@ -1,4 +1,4 @@
-"""Records and mapper options for which the package must give the results of the Singer SDK."""
+"""Records and mapper options for which the results must equal those of the Singer SDK."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ BOB = (
     '{"id":2,"email":null,"name":"Bob","status":"open","amount":1e2,"qty":-3,'
     '"tags":[],"address":{"city":"Zürich","geo":{}},"ok":false}'
 )
-NOBODY = (
+NULLS = (
     '{ "id" : 3 , "name" : "", "status":"paid","amount":0.10,"qty":0,"tags":null,'
     '"address":null,"ok":null}'
 )
@@ -18,10 +18,10 @@ EVE = (
     '{"qty":7,"id":4,"email":"x","name":"Eve","status":null,"amount":null,"tags":["€"],'
     '"address":{"city":null},"ok":true,"extra":{"deep":{"er":[1,{"a":1.0}]}}}'
 )
-LONG = (
+LONG_ID = (
     '{"id":9007199254740993123,"email":"a@b","name":"\\u00e9\\ud83d\\ude00","status":"x","qty":1}'
 )
-LINES = [text.encode() for text in (ADA, BOB, NOBODY, EVE, "{}", LONG)]
+LINES = [text.encode() for text in (ADA, BOB, NULLS, EVE, "{}", LONG_ID)]
 CONFIG = {"seed": "s1", "limits": {"low": 1}, "names": ["Ada", "Eve"]}
 
 

@@ -1,4 +1,4 @@
-"""Map records with the Singer SDK and with the package, for comparisons."""
+"""Map records with the Singer SDK and with the product, for comparisons."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ Outcome = list[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
-    """The outcome of each record: its properties in order, or `FAILED` or `FILTERED`."""
+    """The outcome of each record: its properties in order, `FAILED` or `FILTERED`."""
 
     alias: str
     keys: tuple[str, ...]
@@ -56,10 +56,7 @@ def mapped_by_sdk(
     deselected: Sequence[str] = (),
     stream: str = "orders",
 ) -> Mapped:
-    """Map records with the Singer SDK.
-
-    `deselected` are breadcrumbs without `properties`, with dots.
-    """
+    """Map records with the SDK; `deselected` are dotted breadcrumbs without `properties`."""
     records = [deserialize_json(line) for line in lines]
     mask = SelectionMask({_breadcrumb(path): False for path in deselected})
     for record in records:
@@ -74,8 +71,8 @@ def mapped_by_sdk(
             outcomes.append(FILTERED if mapped is None else _read(serialize_json(mapped)))
         except Exception:  # noqa: BLE001 - an expression may raise anything
             outcomes.append(FAILED)
-    after = tuple(stream_map.transformed_key_properties or ())
-    return Mapped(alias=stream_map.stream_alias, keys=after, outcomes=outcomes)
+    transformed_keys = tuple(stream_map.transformed_key_properties or ())
+    return Mapped(alias=stream_map.stream_alias, keys=transformed_keys, outcomes=outcomes)
 
 
 def _breadcrumb(path: str) -> tuple[str, ...]:
@@ -83,7 +80,7 @@ def _breadcrumb(path: str) -> tuple[str, ...]:
 
 
 def _read(text: str | bytes) -> Any:
-    """Parse JSON so that the order of keys and the difference between 1 and true are compared."""
+    """Parse JSON, keeping the key order and the difference between 1 and true."""
     return _strict(json.loads(text, parse_float=Decimal))
 
 
@@ -96,9 +93,9 @@ def _strict(value: Any) -> Any:
 
 
 def json_records(lines: Sequence[bytes]) -> JsonRecords:
-    """Return a chunk of records, from line 1 on."""
-    places = range(1, len(lines) + 1)
-    return JsonRecords(lines=list(lines), line_numbers=places, record_numbers=places)
+    """Return a chunk of records whose line numbers start at 1."""
+    numbers = range(1, len(lines) + 1)
+    return JsonRecords(lines=list(lines), line_numbers=numbers, record_numbers=numbers)
 
 
 def mapper_of(
@@ -116,7 +113,6 @@ def mapped_by_mapper(
     keys: Sequence[str] = (),
     stream: str = "orders",
 ) -> Mapped:
-    """Map records of a JSON lines file with `Mapper`."""
     mapper = mapper_of(config, keys=keys, stream=stream)
     if mapper is None:
         outcomes = [_read(line) for line in lines]
@@ -128,7 +124,7 @@ def mapped_by_mapper(
 
 
 def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
-    """Return a table of text cells or of JSON texts; absent values are null."""
+    """Return a table of text cells or of JSON texts, with nulls for absent values."""
     records = [json.loads(line) for line in lines]
     names = list(dict.fromkeys(name for record in records for name in record))
     arrays = []
@@ -136,12 +132,12 @@ def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
         values = [record.get(name) for record in records]
         cells = values if text else [None if one is None else json.dumps(one) for one in values]
         arrays.append(pa.array(cells, pa.string()))
-    places = range(1, len(lines) + 1)
+    numbers = range(1, len(lines) + 1)
     marked = frozenset(names)
     return Table(
         batch=pa.RecordBatch.from_arrays(arrays, names=names),
-        line_numbers=places,
-        record_numbers=places,
+        line_numbers=numbers,
+        record_numbers=numbers,
         text=marked if text else frozenset(),
         json=frozenset() if text else marked,
     )
@@ -150,7 +146,6 @@ def table_of(lines: Sequence[bytes], *, text: bool) -> Table:
 def table_mapped_by_mapper(
     table: Table, config: Mapping[str, Any], *, keys: Sequence[str] = ()
 ) -> Mapped:
-    """Map records of a table with `Mapper`."""
     mapper = mapper_of(config, keys=keys)
     if mapper is None:
         rows = _rows(table)

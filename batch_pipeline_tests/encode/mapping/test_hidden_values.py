@@ -1,4 +1,4 @@
-"""Values that a mapping removes or replaces do not appear in any output."""
+"""Values that a mapping removes or replaces appear in no output."""
 
 import gzip
 from dataclasses import replace
@@ -38,8 +38,8 @@ HIDING = {
 
 
 @pytest.mark.parametrize("name", HIDING)
-def test_hidden_value_is_not_in_the_result_of_a_mapping(name: str) -> None:
-    how = HIDING[name]
+def test_hidden_value_is_not_in_mapped_records(name: str) -> None:
+    record_mapping = HIDING[name]
     lines = [
         f'{{"id":1,"email":"{ADA_MAIL}","name":"Ada","tags":[]}}',
         f'{{"id":2,"name":"7","email":"{ADA_MAIL}","tags":{{}}}}',
@@ -47,7 +47,7 @@ def test_hidden_value_is_not_in_the_result_of_a_mapping(name: str) -> None:
         f'["{ADA_MAIL}"]',
         f'{{"id":4,"em\\u0061il":"{ADA_MAIL}","email":"{ADA_MAIL}","name":"8","tags":null}}',
     ]
-    chunk = mapped(how, *(line.encode() for line in lines))
+    chunk = mapped(record_mapping, *(line.encode() for line in lines))
     assert len(chunk.bad) >= 2
     assert ADA_MAIL not in repr(chunk)
     columns = {name: pa.array(cells) for name, cells in _CELLS.items()}
@@ -55,7 +55,7 @@ def test_hidden_value_is_not_in_the_result_of_a_mapping(name: str) -> None:
         given = table(
             columns, text=text, bad=(MalformedRecord(line=1, reason="-", raw=ADA_MAIL.encode()),)
         )
-        result = mapped_table(how, given)
+        result = mapped_table(record_mapping, given)
         assert ADA_MAIL not in repr((result.batch.to_pydict(), result.bad))
 
 
@@ -83,20 +83,21 @@ ENCODINGS = [
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 @pytest.mark.parametrize("source", MIXED)
 @pytest.mark.parametrize(
-    "how", [mapping(email="md5(email)", n="int(name)"), mapping(("!email",), n="int(name)")]
+    "record_mapping",
+    [mapping(email="md5(email)", n="int(name)"), mapping(("!email",), n="int(name)")],
 )
-def test_hidden_value_is_not_in_the_files_and_the_report_of_a_task(
-    tmp_path: Path, encoding: Encoding, source: str, how: RecordMapping
+def test_hidden_value_is_not_in_files_or_report_of_task(
+    tmp_path: Path, encoding: Encoding, source: str, record_mapping: RecordMapping
 ) -> None:
     task = TaskFixture(tmp_path)
     task.stream = replace(
         task.stream,
         encoding=encoding,
-        mapping=how,
+        mapping=record_mapping,
         on_bad_record=BadRecordRules(max_bad_records=10),
     )
     task.land(MIXED[source].encode())
-    types = {} if how.select == ("!email",) else {"email": "string"}
+    types = {} if record_mapping.select == ("!email",) else {"email": "string"}
     report = task.encode(id="integer", **types, name="string", n="integer")
     assert report.part_files
     assert report.quarantine_files

@@ -1,4 +1,4 @@
-"""Mapping JSON records: what stays byte for byte, what is set aside, what is selected."""
+"""Mapping JSON records: unchanged text, quarantined records, selection, flattening."""
 
 import subprocess
 import sys
@@ -18,13 +18,13 @@ from batch_pipeline_tests.encode.mapping.mapping_factories import (
 from batch_pipeline_tests.factories import stream
 
 
-def test_mapper_of_a_stream_without_mapping_is_none() -> None:
+def test_mapper_of_stream_without_mapping_is_none() -> None:
     assert Mapper.of(stream()) is None
     assert Mapper.of(stream(mapping=RecordMapping(stream_maps={"other": {"a": None}}))) is None
 
 
 def test_selection_does_not_load_the_singer_sdk() -> None:
-    """Only tasks of streams with stream maps or flattening take the time to load it."""
+    """Loading it is slow; only stream maps and flattening need it."""
     code = (
         "import sys; from batch_pipeline.encode import task; "
         "from batch_pipeline_tests.encode.mapping.mapping_factories import mapped, mapping; "
@@ -34,20 +34,20 @@ def test_selection_does_not_load_the_singer_sdk() -> None:
     assert done.stdout == "False\n"
 
 
-def test_values_that_no_expression_reads_keep_their_text() -> None:
-    kept = (
+def test_values_not_read_by_an_expression_keep_their_text() -> None:
+    unread = (
         b'"a":1.10,"b":1e+2,"c":"\\u00e9\\/","d":[1, 2 ],"e":-0,"f":123456789012345678901234567890'
     )
-    line = b'{"x":1,' + kept + b',"y":{"z" :1}}'
-    assert mapped(mapping(x=None, y=None), line).lines == [b"{" + kept + b"}"]
-    assert mapped(mapping(("!x", "!y.z")), line).lines == [b"{" + kept + b',"y":{}}']
+    line = b'{"x":1,' + unread + b',"y":{"z" :1}}'
+    assert mapped(mapping(x=None, y=None), line).lines == [b"{" + unread + b"}"]
+    assert mapped(mapping(("!x", "!y.z")), line).lines == [b"{" + unread + b',"y":{}}']
     assert mapped(mapping(g="x + 1"), line).lines == [line[:-1] + b',"g":2}']
     assert mapped(mapping(b="a", a=None), b'{"a":1.10}').lines == [b'{"b":1.10}']
 
 
-def test_filtered_and_bad_records_leave_places_and_numbers_of_the_others() -> None:
-    how = mapping(__filter__="int(a) > 1")
-    chunk = mapped(how, b'{"a":"1"}', b'{"a":"2"}', b'{"a":"x"}', b'{"a":3}')
+def test_filtered_and_bad_records_do_not_renumber_others() -> None:
+    rules = mapping(__filter__="int(a) > 1")
+    chunk = mapped(rules, b'{"a":"1"}', b'{"a":"2"}', b'{"a":"x"}', b'{"a":3}')
     assert (chunk.lines, list(chunk.line_numbers), list(chunk.record_numbers)) == (
         [b'{"a":"2"}', b'{"a":3}'],
         [12, 14],
@@ -67,7 +67,7 @@ def test_filtered_and_bad_records_leave_places_and_numbers_of_the_others() -> No
         (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "is nested too deeply"),
     ],
 )
-def test_line_that_is_not_a_record_is_malformed(line: bytes, reason: str) -> None:
+def test_line_that_is_no_record_is_malformed(line: bytes, reason: str) -> None:
     chunk = mapped(mapping(__filter__="a"), line)
     assert chunk.bad == (MalformedRecord(line=11, reason=reason, raw=line),)
 
@@ -80,9 +80,7 @@ def test_line_that_is_not_a_record_is_malformed(line: bytes, reason: str) -> Non
         (b"1E99999999999999999999", "holds a value that cannot be read (InvalidOperation)"),
     ],
 )
-def test_value_that_cannot_be_read_matters_only_where_it_is_needed(
-    value: bytes, reason: str
-) -> None:
+def test_unreadable_value_fails_only_where_it_is_read(value: bytes, reason: str) -> None:
     line = b'{"a":[' + value + b'],"b":1}'
     assert mapped(mapping(c="b"), line).lines == [line[:-1] + b',"c":1}']
     flat = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
@@ -90,19 +88,19 @@ def test_value_that_cannot_be_read_matters_only_where_it_is_needed(
     assert mapped(mapping(__filter__="a"), line).bad == mapped(flat, line).bad
 
 
-def test_record_that_fails_when_values_are_hidden_is_set_aside_without_its_text() -> None:
-    how = mapping(email=None, number="int(email)")
+def test_failed_record_with_hidden_values_is_quarantined_without_text() -> None:
+    rules = mapping(email=None, number="int(email)")
     line = b'{"email":"' + ADA_MAIL.encode() + b'"}'
     reason = f'stream map of "number": ValueError; {WITHHELD}'
-    assert mapped(how, line).bad == (MalformedRecord(line=11, reason=reason, raw=b""),)
+    assert mapped(rules, line).bad == (MalformedRecord(line=11, reason=reason, raw=b""),)
 
 
-def test_reason_when_values_are_hidden_still_names_what_is_missing() -> None:
+def test_reason_with_hidden_values_names_undefined_name() -> None:
     (bad,) = mapped(mapping(email="md5(mail)"), b'{"email":"x"}').bad
     assert "NameNotDefined: 'mail' is not defined" in bad.reason
 
 
-def test_records_that_the_reader_set_aside_lose_their_text_when_values_are_hidden() -> None:
+def test_malformed_records_with_hidden_values_lose_their_text() -> None:
     read = (MalformedRecord(line=3, reason="has a cell too many", raw=ADA_MAIL.encode()),)
     given = JsonRecords(lines=[], line_numbers=[], record_numbers=[], bad=read)
     assert mapper(mapping(("!email",))).mapped(given).bad == (
@@ -111,7 +109,7 @@ def test_records_that_the_reader_set_aside_lose_their_text_when_values_are_hidde
     assert mapper(mapping(__filter__="email")).mapped(given).bad == read
 
 
-def test_selection_inside_of_an_object_keeps_only_what_is_selected() -> None:
+def test_selection_applies_within_objects() -> None:
     line = b'{"id":1,"a":{"x":1,"y":{"z":2}},"b":{"x":3},"c":null,"d":[{"x":1}]}'
     assert mapped(mapping(("id", "a.y", "c.x")), line).lines == [
         b'{"id":1,"a":{"y":{"z":2}},"c":null}'
@@ -121,7 +119,7 @@ def test_selection_inside_of_an_object_keeps_only_what_is_selected() -> None:
     ]
 
 
-def test_selection_of_some_properties_keeps_the_keys() -> None:
+def test_selection_keeps_key_properties() -> None:
     made = Mapper.of(stream(mapping=mapping(("name",)), key_properties=("id",)))
     assert made is not None
     chunk = made.mapped(
@@ -142,11 +140,9 @@ def test_selection_of_some_properties_keeps_the_keys() -> None:
         (b'{"a":{"b":1},"a__b":2}', None),
     ],
 )
-def test_flattening_to_a_name_that_is_there_already_loses_no_value(
-    line: bytes, expected: bytes | None
-) -> None:
-    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    chunk = mapped(how, line)
+def test_flattening_to_existing_name_loses_no_value(line: bytes, expected: bytes | None) -> None:
+    rules = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    chunk = mapped(rules, line)
     assert chunk.lines == ([] if expected is None else [expected])
     reasons = ["flattening gives two properties 'a__b'"] if expected is None else []
     assert [bad.reason for bad in chunk.bad] == reasons
@@ -157,27 +153,27 @@ def test_decimal_nan_becomes_null() -> None:
     assert line == b'{"a":1.5,"b":[null]}'
 
 
-def test_result_without_a_json_form_sets_the_record_aside() -> None:
+def test_record_with_result_not_representable_in_json_is_quarantined() -> None:
     (bad,) = mapped(mapping(a="set(b)"), b'{"b":["x","y"]}').bad
     assert bad.reason.startswith('stream map of "a": NoJsonFormError: gives a set')
 
 
-def test_expression_that_two_properties_share_names_the_one_on_which_it_fails() -> None:
-    how = mapping(a="int(self)", b="int(self)", c="int(b)")
-    (bad,) = mapped(how, b'{"a":"1","b":"x","c":"y"}').bad
+def test_shared_expression_names_the_property_on_which_it_fails() -> None:
+    rules = mapping(a="int(self)", b="int(self)", c="int(b)")
+    (bad,) = mapped(rules, b'{"a":"1","b":"x","c":"y"}').bad
     assert bad.reason.startswith('stream map of "b": ValueError')
 
 
 def test_values_nested_in_flattened_objects_keep_their_text() -> None:
-    how = RecordMapping(flattening_enabled=True, flattening_max_depth=2)
+    rules = RecordMapping(flattening_enabled=True, flattening_max_depth=2)
     line = b'{"a":{"b":{"c":1e2},"d":"\\u00e9"},"e":[1, 2 ],"f":{"g":-0}}'
-    assert mapped(how, line).lines == [b'{"a__b__c":1e2,"a__d":"\\u00e9","e":"[1,2]","f__g":-0}']
+    assert mapped(rules, line).lines == [b'{"a__b__c":1e2,"a__d":"\\u00e9","e":"[1,2]","f__g":-0}']
 
 
-def test_flattening_of_an_object_that_is_read_and_mapped_keeps_the_text_of_its_values() -> None:
-    how = RecordMapping(
+def test_flattening_of_mapped_object_keeps_text_of_values() -> None:
+    rules = RecordMapping(
         stream_maps={"orders": {"city": "a['c']", "copy": "a"}}, flattening_enabled=True
     )
-    assert mapped(how, b'{"a":{"b":1.10,"c":"x"}}').lines == [
+    assert mapped(rules, b'{"a":{"b":1.10,"c":"x"}}').lines == [
         b'{"a__b":1.10,"a__c":"x","city":"x","copy__b":1.10,"copy__c":"x"}'
     ]

@@ -1,4 +1,4 @@
-"""The mapping of records equals that of the Singer SDK; what neither can apply is refused."""
+"""Mapped records equal those of the Singer SDK; invalid mappings are rejected by both."""
 
 import json
 from typing import Any
@@ -18,18 +18,18 @@ from batch_pipeline_tests.encode.mapping.singer_sdk_mapper import (
 )
 from batch_pipeline_tests.factories import stream
 
-# Whether a record without an address would have an object there, only the SDK's schema knows.
+# Only the SDK's schema knows whether the absent address of a record would be an object.
 ONLY_WITH_AN_ADDRESS = {"flatten over an object"}
 LINES_WITH_AN_ADDRESS = LINES[:4]
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_json_records_when_mapped_equal_those_of_the_singer_sdk(name: str) -> None:
+def test_mapped_json_records_equal_singer_sdk(name: str) -> None:
     lines = LINES_WITH_AN_ADDRESS if name in ONLY_WITH_AN_ADDRESS else LINES
     assert mapped_by_mapper(lines, MAPS[name]) == mapped_by_sdk(lines, MAPS[name])
 
 
-def test_flattening_without_a_depth_equals_that_of_the_singer_sdk_to_any_depth() -> None:
+def test_flattening_without_depth_equals_singer_sdk_at_any_depth() -> None:
     lines = [*LINES, b'{"a":' * 90 + b'{"b":[{"c":1}]}' + b"}" * 90]
     all_levels = {"flattening_enabled": True, "flattening_separator": "."}
     assert mapped_by_mapper(lines, all_levels) == mapped_by_sdk(
@@ -51,7 +51,7 @@ KEYED = {
 
 
 @pytest.mark.parametrize("name", KEYED)
-def test_keys_when_a_stream_map_names_them_are_those_of_the_singer_sdk(name: str) -> None:
+def test_key_properties_equal_singer_sdk(name: str) -> None:
     config = KEYED[name]
     assert mapped_by_mapper(LINES, config, keys=["id"]) == mapped_by_sdk(LINES, config, keys=["id"])
 
@@ -73,13 +73,13 @@ SELECTIONS: dict[str, tuple[list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
-def test_selection_when_properties_are_left_out_equals_the_singer_sdks(name: str) -> None:
+def test_selection_equals_singer_sdk(name: str) -> None:
     patterns, deselected = SELECTIONS[name]
     by_sdk = mapped_by_sdk(LINES, {}, deselected=deselected)
     assert mapped_by_mapper(LINES, {"select": patterns}) == by_sdk
 
 
-def test_selection_before_a_stream_map_hides_what_it_deselects() -> None:
+def test_stream_map_cannot_read_deselected_properties() -> None:
     config = prop(a="email", b="address['geo']")
     ours = mapped_by_mapper(LINES, {**config, "select": ["!email", "!address.geo"]})
     assert ours == mapped_by_sdk(LINES, config, deselected=["email", "address.geo"])
@@ -99,7 +99,7 @@ TEXT_MAPS = [
 
 
 @pytest.mark.parametrize("name", TEXT_MAPS)
-def test_text_cells_when_mapped_equal_records_of_the_singer_sdk(name: str) -> None:
+def test_mapped_text_cells_equal_singer_sdk(name: str) -> None:
     table = table_of(TEXT_LINES, text=True)
     assert table_mapped_by_mapper(table, MAPS[name]) == mapped_by_sdk(TEXT_LINES, MAPS[name])
 
@@ -109,7 +109,7 @@ ONLY_BY_RECORD = {"flatten one moved after", "flatten a long name", "missing pro
 
 
 @pytest.mark.parametrize("name", sorted(set(MAPS) - ONLY_BY_RECORD))
-def test_json_columns_when_mapped_equal_records_of_the_singer_sdk(name: str) -> None:
+def test_mapped_json_columns_equal_singer_sdk(name: str) -> None:
     lines = [json.dumps(dict(sorted(json.loads(line).items()))).encode() for line in FULL_LINES]
     ours = table_mapped_by_mapper(table_of(lines, text=False), MAPS[name])
     sdks = mapped_by_sdk(lines, MAPS[name])
@@ -123,7 +123,7 @@ def _unordered(outcome: Any) -> Any:
     return {name: value for name, value in outcome["object"] if value is not None}
 
 
-REFUSED = {
+INVALID = {
     "syntax": (prop(a="name +"), "stream_maps.orders.a"),
     "empty": (prop(a=""), "stream_maps.orders.a"),
     "leading blank": (prop(a=" name"), "stream_maps.orders.a"),
@@ -143,9 +143,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_mapping_that_the_singer_sdk_refuses_is_refused(name: str) -> None:
-    config, key = REFUSED[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_mapping_rejected_by_singer_sdk_is_rejected(name: str) -> None:
+    config, key = INVALID[name]
     with pytest.raises(Exception):  # noqa: B017, PT011 - the SDK raises all kinds
         mapped_by_sdk([], config, keys=["id"])
     with pytest.raises(InvalidValueError) as caught:
@@ -153,7 +153,7 @@ def test_mapping_that_the_singer_sdk_refuses_is_refused(name: str) -> None:
     assert caught.value.name == key
 
 
-REFUSED_EARLIER = {
+ALWAYS_FAILING = {
     "unknown function": "nothing(id)",
     "lambda": "(lambda: 1)()",
     "walrus": "(x := 1)",
@@ -166,9 +166,9 @@ REFUSED_EARLIER = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED_EARLIER)
-def test_expression_that_fails_on_every_record_in_the_singer_sdk_is_refused(name: str) -> None:
-    config = prop(a=REFUSED_EARLIER[name])
+@pytest.mark.parametrize("name", ALWAYS_FAILING)
+def test_expression_that_always_fails_in_singer_sdk_is_rejected(name: str) -> None:
+    config = prop(a=ALWAYS_FAILING[name])
     assert mapped_by_sdk(LINES[:1], config).outcomes == ["failed"]
     with pytest.raises(InvalidValueError):
         mapper_of(config)
@@ -192,7 +192,7 @@ DIFFERS = pytest.mark.xfail(strict=True, reason="the mapper does not know the co
     ],
 )
 @pytest.mark.parametrize("text", ["{'a': {'b': id}}", "dict(a=1)"])
-def test_object_assigned_to_a_null_column_is_flattened_as_by_the_singer_sdk(
+def test_object_assigned_to_null_column_is_flattened_like_singer_sdk(
     lines: list[bytes], text: str
 ) -> None:
     config: dict[str, Any] = flat(2, value=text)
@@ -218,9 +218,7 @@ def test_object_assigned_to_a_null_column_is_flattened_as_by_the_singer_sdk(
         ),
     ],
 )
-def test_stream_maps_that_one_stream_cannot_have_are_refused(
-    maps: dict[str, Any], key: str, words: str
-) -> None:
+def test_unsupported_stream_maps_are_rejected(maps: dict[str, Any], key: str, words: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         Mapper.of(stream(mapping=RecordMapping(stream_maps=maps), key_properties=()))
     assert caught.value.name == key
@@ -228,14 +226,14 @@ def test_stream_maps_that_one_stream_cannot_have_are_refused(
 
 
 @pytest.mark.parametrize("select", [(), ("",), ("*", "!"), ("*", "!id")])
-def test_selection_that_cannot_be_meant_is_refused(select: tuple[str, ...]) -> None:
+def test_invalid_selection_is_rejected(select: tuple[str, ...]) -> None:
     with pytest.raises(InvalidValueError) as caught:
         Mapper.of(stream(mapping=RecordMapping(select=select), key_properties=("id",)))
     assert caught.value.name == "select"
 
 
-def test_flattening_to_a_negative_depth_is_refused() -> None:
-    how = RecordMapping(flattening_enabled=True, flattening_max_depth=-1)
+def test_negative_flattening_depth_is_rejected() -> None:
+    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=-1)
     with pytest.raises(InvalidValueError) as caught:
-        Mapper.of(stream(mapping=how))
+        Mapper.of(stream(mapping=record_mapping))
     assert caught.value.name == "flattening_max_depth"

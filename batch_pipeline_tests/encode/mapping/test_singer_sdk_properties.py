@@ -1,4 +1,4 @@
-"""Our mapping gives what the Singer SDK's own mapper gives, whatever the records are."""
+"""For any records, the mapping equals that of the Singer SDK's own mapper."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ EXPRESSIONS = [
 rules = st.dictionaries(names, st.none() | st.sampled_from(EXPRESSIONS), max_size=4)
 
 
-# An object has the name that a property of another one gets.
+# The name of an object is also that of a flattened property of another one.
 @example(
     record={
         **dict.fromkeys(["b", "address", "self", "record"]),
@@ -73,17 +73,17 @@ rules = st.dictionaries(names, st.none() | st.sampled_from(EXPRESSIONS), max_siz
     depth=st.sampled_from([None, 1, 2]),
 )
 @settings(max_examples=500, deadline=None)
-def test_any_record_when_mapped_equals_that_of_the_singer_sdk(
+def test_any_mapped_record_equals_singer_sdk(
     record: dict[str, Any],
     rules: dict[str, str | None],
     condition: str | None,
     drops: bool,
     depth: int | None,
 ) -> None:
-    """Expect the SDK's record, or a failure where it fails, for any record and many maps.
+    """Both return the same record, or both fail.
 
-    Where flattening gives two values one name, the SDK drops the first one; ours sets such a record
-    aside, unless what is dropped is null or an empty object.
+    If flattening produces two values of one name, the SDK drops the first. The product quarantines
+    such a record, unless the dropped value is null or an empty object.
     """
     line = msgspec.json.Encoder(decimal_format="number").encode(record)
     options: dict[str, str | None] = {"__filter__": condition} if condition is not None else {}
@@ -99,7 +99,7 @@ def test_any_record_when_mapped_equals_that_of_the_singer_sdk(
     if ours == [FAILED] and expected != ours:
         assert _is_flattened_twice(line, config)
         return
-    # The type of a null is unknown: `schema_of` takes it for text, the mapper for an object.
+    # The type of a null is unknown: `schema_of` assumes a string, the mapper an object.
     objects = {name for name, value in record.items() if isinstance(value, dict)}
     nulls = {name for name, value in record.items() if value is None}
     if depth is not None and any(rules.get(name) in objects for name in nulls):
@@ -142,14 +142,16 @@ rows = st.tuples(
 
 @given(rows=st.lists(rows, min_size=1, max_size=6), condition=conditions)
 @settings(max_examples=300, deadline=None)
-def test_any_filter_of_columns_keeps_what_the_singer_sdk_keeps(
+def test_any_filter_of_table_equals_singer_sdk(
     rows: list[tuple[str | None, int | None]], condition: str
 ) -> None:
     lines = [msgspec.json.encode({"text": text, "number": number}) for text, number in rows]
     columns = [pa.array([text for text, _ in rows], pa.string())]
     columns.append(pa.array([number for _, number in rows], pa.int64()))
     batch = pa.RecordBatch.from_arrays(columns, names=["text", "number"])
-    places = range(1, len(rows) + 1)
-    table = Table(batch=batch, line_numbers=places, record_numbers=places, text=frozenset({"text"}))
+    numbers = range(1, len(rows) + 1)
+    table = Table(
+        batch=batch, line_numbers=numbers, record_numbers=numbers, text=frozenset({"text"})
+    )
     config = {"stream_maps": {"orders": {"__filter__": condition}}}
     assert table_mapped_by_mapper(table, config) == mapped_by_sdk(lines, config)

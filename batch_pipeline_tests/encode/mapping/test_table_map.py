@@ -1,4 +1,4 @@
-"""Mapping tables: types, text cells, rows that are filtered or fail."""
+"""Mapping tables: types, text cells, filtered and failed rows."""
 
 import math
 from datetime import UTC, datetime
@@ -17,27 +17,27 @@ from batch_pipeline_tests.encode.mapping.mapping_factories import (
 )
 
 
-def test_flattened_row_with_a_name_twice_is_set_aside() -> None:
+def test_flattened_row_with_duplicate_name_is_quarantined() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"c":2}', None, '{"b":4}'])}
     columns["a__b"] = pa.array([1, 2, 3, None])
-    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    result = mapped_table(how, table(columns, json=frozenset({"a"})))
+    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(record_mapping, table(columns, json=frozenset({"a"})))
     assert result.batch.to_pydict() == {"a__b": [2, 3, 4], "a__c": [2, None, None]}
     assert [bad.line for bad in result.bad] == [11]
 
 
-def test_flattened_row_with_an_object_that_has_the_name_of_another_value_is_set_aside() -> None:
+def test_flattened_row_with_object_of_duplicate_name_is_quarantined() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"c":2}']), "a__b": pa.array(["{}", '{"d":3}'])}
-    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    result = mapped_table(how, table(columns, json=frozenset(columns)))
+    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(record_mapping, table(columns, json=frozenset(columns)))
     assert result.batch.to_pydict() == {"a__c": [2], "a__b__d": [3]}
     assert [bad.line for bad in result.bad] == [11]
 
 
-def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
+def test_flattened_row_with_nul_in_name_is_quarantined() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"x\\u0000y":2}', '{"b":3}'])}
-    how = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    result = mapped_table(how, table(columns, json=frozenset({"a"})))
+    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
+    result = mapped_table(record_mapping, table(columns, json=frozenset({"a"})))
     assert result.batch.to_pydict() == {"a__b": [1, 3]}
     reason = "flattening gives 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
     assert [(bad.line, bad.reason) for bad in result.bad] == [(12, reason)]
@@ -47,14 +47,14 @@ def test_flattened_row_with_a_nul_in_a_name_is_set_aside() -> None:
     "rules",
     [
         {},
-        {"a": None, "n": "number", "object": "self"},  # `object` stays whole in rows with text
+        {"a": None, "n": "number", "object": "self"},  # `object` is a string in some rows
         {"n": "object", "__else__": None},
         {"number": "object", "object": "number"},
-        {"object__x": "number"},  # a name that flattening gives, too
+        {"object__x": "number"},  # also the name of a flattened property
         {"n": "missing"},
     ],
 )
-def test_tables_are_flattened_by_column_as_they_are_row_by_row(rules: dict[str, Any]) -> None:
+def test_flattening_by_column_equals_flattening_by_row(rules: dict[str, Any]) -> None:
     columns = {
         "number": pa.array([1, None, 3, 4]),
         "object": pa.array(['{"x":1,"y":{"z":2}}', None, '"text"', '{"x":null}']),
@@ -65,8 +65,10 @@ def test_tables_are_flattened_by_column_as_they_are_row_by_row(rules: dict[str, 
 
     def flattened(**options: str) -> Table:
         maps = {"orders": rules | options}
-        how = RecordMapping(stream_maps=maps, flattening_enabled=True, flattening_max_depth=1)
-        return mapped_table(how, original)
+        record_mapping = RecordMapping(
+            stream_maps=maps, flattening_enabled=True, flattening_max_depth=1
+        )
+        return mapped_table(record_mapping, original)
 
     by_column, by_row = flattened(), flattened(__filter__="1 == 1")  # a filter reads each row
     assert by_column.batch.to_pylist() == by_row.batch.to_pylist()
@@ -76,7 +78,7 @@ def test_tables_are_flattened_by_column_as_they_are_row_by_row(rules: dict[str, 
     ]
 
 
-def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
+def test_expressions_read_typed_columns_as_json_and_keep_them_typed() -> None:
     columns = {
         "id": pa.array([1, 2]),
         "at": pa.array(
@@ -86,14 +88,14 @@ def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
         "ratio": pa.array([0.1, None]),
         "nested": pa.array(['{"a":1.50}', None]),
     }
-    how = mapping(
+    record_mapping = mapping(
         day="at[:10] if at else None",
         twice="price * 2 if price else 0",
         ratio_text="str(ratio)",
         inner="nested.a if nested else 'none'",
         number="id",
     )
-    result = mapped_table(how, table(columns, json=frozenset({"nested"})))
+    result = mapped_table(record_mapping, table(columns, json=frozenset({"nested"})))
     assert result.batch.schema.names == [*columns, "day", "twice", "ratio_text", "inner", "number"]
     for name, array in columns.items():
         assert result.batch.column(name).equals(array)
@@ -107,31 +109,31 @@ def test_typed_columns_are_seen_as_their_json_values_and_stay_typed() -> None:
     }
 
 
-def test_text_cells_stay_text_cells_under_a_new_name() -> None:
+def test_renamed_text_cells_are_text_cells() -> None:
     columns = {"a": pa.array(["1", None]), "b": pa.array(["x", "y"])}
-    how = mapping(c="a", a=None, d="'k'")
-    result = mapped_table(how, table(columns, text=frozenset(columns)))
+    record_mapping = mapping(c="a", a=None, d="'k'")
+    result = mapped_table(record_mapping, table(columns, text=frozenset(columns)))
     assert (set(result.text), set(result.json)) == ({"b", "c"}, set())
     assert result.batch.to_pydict() == {"b": ["x", "y"], "c": ["1", None], "d": ["k", "k"]}
 
 
-def test_rows_that_are_filtered_or_fail_leave_places_and_numbers_of_the_others() -> None:
+def test_filtered_and_failed_rows_do_not_renumber_others() -> None:
     columns = {"a": pa.array(["1", "2", "x", "3", None])}
-    how = mapping(__filter__="a != '1'", b="int(a)")
-    result = mapped_table(how, table(columns, text=frozenset({"a"}), filtered=1))
+    record_mapping = mapping(__filter__="a != '1'", b="int(a)")
+    result = mapped_table(record_mapping, table(columns, text=frozenset({"a"}), filtered=1))
     assert (result.batch.to_pydict(), result.filtered) == ({"a": ["2", "3"], "b": [2, 3]}, 2)
     assert (list(result.line_numbers), list(result.record_numbers)) == ([12, 14], [2, 4])
     assert [(bad.line, bad.raw) for bad in result.bad] == [(13, b""), (15, b"")]
 
 
-def test_row_on_which_two_expressions_fail_tells_of_the_first() -> None:
+def test_row_with_two_failing_expressions_names_the_first() -> None:
     columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
-    how = mapping(a="self", c="int(a)", d="float(a)")
-    (bad,) = mapped_table(how, table(columns, text=frozenset({"a"}))).bad
+    record_mapping = mapping(a="self", c="int(a)", d="float(a)")
+    (bad,) = mapped_table(record_mapping, table(columns, text=frozenset({"a"}))).bad
     assert bad.reason.startswith('stream map of "c": ValueError')
 
 
-def test_row_on_which_the_filter_fails_is_set_aside_with_its_cells_as_json() -> None:
+def test_row_with_failing_filter_is_quarantined_as_json() -> None:
     columns = {"a": pa.array(["x"]), "b": pa.array([1.5])}
     given = table(columns, text=frozenset({"a"}))
     (bad,) = mapped_table(mapping(__filter__="int(a) > 1"), given).bad
@@ -139,7 +141,7 @@ def test_row_on_which_the_filter_fails_is_set_aside_with_its_cells_as_json() -> 
     assert bad.raw == b'{"a":"x","b":1.5}'
 
 
-def test_table_that_loses_all_columns_by_selection_keeps_its_records() -> None:
+def test_selection_of_no_columns_keeps_record_count() -> None:
     columns = {"a": pa.array([1, 2])}
     result = mapped_table(mapping(("b",)), table(columns))
     assert (result.good, result.batch.num_columns, result.filtered) == (2, 0, 0)
@@ -147,24 +149,24 @@ def test_table_that_loses_all_columns_by_selection_keeps_its_records() -> None:
     assert result.batch.to_pydict() == {"c": [2, 2]}
 
 
-def test_table_that_loses_all_rows_by_a_filter_has_no_columns() -> None:
+def test_filter_of_all_rows_leaves_no_columns() -> None:
     result = mapped_table(mapping(__filter__="a > 2", d="a"), table({"a": pa.array([1, 2])}))
     assert (result.good, result.batch.num_columns, result.filtered) == (0, 0, 2)
 
 
-def test_column_that_an_expression_makes_of_one_character_texts_has_its_own_type() -> None:
-    """Python has one object for each such text, so identity does not say what is a copy."""
+def test_computed_one_character_texts_are_not_copies() -> None:
+    """Python interns such strings, so identity does not show that a value is a copy."""
     columns = {"a": pa.array(["1", "1"]), "b": pa.array(["x", "y"])}
-    how = mapping(c="'1'", d="a[0]", e="str(a)")
-    result = mapped_table(how, table(columns, text=frozenset(columns)))
+    record_mapping = mapping(c="'1'", d="a[0]", e="str(a)")
+    result = mapped_table(record_mapping, table(columns, text=frozenset(columns)))
     assert set(result.text) == {"a", "b"}
     assert result.batch.select(["c", "d", "e"]).to_pydict() == {name: ["1", "1"] for name in "cde"}
 
 
-def test_value_that_no_expression_reads_is_passed_on_whatever_it_is() -> None:
+def test_invalid_values_not_read_by_an_expression_are_kept() -> None:
     columns = {"a": pa.array([1, 2]), "b": pa.array([math.nan, 1.0]), "c": pa.array(["{", "1"])}
-    how = mapping(d="record['a'] + _.get('a', 0)", e="b", b=None)
-    result = mapped_table(how, table(columns, json=frozenset({"c"})))
+    record_mapping = mapping(d="record['a'] + _.get('a', 0)", e="b", b=None)
+    result = mapped_table(record_mapping, table(columns, json=frozenset({"c"})))
     assert (result.batch.schema.names, result.bad) == (["a", "c", "d", "e"], ())
     assert result.batch.column("c").to_pylist() == ["{", "1"]
     assert result.batch.column("d").to_pylist() == [2, 4]
@@ -179,7 +181,7 @@ def test_value_that_no_expression_reads_is_passed_on_whatever_it_is() -> None:
         (OnNonfinite.QUARANTINE, ["None"], 1),
     ],
 )
-def test_nan_that_an_expression_reads_obeys_the_rule(
+def test_nan_read_by_an_expression_follows_rule(
     rule: OnNonfinite, good: list[str], bad: int
 ) -> None:
     columns = {"a": pa.array([math.nan, None], pa.float64())}
@@ -202,7 +204,7 @@ def test_nan_that_an_expression_reads_obeys_the_rule(
         ("None", pa.string(), [None, None]),
     ],
 )
-def test_computed_column_has_the_type_that_all_its_values_have(
+def test_computed_column_has_common_type_of_its_values(
     expression: str, kind: pa.DataType, cells: list[Any]
 ) -> None:
     columns = {"name": pa.array(["x", None]), "number": pa.array([1, 2])}

@@ -1,4 +1,4 @@
-"""Reading avro: types, unions, codecs, what does not fit, damage."""
+"""Reading avro: types, unions, codecs, values out of range, damaged files."""
 
 import bz2
 import io
@@ -25,13 +25,13 @@ SYNC = bytes(range(16))
 
 
 def schema(**fields: Any) -> dict[str, Any]:
-    """Make the schema of a record with these fields."""
+    """Return the avro schema of a record with these fields."""
     listed = [{"name": name, "type": kind} for name, kind in fields.items()]
     return {"type": "record", "name": "r", "fields": listed}
 
 
 def references(count: int, *names: str) -> dict[str, Any]:
-    """Make a schema of types without bytes, each of which refers to the one before."""
+    """Return a schema of zero-byte types, each of which refers to the previous one."""
     fields: dict[str, Any] = {"t0": schema(z="null") | {"name": "T0"}}
     for number in range(1, count):
         inner = schema(**dict.fromkeys(names, f"T{number - 1}"))
@@ -40,20 +40,18 @@ def references(count: int, *names: str) -> dict[str, Any]:
 
 
 def avro(kind: Any, records: list[dict[str, Any]], **options: Any) -> bytes:
-    """Write an avro file in memory."""
     file = io.BytesIO()
     fastavro.writer(file, kind, records, sync_marker=SYNC, **options)
     return file.getvalue()
 
 
 def tables(data: bytes, **limits: Any) -> list[Table]:
-    """Read a file in memory."""
     stream = stream_of(**limits)
     return list(AvroReader(in_memory(data, stream), stream).chunks())
 
 
 def one_field(kind: Any, values: list[Any], written_as: Any = None) -> Table:
-    """Write one field, maybe as its plain type, and read it with its full type."""
+    """Write one field, as `written_as` if given, and read it as `kind`."""
     data = avro(schema(a=written_as or kind), [{"a": value} for value in values], codec="null")
     if written_as is not None:
         header = avro(schema(a=kind), [], codec="null")
@@ -63,15 +61,13 @@ def one_field(kind: Any, values: list[Any], written_as: Any = None) -> Table:
     return table
 
 
-def refused(data: bytes, **limits: Any) -> str:
-    """Read a file that is bad, give the reason."""
+def rejection(data: bytes, **limits: Any) -> str:
     with pytest.raises(BadFileError) as raised:
         tables(data, **limits)
     return raised.value.reason
 
 
 def logical(kind: str, meaning: str, **more: Any) -> dict[str, Any]:
-    """Make a logical type."""
     return {"type": kind, "logicalType": meaning, **more}
 
 
@@ -120,10 +116,9 @@ def logical(kind: str, meaning: str, **more: Any) -> dict[str, Any]:
         (logical("int", "unheard-of"), pa.int64(), [5]),
     ],
 )
-def test_avro_reader_with_typed_fields_keeps_every_value(
+def test_avro_reader_keeps_values_of_typed_fields(
     kind: Any, arrow_type: pa.DataType, values: list[Any]
 ) -> None:
-    """Every type becomes the one of its column, without a change of value."""
     table = one_field(kind, values)
 
     assert table.batch.column("a").type == arrow_type
@@ -180,10 +175,9 @@ def test_avro_reader_with_typed_fields_keeps_every_value(
         ),
     ],
 )
-def test_avro_reader_with_nested_fields_gives_json_text(
+def test_avro_reader_returns_nested_fields_and_unions_as_json_text(
     kind: Any, values: list[Any], texts: list[str | None]
 ) -> None:
-    """Nested values and unions of several types are JSON text."""
     table = one_field(kind, values)
 
     assert table.batch.column("a").to_pylist() == texts
@@ -222,10 +216,10 @@ DATES = {"type": "array", "items": "int"}
         ),
     ],
 )
-def test_avro_reader_with_values_that_do_not_fit_sets_records_aside(
+def test_avro_reader_quarantines_records_with_values_out_of_range(
     kind: Any, written_as: Any, values: list[Any], reason: str
 ) -> None:
-    """Nothing is cut: the record is reported with its number, the others are read."""
+    """Values are never truncated."""
     table = one_field(kind, values, written_as)
 
     assert (list(table.record_numbers), list(table.line_numbers), table.good) == ([1, 3], [1, 3], 2)
@@ -236,13 +230,12 @@ def test_avro_reader_with_values_that_do_not_fit_sets_records_aside(
 
 
 def deflated(data: bytes) -> bytes:
-    """Compress without a header, as avro does."""
+    """Compress without a header, as in avro."""
     stream = zlib.compressobj(wbits=-15)
     return stream.compress(data) + stream.flush()
 
 
-def snapped(data: bytes) -> bytes:
-    """Compress with snappy and put the checksum behind it."""
+def snappy_compressed(data: bytes) -> bytes:
     compressed = bytes(pa.Codec("snappy").compress(data))
     return compressed + zlib.crc32(data).to_bytes(4, "big")
 
@@ -250,7 +243,7 @@ def snapped(data: bytes) -> bytes:
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "null": bytes,
     "deflate": deflated,
-    "snappy": snapped,
+    "snappy": snappy_compressed,
     "zstandard": lambda data: bytes(pa.Codec("zstd").compress(data)),
     "bzip2": bz2.compress,
     "xz": lzma.compress,
@@ -259,19 +252,19 @@ NUMBERS = schema(a="long", b="string")
 
 
 def number(value: int) -> bytes:
-    """Write a long."""
+    """Return an encoded long."""
     file = io.BytesIO()
     fastavro.schemaless_writer(file, "long", value)
     return file.getvalue()
 
 
 def block(count: int, body: bytes) -> bytes:
-    """Write a block that claims so many records."""
+    """Return a block that claims this number of records."""
     return number(count) + number(len(body)) + body + SYNC
 
 
 def compressed_file(codec: str = "null", blocks: int = 3) -> bytes:
-    """Write blocks of 1000 records with a compression."""
+    """Return a file with blocks of 1000 records."""
     header = avro(NUMBERS, [], codec="null")
     name = codec.encode()
     data = header.replace(b"\x08null", number(len(name)) + name)
@@ -286,8 +279,7 @@ def compressed_file(codec: str = "null", blocks: int = 3) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_avro_reader_with_every_codec_reads_all_blocks(codec: str) -> None:
-    """Small blocks are put together; numbers go through."""
+def test_avro_reader_reads_all_blocks_of_every_codec(codec: str) -> None:
     (table,) = tables(compressed_file(codec))
 
     assert table.batch.column("a").to_pylist() == list(range(3000))
@@ -295,32 +287,31 @@ def test_avro_reader_with_every_codec_reads_all_blocks(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_avro_reader_with_every_codec_refuses_damaged_blocks(codec: str) -> None:
-    """Whatever was changed: all records are read, or the file is bad."""
+def test_avro_reader_with_damaged_blocks_reads_all_records_or_rejects(codec: str) -> None:
     good = compressed_file(codec)
-    chance = random.Random(5)  # noqa: S311 - not a secret
+    rng = random.Random(5)  # noqa: S311 - not a secret
     for _ in range(40):
         data = bytearray(good)
-        data[chance.randrange(len(data))] = chance.randrange(256)
+        data[rng.randrange(len(data))] = rng.randrange(256)
         with suppress(BadFileError):
-            found = tables(bytes(data))
-            assert sum(table.good + len(table.bad) for table in found) == 3000
+            assert sum(table.good + len(table.bad) for table in tables(bytes(data))) == 3000
 
 
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "null"])
-def test_avro_reader_with_blocks_that_grow_too_much_refuses_the_file(codec: str) -> None:
-    """A small file cannot fill the memory; the message names the limit to change."""
+def test_avro_reader_rejects_block_over_expansion_limit(codec: str) -> None:
     header = compressed_file(codec, blocks=0)
     body = CODECS[codec](bytes(70 * 2**20))
     data = header + block(1, body)
 
-    assert refused(data, max_expansion=1) == (
+    assert rejection(data, max_expansion=1) == (
         "block 1 grows too much, more than `read_limits.max_expansion` allows (1)"
     )
 
 
 FILE, EMPTY = compressed_file(), compressed_file(blocks=0)
-UNLIKE_ITS_CHECKSUM = compressed_file("snappy", blocks=0) + block(1, snapped(b"\2\0")[:-1] + b"x")
+WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
+    1, snappy_compressed(b"\2\0")[:-1] + b"x"
+)
 
 
 @pytest.mark.parametrize(
@@ -337,42 +328,40 @@ UNLIKE_ITS_CHECKSUM = compressed_file("snappy", blocks=0) + block(1, snapped(b"\
         ),
         (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is not JSON"),
         (FILE.replace(b'"long"', b'"lang"'), "has no valid avro schema (lang)"),
-        (UNLIKE_ITS_CHECKSUM, "is damaged: block 1 cannot be decompressed"),
+        (WRONG_CHECKSUM, "is damaged: block 1 cannot be decompressed"),
         (EMPTY + block(5, bytes(2)), "is damaged: a block has not all of its records"),
         (EMPTY + block(1, bytes(4)), "is damaged: a block has other records than it says"),
         (EMPTY + block(2**40, bytes(2)), "is damaged: a block has not all of its records"),
     ],
 )
-def test_avro_reader_with_a_damaged_file_says_what_is_wrong(data: bytes, reason: str) -> None:
-    """The reason is a phrase that tells what is missing or wrong."""
-    assert refused(data) == reason
+def test_avro_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
+    assert rejection(data) == reason
 
 
-def test_avro_reader_with_records_of_nothing_takes_some_of_them_only() -> None:
-    """A few bytes may say any number of records that have none, block by block."""
+def test_avro_reader_limits_number_of_zero_byte_records() -> None:
+    """A block of a few bytes can claim any number of empty records."""
     empty = block(600_000, b"")
     header = avro(schema(a="null"), [], codec="null")
 
     [table] = tables(header + empty)
 
     assert table.good == 600_000
-    assert refused(header + empty * 2) == "has more than 1000000 records without a byte"
+    assert rejection(header + empty * 2) == "has more than 1000000 records without a byte"
 
 
-def test_avro_reader_with_bytes_behind_records_of_nothing_refuses_the_file() -> None:
-    """What is left over is not taken for the number of more such records, which never end."""
+def test_avro_reader_rejects_bytes_after_zero_byte_records() -> None:
+    """The extra bytes are not read as the record count of a next block."""
     header = avro(schema(a="null"), [], codec="null")
     left = block(1, number(2**60))
 
-    assert refused(header + left) == "is damaged: a block has other records than it says"
+    assert rejection(header + left) == "is damaged: a block has other records than it says"
 
 
-def test_avro_reader_with_an_int_of_more_than_32_bits_refuses_the_file() -> None:
-    """A day that no int can say is damage, not a value."""
+def test_avro_reader_rejects_int_of_more_than_32_bits() -> None:
     header = avro(schema(a=logical("int", "date")), [], codec="null")
     day = block(1, number(2**40))
 
-    assert refused(header + day) == "is damaged: an int has more than 32 bits"
+    assert rejection(header + day) == "is damaged: an int has more than 32 bits"
 
 
 NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["null", "n"]}]}
@@ -400,20 +389,17 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
         (references(300, "a"), "has a schema of too many types"),
     ],
 )
-def test_avro_reader_with_a_schema_it_cannot_read_refuses_the_file(kind: Any, reason: str) -> None:
-    """Before any record is read: what no column could hold, or no memory."""
-    assert refused(avro(kind, [])) == reason
+def test_avro_reader_rejects_unsupported_schema(kind: Any, reason: str) -> None:
+    assert rejection(avro(kind, [])) == reason
 
 
-def test_avro_reader_with_too_many_columns_refuses_the_file() -> None:
-    """The message names the limit to change."""
+def test_avro_reader_rejects_too_many_columns() -> None:
     reason = "has 2 columns, more than `read_limits.max_columns` allows (1)"
 
-    assert refused(FILE, max_columns=1) == reason
+    assert rejection(FILE, max_columns=1) == reason
 
 
-def test_avro_reader_without_records_tells_the_columns() -> None:
-    """A file without records still has columns and types."""
+def test_avro_reader_without_records_returns_columns() -> None:
     (table,) = tables(avro(schema(a=logical("int", "date"), b=DATES), []))
 
     assert table.batch.schema == pa.schema([("a", pa.date32()), ("b", pa.string())])

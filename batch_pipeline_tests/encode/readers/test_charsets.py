@@ -1,4 +1,4 @@
-"""Text of any charset arrives as UTF-8, or is rejected with the position."""
+"""Text in any charset is decoded to UTF-8, or rejected with the position of the error."""
 
 import codecs
 import gzip
@@ -11,18 +11,16 @@ from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.encode.readers.formats import SplitMethod
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat
-from batch_pipeline_tests.encode.landed_files import fault_of, in_memory, stream_of
+from batch_pipeline_tests.encode.landed_files import in_memory, line_and_reason, stream_of
 
 TEXT = 'name,city\n"Zoë",München – 東京 😀\n'
 
 
 def read(source: DecodedFile, *, size_bytes: int = 2**20) -> bytes:
-    """Read all, some bytes at a time."""
-    found = []
-    while block := source.read(size_bytes):
-        found.append(block)
-    assert all(len(block) == size_bytes for block in found[:-1])
-    return b"".join(found)
+    """Read the whole source in blocks of this size."""
+    blocks = list(iter(lambda: source.read(size_bytes), b""))
+    assert all(len(block) == size_bytes for block in blocks[:-1])
+    return b"".join(blocks)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +34,9 @@ def read(source: DecodedFile, *, size_bytes: int = 2**20) -> bytes:
     ],
 )
 @pytest.mark.parametrize("declared", ["utf-8", "latin-1", "utf-16", "utf-8-sig"])
-def test_source_with_a_byte_order_mark_is_decoded_by_it(
+def test_byte_order_mark_overrides_declared_charset(
     mark: bytes, charset: str, declared: str
 ) -> None:
-    """The mark says what the text is, whatever is declared, and is no part of it."""
     data = mark + TEXT.encode(charset)
     stream = stream_of(charset=declared)
 
@@ -50,8 +47,8 @@ def test_source_with_a_byte_order_mark_is_decoded_by_it(
 
 @pytest.mark.parametrize("charset", ["utf-16-le", "utf-16-be", "utf-32-le", "gb18030", "utf-7"])
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60), size=st.integers(1, 9))
-def test_source_with_a_declared_charset_gives_its_text(charset: str, text: str, size: int) -> None:
-    """Characters of several bytes survive, wherever blocks end."""
+def test_source_with_declared_charset_is_decoded(charset: str, text: str, size: int) -> None:
+    """Characters of several bytes survive block boundaries."""
     stream = stream_of(SourceFormat.CSV, charset=charset)
 
     assert read(in_memory(f"x{text}".encode(charset), stream), size_bytes=size) == b"x%b" % (
@@ -59,8 +56,7 @@ def test_source_with_a_declared_charset_gives_its_text(charset: str, text: str, 
     )
 
 
-def test_source_with_a_large_file_of_another_charset_gives_all_of_it() -> None:
-    """Blocks of the decoder end within characters."""
+def test_large_source_with_declared_charset_is_decoded() -> None:
     text = "x" + "é😀" * 800_000
     stream = stream_of(SourceFormat.CSV, charset="utf-16-le")
 
@@ -94,19 +90,17 @@ def test_source_with_a_large_file_of_another_charset_gives_all_of_it() -> None:
         ),
     ],
 )
-def test_source_with_bytes_that_are_no_text_is_a_bad_file(
-    data: bytes, charset: str, reason: str
-) -> None:
-    """Nothing is replaced: the error names the first byte that cannot be decoded, from 0."""
+def test_undecodable_source_is_bad_file(data: bytes, charset: str, reason: str) -> None:
+    """Nothing is replaced; the reason names the offset of the first undecodable byte."""
     with pytest.raises(BadFileError) as error:
         read(in_memory(data, stream_of(SourceFormat.CSV, charset=charset)))
 
-    assert fault_of(error) == (None, reason)
+    assert line_and_reason(error) == (None, reason)
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf_8", "utf-8-sig"])
-def test_source_with_utf8_by_any_name_passes_bytes_through(charset: str) -> None:
-    """Bytes that are not UTF-8 are bad records, not a bad file: other records are fine."""
+def test_utf8_source_passes_bytes_through(charset: str) -> None:
+    """Invalid UTF-8 makes bad records, not a bad file."""
     data = b'{"a":"\xff"}\n{"a":1}\n'
     source = in_memory(data, stream_of(charset=charset))
 

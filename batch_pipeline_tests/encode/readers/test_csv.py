@@ -1,4 +1,4 @@
-"""Reading csv: the fast parser, the strict one, that they agree; escapes, dialects, limits."""
+"""Reading csv: agreement of the fast and the strict parser; escapes, dialects, limits."""
 
 import csv
 import io
@@ -19,7 +19,13 @@ from batch_pipeline.encode.readers.csv_parsers import (
 )
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import CsvOptions
-from batch_pipeline_tests.encode.landed_files import COMMA, Rows, csv_text, fault_of, read_csv
+from batch_pipeline_tests.encode.landed_files import (
+    COMMA,
+    Rows,
+    csv_text,
+    line_and_reason,
+    read_csv,
+)
 
 BACKSLASH = CsvOptions(escape="\\")
 
@@ -33,7 +39,7 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 
 def scan(data: bytes, options: CsvOptions = COMMA, *, width: int) -> tuple[Rows, list[int]]:
-    """Read records of so many columns with the strict parser: good ones, and lines of bad ones."""
+    """Return the rows of this width, and the lines of all other records, of the strict parser."""
     good: Rows = []
     bad: list[int] = []
     for found in CsvScanner(data, options, first_line=1, eof=True):
@@ -52,10 +58,9 @@ def scan(data: bytes, options: CsvOptions = COMMA, *, width: int) -> tuple[Rows,
     mark=st.sampled_from([b"", b"\xef\xbb\xbf"]),
 )
 @example(rows=[("a", 'x"y', None), ("", "\r\n", "b")], end="\r\n", options=COMMA, mark=b"")
-def test_both_parsers_with_good_records_read_what_was_written(
+def test_both_parsers_read_the_written_rows(
     rows: Rows, end: str, options: CsvOptions, mark: bytes
 ) -> None:
-    """The file as a whole and the strict parser alone give back the very rows that were written."""
     body = csv_text(rows, end, options)
     header = csv_text([("a", "b", "c")], end, options)
 
@@ -70,17 +75,15 @@ def test_both_parsers_with_good_records_read_what_was_written(
 @example(text='5" pipe,"x\ny"\n')
 @example(text='a,"b\nc,d\n')
 @example(text='"","{""a"":1,""b"":""}"\ra,b')
-@example(text="a,b\n\ufeffa,b\n")  # as where files that begin with marks were put together
+@example(text="a,b\n\ufeffa,b\n")  # files with byte order marks were concatenated
 @example(text="a,b\\")
 @example(text='a,"b\\')
 @example(text="a\\\r\nb,c\n")
 @example(text='"x\\"y",\\N\n')
 @example(text='"\\\\","\\""""\n')
 @example(text='a\\,"b",c\n')
-def test_csv_reader_with_any_text_reads_what_the_strict_parser_reads(
-    options: CsvOptions, text: str
-) -> None:
-    """Which parser reads a record makes no difference; what Arrow gets has no bad record."""
+def test_csv_reader_agrees_with_strict_parser(options: CsvOptions, text: str) -> None:
+    """Which parser reads a record makes no difference; Arrow gets no bad record."""
     data = b"x,y\n" + text.encode()
     names = CsvOptions(escape=options.escape, names=("a", "b"))
 
@@ -96,8 +99,8 @@ def test_csv_reader_with_any_text_reads_what_the_strict_parser_reads(
 
 @settings(deadline=None)
 @given(rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=5))
-def test_strict_parser_agrees_with_the_standard_library(rows: Rows) -> None:
-    """Apart from empty cells, which it does not tell apart, Python's csv reads the same."""
+def test_strict_parser_agrees_with_standard_library(rows: Rows) -> None:
+    """Python's csv module does not distinguish null from empty cells."""
     data = csv_text(rows, "\r\n")
 
     expected = [tuple(row) for row in csv.reader(io.StringIO(data.decode(), newline="")) if row]
@@ -115,10 +118,10 @@ cell_texts = st.text(alphabet="ab,;\"'\\\n é", min_size=1, max_size=6)
     rows=st.lists(st.tuples(cell_texts, cell_texts), min_size=1, max_size=6),
     quoting=st.sampled_from(QUOTINGS),
 )
-def test_csv_reader_with_escapes_reads_what_the_standard_library_writes(
+def test_csv_reader_reads_escapes_written_by_standard_library(
     rows: list[tuple[str, str]], quoting: Literal[1, 3]
 ) -> None:
-    """Python's writer escapes quotes, delimiters, line breaks and escapes, in quotes or without."""
+    """Python's writer escapes quotes, delimiters, line breaks and escapes."""
     text = io.StringIO()
     writer = csv.writer(
         text, quoting=quoting, doublequote=False, escapechar="\\", lineterminator="\n"
@@ -143,23 +146,18 @@ def test_csv_reader_with_escapes_reads_what_the_standard_library_writes(
         (b"two\\\nlines,1", ("two\nlines", "1")),
     ],
 )
-def test_csv_reader_with_an_escape_keeps_what_it_does_not_escape(
-    line: bytes, cells: tuple[str, str]
-) -> None:
-    """An escape takes the meaning from what has one; before other letters it is a letter itself."""
+def test_escape_before_ordinary_character_is_literal(line: bytes, cells: tuple[str, str]) -> None:
     assert read_csv(b"a,b\n" + line + b"\n", BACKSLASH) == ([cells], [])
 
 
-def test_csv_reader_with_escaped_line_breaks_counts_lines() -> None:
-    """A bad record behind a line break in a cell is reported with the line of the file."""
+def test_csv_reader_counts_line_breaks_in_cells() -> None:
     rows, bad = read_csv(b'a,b\n1\\\n1,2\n"x\\\ny",3\n4\n', BACKSLASH)
 
     assert rows == [("1\n1", "2"), ("x\ny", "3")]
     assert [(text.line, text.raw) for text in bad] == [(6, b"4")]
 
 
-def test_csv_reader_with_names_takes_the_first_record_for_data() -> None:
-    """Files without a header get the names of the stream file."""
+def test_csv_reader_with_declared_names_reads_first_record_as_data() -> None:
     assert read_csv(b"1,2\n3,4\n", CsvOptions(names=("a", "b"))) == ([("1", "2"), ("3", "4")], [])
     rows, bad = read_csv(b"1,2,3\n", CsvOptions(names=("a", "b")))
     assert (rows, [text.reason for text in bad]) == ([], ["expected fields: 2, found: 3"])
@@ -182,32 +180,26 @@ def test_csv_reader_with_names_takes_the_first_record_for_data() -> None:
         (["a", "1", '""', "2"], ["1", "", "2"]),
     ],
 )
-def test_csv_reader_with_odd_but_right_files_reads_them(
-    lines: list[str], rows: list[str], end: str
-) -> None:
-    """Commas and breaks in quotes, doubled quotes, blank lines, other scripts, each line end."""
+def test_csv_reader_reads_unusual_valid_files(lines: list[str], rows: list[str], end: str) -> None:
     good, bad = read_csv(end.join(lines).encode())
 
     assert ["|".join(cell or "" for cell in row) for row in good] == rows
     assert bad == []
 
 
-def test_csv_reader_with_too_many_columns_refuses_the_file() -> None:
-    """A header wider than the limit is no header; the message names the limit to change."""
+def test_csv_reader_rejects_too_many_columns() -> None:
     reason = "header: has 3 columns, more than `read_limits.max_columns` allows (2)"
     with pytest.raises(BadFileError) as raised:
         read_csv(b"a,b,c\n", max_columns=2)
 
-    assert fault_of(raised) == (1, reason)
+    assert line_and_reason(raised) == (1, reason)
 
 
 @pytest.mark.parametrize("body", [b"1,2\n3,4567890\n5,6\n", b'1,2\n3,"5\n6\n7890"\n5,6\n', b'1,"'])
-@pytest.mark.parametrize("filling", [0, 3_000_000])
-def test_csv_reader_with_a_record_over_the_limit_refuses_the_file(
-    body: bytes, filling: int
-) -> None:
-    """Where it stands in the file makes no difference; no other record is too long."""
-    filled = b"0,0\n" * (filling // 4)
+@pytest.mark.parametrize("filler_bytes", [0, 3_000_000])
+def test_csv_reader_rejects_record_over_size_limit(body: bytes, filler_bytes: int) -> None:
+    """The position in the file makes no difference."""
+    filled = b"0,0\n" * (filler_bytes // 4)
     data = b"a,b\n" + filled + (body if body != b'1,"' else b'1,"' + b"x" * 20)
 
     with pytest.raises(BadFileError) as raised:
@@ -216,19 +208,17 @@ def test_csv_reader_with_a_record_over_the_limit_refuses_the_file(
     assert raised.value.reason == "a record is longer than 8 bytes (an open quote?)"
 
 
-def test_csv_reader_with_a_record_at_the_limit_reads_it() -> None:
-    """The limit itself is allowed; line ends do not count."""
-    found = read_csv(b"a,b\r\n1,234567\r\n", max_record_bytes=8)
-    assert found == ([("1", "234567")], [])
+def test_csv_reader_reads_record_at_size_limit() -> None:
+    """Line ends do not count."""
+    assert read_csv(b"a,b\r\n1,234567\r\n", max_record_bytes=8) == ([("1", "234567")], [])
 
 
-def test_csv_reader_with_empty_cells_tells_null_from_empty_text() -> None:
-    """An empty cell is null, an empty cell in quotes is empty text."""
+def test_empty_cell_is_null_and_quoted_empty_cell_is_empty_text() -> None:
     assert read_csv(b'a,b\n,""\n') == ([(None, "")], [])
 
 
-def test_csv_reader_with_quoted_line_breaks_and_mark_in_header_reads_the_names() -> None:
-    """The header may hold quotes and line breaks; lines are counted on behind it."""
+def test_csv_reader_reads_header_with_quotes_and_byte_order_mark() -> None:
+    """Lines of the header count."""
     data = b'\xef\xbb\xbf"first\nname","b"\n1,2\n3\n'
 
     assert read_csv(data) == (
@@ -260,10 +250,9 @@ FOUND_1_OF_2 = "expected fields: 2, found: 1"
         (b'1,5" pipe\n2,"a\nb"\n3\n', ['15" pipe', "2a\nb"], [(5, FOUND_1_OF_2, b"3")]),
     ],
 )
-def test_csv_reader_with_bad_records_keeps_the_good_ones(
+def test_csv_reader_quarantines_bad_records_alone(
     body: bytes, rows: list[str], bad: list[tuple[int, str, bytes]] | None
 ) -> None:
-    """Every bad record is reported with its line, its reason and its text; the others are read."""
     good, found = read_csv(b"a,b\n" + body)
 
     assert ["".join(cell or "" for cell in row) for row in good] == rows
@@ -271,8 +260,8 @@ def test_csv_reader_with_bad_records_keeps_the_good_ones(
         assert [(text.line, text.reason, text.raw) for text in found] == bad
 
 
-def test_csv_reader_with_many_blocks_counts_lines_through() -> None:
-    """Records that cross the borders of blocks are whole, and lines are counted over them."""
+def test_csv_reader_counts_lines_across_blocks() -> None:
+    """Records cross block boundaries."""
     record = b'%d,"' + b"x" * 2000 + b'\n"\n'
     body = b"".join(record % number for number in range(4000))  # 8 MB
 
@@ -283,8 +272,8 @@ def test_csv_reader_with_many_blocks_counts_lines_through() -> None:
     assert [(text.line, text.reason) for text in bad] == [(8002, FOUND_1_OF_2)]
 
 
-def test_csv_reader_with_a_bad_block_in_the_middle_reads_on_behind_it() -> None:
-    """The block with the bad record is read by the strict parser; nothing is lost or repeated."""
+def test_csv_reader_continues_after_block_with_bad_record() -> None:
+    """The strict parser reads the block with the bad record."""
     lines = [b"%d,%s" % (number, b"y" * 1000) for number in range(6000)]
     lines[3000] = b'3000,"a"b'
 
@@ -295,8 +284,7 @@ def test_csv_reader_with_a_bad_block_in_the_middle_reads_on_behind_it() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf", b"a,b", b"a,b\n", b'\n"a",b\n\n'])
-def test_csv_reader_without_records_gives_none(data: bytes) -> None:
-    """An empty file and a header alone are fine."""
+def test_csv_reader_without_records_returns_none(data: bytes) -> None:
     assert read_csv(data) == ([], [])
 
 
@@ -310,12 +298,11 @@ def test_csv_reader_without_records_gives_none(data: bytes) -> None:
         (b'a,"b\n1,2\n', 1, "header: a quote is not closed"),
     ],
 )
-def test_csv_reader_with_a_bad_header_refuses_the_file(data: bytes, line: int, reason: str) -> None:
-    """Without one name for each column no record can be understood."""
+def test_csv_reader_rejects_bad_header(data: bytes, line: int, reason: str) -> None:
     with pytest.raises(BadFileError) as raised:
         read_csv(data)
 
-    assert fault_of(raised) == (line, reason)
+    assert line_and_reason(raised) == (line, reason)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +315,7 @@ def test_csv_reader_with_a_bad_header_refuses_the_file(data: bytes, line: int, r
         (b"id;s\n", ";", 2),
     ],
 )
-def test_csv_reader_with_another_delimiter_refuses_the_file_and_names_it(
+def test_csv_reader_rejects_other_delimiter_and_names_it(
     data: bytes, written: str, count: int
 ) -> None:
     with pytest.raises(BadFileError) as caught:
@@ -355,20 +342,20 @@ def test_csv_reader_with_another_delimiter_refuses_the_file_and_names_it(
         b"a;a\n1;2\n",
     ],
 )
-def test_csv_reader_with_no_clear_other_delimiter_reads_commas(data: bytes) -> None:
+def test_csv_reader_without_clear_other_delimiter_reads_commas(data: bytes) -> None:
     lines = data.decode().splitlines()[1:]
     rows, bad = read_csv(data)
     assert ([",".join(cell or "" for cell in row) for row in rows], bad) == (lines, [])
 
 
-def test_csv_reader_with_commas_asked_for_reads_one_column() -> None:
+def test_csv_reader_with_declared_comma_reads_one_column() -> None:
     options = CsvOptions(delimiter=",", is_delimiter_given=True)
     assert read_csv(b"id;s\n1;x\n", options) == ([("1;x",)], [])
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_dialect_is_detected_by_what_parts_all_lines_alike(delimiter: str) -> None:
-    """Expect the delimiter, though another one stands in some cells."""
+def test_detect_dialect_finds_consistent_delimiter(delimiter: str) -> None:
+    """Other delimiters occur in some cells."""
     lines = ["id_name_note", "1_Ada_a, b", '2_"Zoë; | x"_"c, d"', "3_Bo_"]
     text = "\n".join(lines).replace("_", delimiter)
     if delimiter == ",":
@@ -376,36 +363,34 @@ def test_dialect_is_detected_by_what_parts_all_lines_alike(delimiter: str) -> No
     assert detect_dialect(text.encode(), is_whole=True) == CsvOptions(delimiter=delimiter)
 
 
-def test_dialect_without_a_header_names_the_columns() -> None:
-    """Expect names of our own where the first record begins with a number, a header else."""
+def test_detect_dialect_without_header_names_columns() -> None:
+    """The first record is data if it begins with a number."""
     found = detect_dialect(b"1,Ada\n2,Bo\n", is_whole=True)
     assert found is not None
     assert found.names == ("column_1", "column_2")
     assert detect_dialect(b"country,2025\nIE,1\n", is_whole=True) == CsvOptions()
 
 
-def test_dialect_of_prose_is_none() -> None:
-    """Expect no table where lines are parted in no way alike."""
+def test_detect_dialect_of_prose_is_none() -> None:
     text = b"Dear all,\nplease find, as ever,\nthe figures; of May, June\nYours\n"
     assert detect_dialect(text, is_whole=True) is None
     assert detect_dialect(b"", is_whole=True) is None
 
 
-def test_dialect_of_a_start_leaves_its_last_line_alone() -> None:
-    """Expect a record that was cut off not to count."""
+def test_detect_dialect_ignores_truncated_last_line() -> None:
     found = detect_dialect(b'id,name,city\n1,Ada,Cork\n2,"Bo', is_whole=False)
     assert found == CsvOptions()
 
 
-def test_charset_is_utf_8_wherever_it_can_be() -> None:
-    """Expect other charsets for bytes that are no UTF-8 only; a cut character is one."""
+def test_guess_charset_prefers_utf_8() -> None:
+    """The first text ends within a character."""
     assert guess_charset("Zoë".encode()[:-1]) == "utf-8"
     assert guess_charset("Zoë".encode("cp1252") + b",1") == "cp1252"
     assert guess_charset(b"Zo\xeb\x81,1") == "iso-8859-1"
 
 
-def test_strict_parser_reads_returns_behind_a_line_feed_in_quotes() -> None:
-    """Only the last line of a block may go on behind it."""
+def test_strict_parser_reads_carriage_returns_after_quoted_line_feed() -> None:
+    """Only the last record of a block may be incomplete."""
     data = b'a,b\r1,"x\ny"\r2,b\r3,5" pipe\r4,'
     scanner = CsvScanner(data, CsvOptions(), first_line=1, eof=False)
     assert len(list(scanner)) == 4

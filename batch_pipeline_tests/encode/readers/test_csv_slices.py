@@ -1,4 +1,4 @@
-"""Reading a csv file in parts gives what reading it in one piece gives."""
+"""Reading a csv file in slices returns the same records as reading it whole."""
 
 from itertools import pairwise
 
@@ -16,15 +16,15 @@ from batch_pipeline.encode.readers.formats import SOURCE_READERS, SplitMethod, r
 from batch_pipeline.model.stream import CsvOptions, SourceFormat
 from batch_pipeline_tests.encode.landed_files import COMMA, csv_text, in_memory, stream_of
 
-Found = list[tuple[int, tuple[str | None, ...]]]
+NumberedRows = list[tuple[int, tuple[str | None, ...]]]
 
 cells = st.none() | st.text(alphabet='ab,"\n\ré', max_size=5)
 
 
-def in_one_piece(data: bytes, options: CsvOptions = COMMA) -> Found:
-    """Read all records with the lines where they start."""
+def read_whole(data: bytes, options: CsvOptions = COMMA) -> NumberedRows:
+    """Return all rows with their line numbers."""
     stream = stream_of(SourceFormat.CSV, csv=options)
-    found: Found = []
+    found: NumberedRows = []
     for chunk in read_chunks(in_memory(data, stream), stream):
         assert isinstance(chunk, Table)
         assert not chunk.bad
@@ -33,14 +33,14 @@ def in_one_piece(data: bytes, options: CsvOptions = COMMA) -> Found:
     return found
 
 
-def in_parts(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> Found:
-    """Read the file cut at these bytes, part by part."""
+def read_slices(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> NumberedRows:
+    """Return all rows with their line numbers, reading the file in slices cut at these bytes."""
     stream = stream_of(SourceFormat.CSV, csv=options)
     source = in_memory(data, stream)
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     parts = [ByteRange(start, stop) for start, stop in pairwise(bounds)]
     counts = [count_quotes_and_lines(source.file, part, options.quote) for part in parts]
-    found: Found = []
+    found: NumberedRows = []
     for part in make_slices(parts, counts):
         for chunk in read_chunks(source, stream, part):
             assert isinstance(chunk, Table)
@@ -59,7 +59,7 @@ def in_parts(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> Found
     is_ended=st.booleans(),
 )
 @example(rows=[('"', "\r\n")], end="\r\n", cuts=[1, 4, 5, 6], start=b"", names=(), is_ended=True)
-def test_csv_slices_with_any_cuts_read_what_one_piece_reads(
+def test_slices_with_any_cuts_equal_whole_file(
     rows: list[tuple[str | None, ...]],
     end: str,
     cuts: list[int],
@@ -67,36 +67,35 @@ def test_csv_slices_with_any_cuts_read_what_one_piece_reads(
     names: tuple[str, ...],
     is_ended: bool,
 ) -> None:
-    """Each record is read once, in order, at its line, wherever the file is cut."""
     data = start + csv_text([("a", "b"), *rows], end)
     if not is_ended and rows and rows[-1] != (None, None):
         data = data.removesuffix(end.encode())
     options = CsvOptions(names=names)
 
-    assert in_parts(data, cuts, options) == in_one_piece(data, options)
+    assert read_slices(data, cuts, options) == read_whole(data, options)
 
 
-def test_csv_slices_with_a_cut_at_every_byte_read_what_one_piece_reads() -> None:
-    """No place is too odd: between return and newline, in doubled quotes, in the header."""
+def test_slices_with_cut_at_every_byte_equal_whole_file() -> None:
+    """Cuts are also within CRLF, doubled quotes and the header."""
     data = b'\n"h\n1",b\r\n1,"a""\r\n"\r\n\r\n"""",\r\n3,"x\n\ny"\r\n'
 
-    expected = in_one_piece(data)
+    expected = read_whole(data)
 
     assert [row for _, row in expected] == [("1", 'a"\r\n'), ('"', None), ("3", "x\n\ny")]
     for cut in range(len(data) + 1):
-        assert in_parts(data, [cut]) == expected, cut
-    assert in_parts(data, list(range(len(data)))) == expected
+        assert read_slices(data, [cut]) == expected, cut
+    assert read_slices(data, list(range(len(data)))) == expected
 
 
-def test_csv_slices_with_records_longer_than_a_block_find_their_ends() -> None:
-    """A record may cover whole slices, which then have none."""
+def test_slices_with_records_longer_than_a_block_find_record_ends() -> None:
+    """Some slices have no record."""
     long = "x\n" * 200_000
     data = csv_text([("a", "b"), ("1", long), ("2", long), ("3", "y")], "\n")
 
     expected = [(2, ("1", long)), (200_003, ("2", long)), (400_004, ("3", "y"))]
 
-    assert in_parts(data, list(range(100_000, len(data), 100_000))) == expected
-    assert in_parts(data, [5]) == expected  # in front of the quote that opens
+    assert read_slices(data, list(range(100_000, len(data), 100_000))) == expected
+    assert read_slices(data, [5]) == expected  # before the opening quote
 
 
 @pytest.mark.parametrize(
@@ -109,25 +108,24 @@ def test_csv_slices_with_records_longer_than_a_block_find_their_ends() -> None:
         b'1,2\n3,4"\n5,6\n7,8"\n',
     ],
 )
-def test_csv_slices_with_a_bad_record_ask_for_one_piece(body: bytes) -> None:
-    """Counting quotes proves nothing once one breaks the rules; bad records are reported once."""
+def test_slices_with_bad_record_require_whole_file(body: bytes) -> None:
+    """Counting quotes is reliable only in well-formed files."""
     data = b"a,b\n" + body
 
     for cut in range(len(data)):
         with pytest.raises(TaskInputError):
-            in_parts(data, [cut])
+            read_slices(data, [cut])
 
 
-def test_csv_slices_with_a_single_quote_in_the_header_ask_for_one_piece() -> None:
-    """The header counts too: with a quote in a name all that follows looks quoted."""
-    assert in_one_piece(b'5",b\n1,2\n') == [(2, ("1", "2"))]
+def test_slices_with_unbalanced_quote_in_header_require_whole_file() -> None:
+    assert read_whole(b'5",b\n1,2\n') == [(2, ("1", "2"))]
 
     with pytest.raises(TaskInputError):
-        in_parts(b'5",b\n1,2\n3,4\n', [8])
+        read_slices(b'5",b\n1,2\n3,4\n', [8])
 
 
-def test_split_method_with_an_escape_is_none() -> None:
-    """Behind an escape a quote is an ordinary byte, so that counting quotes tells nothing."""
+def test_split_method_with_escape_is_none() -> None:
+    """An escaped quote is an ordinary byte, so quotes cannot be counted."""
     csv = SOURCE_READERS[SourceFormat.CSV]
 
     assert csv.split_method(COMMA) is SplitMethod.QUOTE_COUNTS

@@ -1,4 +1,4 @@
-"""Opening the file of an item: the right file, all of it, as text or as a file to seek in."""
+"""Opening the file of an item: change detection, decoded text and seekable files."""
 
 import bz2
 import gzip
@@ -22,45 +22,44 @@ from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import STREAM, in_memory, landed, stream_of
 
 
-def refusal(file: LandedFile) -> tuple[BadFileKind, str]:
-    """Open a file that cannot be used: its kind and the reason."""
+def rejection(file: LandedFile) -> tuple[BadFileKind, str]:
+    """Open a bad file and return the kind and the reason."""
     with pytest.raises(BadFileError) as error, open_source(file, STREAM):
         pass
     return BadFileKind(error.value.kind), error.value.reason
 
 
 @pytest.mark.guarantee("G9")
-def test_source_with_a_file_that_is_gone_is_missing(tmp_path: Path) -> None:
-    """A file or a folder that is not there is distinguished from one that cannot be read."""
+def test_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
+    """Missing files and folders differ from unreadable ones."""
     for name in ("gone", "no/folder"):
         file = LandedFile(location=to_uri(tmp_path / name), size_bytes=1)
-        assert refusal(file) == (BadFileKind.MISSING, "is not there")
-    assert refusal(LandedFile(location=to_uri(tmp_path))) == (
+        assert rejection(file) == (BadFileKind.MISSING, "is not there")
+    assert rejection(LandedFile(location=to_uri(tmp_path))) == (
         BadFileKind.CORRUPT,
         "is not a regular file",
     )
 
 
 @pytest.mark.guarantee("G9")
-def test_source_with_another_size_or_time_has_changed(tmp_path: Path) -> None:
-    """What was registered is what is read."""
+def test_file_with_other_size_or_time_is_reported_as_changed(tmp_path: Path) -> None:
     file = landed(tmp_path, b"a\n1\n")
     assert file.modified_at is not None
     earlier = replace(file, modified_at=file.modified_at - timedelta(microseconds=1))
 
-    kind, reason = refusal(replace(file, size_bytes=5))
+    kind, reason = rejection(replace(file, size_bytes=5))
     assert (kind, reason) == (
         BadFileKind.CHANGED,
         "changed since it was registered: size 5 -> 4 B",
     )
-    kind, reason = refusal(earlier)
+    kind, reason = rejection(earlier)
     assert kind is BadFileKind.CHANGED
     assert reason.startswith("changed since it was registered: modified 20")
 
 
 @pytest.mark.guarantee("G9")
-def test_source_with_a_file_that_changes_while_it_is_read_has_changed(tmp_path: Path) -> None:
-    """Even where nothing was noted, and where the new content looks damaged."""
+def test_file_changed_while_read_is_reported_as_changed(tmp_path: Path) -> None:
+    """No size or time is registered, and the new content looks damaged."""
     file = LandedFile(location=landed(tmp_path, gzip.compress(os.urandom(600_000))).location)
     path = Path(to_path(file.location))
 
@@ -75,24 +74,22 @@ def test_source_with_a_file_that_changes_while_it_is_read_has_changed(tmp_path: 
     assert error.value.kind is BadFileKind.MISSING
 
 
-def test_reason_of_a_bad_file_is_one_line_of_letters_and_signs() -> None:
-    """Libraries put bytes of a file into what they say, and reasons go into logs and terminals."""
+def test_bad_file_reason_is_one_printable_line() -> None:
+    """Libraries quote bytes of the file, and reasons go to logs and terminals."""
     error = bad_file_error(STREAM, "file:///in/a", "is damaged (\x1b[2J\nbyte \x0f)" + "é" * 2000)
     assert error.reason.startswith("is damaged (\\x1b[2J\\nbyte \\x0f)ééé")
     assert len(error.reason) == 1000
 
 
-def test_source_with_damage_is_corrupt(tmp_path: Path) -> None:
-    """Damage of a file that is the registered one."""
+def test_damaged_file_is_reported_as_corrupt(tmp_path: Path) -> None:
     file = landed(tmp_path, gzip.compress(b"a\n")[:-1])
 
-    assert refusal(file) == (BadFileKind.CORRUPT, "gzip data ends early")
+    assert rejection(file) == (BadFileKind.CORRUPT, "gzip data ends early")
 
 
 @pytest.mark.parametrize("is_compressed", [True, False])
 @pytest.mark.parametrize("start", [b"PAR1\x15", b"Obj\x01", b"a,b"])
-def test_source_as_a_file_has_all_uncompressed_bytes(start: bytes, is_compressed: bool) -> None:
-    """Readers of binary formats seek: also in what landed compressed."""
+def test_source_file_is_seekable_and_uncompressed(start: bytes, is_compressed: bool) -> None:
     data = start + os.urandom(3_000_000)
     source = in_memory(gzip.compress(data) if is_compressed else data)
 
@@ -104,8 +101,7 @@ def test_source_as_a_file_has_all_uncompressed_bytes(start: bytes, is_compressed
     source.close()
 
 
-def test_source_of_plain_text_can_be_split() -> None:
-    """Parts are for plain UTF-8 files whose records can be found from any byte on."""
+def test_only_plain_utf_8_sources_can_be_split() -> None:
     jsonl = b'{"a":1}\n'
 
     assert in_memory(jsonl).split_method is SplitMethod.BYTE_RANGES
@@ -121,8 +117,7 @@ def test_source_of_plain_text_can_be_split() -> None:
     assert {source.split_method for source in whole} == {SplitMethod.NONE}
 
 
-def test_source_with_a_part_keeps_it_for_its_reader(tmp_path: Path) -> None:
-    """The reader gets the part and may go to any byte of the file."""
+def test_source_with_part_can_read_any_byte(tmp_path: Path) -> None:
     file = landed(tmp_path, b"\xef\xbb\xbf" + b'{"a":1}\n{"a":2}\n')
 
     with open_source(file, STREAM, ByteRange(4, 9)) as source:
@@ -135,12 +130,12 @@ def test_source_with_a_part_keeps_it_for_its_reader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "packed", [gzip.compress, bz2.compress, lambda text: text.decode().encode("utf-16")]
+    "compress", [gzip.compress, bz2.compress, lambda text: text.decode().encode("utf-16")]
 )
-def test_source_reads_exactly_what_is_wanted(packed: Callable[[bytes], bytes]) -> None:
-    """Readers take fewer bytes for the end of the file."""
+def test_source_reads_exactly_the_requested_size(compress: Callable[[bytes], bytes]) -> None:
+    """Readers take a short read for the end of the file."""
     text = b"".join(b'{"id":%d}\n' % number for number in range(300_000))
-    source = in_memory(packed(text), stream_of(SourceFormat.JSONL))
+    source = in_memory(compress(text), stream_of(SourceFormat.JSONL))
     start = source.read(3 * 2**20)
     assert len(start) == 3 * 2**20
     assert start + source.read(2**24) == text

@@ -1,4 +1,4 @@
-"""What a file is, detected from its first bytes."""
+"""Detection of source formats from the first bytes of a file."""
 
 import json
 
@@ -10,7 +10,7 @@ from batch_pipeline.config.stream_proposal import kind_of
 from batch_pipeline.encode.readers.formats import detect_text_format, reader_for_extension
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat
-from batch_pipeline_tests.encode.landed_files import fault_of, in_memory, stream_of
+from batch_pipeline_tests.encode.landed_files import in_memory, line_and_reason, stream_of
 
 CSV, JSONL, JSON = SourceFormat.CSV, SourceFormat.JSONL, SourceFormat.JSON
 PARQUET, AVRO = b"PAR1\x15\x04\x15...", b"Obj\x01...."
@@ -51,8 +51,8 @@ PARQUET, AVRO = b"PAR1\x15\x04\x15...", b"Obj\x01...."
         (b"[null]", JSON),
     ],
 )
-def test_text_format_by_the_start_of_a_file(start: bytes, expected: SourceFormat) -> None:
-    """Records one a line are jsonl, broken ones too; objects laid out otherwise are json."""
+def test_detect_text_format(start: bytes, expected: SourceFormat) -> None:
+    """One record per line is jsonl, even if broken; objects in any other layout are json."""
     assert detect_text_format(start) is expected
 
 
@@ -60,10 +60,10 @@ def test_text_format_by_the_start_of_a_file(start: bytes, expected: SourceFormat
     st.lists(st.dictionaries(st.text(), st.integers() | st.text()), min_size=1, max_size=4),
     st.integers(0, 60),
 )
-def test_text_format_of_json_written_by_python_is_what_was_written(
+def test_detect_text_format_of_json_written_by_python(
     records: list[dict[str, object]], cut: int
 ) -> None:
-    """Wherever the start is cut, lines are never taken for documents."""
+    """Truncated lines are not taken for documents."""
     lines = "\n".join(map(json.dumps, records)).encode()
 
     assert detect_text_format(lines) is JSONL
@@ -76,26 +76,24 @@ def test_text_format_of_json_written_by_python_is_what_was_written(
 @pytest.mark.parametrize(
     ("data", "expected"), [(PARQUET, SourceFormat.PARQUET), (AVRO, SourceFormat.AVRO)]
 )
-def test_source_with_magic_bytes_has_their_format(data: bytes, expected: SourceFormat) -> None:
-    """Binary formats are detected by their magic bytes, and may be declared."""
+def test_magic_bytes_decide_format(data: bytes, expected: SourceFormat) -> None:
     assert in_memory(data).format is expected
     assert in_memory(data, stream_of(expected)).format is expected
 
 
 @pytest.mark.parametrize("declared", [CSV, JSONL, JSON])
-def test_source_declared_as_text_that_is_binary_is_a_bad_file(declared: SourceFormat) -> None:
-    """The declaration wins over a guess, but not over magic bytes."""
+def test_binary_file_declared_as_text_is_bad_file(declared: SourceFormat) -> None:
+    """A declaration overrides a guess, but not magic bytes."""
     assert in_memory(b"{a\n1\n", stream_of(declared)).format is declared
     with pytest.raises(BadFileError) as error:
         in_memory(PARQUET, stream_of(declared))
 
     reason = f"is a file of format parquet, but `source.format` is {declared}"
-    assert fault_of(error) == (None, reason)
+    assert line_and_reason(error) == (None, reason)
 
 
 @pytest.mark.parametrize("data", [b"", b"a,b\n", AVRO, b'{"a":1}'])
-def test_source_declared_as_parquet_that_is_none_is_a_bad_file(data: bytes) -> None:
-    """Nothing else is taken for parquet."""
+def test_other_file_declared_as_parquet_is_bad_file(data: bytes) -> None:
     with pytest.raises(BadFileError, match=r"format parquet, which|format avro, but"):
         in_memory(data, stream_of(SourceFormat.PARQUET))
 
@@ -113,23 +111,21 @@ def test_source_declared_as_parquet_that_is_none_is_a_bad_file(data: bytes) -> N
         (b"name" + bytes(253) + b"ustar", "a tar archive"),
     ],
 )
-def test_source_of_a_kind_that_nobody_reads_is_a_bad_file(start: bytes, name: str) -> None:
-    """Better a clear word than a hundred strange records."""
+def test_unsupported_file_type_is_bad_file(start: bytes, name: str) -> None:
     with pytest.raises(BadFileError) as error:
         in_memory(start + b"...")
 
-    assert fault_of(error) == (None, f"is {name}, which cannot be read")
+    assert line_and_reason(error) == (None, f"is {name}, which cannot be read")
 
 
 @pytest.mark.parametrize(
     "data", [b"PARENT_ID,name\n1,x\n", b"PAR1,PAR2,PAR3\n1,2,3\n", b"x" * 257 + b"ustar"]
 )
-def test_source_of_text_with_letters_of_a_binary_format_is_text(data: bytes) -> None:
-    """Column names may start like a parquet file; what follows tells them apart."""
+def test_text_that_starts_like_a_binary_format_is_text(data: bytes) -> None:
     assert in_memory(data).format is CSV
 
 
-def test_reader_for_extension_knows_the_usual_extensions_only() -> None:
+def test_reader_for_extension() -> None:
     names = ("a.tsv", "a.ndjson.gz", "a.pq", "a.log", "a.xlsx", "a")
     readers = [reader_for_extension(kind_of(name)[0].ending) for name in names]
     assert [reader and reader.format for reader in readers] == [

@@ -1,4 +1,4 @@
-"""Reading JSON arrays and documents: each record once, as it stands, in one line, at its place."""
+"""Reading JSON arrays and documents: each record once, unchanged, with its line number."""
 
 import json
 import tracemalloc
@@ -12,8 +12,8 @@ from batch_pipeline.encode.readers.json import JsonReader
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import (
-    fault_of,
     in_memory,
+    line_and_reason,
     line_numbers,
     record_numbers,
     stream_of,
@@ -39,7 +39,7 @@ indents = st.none() | st.integers(0, 3) | st.sampled_from(["\t", " \n", "\r\n"])
 
 
 def read(data: bytes, *, block_bytes: int = 2**21) -> tuple[list[bytes], list[int]]:
-    """Read a whole file: the records, and the lines where they start."""
+    """Read a whole file and return the records and their line numbers."""
     chunks = list(JsonReader(in_memory(data, JSON), block_bytes=block_bytes).chunks())
     assert record_numbers(chunks) == list(range(1, len(texts(chunks)) + 1))
     return texts(chunks), line_numbers(chunks)
@@ -54,10 +54,10 @@ def read(data: bytes, *, block_bytes: int = 2**21) -> tuple[list[bytes], list[in
 )
 @example([{"a": "]},{"}, {"b": '\\"'}, {"c": "\\"}], None, True, b"", 1)
 @example([1, "a,b", None, [], {}, "]"], 2, False, b"\n", 7)
-def test_json_reader_with_any_array_returns_its_elements(
+def test_json_reader_returns_elements_of_any_array(
     expected: list[Any], indent: Any, is_ascii: bool, around: bytes, block_bytes: int
 ) -> None:
-    """Whatever the layout and wherever blocks end, the elements are what Python reads."""
+    """Neither the layout nor block boundaries matter."""
     array = json.dumps(expected, indent=indent, ensure_ascii=is_ascii).encode()
     if indent is None:
         array = around.join([b"", b"[", array[1:-1], b"]", b""])
@@ -74,10 +74,10 @@ def test_json_reader_with_any_array_returns_its_elements(
     st.sampled_from([b" ", b"\n", b"\r", b"\r\n\r\n"]),
     st.integers(1, 80),
 )
-def test_json_reader_with_any_documents_returns_them(
+def test_json_reader_returns_any_documents(
     expected: list[Any], indent: Any, between: bytes, block_bytes: int
 ) -> None:
-    """Documents in one line or over many are what Python reads; one at the start is no array."""
+    """An array is not a document if another document precedes it."""
     expected = [{}, *expected]
     data = between.join(json.dumps(one, indent=indent).encode() for one in expected)
 
@@ -89,10 +89,7 @@ def test_json_reader_with_any_documents_returns_them(
 
 
 @given(st.lists(objects, min_size=1, max_size=6), st.integers(1, 80))
-def test_json_reader_with_objects_glued_together_separates_them(
-    expected: list[Any], block_bytes: int
-) -> None:
-    """Nothing needs to stand between two objects."""
+def test_json_reader_separates_concatenated_objects(expected: list[Any], block_bytes: int) -> None:
     data = b"".join(json.dumps(one).encode() for one in expected)
 
     records, lines = read(data, block_bytes=block_bytes)
@@ -102,8 +99,8 @@ def test_json_reader_with_objects_glued_together_separates_them(
 
 
 @pytest.mark.parametrize("block_bytes", [1, 5, 2**21])
-def test_json_reader_with_a_pretty_array_returns_text_and_places(block_bytes: int) -> None:
-    """Digits, blanks and key order stay; line ends become spaces; lines are counted from 1."""
+def test_json_reader_keeps_text_and_line_numbers(block_bytes: int) -> None:
+    """Digits, blanks and key order are kept; line ends become spaces."""
     data = b'\n [\n  {\r\n "b": 1.50,\n "a": 12345678901234567890 }\n,\n\n {"a":"x\\ny"}, {}\n]\n'
 
     assert read(data, block_bytes=block_bytes) == (
@@ -113,14 +110,13 @@ def test_json_reader_with_a_pretty_array_returns_text_and_places(block_bytes: in
 
 
 @pytest.mark.parametrize("data", [b"", b" \n", b"[]", b" [\n ]\n", b"[" + b" " * 100 + b"]"])
-def test_json_reader_with_nothing_in_the_file_returns_no_records(data: bytes) -> None:
-    """An empty file and an empty array have no records."""
+def test_json_reader_of_empty_file_or_array_returns_no_records(data: bytes) -> None:
     assert read(data, block_bytes=8) == ([], [])
 
 
 @pytest.mark.parametrize("block_bytes", [1, 6, 2**21])
-def test_json_reader_with_elements_other_than_objects_passes_them_on(block_bytes: int) -> None:
-    """Numbers, texts, arrays and nonsense between commas are records for the check to refuse."""
+def test_json_reader_returns_elements_that_are_not_objects(block_bytes: int) -> None:
+    """The validator rejects them."""
     data = b'[1, {"a":1}, "x,[", nonsense here,\n[{}], null, {"b":2}, -2.5e3]'
 
     records, lines = read(data, block_bytes=block_bytes)
@@ -139,10 +135,8 @@ def test_json_reader_with_elements_other_than_objects_passes_them_on(block_bytes
         b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
-def test_json_reader_with_a_broken_element_passes_it_on_unchanged(
-    broken: bytes, block_bytes: int
-) -> None:
-    """What is wrong inside of a record is for the check, as long as its end is certain."""
+def test_json_reader_returns_malformed_element_unchanged(broken: bytes, block_bytes: int) -> None:
+    """The validator rejects it; its end is unambiguous."""
     array = b'[{"a":1},' + broken + b',{"a":2}]'
     documents = b'{"a":1}' + broken + b'{"a":2}'
     expected = [b'{"a":1}', broken, b'{"a":2}']
@@ -151,8 +145,8 @@ def test_json_reader_with_a_broken_element_passes_it_on_unchanged(
     assert read(documents, block_bytes=block_bytes)[0] == expected
 
 
-def test_json_reader_with_a_broken_element_over_lines_keeps_line_ends_of_its_texts() -> None:
-    """Between values a line end becomes a space; within quotes it is what is wrong, and stays."""
+def test_json_reader_keeps_line_ends_within_strings() -> None:
+    """Between values a line end becomes a space; within a string it is invalid and kept."""
     records, _ = read(b'[{"a":\n"x\ny",\r\n"b":1},\n{"c":\n1}]')
 
     assert records == [b'{"a": "x\ny",  "b":1}', b'{"c": 1}']
@@ -185,14 +179,13 @@ def test_json_reader_with_a_broken_element_over_lines_keeps_line_ends_of_its_tex
         (b'{}\n"x', 2, "a quote is not closed"),
     ],
 )
-def test_json_reader_with_broken_boundaries_names_the_line(
+def test_json_reader_rejects_ambiguous_record_boundaries(
     data: bytes, line: int, reason: str, block_bytes: int
 ) -> None:
-    """Where it cannot be told how many records there are, the file is bad."""
     with pytest.raises(BadFileError) as error:
         read(data, block_bytes=block_bytes)
 
-    assert fault_of(error) == (line, reason)
+    assert line_and_reason(error) == (line, reason)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**21])
@@ -208,31 +201,31 @@ def test_json_reader_with_broken_boundaries_names_the_line(
         (b'[{"a":1}, xx"yy, {"b":2}, z", {"c":3}]', "a quote is at a wrong place"),
     ],
 )
-def test_json_reader_with_a_record_that_may_contain_others_rejects_the_file(
+def test_json_reader_rejects_record_that_may_contain_others(
     data: bytes, reason: str, block_bytes: int
 ) -> None:
-    """A forgotten quote or bracket must not make one bad record out of several good ones."""
+    """A missing quote or bracket must not turn several good records into a bad one."""
     with pytest.raises(BadFileError) as error:
         read(data, block_bytes=block_bytes)
 
-    assert fault_of(error)[1].startswith(reason)
+    assert line_and_reason(error)[1].startswith(reason)
 
 
 array_text = st.lists(st.sampled_from(list('[]{},:" \n1a\\')), max_size=14).map("".join)
 
 
-def test_json_reader_with_scalars_alone_reads_each_of_them_once() -> None:
-    """Expect a file of a million numbers to take no longer for each than a short one."""
-    found, _ = read(b"1 " * 10**6)
-    assert (len(found), set(found)) == (10**6, {b"1"})
+def test_json_reader_reads_a_million_scalars() -> None:
+    """Reading in quadratic time would not finish."""
+    records, _ = read(b"1 " * 10**6)
+    assert (len(records), set(records)) == (10**6, {b"1"})
 
 
 @given(array_text, st.integers(1, 6))
 @example('{"a":"},{"}', 3)
-def test_json_reader_with_any_text_after_a_bracket_neither_invents_nor_loses(
+def test_json_reader_of_any_array_text_neither_invents_nor_loses_data(
     text: str, block_bytes: int
 ) -> None:
-    """Text that Python reads as an array has these elements; any other keeps all that is in it."""
+    """Valid arrays have the elements that Python reads; invalid ones keep all text."""
     data = b"[" + text.encode()
     try:
         records, _ = read(data, block_bytes=block_bytes)
@@ -249,8 +242,8 @@ def test_json_reader_with_any_text_after_a_bracket_neither_invents_nor_loses(
         assert [json.loads(record) for record in records] == expected
 
 
-def test_json_reader_with_a_record_that_is_too_long_names_its_line() -> None:
-    """A record above the limit ends the file, whether its end is in sight or not."""
+def test_json_reader_rejects_record_over_size_limit() -> None:
+    """The end of the record may or may not be in the file."""
     stream = stream_of(SourceFormat.JSON, max_record_bytes=100)
     reason = "a record is longer than 100 bytes, more than `read_limits.max_record_bytes` allows"
     long = b'{"a":"' + b"x" * 100 + b'"}'
@@ -259,12 +252,11 @@ def test_json_reader_with_a_record_that_is_too_long_names_its_line() -> None:
         for block_bytes in (1, 10, 2**21):
             with pytest.raises(BadFileError) as error:
                 list(JsonReader(in_memory(data, stream), block_bytes=block_bytes).chunks())
-            assert fault_of(error)[0] == 2
-            assert fault_of(error)[1] in (reason, "the record that starts here has no end")
+            assert line_and_reason(error)[0] == 2
+            assert line_and_reason(error)[1] in (reason, "the record that starts here has no end")
 
 
-def test_json_reader_with_a_large_array_keeps_little_in_memory() -> None:
-    """Memory depends on the block, not on the file."""
+def test_json_reader_memory_depends_on_block_not_file() -> None:
     data = b"[" + b",\n".join(b'{"a":%d,"b":"%s"}' % (n, b"x" * 100) for n in range(200_000)) + b"]"
     reader = JsonReader(in_memory(data, JSON), block_bytes=2**18)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Reading JSON lines: each line once, as it stands, with its place, whole files and parts."""
+"""Reading JSON lines: each line once, unchanged, with its number; whole files and parts."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,9 @@ from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import (
-    fault_of,
     in_memory,
     landed,
+    line_and_reason,
     line_numbers,
     record_numbers,
     stream_of,
@@ -28,14 +28,13 @@ JSONL = stream_of(SourceFormat.JSONL)
 
 
 def read(data: bytes, *, block_bytes: int = 2**21) -> list[JsonRecords]:
-    """Read a whole file."""
     return list(JsonlReader(in_memory(data, JSONL), block_bytes=block_bytes).chunks())
 
 
 def read_part(
     file: LandedFile, start: int, stop: int, block_bytes: int = 2**21
 ) -> list[JsonRecords]:
-    """Read a part of a file; all numbers are asked for while it is open."""
+    """Read a part of a file, and its line numbers while it is open."""
     with open_source(file, JSONL, ByteRange(start, stop)) as source:
         chunks = list(JsonlReader(source, block_bytes=block_bytes).chunks())
         assert len(line_numbers(chunks)) == len(record_numbers(chunks)) == len(texts(chunks))
@@ -43,8 +42,8 @@ def read_part(
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 2**21])
-def test_jsonl_reader_with_lines_of_all_kinds_returns_them_unchanged(block_bytes: int) -> None:
-    """Blanks around go, blank lines are skipped; NUL bytes and nonsense are for the check."""
+def test_jsonl_reader_returns_lines_unchanged(block_bytes: int) -> None:
+    """Surrounding blanks are stripped and blank lines skipped; the validator rejects the rest."""
     data = b'\xef\xbb\xbf{"b": 1.50,"a":null} \r\n\n \t\r\n\0\n  nonsense\n{"c":\r1}'
 
     chunks = read(data, block_bytes=block_bytes)
@@ -55,8 +54,8 @@ def test_jsonl_reader_with_lines_of_all_kinds_returns_them_unchanged(block_bytes
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
-def test_jsonl_reader_with_plain_lines_returns_one_block(end: bytes) -> None:
-    """Where no line has to change, nothing is taken apart before somebody asks."""
+def test_jsonl_reader_returns_plain_lines_as_one_block(end: bytes) -> None:
+    """Lines are not split until they are accessed."""
     data = b'{"a":1}\n{"a":"}"}\n{}'
 
     [chunk] = read(data + end)
@@ -67,14 +66,13 @@ def test_jsonl_reader_with_plain_lines_returns_one_block(end: bytes) -> None:
     assert list(map(bytes, chunk.lines.views())) == list(chunk.lines) == data.split(b"\n")
 
 
-@pytest.mark.parametrize("strange", [b" {}", b"{} ", b"{}\r", b" \t", b"1", b"{", b"}"])
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_jsonl_reader_with_one_other_line_returns_the_same_lines(
-    strange: bytes, place: int
+@pytest.mark.parametrize("unusual", [b" {}", b"{} ", b"{}\r", b" \t", b"1", b"{", b"}"])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_jsonl_reader_with_one_unusual_line_returns_the_same_lines(
+    unusual: bytes, index: int
 ) -> None:
-    """Padded, blank and broken lines are found wherever they stand."""
     lines = [b'{"a":1}', b"{}"]
-    lines.insert(place, strange)
+    lines.insert(index, unusual)
 
     [chunk] = read(b"\n".join(lines))
 
@@ -85,13 +83,12 @@ def test_jsonl_reader_with_one_other_line_returns_the_same_lines(
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b" \r\n\r\n"])
-def test_jsonl_reader_with_blank_lines_only_returns_no_records(data: bytes) -> None:
-    """A file without records is fine."""
+def test_jsonl_reader_of_blank_lines_returns_no_records(data: bytes) -> None:
     assert read(data) == []
 
 
-def test_jsonl_reader_with_many_blocks_reads_every_line_once() -> None:
-    """Lines that cross the borders of blocks are whole, and numbers are counted over them."""
+def test_jsonl_reader_numbers_lines_across_blocks() -> None:
+    """Lines cross block boundaries."""
     lines = [b'{"a":%d,"s":"%s"}' % (number, b"x" * 1000) for number in range(6000)]  # 6 MB
 
     chunks = read(b"\n".join(lines))
@@ -102,12 +99,12 @@ def test_jsonl_reader_with_many_blocks_reads_every_line_once() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\r", b"\n"])
-def test_jsonl_reader_with_line_ends_of_returns_only_rejects_the_file(end: bytes) -> None:
-    """Where all records would be one line, the reason is clear, and what to do."""
+def test_jsonl_reader_rejects_carriage_returns_as_line_ends(end: bytes) -> None:
+    """Otherwise all records would be one line."""
     with pytest.raises(BadFileError) as error:
         read(b'{"a":1}\r\r{"a":2}\r{"a":3}' + end)
 
-    assert fault_of(error) == (
+    assert line_and_reason(error) == (
         None,
         (
             "its lines end with a return alone, and JSON lines end with a line feed; "
@@ -118,8 +115,8 @@ def test_jsonl_reader_with_line_ends_of_returns_only_rejects_the_file(end: bytes
 
 @pytest.mark.parametrize("block_bytes", [1, 13, 2**21])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n{}\n"])
-def test_jsonl_reader_with_a_line_that_is_too_long_names_it(block_bytes: int, end: bytes) -> None:
-    """A line above the limit ends the file, whether its end is in sight or not."""
+def test_jsonl_reader_rejects_line_over_size_limit(block_bytes: int, end: bytes) -> None:
+    """The end of the line may or may not be in the block."""
     stream = stream_of(SourceFormat.JSONL, max_record_bytes=100)
     data = b"{}\n\n" + b"x" * 101 + end
 
@@ -127,11 +124,10 @@ def test_jsonl_reader_with_a_line_that_is_too_long_names_it(block_bytes: int, en
         list(JsonlReader(in_memory(data, stream), block_bytes=block_bytes).chunks())
 
     reason = "a line is longer than 100 bytes, more than `read_limits.max_record_bytes` allows"
-    assert fault_of(error) == (3, reason)
+    assert line_and_reason(error) == (3, reason)
 
 
-def test_jsonl_reader_with_a_part_returns_the_lines_that_start_in_it(tmp_path: Path) -> None:
-    """The line that crosses the end of a part belongs to it, the one that crosses its start not."""
+def test_jsonl_reader_of_part_returns_lines_that_start_in_it(tmp_path: Path) -> None:
     file = landed(tmp_path, b"11\n\n22\n33\n44")
 
     assert texts(read_part(file, 0, 1)) == [b"11"]
@@ -157,14 +153,13 @@ pieces = st.lists(
 @given(pieces, st.booleans(), st.lists(st.integers(0, 60), max_size=5), st.integers(1, 30))
 @example([b"\n", b"x\n"], True, [1, 2, 3, 4], 1)
 @example([b"\0\n", b"\0\n"], False, [2], 1)
-def test_jsonl_reader_with_any_cut_of_a_file_returns_the_same(
+def test_jsonl_reader_of_all_parts_equals_whole_file(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[bytes],
     has_mark: bool,
     cuts: list[int],
     block_bytes: int,
 ) -> None:
-    """Parts together give each record once, with the line and the number that it has."""
     data = b"\xef\xbb\xbf" * has_mark + b"".join(lines)
     file = landed(tmp_path_factory.mktemp("landing"), data)
     bounds = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data) + 1})
@@ -177,8 +172,7 @@ def test_jsonl_reader_with_any_cut_of_a_file_returns_the_same(
     assert record_numbers(parts) == record_numbers(whole)
 
 
-def test_jsonl_reader_with_a_part_that_has_a_long_line_names_it(tmp_path: Path) -> None:
-    """Lines are counted from the start of the file."""
+def test_jsonl_reader_of_part_names_long_line_by_number_in_file(tmp_path: Path) -> None:
     stream = stream_of(SourceFormat.JSONL, max_record_bytes=100)
     file = landed(tmp_path, b"{}\n" * 1000 + b"x" * 101)
 
@@ -186,11 +180,11 @@ def test_jsonl_reader_with_a_part_that_has_a_long_line_names_it(tmp_path: Path) 
 
     with pytest.raises(BadFileError) as error, open_source(file, stream, part) as source:
         list(JsonlReader(source).chunks())
-    assert fault_of(error)[0] == 1001
+    assert line_and_reason(error)[0] == 1001
 
 
-def test_jsonl_reader_with_a_part_counts_only_on_demand(tmp_path: Path) -> None:
-    """What is in front of a part is not read for records that nobody asks the place of."""
+def test_jsonl_reader_of_part_counts_preceding_lines_on_demand(tmp_path: Path) -> None:
+    """The text before a part is read only for the line numbers of its records."""
     file = landed(tmp_path, b"{}\n" * 1000)
 
     with open_source(file, JSONL, ByteRange(1500, 4000)) as source:

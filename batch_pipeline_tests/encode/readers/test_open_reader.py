@@ -1,4 +1,4 @@
-"""From a landed file to chunks, whatever its compression: the right reader reads the right text."""
+"""Reading landed files of all layouts, compressions and charsets."""
 
 import bz2
 import gzip
@@ -38,21 +38,21 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("compression", COMPRESSORS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("charset", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
-def test_file_in_any_layout_compression_and_charset_has_the_same_records(
+def test_records_are_equal_in_any_layout_compression_and_charset(
     tmp_path: Path, layout: str, compression: str, charset: str
 ) -> None:
-    """Everything is detected from the bytes except a charset without a mark, which is declared."""
+    """Only a charset without a byte order mark is declared; the rest is detected."""
     file = landed(tmp_path, COMPRESSORS[compression](LAYOUTS[layout].encode(charset)))
     stream = stream_of(charset=charset if charset == "gb18030" else "utf-8")
-    found = []
+    records = []
 
     with open_source(file, stream) as source:
         assert (source.format is SourceFormat.CSV) == (layout == "csv")
         for chunk in read_chunks(source, stream):
             assert not chunk.bad
             if isinstance(chunk, Table):
-                found += [row | {"id": int(row["id"])} for row in chunk.batch.to_pylist()]
+                records += [row | {"id": int(row["id"])} for row in chunk.batch.to_pylist()]
             elif isinstance(chunk, JsonRecords):
-                found += [json.loads(line) for line in chunk.lines]
+                records += [json.loads(line) for line in chunk.lines]
 
-    assert found == RECORDS
+    assert records == RECORDS

@@ -1,4 +1,4 @@
-"""Reading parquet: types, what does not fit, damage, parts."""
+"""Reading parquet: types, values out of range, damaged files, parts."""
 
 import io
 import random
@@ -21,7 +21,6 @@ from batch_pipeline_tests.encode.landed_files import in_memory, stream_of
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
-    """Write a parquet file in memory."""
     file = io.BytesIO()
     pq.write_table(table, file, **options)
     return file.getvalue()
@@ -34,20 +33,17 @@ def tables(
     part: ByteRange | None = None,
     **limits: Any,
 ) -> list[Table]:
-    """Read a file in memory."""
     stream = replace(stream_of(**limits), on_nonfinite=rule)
     return list(ParquetReader(in_memory(data, stream, part), stream).chunks())
 
 
-def refused(data: bytes, **options: Any) -> str:
-    """Read a file that is bad, and return the reason."""
+def rejection(data: bytes, **options: Any) -> str:
     with pytest.raises(BadFileError) as raised:
         tables(data, **options)
     return str(raised.value.reason)
 
 
 def one_column(array: pa.Array, **options: Any) -> Table:
-    """Write one column and read it again."""
     (table,) = tables(parquet(pa.table({"a": array}), **options))
     return table
 
@@ -77,10 +73,9 @@ def one_column(array: pa.Array, **options: Any) -> Table:
         (pa.nulls(2), pa.null(), [None, None]),
     ],
 )
-def test_parquet_reader_with_typed_columns_keeps_every_value(
+def test_parquet_reader_keeps_values_of_typed_columns(
     array: pa.Array, arrow_type: pa.DataType, values: list[Any]
 ) -> None:
-    """Every type becomes the one of its column, without a change of value."""
     table = one_column(array)
 
     assert table.batch.column("a").type == arrow_type
@@ -105,10 +100,9 @@ def test_parquet_reader_with_typed_columns_keeps_every_value(
         (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), ["[1,2]", None]),
     ],
 )
-def test_parquet_reader_with_nested_columns_gives_json_text(
+def test_parquet_reader_returns_nested_columns_as_json_text(
     array: pa.Array, texts: list[str | None]
 ) -> None:
-    """Nested values are JSON text: nulls, empty lists and the order of keys survive."""
     table = one_column(array)
 
     assert table.batch.column("a").to_pylist() == texts
@@ -130,10 +124,10 @@ def test_parquet_reader_with_nested_columns_gives_json_text(
         ),
     ],
 )
-def test_parquet_reader_with_values_that_do_not_fit_sets_records_aside(
+def test_parquet_reader_quarantines_records_with_values_out_of_range(
     array: pa.Array, reason: str
 ) -> None:
-    """Nothing is cut: the record is reported with its number, the others are read."""
+    """Values are never truncated."""
     data = parquet(pa.table({"n": pa.array([1, 2, 3]), "a": array}))
 
     (table,) = tables(data)
@@ -146,8 +140,8 @@ def test_parquet_reader_with_values_that_do_not_fit_sets_records_aside(
     assert bad.raw.startswith(b'{"n":2,"a":')
 
 
-def test_parquet_reader_with_text_that_is_not_utf8_sets_the_record_aside() -> None:
-    """Other writers do not check their texts."""
+def test_parquet_reader_quarantines_record_with_invalid_utf_8() -> None:
+    """Other writers do not validate strings."""
     binary = pa.array([b"a", b"\xff", b"c"])
     text = pa.StringArray.from_buffers(3, *binary.buffers()[1:])
 
@@ -157,8 +151,8 @@ def test_parquet_reader_with_text_that_is_not_utf8_sets_the_record_aside() -> No
     assert [(bad.line, bad.reason) for bad in table.bad] == [(2, "column 'a' is not UTF-8")]
 
 
-def test_parquet_reader_with_nonfinite_numbers_keeps_them_in_columns_of_numbers() -> None:
-    """Whether they can be written is for the output to say; in JSON text the rule decides."""
+def test_parquet_reader_applies_nonfinite_rule_to_nested_values_only() -> None:
+    """Whether a column of doubles may hold NaN depends on the output."""
     array = pa.array([{"x": float("inf")}])
     data = parquet(pa.table({"f": pa.array([float("-inf")]), "o": array}))
 
@@ -169,31 +163,32 @@ def test_parquet_reader_with_nonfinite_numbers_keeps_them_in_columns_of_numbers(
     assert as_null.batch.to_pylist() == [{"f": float("-inf"), "o": '{"x":null}'}]
 
 
-def test_parquet_reader_with_int96_reads_all_years_and_cuts_nothing() -> None:
-    """The old timestamps reach further than nanoseconds; those finer than microseconds are bad."""
-    far = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None]  # noqa: DTZ001
-    reached = one_column(pa.array(far, pa.timestamp("us")), use_deprecated_int96_timestamps=True)
+def test_parquet_reader_reads_int96_timestamps_of_all_years() -> None:
+    """INT96 has a wider range than nanoseconds; values finer than microseconds are bad."""
+    years_1_to_9999 = [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999), None]  # noqa: DTZ001
+    wide = one_column(
+        pa.array(years_1_to_9999, pa.timestamp("us")), use_deprecated_int96_timestamps=True
+    )
     fine = one_column(
         pa.array([1, 1000, None], pa.timestamp("ns")), use_deprecated_int96_timestamps=True
     )
 
-    assert reached.batch.column("a").to_pylist() == far
+    assert wide.batch.column("a").to_pylist() == years_1_to_9999
     assert fine.batch.column("a").cast(pa.int64()).to_pylist() == [1, None]
     assert [(bad.line, bad.reason) for bad in fine.bad] == [
         (1, "column 'a' is not in whole microseconds")
     ]
 
 
-def test_parquet_reader_without_records_tells_the_columns() -> None:
-    """A file without rows still has columns and types."""
+def test_parquet_reader_without_rows_returns_columns() -> None:
     (table,) = tables(parquet(pa.table({"a": pa.array([], pa.date32()), "b": pa.array([[1]])[:0]})))
 
     assert table.batch.schema == pa.schema([("a", pa.date32()), ("b", pa.string())])
     assert (table.good, table.json) == (0, frozenset({"b"}))
 
 
-def test_parquet_reader_with_a_large_row_group_gives_small_tables() -> None:
-    """However large a row group is, a table has a few MiB, and numbers go on."""
+def test_parquet_reader_splits_large_row_group() -> None:
+    """Each table has a few MiB and record numbers continue."""
     text = ["x" * 1000 + str(number) for number in range(20_000)]
     data = parquet(pa.table({"a": text}), use_dictionary=False)
 
@@ -205,13 +200,11 @@ def test_parquet_reader_with_a_large_row_group_gives_small_tables() -> None:
     assert [value for table in found for value in table.batch.column("a").to_pylist()] == text
 
 
-def test_parquet_reader_with_values_that_repeat_gives_small_tables() -> None:
-    """A dictionary of one long text in a file of some kilobytes does not fill the memory, where a
-    file may grow so much.
-    """
+def test_parquet_reader_splits_dictionary_encoded_row_group() -> None:
+    """A file of a few kB can repeat one long text."""
     data = parquet(pa.table({"a": ["x" * 10_000] * 20_000}))
 
-    assert "bytes become more than 250 times as many" in refused(data)
+    assert "bytes become more than 250 times as many" in rejection(data)
     found = tables(data, max_expansion=10**6)
 
     assert len(data) < 100_000
@@ -220,8 +213,8 @@ def test_parquet_reader_with_values_that_repeat_gives_small_tables() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 7, 50])
-def test_parquet_reader_with_parts_reads_every_row_group_once(pieces: int) -> None:
-    """A row group belongs to the part that its middle is in; numbers are those of the file."""
+def test_parquet_reader_of_parts_reads_every_row_group_once(pieces: int) -> None:
+    """A row group belongs to the part that contains its middle."""
     data = parquet(pa.table({"a": list(range(1000))}), row_group_size=90)
     size = len(data) // pieces + 1
     parts = [ByteRange(start, start + size) for start in range(0, len(data), size)]
@@ -233,8 +226,8 @@ def test_parquet_reader_with_parts_reads_every_row_group_once(pieces: int) -> No
     assert values == list(range(1000))
 
 
-def test_parquet_reader_with_two_parts_reads_a_row_group_in_one_of_them() -> None:
-    """Wherever the file is cut, also at the very middle of the row group."""
+def test_parquet_reader_reads_row_group_in_one_of_two_parts() -> None:
+    """The cut may be exactly at the middle of the row group."""
     data = parquet(pa.table({"a": [1, 2]}))
     for cut in range(len(data)):
         parts = (ByteRange(0, cut), ByteRange(cut, len(data)))
@@ -258,28 +251,26 @@ GOOD = parquet(
         (GOOD[:300] + b"\0\1\2\3" + GOOD[304:], "is damaged: a page does not match its checksum"),
     ],
 )
-def test_parquet_reader_with_a_damaged_file_says_what_is_wrong(data: bytes, reason: str) -> None:
-    """The reason is a phrase, without a path or a stack trace."""
-    assert refused(data) == reason
+def test_parquet_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
+    assert rejection(data) == reason
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_parquet_reader_with_random_damage_reads_all_or_refuses(seed: int) -> None:
-    """Whatever was changed: all records are accounted for, or the file is bad."""
-    chance = random.Random(seed)  # noqa: S311 - not a secret
+def test_parquet_reader_with_random_damage_reads_all_records_or_rejects(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - not a secret
     data = bytearray(GOOD)
     for _ in range(3):
-        data[chance.randrange(len(data))] = chance.randrange(256)
+        data[rng.randrange(len(data))] = rng.randrange(256)
 
-    cut = chance.choice([len(data), chance.randrange(len(data))])
+    cut = rng.choice([len(data), rng.randrange(len(data))])
 
     with suppress(BadFileError):
         found = tables(bytes(data[:cut]))
         assert sum(table.good + len(table.bad) for table in found) == 3000
 
 
-def test_parquet_reader_with_any_damage_in_the_footer_reads_or_refuses() -> None:
-    """To ask for what is damaged there may end the process: each byte is changed once."""
+def test_parquet_reader_with_damaged_footer_does_not_crash() -> None:
+    """Accessing damaged metadata may abort the process; each byte is changed once."""
     lists = pa.array([[1, 2], None, [3]], pa.list_(pa.int64()))
     data = parquet(pa.table({"a": lists, "b": ["x", "y", None]}), store_schema=False)
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
@@ -290,36 +281,34 @@ def test_parquet_reader_with_any_damage_in_the_footer_reads_or_refuses() -> None
             tables(bytes(changed), part=ByteRange(0, len(data)))
 
 
-def test_parquet_reader_with_a_name_twice_refuses_the_file() -> None:
-    """One of the two would be lost, at the top as well as inside of objects."""
+def test_parquet_reader_rejects_duplicate_names() -> None:
     inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     for table, reason in [
         (pa.table([[1], [2]], names=["a", "a"]), "column 'a' is there twice"),
         (pa.table({"o": inner}), "column 'o' holds objects with a name twice"),
     ]:
-        assert refused(parquet(table)).startswith(reason)
+        assert rejection(parquet(table)).startswith(reason)
 
 
-def test_parquet_reader_with_a_nul_in_a_name_refuses_the_file() -> None:
+def test_parquet_reader_rejects_nul_in_name() -> None:
     reason = "column 'x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
-    assert refused(parquet(pa.table({"a": [1], "x\0y": [2]}))) == reason
+    assert rejection(parquet(pa.table({"a": [1], "x\0y": [2]}))) == reason
 
 
-def test_parquet_reader_with_too_many_columns_refuses_the_file() -> None:
-    """The message names the limit to change."""
+def test_parquet_reader_rejects_too_many_columns() -> None:
     reason = "has 2 columns, more than `read_limits.max_columns` allows (1)"
-    assert refused(parquet(pa.table({"a": [1], "b": [2]})), max_columns=1) == reason
+    assert rejection(parquet(pa.table({"a": [1], "b": [2]})), max_columns=1) == reason
 
 
-def test_parquet_reader_with_a_file_that_grows_too_much_refuses_it() -> None:
-    """The file's own figures tell it, before a page of that size is decompressed."""
+def test_parquet_reader_rejects_file_over_expansion_limit() -> None:
+    """The metadata of the file shows it before a page is decompressed."""
     data = parquet(pa.table({"a": ["x" * 2**26]}), compression="zstd", use_dictionary=False)
 
-    assert "bytes become more than 250 times as many" in refused(data)
+    assert "bytes become more than 250 times as many" in rejection(data)
 
 
 class Keys(pe.KmsClient):  # type: ignore[misc]  # Arrow has no types for it
-    """Keeps keys as they are."""
+    """A key service that does not encrypt keys."""
 
     def __init__(self, _: Any) -> None:
         pe.KmsClient.__init__(self)
@@ -334,7 +323,7 @@ class Keys(pe.KmsClient):  # type: ignore[misc]  # Arrow has no types for it
 
 
 def encrypted() -> bytes:
-    """Write a file of two columns, the second one encrypted with a key of its own."""
+    """Return a file of two columns, the second one encrypted with its own key."""
     configuration = pe.EncryptionConfiguration(
         footer_key="f",
         column_keys={"c": ["b"]},
@@ -352,7 +341,7 @@ def encrypted() -> bytes:
 
 
 @pytest.mark.parametrize("part", [None, ByteRange(start=0, stop=2**20)])
-def test_parquet_reader_with_an_encrypted_column_refuses_the_file(part: ByteRange | None) -> None:
-    """In one piece or in parts; the process lives on."""
+def test_parquet_reader_rejects_encrypted_column(part: ByteRange | None) -> None:
+    """Arrow must not abort the process."""
     with pytest.raises(BadFileError, match="is encrypted"):
         tables(encrypted(), part=part)

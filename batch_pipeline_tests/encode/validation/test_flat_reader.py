@@ -1,4 +1,4 @@
-"""Vectorized reading of flat lines: what the standard library reads, or nothing at all."""
+"""Vectorized reading of flat lines: equal to the standard library, or declined."""
 
 import json
 from decimal import Decimal
@@ -46,7 +46,6 @@ def compact(value: Any) -> str:
 
 
 def read(*lines: bytes, columns: tuple[Column, ...] = COLUMNS, wide: str = "") -> list[Any] | None:
-    """Read lines as columns of Python values."""
     text = b"".join(line + b"\n" for line in lines)
     arrays = FlatReader(columns, frozenset(wide.split())).read(TextLines.of(text, len(text)))
     if arrays is None:
@@ -70,14 +69,14 @@ def read_by_json(line: bytes) -> list[Any]:
         assert len(pairs) == len(dict(pairs)), f"a duplicate key in {line!r}"
         return dict(pairs)
 
-    found = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Decimal)
-    assert isinstance(found, dict)
-    assert found.keys() == {column.name for column in COLUMNS}
-    return [found[column.name] for column in COLUMNS]
+    record = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Decimal)
+    assert isinstance(record, dict)
+    assert record.keys() == {column.name for column in COLUMNS}
+    return [record[column.name] for column in COLUMNS]
 
 
 def assert_same(rows: list[Any], columns: list[list[Any]]) -> None:
-    """Compare with what the standard library reads, types included."""
+    """Compare with the rows of the standard library, types included."""
     kinds = (int, str, float, bool, int, str, type(None))
     for row, read_row in zip(rows, zip(*columns, strict=True), strict=True):
         for wanted, value, kind in zip(row, read_row, kinds, strict=True):
@@ -90,11 +89,11 @@ def assert_same(rows: list[Any], columns: list[list[Any]]) -> None:
             assert exact == wanted
 
 
-def test_flat_reader_with_lines_of_all_columns_are_read() -> None:
-    turned = compact(dict(reversed(json.loads(LINE).items()))).encode()
-    empty = compact(dict.fromkeys(json.loads(turned))).encode()
+def test_flat_reader_reads_lines_with_all_columns() -> None:
+    reversed_line = compact(dict(reversed(json.loads(LINE).items()))).encode()
+    empty = compact(dict.fromkeys(json.loads(reversed_line))).encode()
 
-    assert read(turned, empty) == [
+    assert read(reversed_line, empty) == [
         [1, None],
         ["Öl, {1}", None],
         [1.5, None],
@@ -106,7 +105,7 @@ def test_flat_reader_with_lines_of_all_columns_are_read() -> None:
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (", ", ":"), (",", ": ")])
-def test_flat_reader_with_lines_of_blanks_in_the_same_places_are_read(
+def test_flat_reader_reads_regular_blanks(
     separators: tuple[str, str],
 ) -> None:
     """Many writers put a blank after each comma, each colon or both."""
@@ -115,7 +114,7 @@ def test_flat_reader_with_lines_of_blanks_in_the_same_places_are_read(
     assert read(line, line) == read(LINE, LINE) is not None
 
 
-def test_flat_reader_with_lines_without_an_optional_column_returns_nulls() -> None:
+def test_flat_reader_returns_nulls_for_optional_column() -> None:
     number = Column(name="id", type=ColumnType.INTEGER)
     rescued, text = (Column(name=name, type=ColumnType.STRING) for name in (RESCUED, "x"))
     lines = b'{"id":1}', b'{"id":2}'
@@ -123,20 +122,20 @@ def test_flat_reader_with_lines_without_an_optional_column_returns_nulls() -> No
     assert read(*lines, columns=(number, text)) is None
 
 
-def test_flat_reader_with_lines_of_long_integers_are_read_where_the_column_is_wide() -> None:
+def test_flat_reader_reads_wide_integers_only_in_wide_columns() -> None:
     columns = (Column(name="id", type=ColumnType.INTEGER),)
 
     assert read(b'{"id":9007199254740993}', columns=columns, wide="id") == [[2**53 + 1]]
     assert read(b'{"id":9007199254740993}', columns=columns) is None
 
 
-def test_flat_reader_keeps_the_sign_of_a_zero_double_but_not_of_an_integer() -> None:
+def test_flat_reader_keeps_sign_of_zero_doubles_only() -> None:
     columns = (Column(name="n", type=ColumnType.NUMBER),)
 
     assert str(read(b'{"n":-0}', b'{"n":-0.0}', columns=columns)) == "[[0.0, -0.0]]"
 
 
-def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
+def test_flat_reader_reads_dates_as_their_column_type() -> None:
     columns = (Column(name="at", type=ColumnType.DATE),)
 
     assert str(read(b'{"at":"2026-01-31"}', columns=columns)) == "[[datetime.date(2026, 1, 31)]]"
@@ -180,9 +179,7 @@ def test_flat_reader_with_lines_of_times_are_read_as_their_type_says() -> None:
         ("gone", "null,"),
     ],
 )
-def test_flat_reader_with_lines_of_a_value_that_may_not_fit_returns_none(
-    name: str, text: str
-) -> None:
+def test_flat_reader_with_value_that_may_not_fit_returns_none(name: str, text: str) -> None:
     assert read(LINE, with_value(name, text), LINE) is None
 
 
@@ -206,15 +203,15 @@ def test_flat_reader_with_lines_of_a_value_that_may_not_fit_returns_none(
         b"null",
     ],
 )
-def test_flat_reader_with_lines_of_a_line_of_another_form_returns_none(line: bytes) -> None:
+def test_flat_reader_with_line_of_another_layout_returns_none(line: bytes) -> None:
     assert read(LINE, line, LINE) is None
 
 
 @given(st.lists(records, min_size=1, max_size=4))
-def test_flat_reader_with_lines_of_any_records_are_read_as_written_or_not_at_all(
+def test_flat_reader_of_any_records_is_exact_or_none(
     written: list[dict[str, Any]],
 ) -> None:
-    """Values are exact, and every block without escapes and long numbers is read."""
+    """Only blocks with escapes are declined."""
     names = [column.name for column in COLUMNS]
     lines = [compact({n: record[n] for n in names}).encode() for record in written]
     columns = read(*lines)
@@ -231,7 +228,7 @@ def test_flat_reader_with_lines_of_any_records_are_read_as_written_or_not_at_all
     st.booleans(),
 )
 @example(0, 1, b"", False)
-def test_flat_reader_with_lines_of_any_damage_are_read_as_the_standard_library_does_or_not_at_all(
+def test_flat_reader_of_damaged_lines_equals_standard_library_or_is_none(
     at: int, removed: int, added: bytes, has_blanks: bool
 ) -> None:
     line = json.dumps(json.loads(LINE), ensure_ascii=False).encode() if has_blanks else LINE

@@ -1,4 +1,4 @@
-"""Validation of JSON records: what stays as it is, what is bad, and what widens the schema."""
+"""Validation of JSON records: unchanged lines, bad records, and schema widening."""
 
 import json
 from decimal import Decimal
@@ -21,8 +21,7 @@ from batch_pipeline_tests.encode.writers.part_factories import schema
 LONG = "0.12345678901234567890"
 
 
-def test_json_validator_with_valid_lines_returns_them_unchanged() -> None:
-    """Key order, big integers, nulls, absent keys and number text survive."""
+def test_valid_lines_are_unchanged() -> None:
     lines = [
         b'{"b":"x","a":12345}',
         b'{ "a" : null }',
@@ -80,7 +79,7 @@ def test_json_validator_with_valid_lines_returns_them_unchanged() -> None:
         ),
     ],
 )
-def test_json_validator_with_a_bad_line_reports_its_number_and_reason(
+def test_bad_line_is_reported_with_number_and_reason(
     values: bool, line: bytes, reason: str
 ) -> None:
     subject = ValidatorUnderTest(schema(a="integer", s="string", x="any"), values=values)
@@ -96,7 +95,7 @@ def test_json_validator_with_a_bad_line_reports_its_number_and_reason(
 
 
 @pytest.mark.parametrize("values", [False, True])
-def test_json_validator_with_a_nul_in_a_key_adds_no_column(values: bool) -> None:
+def test_record_with_nul_in_key_adds_no_column(values: bool) -> None:
     subject = ValidatorUnderTest(values=values)
 
     chunk = subject.validate(b'{"a":1}', rb'{"new":1,"x\u0000y":2}', b'{"a":2}')
@@ -117,10 +116,8 @@ def test_json_validator_with_a_nul_in_a_key_adds_no_column(values: bool) -> None
         (rb'{"a":1,"s":"x","x":{"y":1,"y":"\"\u003A"}}', "y"),
     ],
 )
-def test_json_validator_with_complete_records_finds_a_duplicate_key(
-    values: bool, line: bytes, key: str
-) -> None:
-    """Records that have all columns are decoded as a block, which must prove the same."""
+def test_duplicate_key_is_found_in_complete_records(values: bool, line: bytes, key: str) -> None:
+    """Records with all columns are decoded as a block."""
     nested = b'"x":' in line
     good = b'{"a":1,"s":"text \\":"%b}' % (b',"x":{"y":[]}' if nested else b"")
     types = {"a": "integer", "s": "string"} | ({"x": "any"} if nested else {})
@@ -132,7 +129,7 @@ def test_json_validator_with_complete_records_finds_a_duplicate_key(
     assert subject.validate(good, good).bad == ()
 
 
-def test_json_validator_with_unknown_columns_infers_their_types() -> None:
+def test_types_of_unknown_columns_are_inferred() -> None:
     subject = ValidatorUnderTest()
 
     subject.lines(
@@ -191,7 +188,7 @@ def test_json_validator_with_unknown_columns_infers_their_types() -> None:
     ],
 )
 @pytest.mark.parametrize("values", [False, True])
-def test_json_validator_with_a_value_of_another_type_widens_its_column(
+def test_value_of_another_type_widens_column(
     line: bytes, needed: list[tuple[str, str]], values: bool
 ) -> None:
     known = schema(
@@ -230,7 +227,7 @@ def test_json_validator_with_a_value_of_another_type_widens_its_column(
         ([b'{"n":1.50}', b'{"n":-0.0}'], {"n": "number"}, []),
     ],
 )
-def test_json_validator_with_values_that_a_column_would_round_widens_it(
+def test_value_that_would_be_rounded_widens_column(
     lines: list[bytes], known: dict[str, str], needed: list[tuple[str, str]]
 ) -> None:
     subject = ValidatorUnderTest(schema(**known), values=True)
@@ -255,7 +252,7 @@ json_numbers = (
 @example(["1.00000000000000001e5", "1e-0000000000000000000000000000000000000000330"])
 @example(["123456789012345678e0000000000000000000000000000000000000000000001"])
 @example(["-0", "-0.0", "0"])
-def test_json_validator_with_any_numbers_fits_doubles_only_if_each_is_exactly_its_double(
+def test_numbers_fit_doubles_only_if_each_is_exact(
     texts: list[str],
 ) -> None:
     subject = ValidatorUnderTest(schema(n="number"), values=True)
@@ -271,7 +268,7 @@ def test_json_validator_with_any_numbers_fits_doubles_only_if_each_is_exactly_it
         assert list(map(repr, column.to_pylist())) == list(map(repr, doubles))
 
 
-def test_json_validator_with_an_escaped_name_reads_its_values() -> None:
+def test_values_of_escaped_name_are_read() -> None:
     known = RecordSchema.from_json([('a"b\\c\nd', "integer"), ("s", "string")])
     line = b'{"a\\"b\\\\c\\nd":5}'
 
@@ -279,8 +276,8 @@ def test_json_validator_with_an_escaped_name_reads_its_values() -> None:
     assert ValidatorUnderTest(known).lines(line).lines == [line]
 
 
-def test_json_validator_for_columns_returns_a_table_of_the_schemas_types() -> None:
-    """Objects, arrays and mixed values are the JSON text as it was written."""
+def test_validation_for_columns_returns_table_of_schema_types() -> None:
+    """Objects, arrays and mixed values keep their JSON text."""
     known = schema(a="any", o="object", l="array", i="integer", s="string", m="decimal(3,2)")
     subject = ValidatorUnderTest(known, values=True)
     lines = (
@@ -309,7 +306,7 @@ def test_json_validator_for_columns_returns_a_table_of_the_schemas_types() -> No
         (OnNonfinite.STRING, b'{"n": "NaN" ,"s":"NaN \\" Infinity","x":["Infinity","-Infinity"]}'),
     ],
 )
-def test_json_validator_with_nan_follows_the_rule(rule: OnNonfinite, line: bytes) -> None:
+def test_nan_follows_rule(rule: OnNonfinite, line: bytes) -> None:
     subject = ValidatorUnderTest(schema(n="any", s="string", x="array"), on_nonfinite=rule)
 
     chunk = subject.lines(b'{"n": NaN ,"s":"NaN \\" Infinity","x":[Infinity,-Infinity]}')
@@ -317,8 +314,8 @@ def test_json_validator_with_nan_follows_the_rule(rule: OnNonfinite, line: bytes
     assert (chunk.lines, chunk.bad, subject.profile.fits) == ([line], (), True)
 
 
-def test_json_validator_for_columns_keeps_nan_in_a_column_of_doubles() -> None:
-    """A double is NaN or infinite in parquet too; JSON text is not."""
+def test_validation_for_columns_keeps_nan_in_column_of_doubles() -> None:
+    """JSON text cannot hold NaN in parquet either."""
     subject = ValidatorUnderTest(schema(n="number", x="array"), values=True)
 
     chunk = subject.validate(b'{"n":Infinity}', b'{"n":1.5,"x":[NaN]}', b'{"n":2}')
@@ -328,7 +325,7 @@ def test_json_validator_for_columns_keeps_nan_in_a_column_of_doubles() -> None:
     assert reasons(chunk) == [(2, "holds NaN, which JSON cannot say")]
 
 
-def test_json_validator_with_too_many_columns_rejects_the_record() -> None:
+def test_record_with_too_many_columns_is_rejected() -> None:
     subject = ValidatorUnderTest(schema(a="integer"), read_limits=ReadLimits(max_columns=2))
 
     chunk = subject.validate(b'{"a":1,"b":1,"c":1}', b'{"b":1}', b'{"c":1}')
@@ -340,8 +337,8 @@ def test_json_validator_with_too_many_columns_rejects_the_record() -> None:
     assert subject.misfits() == [("b", "integer")]
 
 
-def test_json_validator_with_returns_between_values_returns_one_line() -> None:
-    """A carriage return between values becomes a space: no reader can end the line there."""
+def test_carriage_return_between_values_becomes_space() -> None:
+    """Otherwise some readers would end the line there."""
     chunk = ValidatorUnderTest(schema(a="integer", b="integer")).lines(b'{"a":1,\r"b":2}')
 
     assert chunk.lines == [b'{"a":1, "b":2}']
@@ -366,7 +363,7 @@ separators = st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
 
 @settings(deadline=None, max_examples=200)
 @given(records, separators, st.booleans())
-def test_json_validator_with_any_records_keeps_their_text(
+def test_text_of_any_records_is_kept(
     found: list[dict[str, Any]], separator: tuple[str, str], ascii_only: bool
 ) -> None:
     lines = [
@@ -374,7 +371,7 @@ def test_json_validator_with_any_records_keeps_their_text(
         for record in found
     ]
 
-    chunk = ValidatorUnderTest().until_it_fits(*lines).validate(*lines)
+    chunk = ValidatorUnderTest().fitted(*lines).validate(*lines)
 
     assert isinstance(chunk, JsonRecords)
     assert (chunk.lines, chunk.bad) == (lines, ())
@@ -384,12 +381,12 @@ def test_json_validator_with_any_records_keeps_their_text(
 @given(records)
 @example([{"a": 0.1}, {"a": 2**53 + 1}, {"a": None}])
 @example([{"a": 1e300}, {"a": 2**60}])
-def test_json_validator_with_any_records_returns_columns_of_their_values(
+def test_columns_have_values_of_any_records(
     found: list[dict[str, Any]],
 ) -> None:
-    """Values in columns are the values of the records; absent and null are both null."""
+    """Absent and null values are both null."""
     lines = [json.dumps(record).encode() for record in found]
-    subject = ValidatorUnderTest(values=True).until_it_fits(*lines)
+    subject = ValidatorUnderTest(values=True).fitted(*lines)
 
     chunk = subject.validate(*lines)
 
@@ -409,9 +406,9 @@ def test_json_validator_with_any_records_returns_columns_of_their_values(
 
 @settings(deadline=None, max_examples=200)
 @given(st.permutations([b"1", b"0.5", LONG.encode(), b"9007199254740993", b"1e30", b"null"]))
-def test_json_validator_with_values_in_any_order_infers_the_same_types(texts: list[bytes]) -> None:
+def test_inferred_types_do_not_depend_on_order(texts: list[bytes]) -> None:
     lines = [b'{"n":%s}' % text for text in texts]
 
-    subject = ValidatorUnderTest(values=True).until_it_fits(*lines)
+    subject = ValidatorUnderTest(values=True).fitted(*lines)
 
     assert [column.type_text for column in subject.profile.columns.values()] == ["any"]

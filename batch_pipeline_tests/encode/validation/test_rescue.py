@@ -1,4 +1,4 @@
-"""Rescue: values that the schema does not hold move, as JSON, to a column of their own."""
+"""Rescue: values that do not fit the schema are moved, as JSON, to a separate column."""
 
 import json
 
@@ -21,32 +21,31 @@ FITTING = b'{"s":"x","i":1,"t":"2026-01-31T10:00:00Z"}'
 UNFIT = b'{"i": 1.5,"new":{"x": 1.0},"s":"x","t":"yesterday"}'
 
 
-def rescuing(*, values: bool = False) -> ValidatorUnderTest:
-    """Build a validator of a stream that rescues."""
+def rescue_validator(*, values: bool = False) -> ValidatorUnderTest:
+    """Return a validator of a stream that rescues values."""
     return ValidatorUnderTest(KNOWN, values=values, evolution=Evolution.RESCUE)
 
 
-def test_rescue_from_lines_keeps_the_records() -> None:
-    """A valid line stays; in the other one the known column is null and the value is rescued."""
-    done = rescuing().validate(FITTING, UNFIT)
+def test_rescue_from_lines() -> None:
+    """Valid lines are unchanged; a rescued value is null in its column."""
+    chunk = rescue_validator().validate(FITTING, UNFIT)
 
-    assert isinstance(done, JsonRecords)
-    assert (done.bad, done.rescued) == ((), 1)
-    assert done.lines[0] == FITTING
-    record = json.loads(done.lines[1])
+    assert isinstance(chunk, JsonRecords)
+    assert (chunk.bad, chunk.rescued) == ((), 1)
+    assert chunk.lines[0] == FITTING
+    record = json.loads(chunk.lines[1])
     assert json.loads(record.pop(RESCUED)) == {"i": 1.5, "new": {"x": 1.0}, "t": "yesterday"}
     assert record == {"i": None, "s": "x", "t": None}
 
 
-def test_rescue_from_lines_for_columns_keeps_the_text_of_the_values() -> None:
-    """Other records of the chunk have null in the column of rescued values."""
-    subject = rescuing(values=True)
+def test_rescue_from_lines_for_columns_keeps_text_of_values() -> None:
+    subject = rescue_validator(values=True)
 
-    done = subject.validate(FITTING, UNFIT, b'{"i":9223372036854775808}')
+    chunk = subject.validate(FITTING, UNFIT, b'{"i":9223372036854775808}')
 
-    assert isinstance(done, Table)
-    assert (done.rescued, subject.profile.fits) == (2, True)
-    rows = done.batch.to_pylist()
+    assert isinstance(chunk, Table)
+    assert (chunk.rescued, subject.profile.fits) == (2, True)
+    rows = chunk.batch.to_pylist()
     assert [row["i"] for row in rows] == [1, None, None]
     assert [row[RESCUED] for row in rows] == [
         None,
@@ -55,29 +54,29 @@ def test_rescue_from_lines_for_columns_keeps_the_text_of_the_values() -> None:
     ]
 
 
-def test_rescue_of_records_that_were_rescued_before_keeps_that_too() -> None:
+def test_rescue_keeps_previously_rescued_data() -> None:
     first = b'{"i":1,"_rescued_data":"{\\"new\\":1}"}'
     second = b'{"i":true,"_rescued_data":"{\\"new\\":1}"}'
 
-    done = rescuing().validate(first, second)
+    chunk = rescue_validator().validate(first, second)
 
-    assert isinstance(done, JsonRecords)
-    assert (done.lines[0], done.rescued) == (first, 1)
-    kept = json.loads(json.loads(done.lines[1])[RESCUED])
+    assert isinstance(chunk, JsonRecords)
+    assert (chunk.lines[0], chunk.rescued) == (first, 1)
+    kept = json.loads(json.loads(chunk.lines[1])[RESCUED])
     assert kept == {"i": True, RESCUED: '{"new":1}'}
 
 
 @pytest.mark.parametrize("values", [False, True])
-def test_rescue_of_a_key_with_a_nul_keeps_it_as_text(values: bool) -> None:
-    subject = rescuing(values=values)
+def test_rescue_accepts_nul_in_key(values: bool) -> None:
+    subject = rescue_validator(values=values)
 
-    done = subject.validate(rb'{"i":1,"x\u0000y":2}')
+    chunk = subject.validate(rb'{"i":1,"x\u0000y":2}')
 
-    assert (done.bad, done.rescued, subject.profile.fits) == ((), 1, True)
+    assert (chunk.bad, chunk.rescued, subject.profile.fits) == ((), 1, True)
 
 
-def test_rescue_with_a_column_of_nulls_lets_it_take_its_first_type() -> None:
-    subject = rescuing()
+def test_rescue_lets_column_of_nulls_take_its_first_type() -> None:
+    subject = rescue_validator()
 
     subject.validate(b'{"u":5}')
 
@@ -86,31 +85,31 @@ def test_rescue_with_a_column_of_nulls_lets_it_take_its_first_type() -> None:
 
 @pytest.mark.parametrize("values", [False, True])
 def test_rescue_from_text_cells_keeps_their_text(values: bool) -> None:
-    """New columns and cells that are not of their column's type are rescued as strings."""
-    subject = rescuing(values=values)
+    """New columns and cells of another type are rescued as strings."""
+    subject = rescue_validator(values=values)
     batch = pa.record_batch({"i": ["1", "x", "2"], "s": ["a", "b", None], "new": ["n", None, None]})
 
-    done = subject.validator.validate(table(batch, text=True))
+    chunk = subject.validator.validate(table(batch, text=True))
 
-    assert isinstance(done, Table)
-    assert (done.rescued, done.good, subject.profile.fits) == (2, 3, True)
-    rows = done.batch.to_pylist()
+    assert isinstance(chunk, Table)
+    assert (chunk.rescued, chunk.good, subject.profile.fits) == (2, 3, True)
+    rows = chunk.batch.to_pylist()
     expected = [1, None, 2] if values else ["1", None, "2"]
     assert [row["i"] for row in rows] == expected
     assert [row[RESCUED] for row in rows] == ['{"new":"n"}', '{"i":"x"}', None]
-    assert "new" not in done.batch.schema.names
-    assert RESCUED not in done.text
+    assert "new" not in chunk.batch.schema.names
+    assert RESCUED not in chunk.text
 
 
-def test_rescue_from_typed_columns_keeps_their_values_as_json() -> None:
-    subject = rescuing(values=True)
+def test_rescue_from_typed_columns_keeps_values_as_json() -> None:
+    subject = rescue_validator(values=True)
     batch = pa.record_batch({"i": pa.array([True, None]), "o": ["{}", '{"x": 1}'], "s": ["a", "b"]})
 
-    done = subject.validator.validate(table(batch, json=frozenset("o")))
+    chunk = subject.validator.validate(table(batch, json=frozenset("o")))
 
-    assert isinstance(done, Table)
-    rows = done.batch.to_pylist()
+    assert isinstance(chunk, Table)
+    rows = chunk.batch.to_pylist()
     assert [row[RESCUED] for row in rows] == ['{"i":true,"o":{}}', '{"o":{"x": 1}}']
     assert [row["i"] for row in rows] == [None, None]
-    assert done.batch.schema.field("i").type == pa.int64()
-    assert (subject.profile.fits, done.json) == (True, frozenset())
+    assert chunk.batch.schema.field("i").type == pa.int64()
+    assert (subject.profile.fits, chunk.json) == (True, frozenset())

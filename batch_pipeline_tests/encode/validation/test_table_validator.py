@@ -1,4 +1,4 @@
-"""Validation of tables: text cells, JSON text and typed columns, and what widens the schema."""
+"""Validation of tables: text cells, JSON text, typed columns, and schema widening."""
 
 import json
 from datetime import UTC, date, datetime, time
@@ -23,15 +23,13 @@ from batch_pipeline_tests.encode.writers.part_factories import cells, schema, ta
 
 
 def typed(**columns: pa.Array) -> Table:
-    """Return a table of typed columns."""
     return table(pa.record_batch(columns))
 
 
-def checked(subject: ValidatorUnderTest, given: Table) -> Table:
-    """Validate a table."""
-    found = subject.validator.validate(given)
-    assert isinstance(found, Table)
-    return found
+def validate(subject: ValidatorUnderTest, given: Table) -> Table:
+    validated = subject.validator.validate(given)
+    assert isinstance(validated, Table)
+    return validated
 
 
 @pytest.mark.parametrize("values", [False, True])
@@ -68,19 +66,19 @@ def checked(subject: ValidatorUnderTest, given: Table) -> Table:
         ("integer", [None, None], []),
     ],
 )
-def test_table_validator_with_text_cells_widens_columns_that_do_not_hold_them(
+def test_text_cells_that_do_not_fit_widen_column(
     values: bool, known: str, texts: list[str | None], needed: list[tuple[str, str]]
 ) -> None:
     subject = ValidatorUnderTest(RecordSchema.from_json([("a", known)]), values=values)
 
-    done = checked(subject, cells(a=texts))
+    validated = validate(subject, cells(a=texts))
 
     assert subject.misfits() == needed
-    assert (done.good, done.bad) == (len(texts), ())
+    assert (validated.good, validated.bad) == (len(texts), ())
     assert [misfit.line for misfit in subject.profile.misfits()] == [len(texts)] * len(needed)
 
 
-def test_table_validator_with_text_cells_for_columns_returns_their_values() -> None:
+def test_text_cells_become_values_for_columns() -> None:
     """Cells of a column of type `any` remain text."""
     known = schema(
         i="integer", n="number", m="decimal(5,2)", b="boolean", s="string", a="any", x="integer"
@@ -88,7 +86,7 @@ def test_table_validator_with_text_cells_for_columns_returns_their_values() -> N
     times = schema(d="date", c="time", t="timestamp", l="local_timestamp", y="binary")
     subject = ValidatorUnderTest(RecordSchema(known.columns + times.columns), values=True)
 
-    done = checked(
+    validated = validate(
         subject,
         cells(
             i=["1", None],
@@ -107,8 +105,8 @@ def test_table_validator_with_text_cells_for_columns_returns_their_values() -> N
     )
 
     assert subject.profile.fits
-    assert done.text == frozenset("a")
-    assert done.batch.to_pylist()[0] == {
+    assert validated.text == frozenset("a")
+    assert validated.batch.to_pylist()[0] == {
         "i": 1,
         "n": 100.0,
         "m": Decimal("1.50"),
@@ -122,17 +120,17 @@ def test_table_validator_with_text_cells_for_columns_returns_their_values() -> N
         "l": datetime(2026, 1, 31, 10),  # noqa: DTZ001 - a local time
         "y": b"\0",
     }
-    assert set(done.batch.to_pylist()[1].values()) == {None}
-    assert done.batch.schema.field("x").type == pa.int64()
+    assert set(validated.batch.to_pylist()[1].values()) == {None}
+    assert validated.batch.schema.field("x").type == pa.int64()
 
 
-def test_table_validator_with_text_cells_for_lines_keeps_them() -> None:
+def test_text_cells_are_kept_for_lines() -> None:
     subject = ValidatorUnderTest(schema(i="integer", t="timestamp"))
     given = cells(i=["1", "-0"], t=["2026-01-31 10:00:00Z", None])
 
-    done = checked(subject, given)
+    validated = validate(subject, given)
 
-    assert (done.batch, done.text) == (given.batch, given.text)
+    assert (validated.batch, validated.text) == (given.batch, given.text)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,7 @@ def test_table_validator_with_text_cells_for_lines_keeps_them() -> None:
         ("any", pa.array([1], pa.int64()), None),
     ],
 )
-def test_table_validator_with_a_typed_column_widens_by_its_type(
+def test_typed_column_widens_by_its_type(
     known: str | None, array: pa.Array, needed: str | None
 ) -> None:
     """The type in the file counts even without values; nulls fit any known type."""
@@ -164,24 +162,24 @@ def test_table_validator_with_a_typed_column_widens_by_its_type(
         RecordSchema.from_json([] if known is None else [("a", known)]), values=True
     )
 
-    done = checked(subject, typed(a=array))
+    validated = validate(subject, typed(a=array))
 
     assert subject.misfits() == ([] if needed is None else [("a", needed)])
-    assert done.good == 1
+    assert validated.good == 1
 
 
-def test_table_validator_with_typed_columns_returns_the_types_of_the_schema() -> None:
+def test_typed_columns_are_cast_to_schema_types() -> None:
     subject = ValidatorUnderTest(
         schema(n="number", m="decimal(20,1)", s="string", a="any"), values=True
     )
     one = pa.array([1, None], pa.int64())
     instant = pa.array([datetime(2026, 1, 31, 10, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
 
-    done = checked(subject, typed(n=one, m=one, s=instant, a=one))
+    validated = validate(subject, typed(n=one, m=one, s=instant, a=one))
 
     expected = {"n": 1.0, "m": Decimal("1.0"), "s": "2026-01-31T10:00:00Z", "a": 1}
-    assert done.batch.to_pylist() == [expected, dict.fromkeys("nmsa")]
-    assert (subject.profile.fits, done.text) == (True, frozenset())
+    assert validated.batch.to_pylist() == [expected, dict.fromkeys("nmsa")]
+    assert (subject.profile.fits, validated.text) == (True, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -198,34 +196,33 @@ def test_table_validator_with_typed_columns_returns_the_types_of_the_schema() ->
         (None, [None], "unknown"),
     ],
 )
-def test_table_validator_with_json_text_infers_types_from_first_bytes(
+def test_json_text_types_are_inferred_from_first_byte(
     known: str | None, texts: list[str | None], needed: str | None
 ) -> None:
-    """The first byte distinguishes objects, arrays and other values."""
     subject = ValidatorUnderTest(RecordSchema.from_json([] if known is None else [("a", known)]))
     batch = pa.record_batch({"a": pa.array(texts, pa.string())})
 
-    done = checked(subject, table(batch, json=frozenset("a")))
+    validated = validate(subject, table(batch, json=frozenset("a")))
 
     assert subject.misfits() == ([] if needed is None else [("a", needed)])
-    assert done.json == frozenset("a")
+    assert validated.json == frozenset("a")
 
 
-def test_table_validator_with_nan_for_lines_rejects_the_row() -> None:
-    """JSON cannot represent NaN; a column of doubles can."""
+def test_row_with_nan_is_rejected_for_lines_only() -> None:
+    """JSON has no NaN; columns of doubles have."""
     given = typed(n=pa.array([1.5, float("nan"), None]), s=pa.array(["x", "y", "z"]))
     known = schema(n="number", s="string")
 
     lines, columns = (
-        checked(ValidatorUnderTest(known), given),
-        checked(ValidatorUnderTest(known, values=True), given),
+        validate(ValidatorUnderTest(known), given),
+        validate(ValidatorUnderTest(known, values=True), given),
     )
 
     assert reasons(lines) == [(2, "column 'n' holds NaN, which JSON cannot say")]
     assert json.loads(lines.bad[0].raw) == {"n": "NaN", "s": "y"}
     assert (lines.batch.column("s").to_pylist(), list(lines.record_numbers)) == (["x", "z"], [1, 3])
     assert (columns.good, columns.bad) == (3, ())
-    kept = checked(ValidatorUnderTest(known, on_nonfinite=OnNonfinite.NULL), given)
+    kept = validate(ValidatorUnderTest(known, on_nonfinite=OnNonfinite.NULL), given)
     assert (kept.good, kept.bad) == (3, ())
 
 
@@ -234,21 +231,18 @@ def test_table_validator_with_nan_for_lines_rejects_the_row() -> None:
     st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(), min_size=1),
     st.booleans(),
 )
-def test_table_validator_with_number_cells_returns_columns_of_their_values(
-    numbers: list[Any], values: bool
-) -> None:
-    """Whatever the digits, the value in the column is the value of the cell."""
+def test_number_cells_become_columns_of_exact_values(numbers: list[Any], values: bool) -> None:
     given = cells(a=[repr(number) if values else f"{number}" for number in numbers])
     known = RecordSchema()
     for _ in range(4):
         subject = ValidatorUnderTest(known, values=True)
-        done = checked(subject, given)
+        validated = validate(subject, given)
         if subject.profile.fits:
             break
         known = RecordSchema(tuple(subject.profile.columns.values()))
 
     assert subject.profile.fits
-    found = done.batch.column("a").to_pylist()
+    found = validated.batch.column("a").to_pylist()
     for cell, text in zip(found, given.batch.column("a").to_pylist(), strict=True):
         if isinstance(cell, str):
             assert cell == text
@@ -288,7 +282,7 @@ def test_parse_cells_of_any_columns_equals_parsing_each_column_alone(
         assert list(found[name].invalid) == invalid
 
 
-def test_parse_cells_beside_wide_integers_returns_only_those_as_wide() -> None:
+def test_parse_cells_marks_only_columns_of_wide_integers() -> None:
     texts = {"a": pa.array(["1", "2"]), "b": pa.array(["9007199254740993", None])}
     columns = {name: Column(name=name, type=ColumnType.INTEGER) for name in texts}
 

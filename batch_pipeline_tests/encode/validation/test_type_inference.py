@@ -1,4 +1,4 @@
-"""Text cells as typed values, and types inferred from them: exact, or rejected."""
+"""Parsing text cells and inferring their types: exact, or rejected."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline_tests.encode.writers.part_factories import cells, schema
 from batch_pipeline_tests.encode.writers.test_columns import columns
 
-_FORM = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NUMBERS = (
     st.floats(allow_nan=False, allow_infinity=False).map(repr)
     | st.from_regex(r"-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,19})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
@@ -61,11 +61,11 @@ def is_exactly_double(text: str) -> bool:
 def test_parse_text_doubles_of_any_cells_agrees_with_checking_each_cell(
     texts: list[str | None],
 ) -> None:
-    """All cells must be JSON numbers, and only those that differ from their double are inexact."""
+    """All cells must be JSON numbers; those that differ from their double are inexact."""
     padded = pa.array(["9", *texts, "9"], pa.string()).slice(1, len(texts))
     found = parse_text_doubles(padded)
 
-    if not all(text is None or _FORM.fullmatch(text) for text in texts):
+    if not all(text is None or _NUMBER.fullmatch(text) for text in texts):
         assert found is None
         return
     assert found is not None
@@ -108,23 +108,23 @@ def test_number_syntax_of_any_cells_agrees_with_a_pattern_per_cell(texts: list[s
 
 
 @pytest.mark.parametrize(
-    ("strange", "inexact"),
+    ("other", "inexact"),
     [("0.1", []), ("1e-05", []), ("0.8444218515250481", []), ("0.12345678901234567", [199])],
 )
-def test_parse_text_doubles_of_many_cells_reports_the_few_inexact_ones(
-    strange: str, inexact: list[int]
+def test_parse_text_doubles_of_many_cells_reports_inexact_ones(
+    other: str, inexact: list[int]
 ) -> None:
     """Short cells are exact without a check; the others are compared with their double."""
-    found = parse_text_doubles(pa.array(["12.50", None] * 99 + ["0.5", strange, "-7"]))
+    found = parse_text_doubles(pa.array(["12.50", None] * 99 + ["0.5", other, "-7"]))
 
     assert found is not None
-    assert found.values.to_pylist() == [12.5, None] * 99 + [0.5, float(strange), -7.0]
+    assert found.values.to_pylist() == [12.5, None] * 99 + [0.5, float(other), -7.0]
     assert found.inexact.tolist() == inexact
 
 
-@pytest.mark.parametrize("strange", ["007", "+1", "nan", ".5", " 1", "0x1", ""])
-def test_parse_text_doubles_of_many_cells_with_one_other_text_returns_none(strange: str) -> None:
-    assert parse_text_doubles(pa.array(["12.50"] * 200 + [strange])) is None
+@pytest.mark.parametrize("other", ["007", "+1", "nan", ".5", " 1", "0x1", ""])
+def test_parse_text_doubles_with_one_other_text_returns_none(other: str) -> None:
+    assert parse_text_doubles(pa.array(["12.50"] * 200 + [other])) is None
 
 
 WIDE = Column(name="a", type=ColumnType.DECIMAL, precision=20)
@@ -135,14 +135,14 @@ PRICE = Column(name="a", type=ColumnType.DECIMAL, precision=7, scale=2)
     "text",
     ["1.8250014089803463e-217", "1.5e-38", "15E-39", "1e-400", f"0.{'0' * 50}1", "1e20", "0.5"],
 )
-def test_is_valid_text_of_a_number_beyond_a_decimal_column_is_false(text: str) -> None:
+def test_number_out_of_range_of_decimal_column_is_invalid(text: str) -> None:
     """Arrow's own cast turns some numbers close to 0 into 0."""
     assert not is_valid_text(text, WIDE)
 
 
 @pytest.mark.parametrize("text", ["1" * 77, "-" + "9" * 200 + ".01", "9" * 400, "1" * 39])
 @pytest.mark.parametrize("column", [WIDE, PRICE, Column.from_text("a", "decimal(38,0)")])
-def test_is_valid_text_of_a_number_with_too_many_digits_is_false(text: str, column: Column) -> None:
+def test_number_with_too_many_digits_is_invalid(text: str, column: Column) -> None:
     """Arrow's own cast turns a number that is far too long into another number."""
     assert not is_valid_text(text, column)
 
@@ -157,8 +157,8 @@ def test_is_valid_text_of_a_number_with_too_many_digits_is_false(text: str, colu
         ("12345.67", "12345.67"),
     ],
 )
-def test_parse_texts_of_a_number_in_a_decimal_column_is_exact(text: str, value: str) -> None:
-    """Validation and the part file give the same value."""
+def test_parsed_decimal_is_exact(text: str, value: str) -> None:
+    """Validation and the part file have the same value."""
     values, invalid = parse_texts(cells(a=[text, None]).batch.column(0), PRICE)
     assert (values.to_pylist(), invalid) == ([Decimal(value), None], [])
     assert columns(cells(a=[text, None]), schema(a="decimal(7,2)")) == {"a": [Decimal(value), None]}
@@ -167,10 +167,8 @@ def test_parse_texts_of_a_number_in_a_decimal_column_is_exact(text: str, value: 
 @given(text=st.integers(-(10**38) + 1, 10**38 - 1).map(str), scale=st.integers(0, 38))
 @example(text="9" * 29, scale=30)
 @example(text=f"{'9' * 28}5{'0' * 9}", scale=0)
-def test_parse_texts_of_an_integer_in_a_decimal_column_is_exact_or_invalid(
-    text: str, scale: int
-) -> None:
-    """Arrow's own cast overflows silently if the digits and the scale exceed 38."""
+def test_parsed_integer_in_decimal_column_is_exact_or_invalid(text: str, scale: int) -> None:
+    """Arrow's own cast overflows silently if digits and scale exceed 38."""
     values, invalid = parse_texts(pa.array([text]), Column.from_text("a", f"decimal(38,{scale})"))
     fits = abs(int(text)) < 10 ** (38 - scale)
     assert values.to_pylist() == [Decimal(text) if fits else None]
@@ -179,8 +177,8 @@ def test_parse_texts_of_an_integer_in_a_decimal_column_is_exact_or_invalid(
 
 @given(number=st.integers(-(10**38) + 1, 10**38 - 1), scale=st.integers(0, 38))
 @example(number=833807301619270076786788433, scale=22)
-def test_exact_cast_to_a_greater_scale_is_exact_or_raises(number: int, scale: int) -> None:
-    """The same overflow may happen to decimals of a file."""
+def test_exact_cast_to_greater_scale_is_exact_or_raises(number: int, scale: int) -> None:
+    """Decimals of a file can overflow in the same way."""
     decimals = pa.array([Decimal(number)], pa.decimal128(38, 0))
     if abs(number) < 10 ** (38 - scale):
         assert exact_cast(decimals, pa.decimal128(38, scale)).to_pylist() == [number]
@@ -208,7 +206,7 @@ def test_infer_text_type_of_any_cells_agrees_with_a_pattern_per_cell(
     present = [cell for cell in texts if cell is not None]
     if all(_INTEGER.fullmatch(cell) for cell in present):
         expected = ColumnType.INTEGER
-    elif all(_FORM.fullmatch(cell) and math.isfinite(float(cell)) for cell in present):
+    elif all(_NUMBER.fullmatch(cell) and math.isfinite(float(cell)) for cell in present):
         expected = ColumnType.NUMBER
     else:
         expected = ColumnType.STRING

@@ -1,4 +1,4 @@
-"""A chunk validator with a stream and a known schema, without files and tasks."""
+"""A chunk validator with a stream and a known schema, without files or tasks."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ STREAM = Stream(
 
 
 class ValidatorUnderTest:
-    """A validator for a known schema, for an output of lines or, with `values`, of columns."""
+    """A validator for a known schema; the output is lines or, with `values`, columns."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class ValidatorUnderTest:
         self.validator = ChunkValidator(self.profile, replace(STREAM, schema=rules, **stream))
 
     def validate(self, *lines: bytes) -> Chunk:
-        """Validate lines, the first of which is line 1."""
-        places = range(1, len(lines) + 1)
+        """Validate lines numbered from 1."""
+        numbers = range(1, len(lines) + 1)
         return self.validator.validate(
-            JsonRecords(lines=list(lines), line_numbers=places, record_numbers=places)
+            JsonRecords(lines=list(lines), line_numbers=numbers, record_numbers=numbers)
         )
 
     def lines(self, *lines: bytes) -> JsonRecords:
@@ -54,7 +54,7 @@ class ValidatorUnderTest:
         return validated
 
     def rows(self, *lines: bytes) -> list[dict[str, Any]]:
-        """Validate lines, none of them bad, and return the rows of the resulting table."""
+        """Validate good lines and return the rows of the resulting table."""
         validated = self.validate(*lines)
         assert isinstance(validated, Table)
         assert validated.bad == ()
@@ -62,11 +62,11 @@ class ValidatorUnderTest:
         return rows
 
     def misfits(self) -> list[tuple[str, str]]:
-        """Return the columns that the schema lacks or must widen, with the types they need."""
+        """Return the missing or misfitting columns, with the types they need."""
         return [(one.column.name, one.column.type_text) for one in self.profile.misfits()]
 
-    def until_it_fits(self, *lines: bytes, **stream: Any) -> "ValidatorUnderTest":
-        """Repeat with the schema that is needed until it holds all lines."""
+    def fitted(self, *lines: bytes, **stream: Any) -> "ValidatorUnderTest":
+        """Widen the schema until it holds all lines."""
         subject = self
         for _ in range(4):
             subject.validate(*lines)
@@ -79,5 +79,4 @@ class ValidatorUnderTest:
 
 
 def reasons(chunk: Chunk) -> list[tuple[int, str]]:
-    """Return line and reason of each bad record."""
     return [(bad.line, bad.reason) for bad in chunk.bad]

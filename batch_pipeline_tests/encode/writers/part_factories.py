@@ -67,7 +67,7 @@ def schema(**types: str) -> RecordSchema:
 def table(
     batch: pa.RecordBatch, *, text: bool = False, json: frozenset[str] = frozenset()
 ) -> Table:
-    """Return the first records of a file as a chunk, all columns of text cells if `text`."""
+    """Return the first records of a file as a chunk; if `text`, all columns are text cells."""
     count = batch.num_rows
     cells = frozenset(batch.schema.names) if text else frozenset()
     numbers = range(1, count + 1)
@@ -75,34 +75,32 @@ def table(
 
 
 def cells(**columns: list[str | None]) -> Table:
-    """Return a table of text cells."""
     arrays = {name: pa.array(column, pa.string()) for name, column in columns.items()}
     return table(pa.record_batch(arrays), text=True)
 
 
 def typed() -> Table:
-    """Return a table of two records with a column of each type, null in the second one."""
+    """Return a table of two records with a column of each type; the second record has nulls."""
     return table(pa.record_batch(TYPED), json=JSON_COLUMNS)
 
 
 def list_files(root: Path) -> list[str]:
-    """List all files below a folder."""
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
 def content(part: PartFile) -> bytes:
-    """Read a part file after checking its size and hash."""
+    """Read a part file and check its size and hash."""
     data = Path(to_path(part.uri)).read_bytes()
     assert (len(data), hashlib.sha256(data).hexdigest()) == (part.size_bytes, part.sha256)
     return data
 
 
 @contextmanager
-def files_up_to(size_bytes: int) -> Iterator[None]:
+def file_size_limit(size_bytes: int) -> Iterator[None]:
     """Limit the size of files that this process can write."""
-    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, most))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

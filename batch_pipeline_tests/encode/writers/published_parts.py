@@ -31,7 +31,6 @@ GZIP = ENCODINGS[0]
 
 
 def encoding_id(encoding: Encoding) -> str:
-    """Return the test id of an encoding."""
     return f"{encoding.format}-{encoding.compression}"
 
 
@@ -55,5 +54,4 @@ def published_lines(
 
 
 def part_paths(published: Manifest) -> list[Path]:
-    """Return the paths of a manifest's part files."""
     return [Path(to_path(part.uri)) for part in published.part_files]

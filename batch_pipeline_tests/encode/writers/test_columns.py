@@ -1,4 +1,4 @@
-"""Columns of an output, and their part files as pyarrow reads them: types, sizes, same bytes."""
+"""Columns of an output and their part files, read with pyarrow: types, sizes, reproducibility."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from batch_pipeline_tests.encode.writers.part_factories import (
     TYPED_VALUES,
     cells,
     content,
-    files_up_to,
+    file_size_limit,
     list_files,
     names,
     schema,
@@ -66,7 +66,7 @@ def columns(records: Table, known: RecordSchema) -> dict[str, list[Any]]:
     return dict(batch.to_pydict())
 
 
-def test_columns_of_text_cells_hold_the_values_that_they_say() -> None:
+def test_text_cells_become_typed_columns() -> None:
     known = schema(**{name: ALL_TYPES[name] for name in TEXT}, mixed="any", late="date")
 
     assert columns(cells(**TEXT, mixed=["1", None]), known) == {
@@ -76,7 +76,7 @@ def test_columns_of_text_cells_hold_the_values_that_they_say() -> None:
     }
 
 
-def test_columns_of_typed_values_are_those_of_the_schema() -> None:
+def test_typed_columns_follow_schema_order() -> None:
     types = dict(reversed(ALL_TYPES.items()))
 
     assert columns(typed(), schema(**types)) == {name: TYPED_VALUES[name] for name in types}
@@ -103,18 +103,18 @@ def test_columns_of_typed_values_are_those_of_the_schema() -> None:
         (pa.array([math.inf, 1.0]), "number", [math.inf, 1.0]),
     ],
 )
-def test_columns_of_a_wider_type_hold_the_same_values(
+def test_columns_are_widened_without_changing_values(
     array: pa.Array, kind: str, expected: list[Any]
 ) -> None:
     assert columns(table(pa.record_batch({"a": array})), schema(a=kind)) == {"a": expected}
 
 
-def test_columns_of_text_that_the_check_let_through_by_mistake_are_refused() -> None:
+def test_text_that_validation_missed_is_an_invariant_error() -> None:
     with pytest.raises(InvariantError, match="'a' holds '25:00:00', which is not of type time"):
         columns(cells(a=[None, "25:00:00"]), schema(a="time"))
 
 
-def test_table_rows_take_the_bytes_of_their_values() -> None:
+def test_table_rows_count_bytes_of_values() -> None:
     batch = pa.record_batch(
         {
             "s": ["left out", "ö", None, "x"],
@@ -133,18 +133,17 @@ def test_table_rows_take_the_bytes_of_their_values() -> None:
 
 
 def numbers_table(name: str, first: int, rows: int) -> Table:
-    """Return a table of consecutive numbers."""
     return table(pa.record_batch({name: pa.array(range(first, first + rows), pa.int64())}))
 
 
 def buffered(tables: Sequence[Table]) -> list[Table]:
-    """Return what a buffer makes of the tables."""
-    small = TableBuffer()
-    return [*(one for given in tables for one in small.add(given)), *small.flush()]
+    """Return the tables that a buffer combines these into."""
+    buffer = TableBuffer()
+    return [*(full for table in tables for full in buffer.add(table)), *buffer.flush()]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), max_size=12))
-def test_small_tables_of_any_sizes_come_out_row_by_row_as_they_went_in(
+def test_table_buffer_keeps_rows_and_their_order(
     sizes: list[tuple[str, int]],
 ) -> None:
     tables = [numbers_table(name, 1000 * at, rows) for at, (name, rows) in enumerate(sizes)]
@@ -160,11 +159,11 @@ def test_small_tables_of_any_sizes_come_out_row_by_row_as_they_went_in(
     assert rows_of(buffered(tables)) == rows_of(tables)
 
 
-def test_small_tables_of_one_kind_come_out_as_one() -> None:
+def test_table_buffer_combines_tables_of_one_schema() -> None:
     assert [one.good for one in buffered([numbers_table("a", at, 1) for at in range(100)])] == [100]
 
 
-def test_small_tables_whose_cells_are_of_another_kind_stay_apart() -> None:
+def test_table_buffer_separates_text_cells_from_typed_columns() -> None:
     batch = pa.record_batch({"a": ["1"]})
     tables = [table(batch), table(batch, text=True)]
     assert [one.text for one in buffered(tables)] == [one.text for one in tables]
@@ -193,12 +192,11 @@ ORC = Encoding(format=Format.ORC, compression=Compression.ZSTD)
 ARROW = ENCODINGS[-1]
 
 
-def shown(encoding: Encoding) -> str:
-    """Return the test id of an encoding."""
+def encoding_id(encoding: Encoding) -> str:
     return f"{encoding.format}-{encoding.compression}-{encoding.level}"
 
 
-def written(
+def write_parts(
     root: Path,
     batches: list[pa.RecordBatch],
     encoding: Encoding = SNAPPY,
@@ -216,7 +214,7 @@ def written(
 
 
 def read(file: bytes, encoding: Encoding = SNAPPY) -> pa.Table:
-    """Read a part file, with its checksums where it has some."""
+    """Read a part file and verify its checksums, if any."""
     buffer = pa.BufferReader(file)
     if encoding.format is Format.ARROW:
         return pa.ipc.open_file(buffer).read_all()
@@ -229,16 +227,16 @@ def read(file: bytes, encoding: Encoding = SNAPPY) -> pa.Table:
     return pq.read_table(buffer, page_checksum_verification=True)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=shown)
-def test_part_file_of_any_encoding_reads_back_typed_and_is_always_the_same(
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
+def test_part_file_of_any_encoding_round_trips_and_is_reproducible(
     tmp_path: Path, encoding: Encoding
 ) -> None:
     known = schema(**ALL_TYPES)
     arrow_schema = output_schema(known, encoding.format)
     batch = batch_of_table(typed(), known, arrow_schema, OnNonfinite.QUARANTINE)
 
-    [first] = written(tmp_path / "first", [batch], encoding)
-    [second] = written(tmp_path / "second", [batch], encoding)
+    [first] = write_parts(tmp_path / "first", [batch], encoding)
+    [second] = write_parts(tmp_path / "second", [batch], encoding)
 
     assert read(first, encoding).to_pydict() == TYPED_VALUES
     assert read(first, encoding).schema.names == list(ALL_TYPES)
@@ -246,20 +244,20 @@ def test_part_file_of_any_encoding_reads_back_typed_and_is_always_the_same(
 
 
 @pytest.mark.parametrize("file_format", [Format.PARQUET, Format.ARROW])
-def test_part_file_of_a_harder_level_is_smaller(tmp_path: Path, file_format: Format) -> None:
+def test_part_file_of_higher_level_is_smaller(tmp_path: Path, file_format: Format) -> None:
     batch = pa.record_batch({"s": [f"number {number * number}" for number in range(5_000)]})
     sizes = []
     for level in (None, 1, 19):
         encoding = Encoding(format=file_format, compression=Compression.ZSTD, level=level)
-        [file] = written(tmp_path / str(level), [batch], encoding)
+        [file] = write_parts(tmp_path / str(level), [batch], encoding)
         sizes.append(len(file))
 
     assert sizes[0] == sizes[1] > sizes[2]
 
 
-def test_parquet_file_says_which_columns_hold_json(tmp_path: Path) -> None:
+def test_parquet_file_marks_json_columns(tmp_path: Path) -> None:
     arrow_schema = output_schema(schema(a="object", b="string"), Format.PARQUET)
-    [file] = written(tmp_path, [pa.record_batch([["{}"], ["{}"]], schema=arrow_schema)])
+    [file] = write_parts(tmp_path, [pa.record_batch([["{}"], ["{}"]], schema=arrow_schema)])
 
     nested, plain = pq.read_schema(pa.BufferReader(file))
 
@@ -268,14 +266,14 @@ def test_parquet_file_says_which_columns_hold_json(tmp_path: Path) -> None:
     assert b"content_type" not in (plain.metadata or {})
 
 
-def test_arrow_file_has_json_columns_of_the_type_that_readers_know(tmp_path: Path) -> None:
+def test_arrow_file_has_json_columns_of_json_type(tmp_path: Path) -> None:
     arrow_schema = output_schema(schema(a="object"), Format.ARROW)
-    [file] = written(tmp_path, [pa.record_batch([["{}"]], schema=arrow_schema)], ARROW)
+    [file] = write_parts(tmp_path, [pa.record_batch([["{}"]], schema=arrow_schema)], ARROW)
 
     assert read(file, ARROW).schema.field("a").type == pa.json_()
 
 
-@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=encoding_id)
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -285,12 +283,12 @@ def test_arrow_file_has_json_columns_of_the_type_that_readers_know(tmp_path: Pat
         (PartLimits(max_bytes=1), [1, 1, 1, 1, 1]),
     ],
 )
-def test_table_writer_with_limits_cuts_at_whole_records(
+def test_table_writer_splits_parts_at_limits(
     tmp_path: Path, encoding: Encoding, limits: PartLimits, expected: list[int]
 ) -> None:
     batch = pa.record_batch({"i": pa.array(range(5), pa.int64())})
 
-    tables = [read(file, encoding) for file in written(tmp_path, [batch], encoding, limits)]
+    tables = [read(file, encoding) for file in write_parts(tmp_path, [batch], encoding, limits)]
 
     assert [table.num_rows for table in tables] == expected
     assert [row["i"] for table in tables for row in table.to_pylist()] == [0, 1, 2, 3, 4]
@@ -309,7 +307,7 @@ def test_table_writer_with_limits_cuts_at_whole_records(
 @example(values=[5, 67, 890], cuts=[], max_records=1, max_bytes=100, encoding=ARROW)
 @example(values=[5, None, 7], cuts=[1, 2], max_records=3, max_bytes=100, encoding=ORC)
 @example(values=[0, 0, None], cuts=[1], max_records=2, max_bytes=28, encoding=ARROW)
-def test_table_writer_however_rows_arrive_writes_the_same_bytes_within_the_limits(
+def test_table_writer_bytes_do_not_depend_on_batch_sizes(
     tmp_path_factory: pytest.TempPathFactory,
     values: list[int | None],
     cuts: list[int],
@@ -318,11 +316,11 @@ def test_table_writer_however_rows_arrive_writes_the_same_bytes_within_the_limit
     encoding: Encoding,
 ) -> None:
     numbers = pa.array(values, pa.int64())
-    text, odd = (
+    text, parity = (
         numbers.cast(pa.string()),
         pa.array([None if value is None else value % 2 == 1 for value in values], pa.bool_()),
     )
-    batch = pa.record_batch({"i": numbers, "s": text, "b": odd})
+    batch = pa.record_batch({"i": numbers, "s": text, "b": parity})
     limits = PartLimits(max_records=max_records, max_bytes=max_bytes)
     pieces = [
         batch.slice(int(piece[0]), len(piece))
@@ -330,8 +328,8 @@ def test_table_writer_however_rows_arrive_writes_the_same_bytes_within_the_limit
         if len(piece)
     ]
 
-    whole = written(tmp_path_factory.mktemp("whole"), [batch], encoding, limits)
-    pieced = written(tmp_path_factory.mktemp("pieced"), pieces, encoding, limits)
+    whole = write_parts(tmp_path_factory.mktemp("whole"), [batch], encoding, limits)
+    pieced = write_parts(tmp_path_factory.mktemp("pieced"), pieces, encoding, limits)
 
     tables = [read(file, encoding) for file in whole]
     assert whole == pieced
@@ -342,30 +340,30 @@ def test_table_writer_however_rows_arrive_writes_the_same_bytes_within_the_limit
         assert size_bytes <= max_bytes or part.num_rows == 1
 
 
-@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
-def test_table_writer_with_rows_of_many_pages_ends_these_at_the_same_rows(
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=encoding_id)
+def test_table_writer_pages_do_not_depend_on_batch_sizes(
     tmp_path: Path, encoding: Encoding
 ) -> None:
     batch = pa.record_batch({"s": [f"{number:0100}" for number in range(50_000)]})
     pieces = [batch.slice(start, 700) for start in range(0, 50_000, 700)]
 
-    whole = written(tmp_path / "whole", [batch], encoding)
+    whole = write_parts(tmp_path / "whole", [batch], encoding)
 
-    assert written(tmp_path / "pieces", pieces, encoding) == whole
+    assert write_parts(tmp_path / "pieces", pieces, encoding) == whole
 
 
-def test_table_writer_with_many_bytes_closes_a_row_group_before_it_has_32_mib(
+def test_table_writer_limits_row_groups_to_32_mib(
     tmp_path: Path,
 ) -> None:
     row = pa.record_batch({"s": ["x" * 10 * 2**20]})
 
-    [file] = written(tmp_path, [row] * 5)
+    [file] = write_parts(tmp_path, [row] * 5)
 
     groups = pq.read_metadata(pa.BufferReader(file))
     assert [groups.row_group(index).num_rows for index in range(groups.num_row_groups)] == [3, 2]
 
 
-def test_parquet_file_has_dictionaries_only_where_values_come_again(tmp_path: Path) -> None:
+def test_parquet_file_has_dictionaries_for_repeated_values_only(tmp_path: Path) -> None:
     numbers = range(10_000)
     columns: dict[str, Any] = {
         "unique": [f"number {number}" for number in numbers],
@@ -373,15 +371,15 @@ def test_parquet_file_has_dictionaries_only_where_values_come_again(tmp_path: Pa
         "null": pa.nulls(10_000, pa.string()),
     }
 
-    [file] = written(tmp_path, [pa.record_batch(columns)])
+    [file] = write_parts(tmp_path, [pa.record_batch(columns)])
 
     group = pq.read_metadata(pa.BufferReader(file)).row_group(0)
     has_dictionary = [group.column(index).has_dictionary_page for index in range(3)]
     assert has_dictionary == [False, True, True]
 
 
-def test_parquet_file_that_was_damaged_is_told_by_its_checksums(tmp_path: Path) -> None:
-    [file] = written(
+def test_parquet_checksums_detect_damage(tmp_path: Path) -> None:
+    [file] = write_parts(
         tmp_path,
         [pa.record_batch({"s": ["here I am"]})],
         Encoding(format=Format.PARQUET, compression=Compression.NONE),
@@ -391,18 +389,18 @@ def test_parquet_file_that_was_damaged_is_told_by_its_checksums(tmp_path: Path) 
         read(file.replace(b"\x09\0\0\0here I am", b"\x09\0\0\0here I an"))
 
 
-def test_arrow_file_holds_nothing_of_what_lay_below_nulls(tmp_path: Path) -> None:
+def test_arrow_file_has_no_data_behind_nulls(tmp_path: Path) -> None:
     secret = pa.array([1, 0x1122334455667788])
     hidden = pa.Array.from_buffers(pa.int64(), 2, [pa.py_buffer(b"\x01"), secret.buffers()[1]])
 
-    [file] = written(tmp_path, [pa.record_batch({"i": hidden})], ARROW)
+    [file] = write_parts(tmp_path, [pa.record_batch({"i": hidden})], ARROW)
 
     assert read(file, ARROW)["i"].to_pylist() == [1, None]
     assert bytes.fromhex("8877665544332211") not in file
 
 
-@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
-def test_table_writer_when_aborted_leaves_nothing(tmp_path: Path, encoding: Encoding) -> None:
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=encoding_id)
+def test_aborted_table_writer_leaves_no_files(tmp_path: Path, encoding: Encoding) -> None:
     for group in (
         pa.record_batch({"i": [1, 2, 3, 4, 5]}),
         pa.record_batch({"i": ["x" * 2**24] * 5}),
@@ -418,15 +416,15 @@ def test_table_writer_when_aborted_leaves_nothing(tmp_path: Path, encoding: Enco
         assert list_files(tmp_path) == []
 
 
-@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=shown)
-def test_table_writer_without_room_for_a_file_says_so_and_leaves_nothing(
+@pytest.mark.parametrize("encoding", [SNAPPY, ARROW, ORC], ids=encoding_id)
+def test_table_writer_with_full_disk_raises_and_leaves_no_files(
     tmp_path: Path, encoding: Encoding
 ) -> None:
     numbers = pa.record_batch({"i": np.random.default_rng(1).integers(0, 2**62, 10_000)})
     writer = RowGroupWriter(names(tmp_path, encoding.suffix), PartLimits(), encoding)
     writer.append(TableRows.of(numbers))
 
-    with files_up_to(2**10), pytest.raises(StorageUnavailableError, match="File too large"):
+    with file_size_limit(2**10), pytest.raises(StorageUnavailableError, match="File too large"):
         writer.close()
     writer.abort()
 

@@ -1,4 +1,4 @@
-"""JSON lines of tables, as readers read them: text cells, typed values and JSON text."""
+"""JSON lines of tables: text cells, typed values and JSON text."""
 
 import json
 import math
@@ -35,7 +35,6 @@ texts = st.text(
 def lines_of(
     records: Table, known: RecordSchema, rule: OnNonfinite = OnNonfinite.QUARANTINE
 ) -> list[str]:
-    """Write a table as JSON lines."""
     written = b"".join(bytes(lines.text) for lines in json_lines(records, known, rule))
     assert written.endswith(b"\n")
     return written.decode()[:-1].split("\n")
@@ -49,9 +48,7 @@ def parsed(records: Table, known: RecordSchema) -> list[dict[str, Any]]:
 @settings(deadline=None)
 @given(rows=st.lists(st.tuples(st.none() | texts, texts), min_size=1, max_size=6), name=texts)
 @example(rows=[("\0", '\\"')], name='"\\\n')
-def test_json_lines_with_any_text_reads_back_the_same(
-    rows: list[tuple[str | None, str]], name: str
-) -> None:
+def test_json_lines_of_any_text_round_trip(rows: list[tuple[str | None, str]], name: str) -> None:
     first, second = f"1{name}", f"2{name}"
     batch = pa.record_batch(
         [pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows])],
@@ -65,7 +62,7 @@ def test_json_lines_with_any_text_reads_back_the_same(
     assert parsed(table(batch.slice(1), text=True), known) == expected[1:] if rows[1:] else True
 
 
-def test_json_lines_of_text_cells_stand_in_schema_order_as_they_came() -> None:
+def test_json_lines_of_text_cells_keep_text_in_schema_order() -> None:
     batch = cells(s=["x", None], n=["1.50", "-0"], i=[None, "12"], u=[None, None], b=["true"] * 2)
     known = schema(
         i="integer", n="number", late="string", s="string", u="unknown", o="object", b="boolean"
@@ -87,17 +84,17 @@ def test_json_lines_of_text_cells_stand_in_schema_order_as_they_came() -> None:
         (table(pa.record_batch({"a": ["1"]})), ['{"a":"1","_rescued_data":null}']),
     ],
 )
-def test_json_lines_have_the_columns_of_the_table_and_that_of_rescued_values(
+def test_json_lines_have_table_columns_and_rescued_data(
     records: Table, expected: list[str]
 ) -> None:
     assert lines_of(records, schema(a="any", late="string", _rescued_data="string")) == expected
 
 
-def test_json_lines_of_records_without_a_column_of_the_schema_are_empty_objects() -> None:
+def test_json_lines_without_schema_columns_are_empty_objects() -> None:
     assert lines_of(cells(a=["x", "y"]), schema(b="string")) == ["{}", "{}"]
 
 
-def test_json_lines_of_json_text_with_line_ends_stay_one_line_each() -> None:
+def test_json_lines_of_json_text_with_line_ends_are_one_line_each() -> None:
     batch = pa.record_batch({"a": ['{\n"b":\r\n1}', "[]"]})
 
     written = lines_of(table(batch, json=frozenset({"a"})), schema(a="any"))
@@ -105,18 +102,18 @@ def test_json_lines_of_json_text_with_line_ends_stay_one_line_each() -> None:
     assert written == ['{"a":{ "b":  1}}', '{"a":[]}']
 
 
-def test_json_lines_tell_where_each_line_ends() -> None:
+def test_json_lines_have_offsets_of_line_ends() -> None:
     [lines] = json_lines(cells(a=["ö", "x"]), schema(a="string"), OnNonfinite.NULL)
 
     assert bytes(lines.text) == '{"a":"ö"}\n{"a":"x"}\n'.encode()
     assert list(lines.ends) == [11, 21]
 
 
-def test_json_lines_of_no_records_writes_nothing() -> None:
+def test_json_lines_of_no_records_are_empty() -> None:
     assert list(json_lines(cells(a=[]), schema(a="string"), OnNonfinite.NULL)) == []
 
 
-def test_json_lines_with_few_bytes_and_many_names_come_in_slices() -> None:
+def test_json_lines_with_long_names_are_sliced() -> None:
     name = "n" * 2**20
     ones: list[str | None] = ["1"] * 100
     known = schema(**{name: "integer"})
@@ -126,7 +123,7 @@ def test_json_lines_with_few_bytes_and_many_names_come_in_slices() -> None:
     assert sum(len(piece.ends) for piece in lines) == 100
 
 
-def test_json_lines_of_typed_values_write_each_type_exactly() -> None:
+def test_json_lines_of_typed_values() -> None:
     [first, second] = lines_of(typed(), schema(**ALL_TYPES))
 
     assert first == (
@@ -142,7 +139,7 @@ def test_json_lines_of_typed_values_write_each_type_exactly() -> None:
 @given(values=st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 @example(values=[-0.0, 1.0, 1e15, 1e16, 5e-324, 1.7976931348623157e308, 999_999_999_999_999.0])
 @example(values=[2.0**53, 1e-7, 1e23, 123456789012345680.0])
-def test_json_lines_of_doubles_read_back_as_the_same_doubles(values: list[float | None]) -> None:
+def test_json_lines_of_doubles_round_trip(values: list[float | None]) -> None:
     read = parsed(table(pa.record_batch({"a": pa.array(values, pa.float64())})), schema(a="number"))
 
     assert [repr(record["a"]) for record in read] == list(map(repr, values))
@@ -167,9 +164,7 @@ def test_json_lines_of_decimals_keep_all_digits(values: list[Decimal | None]) ->
     start=st.integers(0, 1),
 )
 @example(instants=[None, datetime(1, 1, 1, tzinfo=UTC)], start=1)
-def test_json_lines_of_times_read_back_as_the_same_times(
-    instants: list[datetime | None], start: int
-) -> None:
+def test_json_lines_of_times_round_trip(instants: list[datetime | None], start: int) -> None:
     local = [one and one.replace(tzinfo=None) for one in instants]
     batch = pa.record_batch(
         {
@@ -205,7 +200,7 @@ def test_json_lines_of_times_read_back_as_the_same_times(
         (OnNonfinite.STRING, ['"NaN"', '"Infinity"', '"-Infinity"', "1.5", "null"]),
     ],
 )
-def test_json_lines_of_nonfinite_doubles_obey_the_rule(
+def test_json_lines_of_nonfinite_doubles_follow_rule(
     rule: OnNonfinite, expected: list[str]
 ) -> None:
     batch = pa.record_batch({"a": [math.nan, math.inf, -math.inf, 1.5, None]})

@@ -1,4 +1,4 @@
-"""Part files of lines: names, limits, hashes, compression, and what is left after a failure."""
+"""Part files of lines: names, limits, hashes, compression, and files left after a failure."""
 
 import gzip
 import json
@@ -24,12 +24,12 @@ WRITE_ONE_PART = """
 import sys
 from pathlib import Path
 from batch_pipeline.model.location import to_path
-from batch_pipeline_tests.encode.writers.test_part_writer import PartLimits, written
-written(Path(to_path(sys.argv[1])), [b"{}"], PartLimits())
+from batch_pipeline_tests.encode.writers.test_part_writer import PartLimits, write_parts
+write_parts(Path(to_path(sys.argv[1])), [b"{}"], PartLimits())
 """
 
 
-def written(root: Path, records: list[bytes], limits: PartLimits) -> list[list[bytes]]:
+def write_parts(root: Path, records: list[bytes], limits: PartLimits) -> list[list[bytes]]:
     """Write records at once and return the lines of each part file."""
     writer = LineWriter(names(root), limits, Compression.GZIP)
     writer.append(Lines.of(records))
@@ -39,7 +39,7 @@ def written(root: Path, records: list[bytes], limits: PartLimits) -> list[list[b
     return lines
 
 
-def test_line_writer_with_one_part_names_and_hashes_it(tmp_path: Path) -> None:
+def test_line_writer_names_and_hashes_part(tmp_path: Path) -> None:
     writer = LineWriter(names(tmp_path), PartLimits(), Compression.GZIP)
 
     writer.append(Lines.of([b'{"a":1}', b'{"a":2}']))
@@ -50,7 +50,7 @@ def test_line_writer_with_one_part_names_and_hashes_it(tmp_path: Path) -> None:
     assert gzip.decompress(content(part)) == b'{"a":1}\n{"a":2}\n'
     assert part.records == 2
     flags_and_time = content(part)[3:8]
-    assert flags_and_time == bytes(5)  # neither a time nor a name: same records, same bytes
+    assert flags_and_time == bytes(5)  # neither a time nor a name: bytes are reproducible
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_line_writer_with_one_part_names_and_hashes_it(tmp_path: Path) -> None:
         (PartLimits(max_records=5), [5]),
     ],
 )
-def test_line_writer_with_limits_cuts_at_whole_records(
+def test_line_writer_splits_parts_at_limits(
     tmp_path: Path, limits: PartLimits, expected: list[int]
 ) -> None:
     records = [b"{1}", b"{2}", b"{3}", b"{4}", b"{5}"]  # 4 bytes each with the line feed
 
-    parts = written(tmp_path, records, limits)
+    parts = write_parts(tmp_path, records, limits)
 
     assert [len(part) for part in parts] == expected
     assert [line for part in parts for line in part] == records
@@ -81,7 +81,7 @@ def test_line_writer_with_limits_cuts_at_whole_records(
     max_records=st.integers(1, 10),
     max_bytes=st.integers(1, 60),
 )
-def test_line_writer_however_lines_arrive_writes_the_same_bytes(
+def test_line_writer_bytes_do_not_depend_on_appended_sizes(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
     cuts: list[int],
@@ -100,14 +100,14 @@ def test_line_writer_however_lines_arrive_writes_the_same_bytes(
     assert hashes[0] == hashes[1]
 
 
-def test_lines_between_two_records_count_their_ends_from_the_first() -> None:
+def test_lines_between_have_offsets_from_first_line() -> None:
     taken = Lines.of([b"1", b"22", b"333"]).between(1, 3)
 
     assert bytes(taken.text) == b"22\n333\n"
     assert list(taken.ends) == [3, 7]
 
 
-def test_line_writer_with_large_uncompressed_text_writes_it_whole(tmp_path: Path) -> None:
+def test_line_writer_writes_large_uncompressed_text(tmp_path: Path) -> None:
     records = [b"%07d" % number * 10 for number in range(50_000)]  # 3.5 MB
     writer = LineWriter(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
     for start in range(0, 50_000, 7_000):
@@ -123,7 +123,7 @@ def test_line_writer_without_records_writes_no_file(tmp_path: Path) -> None:
     assert list_files(tmp_path) == []
 
 
-def test_line_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
+def test_aborted_line_writer_leaves_no_files(tmp_path: Path) -> None:
     writer = LineWriter(names(tmp_path), PartLimits(max_records=1), Compression.GZIP)
     writer.append(Lines.of([b"{}", b"{}", b"{}"]))
     assert len(list_files(tmp_path)) == 3
@@ -133,7 +133,7 @@ def test_line_writer_when_aborted_leaves_nothing(tmp_path: Path) -> None:
     assert list_files(tmp_path) == []
 
 
-def test_line_writer_with_a_missing_root_says_that_storage_is_unavailable(tmp_path: Path) -> None:
+def test_line_writer_with_missing_root_raises_storage_unavailable(tmp_path: Path) -> None:
     root = tmp_path / "gone"
     writer = LineWriter(names(root), PartLimits(), Compression.GZIP)
 
@@ -143,19 +143,19 @@ def test_line_writer_with_a_missing_root_says_that_storage_is_unavailable(tmp_pa
     assert (raised.value.uri, raised.value.reason) == (to_uri(root), "No such file or directory")
 
 
-def test_line_writer_with_a_file_of_that_name_leaves_it_alone(tmp_path: Path) -> None:
-    theirs = tmp_path / ".orders-1-00030000-00c0ffee.jsonl.gz.tmp"
-    theirs.write_bytes(b"theirs")
+def test_line_writer_does_not_overwrite_existing_file(tmp_path: Path) -> None:
+    existing = tmp_path / ".orders-1-00030000-00c0ffee.jsonl.gz.tmp"
+    existing.write_bytes(b"existing")
     writer = LineWriter(names(tmp_path), PartLimits(), Compression.GZIP)
 
     with pytest.raises(StorageUnavailableError):
         writer.append(Lines.of([b"{}"]))
     writer.abort()
 
-    assert theirs.read_bytes() == b"theirs"
+    assert existing.read_bytes() == b"existing"
 
 
-def test_line_writer_killed_before_the_file_has_its_name_leaves_no_part_file(
+def test_line_writer_killed_before_rename_leaves_no_part_file(
     tmp_path: Path,
 ) -> None:
     killed = run_python(WRITE_ONE_PART, to_uri(tmp_path), failpoints="encode.before_rename=kill")
@@ -167,7 +167,7 @@ RECORDS = [json.dumps({"id": number, "square": number**2}).encode() for number i
 
 
 def decompressed(data: bytes, compression: Compression) -> bytes:
-    """Decompress with another reader than the package's."""
+    """Decompress with another library than the product's."""
     if compression is Compression.ZSTD:
         return zstandard.ZstdDecompressor().stream_reader(data).read()
     return gzip.decompress(data) if compression is Compression.GZIP else data
@@ -190,7 +190,7 @@ def compressed(root: Path, compression: Compression, level: int | None) -> bytes
 
 
 @pytest.mark.parametrize(("compression", "level"), LEVELS)
-def test_part_file_of_any_level_is_read_by_others_and_always_the_same(
+def test_part_file_of_any_level_is_readable_and_reproducible(
     tmp_path: Path, compression: Compression, level: int | None
 ) -> None:
     first = compressed(tmp_path / "first", compression, level)
@@ -201,15 +201,13 @@ def test_part_file_of_any_level_is_read_by_others_and_always_the_same(
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
-def test_part_file_without_level_is_that_of_level_one(
-    tmp_path: Path, compression: Compression
-) -> None:
+def test_default_compression_level_is_one(tmp_path: Path, compression: Compression) -> None:
     default = compressed(tmp_path / "default", compression, None)
 
     assert default == compressed(tmp_path / "one", compression, 1)
 
 
-def test_part_file_of_the_hardest_gzip_level_is_smaller_than_of_the_easiest(
+def test_part_file_of_higher_gzip_level_is_smaller(
     tmp_path: Path,
 ) -> None:
     sizes = [len(compressed(tmp_path / str(level), Compression.GZIP, level)) for level in (0, 1, 9)]
@@ -218,7 +216,7 @@ def test_part_file_of_the_hardest_gzip_level_is_smaller_than_of_the_easiest(
     assert len(set(sizes)) == 3
 
 
-def test_zstd_part_file_has_a_checksum_that_tells_damage(tmp_path: Path) -> None:
+def test_zstd_checksum_detects_damage(tmp_path: Path) -> None:
     data = bytearray(compressed(tmp_path / "parts", Compression.ZSTD, None))
     data[-1] ^= 1  # of the checksum
 
@@ -226,6 +224,6 @@ def test_zstd_part_file_has_a_checksum_that_tells_damage(tmp_path: Path) -> None
         decompressed(bytes(data), Compression.ZSTD)
 
 
-def test_compressor_of_a_compression_for_columns_is_refused() -> None:
+def test_new_compressor_rejects_columnar_compression() -> None:
     with pytest.raises(ValueError, match="snappy"):
         new_compressor(Compression.SNAPPY)

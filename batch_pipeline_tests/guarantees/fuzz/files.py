@@ -57,7 +57,7 @@ _SYNC = b"0123456789abcdef"
 
 def _json(layouts: Sequence[str]) -> st.SearchStrategy[bytes]:
     return st.builds(
-        lambda records, layout, blank: values.LAYOUTS[layout](
+        lambda records, layout, blank: values.JSON_LAYOUTS[layout](
             [json_strategies.text_of(record, blank=blank) for record in records]
         ).encode(),
         json_strategies.records(),

@@ -1,4 +1,4 @@
-"""The tap over manifests that a test lists: what it prints, without an inventory."""
+"""A tap over a list of manifests, without an inventory."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,20 @@ from batch_pipeline_tests.factories import record_schema, stream
 
 @dataclass
 class ListedSource:
-    """One stream, whose manifests are those of a list."""
+    """A source of one stream with these manifests."""
 
     manifests: Sequence[Manifest]
     stream: Stream = field(default_factory=stream)
 
     def offered_streams(self) -> Sequence[OfferedStream]:
-        """Offer the stream with the schema of the last manifest."""
+        """Return the stream with the schema of the last manifest."""
         newest = self.manifests[-1].schema if self.manifests else record_schema()
         return [OfferedStream(stream=self.stream, schema=newest)]
 
     def published(
         self, stream: str, bookmark: Bookmark, *, backfills: bool
     ) -> Iterator[tuple[int, Manifest]]:
-        """Number the manifests of each job from 1 and give those behind the bookmark."""
+        """Yield the manifests after the bookmark, numbered from 1 for each job."""
         counts: dict[str, int] = {}
         for one in self.manifests:
             job = one.batch.job
@@ -42,20 +42,17 @@ class ListedSource:
 
 
 def tap_class(source: PublishedSource, base: type[PublishedTap] = PublishedTap) -> Any:
-    """Make a tap that reads from a source."""
-
-    class ListedTap(base):  # type: ignore[valid-type,misc] # the base is the test's to choose
+    class ListedTap(base):  # type: ignore[valid-type,misc] # the base is a parameter
         """A tap over a list."""
 
         def open_source(self) -> PublishedSource:
-            """Return the source."""
             return source
 
     return ListedTap
 
 
 def printed(tap: Any, *, until: type[Exception] | None = None) -> list[bytes]:
-    """Return the lines that a tap prints when it sends all that there is, or until an error."""
+    """Return the lines that a tap prints, until it has sent everything or raises `until`."""
     ends: Any = nullcontext() if until is None else pytest.raises(until)
     with io.TextIOWrapper(io.BytesIO(), encoding="utf-8") as out:
         with redirect_stdout(out), ends:
@@ -66,5 +63,5 @@ def printed(tap: Any, *, until: type[Exception] | None = None) -> list[bytes]:
 
 
 def sent(source: PublishedSource, **options: Any) -> list[dict[str, Any]]:
-    """Return the messages of the tap over a source; options are those of the SDK's `Tap`."""
+    """Return the messages of the tap over a source, with options of the SDK's `Tap`."""
     return parsed(printed(tap_class(source)(**options)))

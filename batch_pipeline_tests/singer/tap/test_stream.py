@@ -1,4 +1,4 @@
-"""Which columns a catalog lets through."""
+"""Columns that a catalog selects."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from batch_pipeline.singer.tap.stream import selected_columns
 NEWEST = ("id", "price", "note")
 
 
-def chosen(listed: str, **selected: bool) -> Any:
-    """Choose by a catalog that lists some of the columns and says of some whether they are."""
+def selected_by(listed: str, **selected: bool) -> Any:
+    """Return the columns selected by a catalog with these columns and selections."""
     metadata = MetadataMapping.from_iterable(
         [
             {"breadcrumb": [], "metadata": {"selected": True}},
@@ -45,18 +45,18 @@ def chosen(listed: str, **selected: bool) -> Any:
         ("id price note gone", {"gone": False}, {"id", "price", "note"}),
     ],
 )
-def test_chosen_columns_are_what_the_catalog_selects(
+def test_selected_columns(
     listed: str, selected: dict[str, bool], expected: set[str] | None
 ) -> None:
-    assert chosen(listed, **selected) == expected
+    assert selected_by(listed, **selected) == expected
 
 
-def test_chosen_columns_without_a_part_of_one_are_refused() -> None:
-    """Expect the column and its part to be named, since only whole columns can be left out."""
+def test_deselected_property_of_a_column_is_rejected() -> None:
+    """Only whole columns can be deselected."""
     with pytest.raises(ConfigurationError, match=r"price\.net of the stream orders is deselected"):
-        chosen("id price note", price_net=False)
+        selected_by("id price note", price_net=False)
 
 
-def test_chosen_columns_without_a_whole_column_need_nothing_of_its_parts() -> None:
-    found = chosen("id price note", price=False, price_net=False, note_text=True)
-    assert found == {"id", "note"}
+def test_properties_of_deselected_column_are_ignored() -> None:
+    columns = selected_by("id price note", price=False, price_net=False, note_text=True)
+    assert columns == {"id", "note"}

@@ -1,4 +1,4 @@
-"""The tap over listed manifests: what it sends, in which mode, and what it refuses."""
+"""The tap: messages in both modes, resumption, catalogs, and rejected configurations."""
 
 import copy
 import io
@@ -34,7 +34,7 @@ from batch_pipeline_tests.encode.writers.published_parts import (
 from batch_pipeline_tests.factories import batch, record_schema, stream
 from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
 
-OURS = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
+MESSAGE_SCHEMA = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
 BATCHES = {"mode": "batch"}
 DOCUMENTED = {
     "encoding": {"format": "jsonl", "compression": "gzip"},
@@ -45,7 +45,7 @@ DOCUMENTED = {
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """Put back what the SDK does with signals when a tap is made."""
+    """Restore the signal handlers that the SDK replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -54,7 +54,7 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> ListedSource:
-    """Two batches, the second with a column more, and a backfill."""
+    """Two batches, the second with an additional column, and a backfill."""
     wide = record_schema("order_id", "price")
     big = b'{"order_id":3,"price":12345678901234567890.10}'
     return ListedSource(
@@ -69,27 +69,26 @@ def source(tmp_path: Path) -> ListedSource:
 
 
 def kinds(messages: list[dict[str, Any]]) -> list[str]:
-    """Return the types of messages."""
     return [message["type"] for message in messages]
 
 
 def state_after(source: ListedSource, count: int, **config: Any) -> Any:
-    """Return the state after so many batches."""
+    """Return the state after this number of batches."""
     states = [one for one in sent(source, config=config) if one["type"] == "STATE"]
     return states[count - 1]["value"]
 
 
 def catalog(source: ListedSource, **selected: bool) -> dict[str, Any]:
-    """Discover, and select or deselect columns."""
-    found: dict[str, Any] = tap_class(source)(config={}).catalog_dict
-    for entry in found["streams"][0]["metadata"]:
+    """Return the discovered catalog with these columns selected or deselected."""
+    catalog_: dict[str, Any] = tap_class(source)(config={}).catalog_dict
+    for entry in catalog_["streams"][0]["metadata"]:
         breadcrumb = entry["breadcrumb"]
         if breadcrumb and breadcrumb[1] in selected:
             entry["metadata"]["selected"] = selected[breadcrumb[1]]
-    return found
+    return catalog_
 
 
-def test_tap_in_batch_mode_sends_manifests_as_they_are(source: ListedSource) -> None:
+def test_batch_mode_sends_manifests(source: ListedSource) -> None:
     messages = sent(source, config=BATCHES)
     assert kinds(messages) == ["SCHEMA", "BATCH", "STATE"] * 2 + ["BATCH", "STATE"]
     assert [one for one in messages if one["type"] == "BATCH"] == [
@@ -104,35 +103,35 @@ def test_tap_in_batch_mode_sends_manifests_as_they_are(source: ListedSource) -> 
     }
 
 
-def test_tap_in_record_mode_sends_the_text_of_records(source: ListedSource) -> None:
+def test_record_mode_sends_text_of_records(source: ListedSource) -> None:
     lines = printed(tap_class(source)(config={}))
     assert lines[1] == b'{"type":"RECORD","stream":"orders","record":{"order_id":1}}\n'
     assert b'"price":12345678901234567890.10}}\n' in lines[5]
-    found = kinds([json.loads(line) for line in lines])
-    assert found[:4] == ["SCHEMA", "RECORD", "RECORD", "STATE"]
-    assert found[4:] == ["SCHEMA", "RECORD", "STATE", "RECORD", "STATE"]
+    sent_kinds = kinds([json.loads(line) for line in lines])
+    assert sent_kinds[:4] == ["SCHEMA", "RECORD", "RECORD", "STATE"]
+    assert sent_kinds[4:] == ["SCHEMA", "RECORD", "STATE", "RECORD", "STATE"]
 
 
 @pytest.mark.parametrize("config", [BATCHES, {"mode": "record"}, {"batch_config": DOCUMENTED}])
-def test_tap_keeps_the_rules_of_producers(source: ListedSource, config: Any) -> None:
-    assert broken_rules(printed(tap_class(source)(config=config)), OURS) == []
+def test_tap_conforms_to_producer_rules(source: ListedSource, config: Any) -> None:
+    assert broken_rules(printed(tap_class(source)(config=config)), MESSAGE_SCHEMA) == []
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_tap_resumes_with_exactly_the_rest(source: ListedSource, mode: str, count: int) -> None:
+def test_tap_resumes_after_state(source: ListedSource, mode: str, count: int) -> None:
     config = {"mode": mode}
     whole = sent(source, config=config)
     state = state_after(source, count, **config)
     rest = sent(source, config=config, state=state)
-    said = [one for one in whole if one["type"] in {"BATCH", "RECORD"}]
-    again = [one for one in rest if one["type"] in {"BATCH", "RECORD"}]
-    assert again == (said[-len(again) :] if again else [])
-    assert len(again) == (3 - count if mode == "batch" else {1: 2, 2: 1, 3: 0}[count])
-    assert rest[-1 if again else 0] == whole[-1]
+    all_data = [one for one in whole if one["type"] in {"BATCH", "RECORD"}]
+    resumed = [one for one in rest if one["type"] in {"BATCH", "RECORD"}]
+    assert resumed == (all_data[-len(resumed) :] if resumed else [])
+    assert len(resumed) == (3 - count if mode == "batch" else {1: 2, 2: 1, 3: 0}[count])
+    assert rest[-1 if resumed else 0] == whole[-1]
 
 
-def test_tap_without_anything_published_says_a_state_only() -> None:
+def test_tap_without_published_batches_sends_schema_and_state() -> None:
     empty = ListedSource([])
     messages = sent(empty, config=BATCHES)
     assert kinds(messages) == ["SCHEMA", "STATE"]
@@ -141,20 +140,20 @@ def test_tap_without_anything_published_says_a_state_only() -> None:
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
-def test_tap_moves_the_state_past_an_empty_batch(source: ListedSource, mode: str) -> None:
-    """Expect no BATCH without files, and no SCHEMA, which may have no columns yet."""
+def test_empty_batch_is_sent_as_state_only(source: ListedSource, mode: str) -> None:
+    """There is no SCHEMA either, which may have no columns yet."""
     empty = replace(source.manifests[0], part_files=())
     assert kinds(sent(ListedSource([empty]), config={"mode": mode})) == ["STATE"]
-    several = sent(ListedSource([empty, source.manifests[1]]), config={"mode": mode})
-    assert kinds(several) == ["STATE", "SCHEMA", mode.upper(), "STATE"]
+    mixed = sent(ListedSource([empty, source.manifests[1]]), config={"mode": mode})
+    assert kinds(mixed) == ["STATE", "SCHEMA", mode.upper(), "STATE"]
 
 
-def test_tap_without_backfills_sends_the_streams_own_only(source: ListedSource) -> None:
+def test_tap_without_backfills_sends_incremental_job_only(source: ListedSource) -> None:
     messages = sent(source, config={**BATCHES, "backfills": False})
     assert [one["job"] for one in messages if one["type"] == "BATCH"] == ["orders", "orders"]
 
 
-def test_tap_with_another_name_in_messages_keeps_the_own_one_in_state(
+def test_alias_is_used_in_messages_but_not_in_state(
     source: ListedSource,
 ) -> None:
     source.stream = stream(alias="sales")
@@ -177,55 +176,53 @@ def test_tap_with_another_name_in_messages_keeps_the_own_one_in_state(
         ({"batch_config": {"encoding": {"format": "jsonl"}}}, "BATCH"),
     ],
 )
-def test_tap_chooses_the_mode_that_is_configured(
-    source: ListedSource, config: Any, expected: str
-) -> None:
-    """Expect BATCH with a `batch_config` as in the SDK, unless `mode` says otherwise."""
-    found = set(kinds(sent(source, config=config))) - {"SCHEMA", "STATE"}
-    assert found == {expected}
+def test_mode_follows_configuration(source: ListedSource, config: Any, expected: str) -> None:
+    """As in the SDK, `batch_config` selects BATCH; `mode` overrides it."""
+    sent_kinds = set(kinds(sent(source, config=config))) - {"SCHEMA", "STATE"}
+    assert sent_kinds == {expected}
 
 
-def test_tap_never_sends_a_column_that_the_catalog_deselects(source: ListedSource) -> None:
-    chosen = catalog(source, price=False)
-    lines = printed(tap_class(source)(config=BATCHES, catalog=chosen))
+def test_deselected_column_is_never_sent(source: ListedSource) -> None:
+    selection = catalog(source, price=False)
+    lines = printed(tap_class(source)(config=BATCHES, catalog=selection))
     assert not [line for line in lines if b"price" in line or b"1234567890" in line]
-    found = [json.loads(line) for line in lines]
-    assert [one["record"] for one in found if one["type"] == "RECORD"] == [
+    messages = [json.loads(line) for line in lines]
+    assert [one["record"] for one in messages if one["type"] == "RECORD"] == [
         {"order_id": number} for number in (1, 2, 3, 1)
     ]
 
 
-def test_tap_sends_a_key_whatever_the_catalog_says_of_it(source: ListedSource) -> None:
+def test_key_property_cannot_be_deselected(source: ListedSource) -> None:
     messages = sent(source, config=BATCHES, catalog=catalog(source, order_id=False))
     assert kinds(messages)[:2] == ["SCHEMA", "BATCH"]
 
 
-def test_tap_sends_nothing_of_a_stream_that_is_deselected(source: ListedSource) -> None:
-    chosen = catalog(source)
-    chosen["streams"][0]["metadata"][-1]["metadata"]["selected"] = False
-    assert chosen["streams"][0]["metadata"][-1]["breadcrumb"] == []
-    assert sent(source, config=BATCHES, catalog=chosen) == []
+def test_deselected_stream_is_not_sent(source: ListedSource) -> None:
+    selection = catalog(source)
+    selection["streams"][0]["metadata"][-1]["metadata"]["selected"] = False
+    assert selection["streams"][0]["metadata"][-1]["breadcrumb"] == []
+    assert sent(source, config=BATCHES, catalog=selection) == []
 
 
-def test_tap_stopped_while_it_writes_a_batch_does_not_count_it_as_sent(
+def test_bookmark_does_not_advance_before_batch_is_written(
     source: ListedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tap = tap_class(source)(config=BATCHES)
-    seen: list[Any] = []
+    states_before: list[Any] = []
     write = tap.write_message
 
-    def watched(message: Any) -> None:
-        seen.append((message.type.value, copy.deepcopy(tap.state["bookmarks"]["orders"])))
+    def record_state(message: Any) -> None:
+        states_before.append((message.type.value, copy.deepcopy(tap.state["bookmarks"]["orders"])))
         write(message)
 
-    monkeypatch.setattr(tap, "write_message", watched)
+    monkeypatch.setattr(tap, "write_message", record_state)
     printed(tap)
-    numbers = [(kind, state["publish_number"]) for kind, state in seen if kind == "BATCH"]
+    numbers = [(kind, state["publish_number"]) for kind, state in states_before if kind == "BATCH"]
     assert numbers == [("BATCH", 0), ("BATCH", 1), ("BATCH", 2)]
 
 
 class SignallingSource(ListedSource):
-    """Sends this process a SIGTERM before it gives the second batch."""
+    """A source that sends SIGTERM to this process before the second batch."""
 
     def published(
         self, stream: str, bookmark: Bookmark, *, backfills: bool
@@ -243,7 +240,7 @@ class SignallingSource(ListedSource):
         ("record", ["SCHEMA", "RECORD", "RECORD", "STATE", "SCHEMA", "RECORD"], 1),
     ],
 )
-def test_tap_told_to_end_ends_between_two_messages_with_its_state(
+def test_sigterm_stops_tap_between_messages_with_state(
     source: ListedSource,
     capsysbinary: pytest.CaptureFixture[bytes],
     mode: str,
@@ -251,29 +248,29 @@ def test_tap_told_to_end_ends_between_two_messages_with_its_state(
     sent_up_to: int,
 ) -> None:
     tap = tap_class(SignallingSource(source.manifests))(config={"mode": mode})
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         tap.sync_all()
-    found = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
-    assert ended.value.code == 128 + signal.SIGTERM
-    assert kinds(found) == expected
-    [*_, last] = [one["value"] for one in found if one["type"] == "STATE"]
+    messages = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert exit_.value.code == 128 + signal.SIGTERM
+    assert kinds(messages) == expected
+    [*_, last] = [one["value"] for one in messages if one["type"] == "STATE"]
     assert last["bookmarks"]["orders"]["publish_number"] == sent_up_to
 
 
-def test_tap_told_to_end_twice_ends_at_once(source: ListedSource) -> None:
+def test_second_signal_stops_tap_immediately(source: ListedSource) -> None:
     tap_class(source)(config=BATCHES)
     signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_bookmark_is_never_empty_while_it_moves(source: ListedSource) -> None:
+def test_bookmark_is_never_empty_while_it_advances(source: ListedSource) -> None:
 
-    class Watched(dict[str, Any]):
+    class NeverCleared(dict[str, Any]):
         def clear(self) -> None:
-            raise AssertionError("the state was empty for a moment")
+            raise AssertionError("the state was temporarily empty")
 
-    state = Watched(publish_number=0)
+    state = NeverCleared(publish_number=0)
     unsent = PendingManifests(source, "orders", state, from_start=False, backfills=True)
     for number, manifest in unsent:
         assert unsent.advance(number, manifest)
@@ -281,17 +278,17 @@ def test_bookmark_is_never_empty_while_it_moves(source: ListedSource) -> None:
     assert state["other_jobs"] == {"orders": 2}
 
 
-def test_tap_in_full_table_mode_starts_from_the_first_batch(source: ListedSource) -> None:
-    """Expect a catalog that asks for everything to get it, whatever the state says."""
-    chosen = catalog(source)
-    chosen["streams"][0]["replication_method"] = "FULL_TABLE"
+def test_full_table_replication_starts_from_the_first_batch(source: ListedSource) -> None:
+    """The state is ignored."""
+    selection = catalog(source)
+    selection["streams"][0]["replication_method"] = "FULL_TABLE"
     state = state_after(source, 3, **BATCHES)
-    messages = sent(source, config=BATCHES, catalog=chosen, state=state)
+    messages = sent(source, config=BATCHES, catalog=selection, state=state)
     assert kinds(messages).count("BATCH") == 3
     assert "ACTIVATE_VERSION" not in kinds(messages)
 
 
-def test_catalog_of_the_tap_has_keys_and_newest_columns(source: ListedSource) -> None:
+def test_catalog_has_keys_and_newest_columns(source: ListedSource) -> None:
     [entry] = catalog(source)["streams"]
     assert entry["key_properties"] == ["order_id"]
     assert list(entry["schema"]["properties"]) == ["order_id", "price"]
@@ -299,23 +296,23 @@ def test_catalog_of_the_tap_has_keys_and_newest_columns(source: ListedSource) ->
 
 
 @pytest.mark.parametrize(
-    ("encoding", "told"),
+    ("encoding", "message"),
     [
         ({"format": "parquet"}, "is to be sent as parquet, and `encoding` in the stream file is"),
         ({"format": "jsonl", "compression": "none"}, "sent as jsonl with none, and"),
     ],
 )
-def test_tap_refuses_a_batch_config_with_another_encoding(
-    source: ListedSource, encoding: Any, told: str
+def test_batch_config_with_another_encoding_is_rejected(
+    source: ListedSource, encoding: Any, message: str
 ) -> None:
-    """Expect the stream file's `encoding` to be named: files are not encoded again."""
+    """Files are not re-encoded; the message names `encoding` of the stream file."""
     config = {"batch_config": {**DOCUMENTED, "encoding": encoding}}
-    with pytest.raises(ConfigurationError, match=told) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         sent(source, config=config)
     assert "Files are not encoded again" in str(caught.value)
 
 
-def test_tap_refuses_a_batch_that_was_written_with_another_encoding(source: ListedSource) -> None:
+def test_batch_of_another_encoding_than_batch_config_is_rejected(source: ListedSource) -> None:
     encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
     source.manifests = [replace(source.manifests[0], encoding=encoding)]
     with pytest.raises(ConfigurationError, match="in batch 00000001-00000003, generation 1,"):
@@ -332,13 +329,13 @@ def test_tap_refuses_a_batch_that_was_written_with_another_encoding(source: List
         {"mode": {"orders": "both"}},
     ],
 )
-def test_tap_refuses_a_configuration_that_says_nothing(source: ListedSource, config: Any) -> None:
+def test_invalid_configuration_is_rejected(source: ListedSource, config: Any) -> None:
     with pytest.raises(ConfigValidationError):
         tap_class(source)(config=config)
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"stream_maps": {"orders": {"price": "md5(price)"}}}, "Write `stream_maps` into"),
         ({"flattening_enabled": True}, "Write `flattening_enabled` into"),
@@ -346,14 +343,16 @@ def test_tap_refuses_a_configuration_that_says_nothing(source: ListedSource, con
         ({"streams": ["clicks"]}, r"no stream clicks \(streams there: orders\)"),
     ],
 )
-def test_tap_refuses_what_it_cannot_do(source: ListedSource, config: Any, told: str) -> None:
-    """Expect stream maps, which would not reach the files, and unknown streams to be refused."""
-    with pytest.raises(ConfigurationError, match=told):
+def test_unsupported_option_or_unknown_stream_is_rejected(
+    source: ListedSource, config: Any, message: str
+) -> None:
+    """Stream maps of the tap would not be applied to published files."""
+    with pytest.raises(ConfigurationError, match=message):
         tap_class(source)(config=config)
 
 
-def test_tap_refuses_a_state_of_another_tap(source: ListedSource) -> None:
-    """Expect no start from the first batch, which would deliver all twice."""
+def test_state_of_another_tap_is_rejected(source: ListedSource) -> None:
+    """Starting from the first batch would deliver all batches twice."""
     state = {"bookmarks": {"orders": {"replication_key": "id", "replication_key_value": 7}}}
     with pytest.raises(
         ConfigurationError, match="the state given to the tap: bookmark of 'orders'"
@@ -361,14 +360,14 @@ def test_tap_refuses_a_state_of_another_tap(source: ListedSource) -> None:
         sent(source, config=BATCHES, state=state)
 
 
-def test_tap_takes_a_whole_state_message(source: ListedSource) -> None:
+def test_state_option_may_be_a_state_message(source: ListedSource) -> None:
     state = state_after(source, 2, **BATCHES)
     rest = sent(source, config=BATCHES, state=state)
     assert kinds(rest).count("BATCH") == 1
     assert sent(source, config=BATCHES, state={"type": "STATE", "value": state}) == rest
 
 
-def test_tap_takes_a_bookmark_that_is_null_for_the_start(source: ListedSource) -> None:
+def test_null_bookmark_starts_from_the_first_batch(source: ListedSource) -> None:
     messages = sent(source, config=BATCHES, state={"bookmarks": {"orders": None}})
     assert kinds(messages).count("BATCH") == 3
 
@@ -381,7 +380,7 @@ def test_tap_takes_a_bookmark_that_is_null_for_the_start(source: ListedSource) -
         ({"bookmarks": {"orders": [1]}}, "bookmark of 'orders' is not an object"),
     ],
 )
-def test_tap_refuses_a_state_without_bookmarks(
+def test_state_without_bookmarks_is_rejected(
     source: ListedSource, state: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=problem):
@@ -389,58 +388,58 @@ def test_tap_refuses_a_state_without_bookmarks(
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
-def test_tap_sends_nothing_of_a_batch_whose_file_is_gone(source: ListedSource, mode: str) -> None:
+def test_batch_with_missing_file_is_not_sent(source: ListedSource, mode: str) -> None:
     part_paths(source.manifests[1])[0].unlink()
     tap = tap_class(source)(config={"mode": mode})
-    found = [json.loads(line) for line in printed(tap, until=BatchDataError)]
-    assert kinds(found)[-1] == ("STATE" if mode == "batch" else "SCHEMA")
+    messages = [json.loads(line) for line in printed(tap, until=BatchDataError)]
+    assert kinds(messages)[-1] == ("STATE" if mode == "batch" else "SCHEMA")
     first = ["SCHEMA", "BATCH", "STATE"] if mode == "batch" else ["SCHEMA", "RECORD", "RECORD"]
-    assert kinds(found)[:3] == first
-    assert len(found) == (3 if mode == "batch" else 5)
+    assert kinds(messages)[:3] == first
+    assert len(messages) == (3 if mode == "batch" else 5)
     assert tap.state["bookmarks"]["orders"]["publish_number"] == 1
 
 
-def keeping_target(kept: list[Any]) -> Target:
-    """Make a target of the SDK, which reads BATCH messages as they come with it."""
+def collecting_target(collected: list[Any]) -> Target:
+    """Return a target of the SDK that reads the files of BATCH messages into a list."""
 
-    class KeepingSink(BatchSink):
-        """Keeps the records of files."""
+    class CollectingSink(BatchSink):
+        """Collects the records of files."""
 
         def process_batch(self, context: dict[str, Any]) -> None:
-            """Keep the records of a file."""
-            kept.extend(context["records"])
+            """Collect the records of a file."""
+            collected.extend(context["records"])
 
-    class KeepingTarget(Target):
-        """Keeps the records of all streams."""
+    class CollectingTarget(Target):
+        """Collects the records of all streams."""
 
-        name = "target-keeping"
-        default_sink_class = KeepingSink
+        name = "target-collecting"
+        default_sink_class = CollectingSink
 
-    return KeepingTarget(config={})
+    return CollectingTarget(config={})
 
 
 @pytest.mark.parametrize("encoding", [ENCODINGS[0], ENCODINGS[3], ENCODINGS[6]], ids=encoding_id)
-def test_target_of_the_sdk_loads_what_the_tap_sends(
+def test_target_of_the_sdk_loads_batches_of_the_tap(
     tmp_path: Path, encoding: Encoding, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = table(pa.record_batch({"order_id": pa.array([1, 2, 3])}))
     one = published_table(tmp_path / "a b%20c", rows, record_schema(), encoding)
     source = ListedSource([one], stream(encoding=encoding))
     lines = printed(tap_class(source)(config=BATCHES))
-    kept: list[Any] = []
-    keeping_target(kept).listen(io.StringIO(b"".join(lines).decode()))
-    assert kept == [{"order_id": number} for number in (1, 2, 3)]
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert json.loads(told) == json.loads(lines[-1])["value"]
+    collected: list[Any] = []
+    collecting_target(collected).listen(io.StringIO(b"".join(lines).decode()))
+    assert collected == [{"order_id": number} for number in (1, 2, 3)]
+    message = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(message) == json.loads(lines[-1])["value"]
 
 
 class FilteredStream(PublishedStream):
-    """Batches of backfills alone, and one of the test's own."""
+    """Sends batches of backfills, and an additional one."""
 
     def get_batches(
         self, batch_config: BatchConfig, context: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[BaseBatchFileEncoding, list[str]]]:
-        """Leave batches out, and add one."""
+        """Omit other batches, and add one."""
         for encoding, files in super().get_batches(batch_config, context):
             if getattr(files, "facts", {})["job"] != self.name:
                 yield encoding, files
@@ -453,7 +452,7 @@ class FilteredTap(PublishedTap):
     stream_class = FilteredStream
 
 
-def test_get_batches_of_a_subclass_works_as_in_the_sdk(source: ListedSource) -> None:
+def test_subclass_can_override_get_batches(source: ListedSource) -> None:
     tap = tap_class(source, FilteredTap)(config=BATCHES)
     messages = [json.loads(line) for line in printed(tap)]
     batches = [one for one in messages if one["type"] == "BATCH"]
@@ -470,12 +469,12 @@ def test_get_batches_of_a_subclass_works_as_in_the_sdk(source: ListedSource) -> 
 
 
 class DoubledStream(PublishedStream):
-    """Records with a value of the test's own."""
+    """Changes the records."""
 
     def post_process(
         self, row: dict[str, Any], context: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:
-        """Leave a record out, double the others."""
+        """Omit one record and double the id of the others."""
         return None if row["order_id"] == 2 else {**row, "order_id": 2 * row["order_id"]}
 
 
@@ -485,7 +484,7 @@ class DoubledTap(PublishedTap):
     stream_class = DoubledStream
 
 
-def test_post_process_of_a_subclass_works_as_in_the_sdk(source: ListedSource) -> None:
+def test_subclass_can_override_post_process(source: ListedSource) -> None:
     lines = printed(tap_class(source, DoubledTap)(config={}))
     messages = [json.loads(line) for line in lines]
     records = [one["record"]["order_id"] for one in messages if one["type"] == "RECORD"]
@@ -494,7 +493,7 @@ def test_post_process_of_a_subclass_works_as_in_the_sdk(source: ListedSource) ->
     assert messages[-1] == sent(source, config={})[-1]
 
 
-def test_tap_knows_its_manifests_by_the_files_it_announces(source: ListedSource) -> None:
+def test_batch_messages_list_all_part_files(source: ListedSource) -> None:
     announced = [
         uri
         for one in sent(source, config=BATCHES)

@@ -1,4 +1,4 @@
-"""A home for the Singer target on a real inventory, and looks at what it landed and registered."""
+"""A home for the Singer target with a real inventory, and access to landed files."""
 
 import gzip
 import io
@@ -22,31 +22,30 @@ KEYS = ["id"]
 
 
 def schema(stream: str = "orders", **overrides: Any) -> dict[str, Any]:
-    """A SCHEMA of id and name."""
-    said = {"type": "SCHEMA", "stream": stream, "schema": SCHEMA, "key_properties": KEYS}
-    return said | overrides
+    """Return a SCHEMA message with the columns id and name."""
+    message = {"type": "SCHEMA", "stream": stream, "schema": SCHEMA, "key_properties": KEYS}
+    return message | overrides
 
 
 def record(number: int, stream: str = "orders", **overrides: Any) -> dict[str, Any]:
-    """A RECORD with a number and a name."""
-    said = {"type": "RECORD", "stream": stream, "record": {"id": number, "name": f"n{number}"}}
-    return said | overrides
+    """Return a RECORD message with an id and a name."""
+    message = {"type": "RECORD", "stream": stream, "record": {"id": number, "name": f"n{number}"}}
+    return message | overrides
 
 
 def state(number: int) -> dict[str, Any]:
-    """A STATE that is told from others by a number."""
+    """Return a STATE message identified by a number."""
     return {"type": "STATE", "value": {"at": number}}
 
 
 def batch(*uris: str, stream: str = "orders", **overrides: Any) -> dict[str, Any]:
-    """A BATCH of gzipped JSON lines."""
+    """Return a BATCH message of gzipped JSON lines."""
     encoding = {"format": "jsonl", "compression": "gzip"}
-    said = {"type": "BATCH", "stream": stream, "encoding": encoding, "manifest": list(uris)}
-    return said | overrides
+    message = {"type": "BATCH", "stream": stream, "encoding": encoding, "manifest": list(uris)}
+    return message | overrides
 
 
 def batch_file(path: Path, *numbers: int) -> Path:
-    """Write a gzipped BATCH file of records."""
     text = "".join(json.dumps(record(number)["record"]) + "\n" for number in numbers)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.encode()))
@@ -55,9 +54,9 @@ def batch_file(path: Path, *numbers: int) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetHome:
-    """A home and a streams folder below `root`, and the inventory at `database_url`.
+    """A home and a streams folder in `root`, with the inventory at `database_url`.
 
-    Files of BATCH messages are read below `root`, unless the config says otherwise.
+    Files of BATCH messages are read in `root`, unless the config specifies otherwise.
     """
 
     root: Path
@@ -67,7 +66,6 @@ class TargetHome:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that say where everything is."""
         return {
             "BATCH_PIPELINE_HOME": str(self.root / "home"),
             "BATCH_PIPELINE_STREAMS": str(self.root / "streams"),
@@ -75,35 +73,37 @@ class TargetHome:
         }
 
     def run(self, *messages: dict[str, Any] | bytes, **config: Any) -> list[Any]:
-        """Feed messages to the target, to the end; return the STATEs that it printed."""
+        """Send messages to the target and return the printed STATEs."""
         printed, error = self._listen(messages, config)
         if error is not None:
             raise error
         return printed
 
-    def run_until_refused(
+    def run_until_error(
         self, *messages: dict[str, Any] | bytes, **config: Any
     ) -> tuple[list[Any], Exception]:
-        """Feed messages to a target that refuses one; return the STATEs and the error."""
+        """Send messages until the target raises; return the printed STATEs and the error."""
         printed, error = self._listen(messages, config)
         assert error is not None
         return printed, error
 
-    def refuses(
+    def assert_error(
         self,
         kind: type[Exception],
         text: str,
         *messages: dict[str, Any] | bytes,
         **config: Any,
     ) -> list[Any]:
-        """Expect an error with a text from the target; return the STATEs that it printed."""
-        printed, error = self.run_until_refused(*messages, **config)
+        """Check the error for these messages and return the printed STATEs."""
+        printed, error = self.run_until_error(*messages, **config)
         assert isinstance(error, kind)
         assert text in str(error)
         return printed
 
-    def describe(self, source: str, *, name: str = "orders", stream: str = "orders") -> Path:
-        """Write a stream file; return its folder."""
+    def write_stream_file(
+        self, source: str, *, name: str = "orders", stream: str = "orders"
+    ) -> Path:
+        """Write a stream file and return its folder."""
         folder = self.root / "streams" / name
         folder.mkdir(parents=True)
         (folder / "defs.yaml").write_text(
@@ -116,21 +116,21 @@ class TargetHome:
         self, messages: tuple[dict[str, Any] | bytes, ...], config: dict[str, Any]
     ) -> tuple[list[Any], Exception | None]:
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
-        printed, refusal = io.StringIO(), None
-        with _signals_kept(), redirect_stdout(printed):
+        printed, raised = io.StringIO(), None
+        with _signals_restored(), redirect_stdout(printed):
             target = self.target_class(config=self._config(config))
             try:
                 target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001 - each test expects another one
-                refusal = error
+            except Exception as error:  # noqa: BLE001 - returned for the test to check
+                raised = error
         states = printed.getvalue().splitlines()
-        return [json.loads(line, parse_float=Decimal) for line in states], refusal
+        return [json.loads(line, parse_float=Decimal) for line in states], raised
 
     def _config(self, given: dict[str, Any]) -> dict[str, Any]:
         return {"batch_roots": [str(self.root)], **self.config, **given}
 
     def files(self, stream: str = "orders") -> list[Path]:
-        """The registered files in the order of their ids, each of them there."""
+        """Return the registered files in the order of their ids; all of them exist."""
         query = "SELECT location FROM batch_pipeline.item WHERE stream = %s ORDER BY id"
         with psycopg.connect(self.database_url) as connection:
             rows = connection.execute(query, (stream,)).fetchall()
@@ -139,21 +139,19 @@ class TargetHome:
         return paths
 
     def records(self, stream: str = "orders") -> list[dict[str, Any]]:
-        """All registered records in the order of ids."""
+        """Return all registered records in the order of their items."""
         return [one for path in self.files(stream) for one in read(path)]
 
     def ids(self, stream: str = "orders") -> list[int]:
-        """The ids of all registered records in order."""
         return [one["id"] for one in self.records(stream)]
 
     def landed(self) -> list[str]:
-        """The names of all files below the landing folder, hidden ones too."""
+        """Return the names of all files in the landing folder, including hidden ones."""
         landing = self.root / "home" / "landing"
         return sorted(path.name for path in landing.rglob("*") if path.is_file())
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a landed file."""
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         return rows
@@ -163,8 +161,8 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Undo that the SDK takes over the signals of the process."""
+def _signals_restored() -> Iterator[None]:
+    """Restore the signal handlers that the SDK replaces."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     try:

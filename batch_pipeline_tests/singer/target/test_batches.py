@@ -1,4 +1,4 @@
-"""Files of BATCH messages: their records as they are written, or a refusal that names the file."""
+"""Files of BATCH messages: their records, or an error that names the file."""
 
 import gzip
 from datetime import date
@@ -19,22 +19,22 @@ LIMITS = BatchLimits(max_line_bytes=1000)
 def read(path: Path, data: bytes, format_: Format = Format.JSONL) -> list[object]:
     """Check a file and read its records."""
     path.write_bytes(data)
-    packed = {b"\x1f": Compression.GZIP, b"\x28": Compression.ZSTD}
-    encoding = BatchEncoding(format=format_, compression=packed.get(data[:1]))
+    compressions = {b"\x1f": Compression.GZIP, b"\x28": Compression.ZSTD}
+    encoding = BatchEncoding(format=format_, compression=compressions.get(data[:1]))
     message = BatchMessage(line=7, stream="orders", encoding=encoding, manifest=(path.as_uri(),))
     file = BatchFile(location=path.as_uri(), path=path)
     check(message, 0, file, keys=(), limits=LIMITS)
     return [record for _, record in records(message, file, LIMITS)]
 
 
-def test_lines_are_read_with_blank_ones_left_out(tmp_path: Path) -> None:
+def test_blank_lines_are_skipped(tmp_path: Path) -> None:
     data = b'{"a":1}\n\n \t{"a":2} \r\n'
     assert read(tmp_path / "x.jsonl", data) == [{"a": 1}, {"a": 2}]
     assert read(tmp_path / "x.jsonl.gz", gzip.compress(data)) == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "problem"),
     [
         (b'{"a":1}\x0c', "line 2 is not a JSON object"),
         (b'{"a":1,"a":2}', "line 2 has a twice"),
@@ -44,15 +44,14 @@ def test_lines_are_read_with_blank_ones_left_out(tmp_path: Path) -> None:
         (b'{"a":' + b"[" * 400 + b"]" * 400 + b',"a":1}', "line 2 has a twice"),
     ],
 )
-def test_line_that_has_no_one_meaning_is_refused_with_its_place(
-    tmp_path: Path, line: bytes, told: str
+def test_ambiguous_or_invalid_line_is_rejected_with_location(
+    tmp_path: Path, line: bytes, problem: str
 ) -> None:
-    """Expect the file and the line in the message, whatever is wrong."""
-    with pytest.raises(MessageError, match=rf"Line 7, .*x\.jsonl {told}"):
+    with pytest.raises(MessageError, match=rf"Line 7, .*x\.jsonl {problem}"):
         read(tmp_path / "x.jsonl", b'{"a":0}\n' + line + b"\n")
 
 
-def test_file_of_zstd_that_breaks_off_is_refused(tmp_path: Path) -> None:
+def test_truncated_zstd_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.zst"
     data = zstandard.compress(b'{"a":1}\n' * 9)
     assert read(path, data) == [{"a": 1}] * 9
@@ -60,7 +59,7 @@ def test_file_of_zstd_that_breaks_off_is_refused(tmp_path: Path) -> None:
         read(path, data[:-2])
 
 
-def test_value_of_a_table_that_json_cannot_tell_is_refused(tmp_path: Path) -> None:
+def test_parquet_value_that_json_cannot_represent_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     days = pa.array([date(2026, 3, 1).toordinal(), 2**31 - 1], pa.int32()).view(pa.date32())
     pq.write_table(pa.table({"a": days}), path)
@@ -68,7 +67,7 @@ def test_value_of_a_table_that_json_cannot_tell_is_refused(tmp_path: Path) -> No
         read(path, path.read_bytes(), Format.PARQUET)
 
 
-def test_time_zone_of_a_table_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_parquet_value_of_unknown_time_zone_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"a": pa.array([0], pa.timestamp("us", "No/Where"))}), path)
     with pytest.raises(MessageError, match=r"x\.parquet has a value in or after record 1"):

@@ -1,4 +1,4 @@
-"""What the target may be told, and the page that says so."""
+"""The configuration of the target and its documentation."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -18,27 +18,27 @@ from batch_pipeline.singer.target.config import (
     stream_name,
 )
 
-NOBODY = "~a-user-that-no-machine-has"
-KNOWN = [*_KEYS, "batch_size_rows", "validate_records"]
+UNKNOWN_USER = "~a-user-that-no-machine-has"
+KNOWN_KEYS = [*_KEYS, "batch_size_rows", "validate_records"]
 
 
 def _read(**given: Any) -> TargetConfig:
-    return read_config(given, dict.fromkeys(KNOWN))
+    return read_config(given, dict.fromkeys(KNOWN_KEYS))
 
 
-def test_empty_config_has_the_usual_values() -> None:
+def test_empty_config_has_defaults() -> None:
     assert _read() == TargetConfig(
         encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP)
     )
 
 
-def test_bounds_are_the_narrowest_that_were_given() -> None:
+def test_bounds_are_the_strictest_limits() -> None:
     assert _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds == (
         Bounds(max_records=20, max_bytes=7, max_age_seconds=1.0)
     )
 
 
-def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
+def test_parquet_is_compressed_with_snappy_by_default() -> None:
     assert _read(format="parquet").encoding.compression is Compression.SNAPPY
     assert _read(format="parquet", compression="zstd").encoding.compression is Compression.ZSTD
 
@@ -84,39 +84,39 @@ def test_parquet_is_compressed_by_snappy_unless_told_otherwise() -> None:
         ({"batch_config": {"batch_size": 0}}, "batch_config.batch_size"),
         ({"batch_config": {"batch_size": True}}, "batch_config.batch_size"),
         ({"max_expansion": 0}, "max_expansion"),
-        ({"batch_roots": "/theirs"}, "batch_roots"),
+        ({"batch_roots": "/external"}, "batch_roots"),
         ({"batch_roots": [7]}, "batch_roots"),
-        ({"batch_roots": ["https://host/theirs"]}, "batch_roots"),
-        ({"batch_roots": ["file://host/theirs"]}, "batch_roots"),
-        ({"batch_roots": ["s3://key:hunter2@bucket/theirs"]}, "batch_roots"),
+        ({"batch_roots": ["https://host/external"]}, "batch_roots"),
+        ({"batch_roots": ["file://host/external"]}, "batch_roots"),
+        ({"batch_roots": ["s3://key:hunter2@bucket/external"]}, "batch_roots"),
     ],
 )
-def test_config_with_a_mistake_is_refused_by_key(given: dict[str, Any], key: str) -> None:
+def test_invalid_config_is_rejected_with_key(given: dict[str, Any], key: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         _read(**given)
     assert caught.value.name == key
 
 
-def test_unknown_key_of_batch_config_is_refused_with_the_near_one() -> None:
+def test_unknown_key_of_batch_config_suggests_a_similar_one() -> None:
     with pytest.raises(InvalidValueError, match="did you mean storage"):
         _read(batch_config={"storge": {}})
 
 
-@pytest.mark.parametrize("path", [f"{NOBODY}/x", "a\0b", "a\ud800"])
+@pytest.mark.parametrize("path", [f"{UNKNOWN_USER}/x", "a\0b", "a\ud800"])
 @pytest.mark.parametrize(
     ("key", "given"),
     [
         ("home", lambda path: {"home": path}),
         ("streams_folder", lambda path: {"streams_folder": path}),
         ("landing_root", lambda path: {"landing_root": path}),
-        ("batch_roots", lambda path: {"batch_roots": ["/theirs", path]}),
+        ("batch_roots", lambda path: {"batch_roots": ["/external", path]}),
         (
             "batch_config.storage.root",
             lambda path: {"batch_config": {"storage": {"root": path}}},
         ),
     ],
 )
-def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
+def test_invalid_path_is_rejected(
     key: str, given: Callable[[str], dict[str, Any]], path: str
 ) -> None:
     with pytest.raises(InvalidValueError) as caught:
@@ -126,7 +126,7 @@ def test_path_that_no_folder_can_have_is_refused_with_what_to_write(
         assert "whose ~ names a user of this machine" in str(caught.value)
 
 
-def test_batch_config_of_the_documentation_is_taken_as_it_is() -> None:
+def test_batch_config_of_the_sdk_is_accepted() -> None:
     written = {
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": "s3://b/x", "prefix": "p-", "params": {"endpoint_url": "http://h"}},
@@ -135,20 +135,20 @@ def test_batch_config_of_the_documentation_is_taken_as_it_is() -> None:
     assert _read(batch_config=written).batch_root == "s3://b/x"
 
 
-def test_home_folder_of_a_user_is_meant_wherever_a_path_starts_with_it() -> None:
+def test_tilde_is_expanded_in_paths() -> None:
     read = _read(home="~/here", batch_roots=["~/b"], batch_config={"storage": {"root": "~/b"}})
     assert read.home == Path.home() / "here"
     assert read.batch_roots.uris == ((Path.home() / "b").as_uri(),)
     assert read.batch_root == str(Path.home() / "b")
 
 
-def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
-    roots = ["/theirs/", "/data/../theirs", "file:///my%20files", "s3a://bucket/theirs/"]
+def test_batch_roots_may_be_folders_and_prefixes() -> None:
+    roots = ["/external/", "/data/../external", "file:///my%20files", "s3a://bucket/external/"]
     assert _read(batch_roots=roots).batch_roots.uris == (
-        "file:///theirs",
-        "file:///theirs",
+        "file:///external",
+        "file:///external",
         "file:///my%20files",
-        "s3://bucket/theirs",
+        "s3://bucket/external",
     )
 
 
@@ -161,11 +161,11 @@ def test_roots_of_batch_files_are_folders_and_prefixes() -> None:
         ("日本", "_-c7b7cdcc"),
     ],
 )
-def test_stream_names_are_kept_wherever_they_can_be(name: str, expected: str) -> None:
+def test_valid_stream_names_are_kept(name: str, expected: str) -> None:
     assert stream_name(name) == expected
 
 
-def test_every_setting_of_the_target_is_on_its_page() -> None:
+def test_every_setting_is_documented() -> None:
     page = Path(batch_pipeline.__file__).parent / "docs/reference/singer.md"
     section = page.read_text(encoding="utf-8").partition("\n## Target")[2].partition("\n## ")[0]
     assert [key for key in _KEYS if f"`{key}`" not in section] == []

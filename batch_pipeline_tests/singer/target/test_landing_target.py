@@ -1,4 +1,4 @@
-"""The Singer target on a real inventory: what lands, in which order, and when STATE is printed."""
+"""The Singer target with a real inventory: landed files, their order, and printed STATEs."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from batch_pipeline_tests.singer.target.target_fixture import (
 )
 
 
-def test_records_land_byte_for_byte_and_are_registered(home: TargetHome) -> None:
+def test_records_are_landed_byte_for_byte_and_registered(home: TargetHome) -> None:
     text = '{"id": 123456789012345678901234567890, "price": 1.10,"name":"\\u00e9 é"}'
     line = f'{{"type":"RECORD","stream":"orders","record":{text}}}'.encode()
     wide = {"properties": {"id": {}, "price": {"type": "number"}, "name": {"type": "string"}}}
@@ -35,7 +35,7 @@ def test_records_land_byte_for_byte_and_are_registered(home: TargetHome) -> None
     assert path.parent == home.root / "home/landing/orders"
 
 
-def test_names_of_landed_files_tell_stream_run_and_order(home: TargetHome) -> None:
+def test_names_of_landed_files_have_stream_run_and_order(home: TargetHome) -> None:
     home.run(schema(), record(1), record(2), max_records=1)
     home.run(schema(), record(3))
     names = [path.name for path in home.files()]
@@ -50,7 +50,7 @@ def test_names_of_landed_files_tell_stream_run_and_order(home: TargetHome) -> No
     assert home.ids() == [1, 2, 3]
 
 
-def test_state_waits_for_every_stream_that_has_older_records(home: TargetHome) -> None:
+def test_state_is_printed_after_older_records_of_all_streams_landed(home: TargetHome) -> None:
     printed = home.run(
         schema("a"),
         schema("b"),
@@ -67,29 +67,29 @@ def test_state_waits_for_every_stream_that_has_older_records(home: TargetHome) -
     assert printed == [{"at": 2}, {"at": 3}]
 
 
-def test_state_without_anything_before_it_is_printed_at_once(home: TargetHome) -> None:
+def test_state_without_preceding_records_is_printed_at_once(home: TargetHome) -> None:
     assert home.run(schema(), state(1), state(2)) == [{"at": 1}, {"at": 2}]
 
 
-def test_state_keeps_every_digit_of_its_value(home: TargetHome) -> None:
+def test_state_keeps_digits_of_numbers(home: TargetHome) -> None:
     printed = home.run(b'{"type":"STATE","value":{"at":12345678901234567890.10}}')
     assert printed == [{"at": Decimal("12345678901234567890.10")}]
 
 
-def test_file_that_is_full_by_bytes_lands_before_the_next_record(home: TargetHome) -> None:
+def test_file_lands_when_it_reaches_max_bytes(home: TargetHome) -> None:
     home.run(schema(), *[record(number) for number in range(4)], max_bytes=40)
     assert [len(read(path)) for path in home.files()] == [2, 2]
 
 
-def test_file_that_is_old_lands_with_the_next_record(home: TargetHome) -> None:
+def test_file_lands_when_it_reaches_max_age(home: TargetHome) -> None:
     home.run(schema(), record(1), record(2), max_age_seconds=1e-9)
     assert [len(read(path)) for path in home.files()] == [1, 1]
 
 
-@pytest.mark.parametrize("wrong", [{"id": "x"}, {"id": 1.5}, {"id": None}])
-def test_record_unlike_its_schema_stops_the_target(home: TargetHome, wrong: object) -> None:
-    printed, error = home.run_until_refused(
-        schema(), record(1), state(1), record(2), {**record(3), "record": wrong}, state(2)
+@pytest.mark.parametrize("invalid", [{"id": "x"}, {"id": 1.5}, {"id": None}])
+def test_invalid_record_stops_the_target(home: TargetHome, invalid: object) -> None:
+    printed, error = home.run_until_error(
+        schema(), record(1), state(1), record(2), {**record(3), "record": invalid}, state(2)
     )
     assert printed == []
     assert isinstance(error, MessageError)
@@ -100,36 +100,36 @@ def test_record_unlike_its_schema_stops_the_target(home: TargetHome, wrong: obje
     assert home.landed() == []
 
 
-def test_record_unlike_its_schema_passes_without_validation(home: TargetHome) -> None:
-    """Expect `validate_records: false` to be heard, and only the keys to be looked at."""
+def test_invalid_record_is_accepted_without_validation(home: TargetHome) -> None:
+    """Only the keys are checked."""
     home.run(schema(), {**record(1), "record": {"id": "x"}}, validate_records=False)
     assert home.records() == [{"id": "x"}]
-    _, error = home.run_until_refused(
+    _, error = home.run_until_error(
         schema(), {**record(1), "record": {"name": "x"}}, validate_records=False
     )
     assert isinstance(error, RecordKeyMissingError)
 
 
-def test_schema_that_is_none_stops_the_target(home: TargetHome) -> None:
-    _, error = home.run_until_refused(schema(schema={"properties": {"id": {"type": "int"}}}))
+def test_invalid_schema_stops_the_target(home: TargetHome) -> None:
+    _, error = home.run_until_error(schema(schema={"properties": {"id": {"type": "int"}}}))
     assert isinstance(error, MessageError)
     assert "key `schema`: is not a JSON Schema" in str(error)
     assert error.line == 1
 
 
-def test_schema_that_changes_starts_a_new_file(home: TargetHome) -> None:
+def test_changed_schema_starts_a_new_file(home: TargetHome) -> None:
     wider = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     home.run(schema(), record(1), schema(), record(2), schema(schema=wider), record(3))
     assert [[one["id"] for one in read(path)] for path in home.files()] == [[1, 2], [3]]
 
 
-def test_metadata_columns_are_added_where_they_are_asked_for(home: TargetHome) -> None:
-    said = record(1, version=7, time_extracted="2026-01-01T00:00:00Z")
-    home.run(schema(), said, add_record_metadata=True)
-    (found,) = home.records()
-    assert found["_sdc_table_version"] == 7
-    assert found["_sdc_extracted_at"] == "2026-01-01T00:00:00Z"
-    assert {name for name in found if name.startswith("_sdc_")} == {
+def test_metadata_columns_are_added_if_configured(home: TargetHome) -> None:
+    message = record(1, version=7, time_extracted="2026-01-01T00:00:00Z")
+    home.run(schema(), message, add_record_metadata=True)
+    (landed,) = home.records()
+    assert landed["_sdc_table_version"] == 7
+    assert landed["_sdc_extracted_at"] == "2026-01-01T00:00:00Z"
+    assert {name for name in landed if name.startswith("_sdc_")} == {
         "_sdc_batched_at",
         "_sdc_deleted_at",
         "_sdc_extracted_at",
@@ -140,13 +140,13 @@ def test_metadata_columns_are_added_where_they_are_asked_for(home: TargetHome) -
     }
 
 
-def test_metadata_columns_of_the_tap_are_removed_where_they_are_not(home: TargetHome) -> None:
-    """Expect what the SDK does: the columns are the target's."""
+def test_metadata_columns_of_the_tap_are_removed_by_default(home: TargetHome) -> None:
+    """As in the SDK, these columns belong to the target."""
     home.run(schema(), {**record(1), "record": {"id": 1, "_sdc_sequence": 5, "x": 1.10}})
     assert home.records() == [{"id": 1, "x": 1.1}]
 
 
-def test_activated_version_ends_the_file_and_is_no_loss(home: TargetHome) -> None:
+def test_activate_version_starts_a_new_file_and_loses_nothing(home: TargetHome) -> None:
     home.run(
         schema(),
         record(1, version=1),
@@ -158,7 +158,7 @@ def test_activated_version_ends_the_file_and_is_no_loss(home: TargetHome) -> Non
     assert home.ids() == [1, 2]
 
 
-def test_stream_maps_are_applied_to_what_lands(home: TargetHome) -> None:
+def test_stream_maps_are_applied_to_landed_records(home: TargetHome) -> None:
     maps = {"orders": {"name": "md5(name)", "__filter__": "id != 2"}, "secret": None}
     home.run(
         schema(),
@@ -174,7 +174,7 @@ def test_stream_maps_are_applied_to_what_lands(home: TargetHome) -> None:
     assert not (home.root / "streams/secret").exists()
 
 
-def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetHome) -> None:
+def test_streams_with_the_same_alias_lose_no_records(home: TargetHome) -> None:
     priced = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
     printed = home.run(
         schema("eu"),
@@ -189,7 +189,7 @@ def test_streams_that_a_map_gives_one_name_lose_no_record(home: TargetHome) -> N
     assert home.ids("users") == [1, 2, 3]
 
 
-def test_parquet_files_have_the_types_of_the_schema(home: TargetHome) -> None:
+def test_parquet_files_have_types_of_schema(home: TargetHome) -> None:
     shape = {
         "properties": {
             "id": {"type": "integer"},
@@ -198,16 +198,16 @@ def test_parquet_files_have_the_types_of_the_schema(home: TargetHome) -> None:
             "tags": {"type": "array"},
         }
     }
-    said = {"id": 1, "at": "2026-01-01T00:00:00+01:00", "price": 1.25, "tags": ["a", 1.10]}
-    home.run(schema(schema=shape), {**record(1), "record": said}, format="parquet")
-    (found,) = home.records()
-    assert found["at"].isoformat() == "2025-12-31T23:00:00+00:00"
-    assert str(found["price"]) == "1.25"
-    assert json.loads(found["tags"], parse_float=str) == ["a", "1.1"]
+    message = {"id": 1, "at": "2026-01-01T00:00:00+01:00", "price": 1.25, "tags": ["a", 1.10]}
+    home.run(schema(schema=shape), {**record(1), "record": message}, format="parquet")
+    (landed,) = home.records()
+    assert landed["at"].isoformat() == "2025-12-31T23:00:00+00:00"
+    assert str(landed["price"]) == "1.25"
+    assert json.loads(landed["tags"], parse_float=str) == ["a", "1.1"]
 
 
-def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetHome) -> None:
-    printed = home.refuses(
+def test_value_that_parquet_column_cannot_hold_is_rejected(home: TargetHome) -> None:
+    printed = home.assert_error(
         MessageError,
         "Correct the record or the SCHEMA",
         schema(),
@@ -223,25 +223,25 @@ def test_parquet_column_that_cannot_hold_a_value_refuses_it(home: TargetHome) ->
 _DAY = {"properties": {"id": {"type": "integer"}, "day": {"type": "string", "format": "date"}}}
 
 
-def test_parquet_column_of_dates_takes_midnight(home: TargetHome) -> None:
-    said = [
+def test_parquet_date_column_accepts_midnight(home: TargetHome) -> None:
+    message = [
         record(at, record={"id": at, "day": day})
         for at, day in enumerate(["2026-01-02", "2026-01-02T00:00:00", "2026-01-02T00:00:00Z"])
     ]
-    home.run(schema(schema=_DAY), *said, format="parquet")
+    home.run(schema(schema=_DAY), *message, format="parquet")
     assert [one["day"].isoformat() for one in home.records()] == ["2026-01-02"] * 3
 
 
-def test_parquet_column_of_dates_refuses_a_time_of_day(home: TargetHome) -> None:
-    said = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
-    _, error = home.run_until_refused(schema(schema=_DAY), said, format="parquet")
+def test_parquet_date_column_rejects_time_of_day(home: TargetHome) -> None:
+    message = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
+    _, error = home.run_until_error(schema(schema=_DAY), message, format="parquet")
     assert isinstance(error, MessageError)
     assert "Correct the record or the SCHEMA" in str(error)
     assert "'2026-01-02T10:00:00' has a time of day" in str(error)
 
 
-def test_stream_file_that_exists_says_where_to_land(home: TargetHome) -> None:
-    folder = home.describe("{uri: ./in, format: parquet}", name="sales", stream="sales")
+def test_existing_stream_file_determines_landing_folder(home: TargetHome) -> None:
+    folder = home.write_stream_file("{uri: ./in, format: parquet}", name="sales", stream="sales")
     home.run(schema(), record(1), stream_names={"orders": "sales"})
     (path,) = home.files("sales")
     assert path.parent == folder / "in"
@@ -249,38 +249,38 @@ def test_stream_file_that_exists_says_where_to_land(home: TargetHome) -> None:
     assert read(path) == [{"id": 1, "name": "n1"}]
 
 
-def test_stream_file_of_another_format_is_told(home: TargetHome) -> None:
-    home.describe("{uri: ./in, format: csv}")
-    home.refuses(ConfigurationError, "reads csv files", schema(), record(1))
+def test_stream_file_of_unsupported_format_is_rejected(home: TargetHome) -> None:
+    home.write_stream_file("{uri: ./in, format: csv}")
+    home.assert_error(ConfigurationError, "reads csv files", schema(), record(1))
 
 
-def test_stream_file_that_describes_another_stream_is_left_alone(home: TargetHome) -> None:
-    folder = home.describe("{uri: ./in}", stream="other")
-    _, error = home.run_until_refused(schema(), record(1))
+def test_stream_file_of_another_stream_is_kept(home: TargetHome) -> None:
+    folder = home.write_stream_file("{uri: ./in}", stream="other")
+    _, error = home.run_until_error(schema(), record(1))
     assert "describes another stream" in str(error)
     assert [path.name for path in folder.iterdir()] == ["defs.yaml"]
 
 
-def test_stream_file_that_is_written_holds_what_schema_says(home: TargetHome) -> None:
+def test_created_stream_file_has_keys_and_columns_of_schema(home: TargetHome) -> None:
     home.run(schema("sales/é", key_properties=["id"]), record(1, "sales/é"))
-    (made,) = load_streams(home.root / "streams").values()
-    assert made.name.startswith("sales_-")
-    assert made.key_properties == ("id",)
-    assert made.schema.declared is not None
-    assert made.schema.declared.names == ("id", "name")
-    assert isinstance(made.source, Source)
-    assert made.source.uri == to_uri(home.files(made.name)[0].parent)
+    (created,) = load_streams(home.root / "streams").values()
+    assert created.name.startswith("sales_-")
+    assert created.key_properties == ("id",)
+    assert created.schema.declared is not None
+    assert created.schema.declared.names == ("id", "name")
+    assert isinstance(created.source, Source)
+    assert created.source.uri == to_uri(home.files(created.name)[0].parent)
 
 
-def test_stream_of_references_has_its_columns_inferred(home: TargetHome) -> None:
+def test_columns_of_schema_with_references_are_inferred(home: TargetHome) -> None:
     shape = {
         "properties": {"id": {"$ref": "#/$defs/id"}},
         "$defs": {"id": {"type": "integer"}},
     }
     home.run(schema(schema=shape), {**record(1), "record": {"id": 1}})
-    (made,) = load_streams(home.root / "streams").values()
-    assert made.schema.declared is None
-    home.refuses(
+    (created,) = load_streams(home.root / "streams").values()
+    assert created.schema.declared is None
+    home.assert_error(
         MessageError,
         "Correct the record or the SCHEMA",
         schema(schema=shape),
@@ -288,45 +288,47 @@ def test_stream_of_references_has_its_columns_inferred(home: TargetHome) -> None
     )
 
 
-def test_stream_without_columns_has_them_inferred(home: TargetHome) -> None:
+def test_columns_of_schema_without_columns_are_inferred(home: TargetHome) -> None:
     home.run(schema(schema={"properties": {}}, key_properties=[]), record(1))
-    (made,) = load_streams(home.root / "streams").values()
-    assert made.schema.declared is None
+    (created,) = load_streams(home.root / "streams").values()
+    assert created.schema.declared is None
 
 
-def test_schema_that_refers_to_the_network_is_refused(home: TargetHome) -> None:
+def test_schema_with_remote_reference_is_rejected(home: TargetHome) -> None:
     shape = {"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}}
-    _, error = home.run_until_refused(schema(schema=shape))
+    _, error = home.run_until_error(schema(schema=shape))
     assert isinstance(error, MessageError)
     assert "key `schema`: is not a JSON Schema" in str(error)
     assert "nothing is fetched" in str(error)
 
 
-def test_landing_folder_that_is_a_file_is_told(home: TargetHome) -> None:
+def test_landing_folder_that_is_a_file_is_rejected(home: TargetHome) -> None:
     (home.root / "file").touch()
-    _, error = home.run_until_refused(schema(), landing_root=str(home.root / "file"))
+    _, error = home.run_until_error(schema(), landing_root=str(home.root / "file"))
     assert isinstance(error, ConfigurationError)
     assert "The landing folder" in str(error)
     assert f"{home.root}/file" in str(error)
 
 
-def test_landing_folder_that_vanishes_ends_the_target(
+def test_deleted_landing_folder_stops_the_target(
     home: TargetHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     landing = home.root / "home/landing/orders"
 
-    def vanish(name: str) -> None:
+    def delete_landing_folder(name: str) -> None:
         if name == "target.before_rename":
             shutil.rmtree(landing)
 
-    monkeypatch.setattr(landing_files, "failpoint", vanish)
-    printed = home.refuses(ConfigurationError, "The landing folder", schema(), record(1), state(1))
+    monkeypatch.setattr(landing_files, "failpoint", delete_landing_folder)
+    printed = home.assert_error(
+        ConfigurationError, "The landing folder", schema(), record(1), state(1)
+    )
     assert printed == []
     assert home.files() == []
 
 
-def test_stream_without_a_file_gets_one_only_if_wanted(home: TargetHome) -> None:
-    """Expect `create_streams: false` to land and register, and to write no stream file."""
+def test_stream_file_is_not_created_if_disabled(home: TargetHome) -> None:
+    """Files are landed and registered nevertheless."""
     home.run(schema(), record(1), create_streams=False)
     assert home.ids() == [1]
     assert not (home.root / "streams").exists()
@@ -339,19 +341,19 @@ def test_stream_without_a_file_gets_one_only_if_wanted(home: TargetHome) -> None
     st.lists(st.sampled_from(["a", "b", "c", "STATE"]), min_size=1, max_size=14),
     st.integers(1, 4),
 )
-def test_printed_states_never_run_ahead_of_any_order(
-    home: TargetHome, said: list[str], bound: int
+def test_printed_states_cover_landed_records_only(
+    home: TargetHome, message: list[str], bound: int
 ) -> None:
     streams = ("a", "b", "c")
     before = {stream: len(home.records(stream)) for stream in streams}
     messages = [
-        state(at) if one == "STATE" else record(at, one) for at, one in enumerate(said, start=1)
+        state(at) if one == "STATE" else record(at, one) for at, one in enumerate(message, start=1)
     ]
     printed = home.run(*[schema(stream) for stream in streams], *messages, max_records=bound)
-    told = [one["at"] for one in printed]
-    assert told == sorted(set(told))
-    states = [at for at, one in enumerate(said, start=1) if one == "STATE"]
-    assert told[-1:] == states[-1:]
+    printed_numbers = [one["at"] for one in printed]
+    assert printed_numbers == sorted(set(printed_numbers))
+    states = [at for at, one in enumerate(message, start=1) if one == "STATE"]
+    assert printed_numbers[-1:] == states[-1:]
     for stream in streams:
-        expected = [at for at, one in enumerate(said, start=1) if one == stream]
+        expected = [at for at, one in enumerate(message, start=1) if one == stream]
         assert home.ids(stream)[before[stream] :] == expected

@@ -15,12 +15,10 @@ from batch_pipeline.singer.target.sink import scaffold
         ("a\0", (), "has the Singer name 'a\\x00': a name with a NUL cannot be"),
     ],
 )
-def test_scaffold_for_a_name_that_cannot_be_stored_is_refused(
-    name: str, keys: tuple[str, ...], problem: str
-) -> None:
-    wanted = AnnouncedStream(name=name, schema={}, key_properties=keys)
+def test_scaffold_rejects_unsupported_names(name: str, keys: tuple[str, ...], problem: str) -> None:
+    announced = AnnouncedStream(name=name, schema={}, key_properties=keys)
 
     with pytest.raises(ConfigurationError) as caught:
-        scaffold(wanted, stream_name(name), "file:///landing")
+        scaffold(announced, stream_name(name), "file:///landing")
 
     assert problem in str(caught.value)

@@ -1,4 +1,4 @@
-"""Which STATE a target may print, as a rule of its own."""
+"""Which STATE a target may print."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ _EVENTS = st.lists(
 )
 
 
-def test_state_behind_a_pending_record_is_held_back() -> None:
+def test_state_after_pending_record_is_not_printable() -> None:
     states = PendingStates()
     states.receive(1, "first", pending=())
     states.receive(3, "second", pending=(2,))
@@ -20,19 +20,19 @@ def test_state_behind_a_pending_record_is_held_back() -> None:
 
 
 @given(_EVENTS)
-def test_states_are_those_of_a_rule_that_forgets_none(events: list[tuple[str, str]]) -> None:
-    states, kept = PendingStates(), list[int]()
+def test_printable_states_equal_those_of_a_naive_model(events: list[tuple[str, str]]) -> None:
+    states, received = PendingStates(), list[int]()
     pending: dict[str, int] = {}
-    for line, (what, stream) in enumerate(events, start=1):
-        if what == "record":
+    for line, (event, stream) in enumerate(events, start=1):
+        if event == "record":
             pending.setdefault(stream, line)
-        elif what == "land":
+        elif event == "land":
             pending.pop(stream, None)
         else:
-            kept.append(line)
+            received.append(line)
             states.receive(line, str(line), pending=pending.values())
             assert len(states) <= len(pending) + 1
         oldest = min(pending.values(), default=None)
-        free = [at for at in kept if oldest is None or at < oldest]
-        kept = [at for at in kept if at not in free]
-        assert states.printable(oldest) == (str(free[-1]) if free else None)
+        printable = [at for at in received if oldest is None or at < oldest]
+        received = [at for at in received if at not in printable]
+        assert states.printable(oldest) == (str(printable[-1]) if printable else None)

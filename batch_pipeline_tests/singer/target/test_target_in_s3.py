@@ -1,4 +1,4 @@
-"""The Singer target and S3: files of BATCH messages that lie there, and landings there."""
+"""The Singer target with BATCH files and landings in S3."""
 
 import gzip
 import json
@@ -30,41 +30,40 @@ from batch_pipeline_tests.store_faults import Faults
 def home(
     tmp_path: Path, database_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> TargetHome:
-    """A home that the environment names, whose target reads BATCH files of the bucket, too."""
+    """A home configured by environment variables; BATCH files of the bucket are allowed."""
     roots = {"batch_roots": [str(tmp_path), bucket]}
-    made = TargetHome(root=tmp_path, database_url=database_url, config=roots)
-    for name, value in made.environment.items():
+    home = TargetHome(root=tmp_path, database_url=database_url, config=roots)
+    for name, value in home.environment.items():
         monkeypatch.setenv(name, value)
-    return made
+    return home
 
 
 def lines(*numbers: int) -> bytes:
-    """A gzipped file of records."""
+    """Return a gzipped file of records."""
     text = "".join(json.dumps(record(number)["record"]) + "\n" for number in numbers)
     return gzip.compress(text.encode(), mtime=0)
 
 
 def batch_object(uri: str, *numbers: int) -> str:
-    """Write a BATCH file of records."""
     S3.put(uri, lines(*numbers))
     return uri
 
 
 def items(home: TargetHome) -> list[tuple[str, int, str | None]]:
-    """The registered locations with size and ETag, in the order of their ids."""
+    """Return location, size and ETag of the registered items in the order of their ids."""
     query = "SELECT location, size_bytes, etag FROM batch_pipeline.item ORDER BY id"
     with psycopg.connect(home.database_url) as connection:
         return connection.execute(query).fetchall()
 
 
 def ids(locations: list[str]) -> list[int]:
-    """The ids of the records in files of gzipped lines."""
+    """Return the ids of the records in gzipped files."""
     texts = (gzip.decompress(content(location)).decode() for location in locations)
     return [json.loads(line)["id"] for text in texts for line in text.splitlines()]
 
 
-def test_batch_in_s3_is_registered_where_it_lies(home: TargetHome, bucket: str) -> None:
-    uris = [batch_object(f"{bucket}/theirs/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
+def test_batch_in_s3_is_registered_in_place(home: TargetHome, bucket: str) -> None:
+    uris = [batch_object(f"{bucket}/external/{name}", 1) for name in ("a b%20é.gz", "b.gz")]
     sums = [sha256(content(uri)).hexdigest() for uri in uris]
     assert home.run(schema(), batch(*uris, sha256=sums), state(1)) == [{"at": 1}]
     facts = [S3.head(uri) for uri in uris]
@@ -84,7 +83,7 @@ def test_batch_in_s3_is_fetched_once(home: TargetHome, bucket: str, faults: Faul
     assert home.landed() != []
 
 
-def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetHome, bucket: str) -> None:
+def test_batch_in_s3_is_copied_if_configured(home: TargetHome, bucket: str) -> None:
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri), batch_files="copy")
     (landed,) = home.files()
@@ -92,13 +91,13 @@ def test_batch_in_s3_is_copied_where_that_is_asked_for(home: TargetHome, bucket:
     assert landed.parent == home.root / "home/landing/orders"
 
 
-@pytest.mark.parametrize("written", ["file:///elsewhere/a%20b.gz", "s3://elsewhere/a b.gz"])
-def test_batch_files_are_found_below_a_root_in_s3(
-    home: TargetHome, bucket: str, written: str
+@pytest.mark.parametrize("uri_in_message", ["file:///elsewhere/a%20b.gz", "s3://elsewhere/a b.gz"])
+def test_batch_files_are_found_in_storage_root_in_s3(
+    home: TargetHome, bucket: str, uri_in_message: str
 ) -> None:
     uri = batch_object(f"{bucket}/here/a b.gz", 1)
     config = {"storage": {"root": f"{bucket}/here/"}}
-    home.run(schema(), batch(written), batch_config=config)
+    home.run(schema(), batch(uri_in_message), batch_config=config)
     assert [location for location, _, _ in items(home)] == [uri]
 
 
@@ -111,30 +110,28 @@ def test_batch_files_are_found_below_a_root_in_s3(
         ("plain.gz", "has compression none"),
     ],
 )
-def test_batch_in_s3_that_is_not_what_it_says_is_refused(
+def test_invalid_batch_in_s3_is_rejected(
     home: TargetHome, bucket: str, name: str, said: str
 ) -> None:
     S3.put(f"{bucket}/bad.gz", gzip.compress(b'{"name":"a"}\n', mtime=0))
     S3.put(f"{bucket}/plain.gz", b'{"id":1}\n')
     uris = batch_object(f"{bucket}/a.gz", 1), f"{bucket}/{name}"
-    printed, error = home.run_until_refused(schema(), batch(*uris), state(1))
+    printed, error = home.run_until_error(schema(), batch(*uris), state(1))
     assert isinstance(error, MessageError)
     assert f"{uris[1]} " in str(error)
     assert said in str(error)
     assert (printed, items(home)) == ([], [])
 
 
-def test_batch_in_s3_that_was_written_anew_is_not_taken_twice(
-    home: TargetHome, bucket: str
-) -> None:
+def test_overwritten_batch_in_s3_is_rejected(home: TargetHome, bucket: str) -> None:
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri))
     batch_object(uri, 2)
-    home.refuses(ConfigurationError, "was registered before", schema(), batch(uri), state(1))
+    home.assert_error(ConfigurationError, "was registered before", schema(), batch(uri), state(1))
     assert len(items(home)) == 1
 
 
-def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: str) -> None:
+def test_batch_in_s3_overwritten_while_read_is_rejected(bucket: str) -> None:
     uri = batch_object(f"{bucket}/a.gz", 1)
     said = BatchMessage(
         line=2,
@@ -142,38 +139,38 @@ def test_batch_in_s3_that_is_written_anew_while_it_is_read_is_refused(bucket: st
         encoding=BatchEncoding(format=Format.JSONL, compression=Compression.GZIP),
         manifest=(uri,),
     )
-    [place] = locate(said, None, Roots(uris=(bucket,), key="batch_roots"))
+    [located] = locate(said, None, Roots(uris=(bucket,), key="batch_roots"))
     batch_object(uri, 2)
-    with pytest.raises(MessageError, match="another version"), fetch(said, place):
+    with pytest.raises(MessageError, match="another version"), fetch(said, located):
         pass
 
 
-def test_batch_of_a_store_that_refuses_can_come_again(
+def test_batch_can_be_repeated_after_store_error(
     home: TargetHome, bucket: str, faults: Faults
 ) -> None:
     uri = batch_object(f"{bucket}/a.gz", 1)
     faults.refuse(403, "ExpiredToken", method="GET", times=1)
-    printed = home.refuses(
+    printed = home.assert_error(
         RetryableError, "does not accept the credentials", schema(), batch(uri), state(1)
     )
     assert (printed, items(home)) == ([], [])
     assert home.run(schema(), batch(uri), state(1)) == [{"at": 1}]
 
 
-def test_records_land_in_s3(home: TargetHome, bucket: str) -> None:
-    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
+def test_records_are_landed_in_s3(home: TargetHome, bucket: str) -> None:
+    home.write_stream_file(f"{{uri: '{bucket}/landing', format: jsonl}}")
     said = [schema(), record(1), record(2), record(3), state(1)]
     assert home.run(*said, max_records=2) == [{"at": 1}]
-    found = items(home)
-    assert [etag for _, _, etag in found] == [S3.head(uri).etag for uri, _, _ in found]
-    assert ids([location for location, _, _ in found]) == [1, 2, 3]
+    registered = items(home)
+    assert [etag for _, _, etag in registered] == [S3.head(uri).etag for uri, _, _ in registered]
+    assert ids([location for location, _, _ in registered]) == [1, 2, 3]
     assert [f"{bucket}/landing/{name}" for name in Root(f"{bucket}/landing").names()] == [
-        location for location, _, _ in found
+        location for location, _, _ in registered
     ]
 
 
-def test_batch_on_a_disk_is_copied_into_s3(home: TargetHome, bucket: str) -> None:
-    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
+def test_batch_on_disk_is_copied_to_s3(home: TargetHome, bucket: str) -> None:
+    home.write_stream_file(f"{{uri: '{bucket}/landing', format: jsonl}}")
     path = home.root / "a.gz"
     path.write_bytes(lines(1, 2))
     home.run(schema(), batch(str(path)), batch_files="copy")
@@ -182,31 +179,31 @@ def test_batch_on_a_disk_is_copied_into_s3(home: TargetHome, bucket: str) -> Non
     assert (content(location), size_bytes) == (path.read_bytes(), path.stat().st_size)
 
 
-def test_landing_in_s3_that_cannot_be_written_is_told(
+def test_unwritable_landing_in_s3_is_reported(
     home: TargetHome, bucket: str, faults: Faults
 ) -> None:
-    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
+    home.write_stream_file(f"{{uri: '{bucket}/landing', format: jsonl}}")
     faults.refuse(403, "AccessDenied", method="PUT", times=1)
     faults.refuse(403, "ExpiredToken", method="PUT", times=1)
     for kind in (ConfigurationError, RetryableError):
-        printed = home.refuses(
+        printed = home.assert_error(
             kind, f"{bucket}/landing cannot be written", schema(), record(1), state(1)
         )
         assert (printed, items(home)) == ([], [])
     assert home.run(schema(), record(1), state(1)) == [{"at": 1}]
 
 
-def test_target_that_ends_before_an_object_is_sent_leaves_nothing(
+def test_target_stopped_before_upload_leaves_no_object(
     home: TargetHome, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home.describe(f"{{uri: '{bucket}/landing', format: jsonl}}")
+    home.write_stream_file(f"{{uri: '{bucket}/landing', format: jsonl}}")
     monkeypatch.setenv(VARIABLE, "target.before_rename=raise")
-    printed, error = home.run_until_refused(schema(), record(1), state(1))
+    printed, error = home.run_until_error(schema(), record(1), state(1))
     assert isinstance(error, RuntimeError)
     assert str(error).startswith("failpoint ")
     assert (printed, Root(f"{bucket}/landing").names()) == ([], [])
 
 
-def test_landing_root_in_a_bucket_is_refused(home: TargetHome) -> None:
+def test_landing_root_in_bucket_is_rejected(home: TargetHome) -> None:
     with pytest.raises(InvalidValueError, match=r"source\.uri: s3://"):
         home.run(schema(), landing_root="s3://bucket/landing")

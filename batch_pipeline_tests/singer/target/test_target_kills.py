@@ -1,4 +1,4 @@
-"""The target as a process: killed at any point, told to end, fed broken configs."""
+"""The target as a process: kills at any point, signals, invalid configurations."""
 
 import json
 import os
@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "batch_pipeline.cli.target", "--config"]
 
 @pytest.fixture
 def home(tmp_path: Path, database_url: str) -> TargetHome:
-    """A home for processes."""
+    """A home for target processes."""
     return TargetHome(root=tmp_path, database_url=database_url)
 
 
@@ -27,8 +27,8 @@ def _command(home: TargetHome, **config: Any) -> list[str]:
     return [*COMMAND, str(path)]
 
 
-def _said(first: int, last: int) -> bytes:
-    """Records, each followed by a STATE that covers it."""
+def _input(first: int, last: int) -> bytes:
+    """Return records, each followed by a STATE that covers it."""
     messages = [schema()]
     for number in range(first, last + 1):
         messages += [record(number), state(number)]
@@ -36,11 +36,11 @@ def _said(first: int, last: int) -> bytes:
 
 
 def _run(
-    home: TargetHome, said: bytes, failpoints: str = "", **config: Any
+    home: TargetHome, data: bytes, failpoints: str = "", **config: Any
 ) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **home.environment, "BATCH_PIPELINE_FAILPOINTS": failpoints}
     return subprocess.run(
-        _command(home, **config), input=said, capture_output=True, env=environment, check=False
+        _command(home, **config), input=data, capture_output=True, env=environment, check=False
     )
 
 
@@ -54,24 +54,22 @@ def _run(
         "target.after_state",
     ],
 )
-def test_killed_target_goes_on_from_its_last_state_without_a_loss(
-    home: TargetHome, point: str
-) -> None:
-    killed = _run(home, _said(1, 6), f"{point}=kill", max_records=3)
+def test_killed_target_resumes_from_last_state_without_loss(home: TargetHome, point: str) -> None:
+    killed = _run(home, _input(1, 6), f"{point}=kill", max_records=3)
     assert killed.returncode == -signal.SIGKILL
     states = [json.loads(line)["at"] for line in killed.stdout.splitlines()]
     covered = states[-1] if states else 0
     assert all(at in home.ids() for at in range(1, covered + 1))
-    again = _run(home, _said(covered + 1, 6), max_records=3)
+    again = _run(home, _input(covered + 1, 6), max_records=3)
     assert again.returncode == 0
     assert json.loads(again.stdout.splitlines()[-1]) == {"at": 6}
-    found = home.ids()
-    assert set(found) == {1, 2, 3, 4, 5, 6}
-    assert all(found.count(at) == 1 for at in range(1, covered + 1))
+    ids = home.ids()
+    assert set(ids) == {1, 2, 3, 4, 5, 6}
+    assert all(ids.count(at) == 1 for at in range(1, covered + 1))
     assert not [name for name in home.landed() if name.startswith(".")]
 
 
-def test_target_that_is_told_to_end_lands_what_it_has(home: TargetHome) -> None:
+def test_target_lands_pending_records_on_sigterm(home: TargetHome) -> None:
     environment = {**os.environ, **home.environment}
     with subprocess.Popen(
         _command(home, max_age_seconds=3600),
@@ -81,8 +79,8 @@ def test_target_that_is_told_to_end_lands_what_it_has(home: TargetHome) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        early = b'{"type":"STATE","value":{"at":0}}\n'
-        process.stdin.write(early + _said(1, 2))
+        first_state = b'{"type":"STATE","value":{"at":0}}\n'
+        process.stdin.write(first_state + _input(1, 2))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"at": 0}  # it is reading
         process.send_signal(signal.SIGTERM)
@@ -93,8 +91,7 @@ def test_target_that_is_told_to_end_lands_what_it_has(home: TargetHome) -> None:
     assert not [name for name in home.landed() if name.startswith(".")]
 
 
-def test_silent_tap_does_not_keep_records_from_landing(home: TargetHome) -> None:
-    """Expect STATE after the age bound, although no further line comes."""
+def test_records_land_after_max_age_without_further_input(home: TargetHome) -> None:
     environment = {**os.environ, **home.environment}
     with subprocess.Popen(
         _command(home, max_age_seconds=0.2),
@@ -104,7 +101,7 @@ def test_silent_tap_does_not_keep_records_from_landing(home: TargetHome) -> None
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(_said(1, 1))
+        process.stdin.write(_input(1, 1))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"at": 1}
         process.stdin.close()
@@ -113,7 +110,7 @@ def test_silent_tap_does_not_keep_records_from_landing(home: TargetHome) -> None
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "message"),
     [
         ({"max_record": 1}, "max_record is 1; expected no such key; did you mean max_records?"),
         ({"batch_config": {"storage": {"roots": "x"}}}, "batch_config.storage.roots"),
@@ -121,31 +118,29 @@ def test_silent_tap_does_not_keep_records_from_landing(home: TargetHome) -> None
         ({"compression": "snappy"}, "encoding.compression is 'snappy'"),
     ],
 )
-def test_config_with_a_mistake_ends_the_target_with_one_sentence(
-    home: TargetHome, config: dict[str, Any], told: str
+def test_invalid_config_exits_with_message(
+    home: TargetHome, config: dict[str, Any], message: str
 ) -> None:
-    ended = _run(home, _said(1, 1), **config)
-    assert ended.returncode == 1
-    assert told in ended.stderr.decode()
-    assert b"Traceback" not in ended.stderr
+    done = _run(home, _input(1, 1), **config)
+    assert done.returncode == 1
+    assert message in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("text", [None, "{"])
-def test_config_that_cannot_be_read_ends_the_target_with_one_sentence(
-    home: TargetHome, text: str | None
-) -> None:
+def test_unreadable_config_exits_with_message(home: TargetHome, text: str | None) -> None:
     path = home.root / "broken.json"
     if text is not None:
         path.write_text(text)
-    ended = subprocess.run([*COMMAND, str(path)], input=b"", capture_output=True, check=False)
-    assert ended.returncode == 1
-    assert b"The config cannot be read: " in ended.stderr
-    assert b"Traceback" not in ended.stderr
+    done = subprocess.run([*COMMAND, str(path)], input=b"", capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"The config cannot be read: " in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
-def test_target_tells_about_itself_without_a_home(home: TargetHome) -> None:
+def test_about_works_without_a_home(home: TargetHome) -> None:
     command = [*COMMAND[:-1], "--about", "--format", "json"]
     environment = {**os.environ, **home.environment}
-    told = subprocess.run(command, capture_output=True, check=True, env=environment)
-    assert "batch" in json.loads(told.stdout)["capabilities"]
+    message = subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert "batch" in json.loads(message.stdout)["capabilities"]
     assert not (home.root / "home").exists()

@@ -1,4 +1,4 @@
-"""The Singer SDK's own tests of targets, as they are, on a real inventory."""
+"""The Singer SDK's standard target tests, unmodified, with a real inventory."""
 
 import signal
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from batch_pipeline_tests.singer.target.target_fixture import TargetHome
 def home(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TargetHome]:
-    """A home of its own for each test; the SDK takes over the signals, which are given back."""
-    scene = TargetHome(root=tmp_path, database_url=database_url)
-    for name, value in scene.environment.items():
+    """A new home; the signal handlers that the SDK replaces are restored."""
+    home = TargetHome(root=tmp_path, database_url=database_url)
+    for name, value in home.environment.items():
         monkeypatch.setenv(name, value)
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    yield scene
+    yield home
     for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
         signal.signal(number, handler)
 

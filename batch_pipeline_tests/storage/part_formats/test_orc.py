@@ -1,4 +1,4 @@
-"""ORC part files: types that other readers find, sizes of stripes, values out of range."""
+"""ORC part files: types as other readers see them, stripe sizes, values out of range."""
 
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -42,7 +42,7 @@ def write_part(root: Path, *batches: pa.RecordBatch) -> Path:
     return Path(to_path(part.uri))
 
 
-def test_arrow_reads_orc_types_and_finds_times_as_text(tmp_path: Path) -> None:
+def test_arrow_reads_orc_types_and_times_as_text(tmp_path: Path) -> None:
     known = schema(**ALL_TYPES)
     arrow_schema = output_schema(known, Format.ORC)
     batch = batch_of_table(typed(), known, arrow_schema, OnNonfinite.QUARANTINE)
@@ -71,7 +71,7 @@ def test_arrow_reads_orc_types_and_finds_times_as_text(tmp_path: Path) -> None:
         assert table[name].to_pylist() == TYPED_VALUES[name]
 
 
-def test_read_batches_selects_columns_with_dots_and_bounds_rows(tmp_path: Path) -> None:
+def test_read_batches_selects_dotted_columns_and_limits_rows(tmp_path: Path) -> None:
     clocks = pa.array([time(1), time(2), None], pa.time64("us"))
     path = write_part(tmp_path, pa.record_batch({"a.b": [1, 2, 3], "a": clocks, "c": ["x"] * 3}))
 
@@ -85,7 +85,7 @@ def test_read_batches_selects_columns_with_dots_and_bounds_rows(tmp_path: Path) 
     ]
 
 
-def test_stripe_of_large_values_has_at_most_32_mib_of_them(tmp_path: Path) -> None:
+def test_stripe_of_large_values_is_limited_to_32_mib(tmp_path: Path) -> None:
     row = pa.record_batch({"s": ["x" * 10 * 2**20]})
 
     file = orc.ORCFile(write_part(tmp_path, *[row] * 5))
@@ -93,7 +93,7 @@ def test_stripe_of_large_values_has_at_most_32_mib_of_them(tmp_path: Path) -> No
     assert [file.read_stripe(index).num_rows for index in range(file.nstripes)] == [3, 2]
 
 
-def test_stripe_of_small_values_has_at_most_65536_rows(tmp_path: Path) -> None:
+def test_stripe_of_small_values_is_limited_to_65536_rows(tmp_path: Path) -> None:
     batch = pa.record_batch({"s": [f"{number:05}" for number in range(70_000)]})
     file = orc.ORCFile(write_part(tmp_path, batch))
 
@@ -101,7 +101,7 @@ def test_stripe_of_small_values_has_at_most_65536_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zone", [None, "UTC"])
-def test_first_and_last_timestamp_are_supported_and_their_neighbors_are_not(
+def test_timestamps_are_supported_exactly_within_orc_range(
     tmp_path: Path, zone: str | None
 ) -> None:
     kind = pa.timestamp("us", zone)
@@ -122,7 +122,7 @@ def test_first_and_last_timestamp_are_supported_and_their_neighbors_are_not(
     assert "'t' holds 2262-04-11 23:47:16.854776, which" in reasons[2]
 
 
-def test_record_with_a_timestamp_out_of_range_is_quarantined(tmp_path: Path) -> None:
+def test_record_with_timestamp_out_of_range_is_quarantined(tmp_path: Path) -> None:
     task = quarantining_task(tmp_path, SourceFormat.CSV, Format.ORC)
     task.land(b"id,until\n1,2026-01-31T12:00:00Z\n2,9999-12-31T00:00:00Z\n3,\n")
 
@@ -137,6 +137,6 @@ def test_record_with_a_timestamp_out_of_range_is_quarantined(tmp_path: Path) -> 
     )
 
 
-def test_encoding_with_a_level_is_refused() -> None:
+def test_orc_encoding_with_level_is_rejected() -> None:
     with pytest.raises(InvalidValueError, match="none for this encoding"):
         Encoding(format=Format.ORC, compression=Compression.ZSTD, level=3)
