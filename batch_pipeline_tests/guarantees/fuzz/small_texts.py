@@ -39,7 +39,7 @@ from batch_pipeline_tests.config import test_stream_file, test_stream_file_mista
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.guarantees.fuzz.damage import CORPUS, Batch, damaged_json, damaged_text
 from batch_pipeline_tests.guarantees.fuzz.harness import Check, Outcome, expect
-from batch_pipeline_tests.model.test_manifest import NAME, item, origin, written
+from batch_pipeline_tests.model.test_manifest import NAME, item, manifest_with_origin, origin
 
 KEYS = damaged_text(*CORPUS["keys"])
 LOCATIONS = damaged_text(*CORPUS["locations"])
@@ -231,7 +231,9 @@ _ITEMS = (
     item(1, location="file:///landing/a%20b.csv", etag="x"),
     item(3, read=1, written=0, quarantined=1, bad_file="is not there"),
 )
-MANIFESTS = damaged_json(json.loads(manifest_file_text(written(origin=origin(items=_ITEMS)))))
+MANIFESTS = damaged_json(
+    json.loads(manifest_file_text(manifest_with_origin(origin=origin(items=_ITEMS))))
+)
 
 
 def open_manifests(_folder: Path) -> Check:
