@@ -305,16 +305,15 @@ def test_role_without_temp_privilege_streams_rows(
     """The cuts are the same."""
     insert(files, dict.fromkeys(range(1, 26), 1))
     database = postgres.url.database
-    with new_role(
-        postgres,
-        "reader_without_temp",
-        "GRANT SELECT ON ops.files TO reader_without_temp",
-        f'REVOKE TEMP ON DATABASE "{database}" FROM PUBLIC',
-    ) as engine:
-        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
-        assert item_counts(table) == [10, 10, 5]
-        assert not is_cut_in_server(table)
-    execute(postgres, f'GRANT TEMP ON DATABASE "{database}" TO PUBLIC')
+    grant = "GRANT SELECT ON ops.files TO reader_without_temp"
+    execute(postgres, f'REVOKE TEMP ON DATABASE "{database}" FROM PUBLIC')
+    try:
+        with new_role(postgres, "reader_without_temp", grant) as engine:
+            table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+            assert item_counts(table) == [10, 10, 5]
+            assert not is_cut_in_server(table)
+    finally:
+        execute(postgres, f'GRANT TEMP ON DATABASE "{database}" TO PUBLIC')
     assert is_cut_in_server(files)
 
 
