@@ -29,6 +29,7 @@ Where to change what:
 - high watermarks of meta tables        inventory/meta_tables/watermarks.py
 - reading a user's meta table           inventory/meta_tables/reflected_table.py
 - states of a batch                     inventory/batch_states.py, the only writer
+- columns of an attempt                 inventory/attempts.py, inventory/acquire.py and its SQL
 - backfills                             inventory/backfills.py, defs/sensors.py
 - late arrivals                         inventory/late_arrivals.py
 - assets and their metadata             defs/assets.py, defs/metadata.py
@@ -39,6 +40,7 @@ Where to change what:
 - acquiring batches without Dagster     client/, inventory/acquire.py
 - reading published batches             pipeline/published_batches.py, defs/batch_reader.py
 - commands                              cli/, COMMANDS in cli/__init__.py
+- history of a file or batch            cli/explain.py, inventory/manifests.py
 - `init`                                config/stream_proposal.py, defs/scaffold.py
 - messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
 - the tap                               singer/tap/stream.py, cli/tap.py
