@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -19,10 +20,13 @@ _MAX_PROCESSES = 4  # each has its own Spark and database server
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put temporary files in memory, if there is enough and TMPDIR is not set.
+    """Put temporary files in memory, if there is enough and TMPDIR is not set; allow Ctrl-C.
 
-    Every test has its own databases. On a disk, creating them takes longer than all tests.
+    Every test has its own databases. On a disk, creating them takes longer than all tests. A shell
+    starts background processes with SIGINT ignored, and the processes of tests would inherit that.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", f"{_S3}: uses the S3 server of the tests")
     config.addinivalue_line("markers", f"{MARK}(number, …): proves a promise")
     config.addinivalue_line("markers", f"{_LONG}: runs with --long, or if its file is given")
