@@ -119,7 +119,8 @@ def _processes() -> list[Path]:
 def _peak_bytes() -> int:
     # getrusage would include the peak of the parent process.
     status = [(process / "status").read_text() for process in _processes()]
-    return 1024 * sum(int(text.split("VmHWM:")[1].split()[0]) for text in status)
+    peaks = [text.split("VmHWM:")[1].split()[0] for text in status if "VmHWM:" in text]
+    return 1024 * sum(map(int, peaks))  # a process that has just ended has none
 
 
 def _processor_seconds() -> float:
