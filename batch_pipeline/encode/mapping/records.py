@@ -345,7 +345,7 @@ class _TableMapping:
         self._flattening = mapper.flattening
         self._columns = _columns_of(table)
         self._removed: _Removed = {}
-        # By row, properties that flattening leaves whole; empty if there are none in any row.
+        # By row, the properties that flattening leaves whole, once static rules are applied.
         self._whole: list[frozenset[str]] = []
         # Columns that are left out if they are null: objects, of which the properties are columns.
         self._objects = set[str]() if self._flattening is None else set(self._flattening.objects)
@@ -371,8 +371,10 @@ class _TableMapping:
             self._columns = self._mapped(self._columns)
             return
         if rules is not None:  # they rename and remove columns, and look into no value
-            self._whole = self._names_left_whole_by_row(rules)
-            self._columns = self._renamed(rules)
+            typed_by = {n: cells for n, cells in self._columns.items() if n in rules.typed_by}
+            records = self._records(typed_by)
+            self._whole = [_names_left_whole(rules, record) for record, _ in records]
+            self._columns = self._map_row(range(self._count), self._columns, self._columns, None)
             self._rules = None
         flat = self._flattened_by_column(self._flattening.separator)
         self._columns = self._mapped(self._columns) if flat is None else flat
@@ -394,39 +396,14 @@ class _TableMapping:
             flat |= flattened
         return flat
 
-    def _names_left_whole_by_row(self, rules: "SingerMap") -> list[frozenset[str]]:
-        typed_by = {n: cells for n, cells in self._columns.items() if n in rules.typed_by}
-        always: set[tuple[str, bool]] = set()
-        by_row: list[list[tuple[str, bool]]] = []
-        for name, cells in typed_by.items():
-            if cells.may_be_nested:
-                texts = cells.json_texts(self._on_nonfinite, self._removed)
-                by_row.append([(name, text is None or text.startswith(b"{")) for text in texts])
-            else:
-                always.add((name, False))
-        if not by_row:
-            return [rules.texts(frozenset(always))] * self._count
-        return [rules.texts(frozenset(always.union(row))) for row in zip(*by_row, strict=True)]
-
-    def _renamed(self, rules: "SingerMap") -> Columns:
-        reason = None
-        try:
-            renamed = _apply_rules(rules, self._columns, self._columns)
-        except UnmappableRecordError as error:
-            renamed, reason = None, str(error)
-        if renamed is None:
-            for row in range(self._count):
-                self._removed.setdefault(row, reason)
-        return renamed or {}
-
     def _mapped(self, columns: Columns) -> Columns:
         rules, flattens = self._rules, self._flattening is not None
         is_opened = flattens and any(cells.may_be_nested for cells in columns.values())
         if not is_opened and (rules is None or rules.is_static):
             # No step looks into a value, so the map of one row is that of all of them.
-            return self._map_row(range(self._count), columns, columns)
+            return self._map_row(range(self._count), columns, columns, self._flattening)
         rows = [
-            {} if row in self._removed else self._map_row((row,), record, values)
+            {} if row in self._removed else self._map_row((row,), record, values, self._flattening)
             for row, (record, values) in enumerate(self._records(columns))
         ]
         names = dict.fromkeys(name for one in rows for name in one)
@@ -457,10 +434,15 @@ class _TableMapping:
                 {name: own[row] for name, own in zip(columns, values, strict=True)},
             )
 
-    def _map_row(self, rows: Sequence[int], record: Record, values: Record) -> Record:
+    def _map_row(
+        self,
+        rows: Sequence[int],
+        record: Record,
+        values: Record,
+        flattening: "Flattening | None",
+    ) -> Record:
         """Map a row that stands for some rows; return no properties if these are removed."""
-        rules, flattening = self._rules, self._flattening
-        reason = None
+        rules, reason = self._rules, None
         try:
             mapped = record if rules is None else _apply_rules(rules, record, values)
             if mapped is not None and flattening is not None:
@@ -480,9 +462,8 @@ class _TableMapping:
     def _flatten_row(
         self, flattening: "Flattening", rows: Sequence[int], record: Record, mapped: Record
     ) -> Record:
-        texts = _names_left_whole(self._rules, record)
-        if self._whole and rows:
-            texts = self._whole[rows[0]]
+        is_renamed = bool(self._whole and rows)
+        texts = self._whole[rows[0]] if is_renamed else _names_left_whole(self._rules, record)
         try:
             flat = flattening.flattened(mapped, texts)
         except UnmappableRecordError:
