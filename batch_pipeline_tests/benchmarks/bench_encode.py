@@ -26,7 +26,13 @@ from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline_tests.benchmarks.encode_check import check
 from batch_pipeline_tests.benchmarks.encode_ours import ProductEncoder, items, open_encoder
 from batch_pipeline_tests.benchmarks.encode_peers import PEERS
-from batch_pipeline_tests.benchmarks.measures import MB, Cost, SparkMeter, pin_to_two_cores
+from batch_pipeline_tests.benchmarks.measures import (
+    MB,
+    Cost,
+    SparkMeter,
+    pin_to_two_cores,
+    rotations,
+)
 from batch_pipeline_tests.benchmarks.peer_runs import Peers
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
@@ -151,10 +157,9 @@ def _compare(bench: Bench, args: argparse.Namespace) -> list[Case]:
         workload = Workload(source=conversion.source, records=args.records, files=args.files)
         cases.append(bench.case(conversion, generate(workload, args.cache)))
     ways = [OURS, *args.peers]
-    for number in range(args.rounds):
-        first = number % len(ways)  # rotate the first one
+    for order in rotations(ways, args.rounds):
         for case in cases:
-            for way in ways[first:] + ways[:first]:
+            for way in order:
                 if case.is_done_by(way):
                     bench.run(way, case)
     return cases

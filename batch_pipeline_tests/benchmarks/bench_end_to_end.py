@@ -29,7 +29,7 @@ from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.sandbox import command, new_sandbox
 from batch_pipeline_tests.benchmarks import end_to_end_peers
 from batch_pipeline_tests.benchmarks.encode_check import check
-from batch_pipeline_tests.benchmarks.measures import MB, Cost, pin_to_two_cores
+from batch_pipeline_tests.benchmarks.measures import MB, Cost, pin_to_two_cores, rotations
 from batch_pipeline_tests.benchmarks.wide_records import CHECKED
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
@@ -120,9 +120,8 @@ def _table(row: Row, args: argparse.Namespace) -> Iterator[str]:
     runs: dict[str, list[Cost | None]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         files = _files(row, Path(folder), args.cache)
-        for number in range(args.repeat):
-            first = number % len(args.ways)  # rotate the first one
-            for way in args.ways[first:] + args.ways[:first]:
+        for ways in rotations(args.ways, args.repeat):
+            for way in ways:
                 runs[way].append(_run(way, row, files))
                 sys.stderr.write(f"{row.title} {way} {runs[way][-1]}\n")  # progress
     ours = [cost.seconds for cost in runs.get(OURS, ()) if cost is not None]

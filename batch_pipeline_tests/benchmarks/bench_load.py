@@ -33,7 +33,7 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.benchmarks.load_published import TABLE, load_in_process, loading_of
-from batch_pipeline_tests.benchmarks.measures import MB, Cost
+from batch_pipeline_tests.benchmarks.measures import MB, Cost, rotations
 from batch_pipeline_tests.benchmarks.servers import check_table, database, server
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import (
@@ -89,9 +89,8 @@ def main() -> None:
     args = parser.parse_args()
     costs: dict[str, list[Cost]] = defaultdict(list)
     with server() as url:
-        for number in range(args.rounds):
-            first = number % len(args.only)  # rotate the first one
-            for name in args.only[first:] + args.only[:first]:
+        for names in rotations(args.only, args.rounds):
+            for name in names:
                 costs[name].append(_run(url, name, args))
                 sys.stderr.write(f"{name} {costs[name][-1].seconds:.2f} s\n")  # progress
     print(f"{args.records:,} records in {args.files} files, {args.rounds} rounds\n{HEADER}")

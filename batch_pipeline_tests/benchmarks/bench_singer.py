@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from batch_pipeline.model.load import WriteMode
-from batch_pipeline_tests.benchmarks.measures import MB, Cost, pin_to_two_cores
+from batch_pipeline_tests.benchmarks.measures import MB, Cost, pin_to_two_cores, rotations
 from batch_pipeline_tests.benchmarks.servers import database, server
 from batch_pipeline_tests.benchmarks.singer_ways import Peer, RunInput, encode_and_load
 from batch_pipeline_tests.benchmarks.workload import CACHE, Source, Workload, generate
@@ -65,9 +65,8 @@ def main() -> None:
     pin_to_two_cores()
     runs: dict[str, list[Run]] = defaultdict(list)
     with server() as url:
-        for number in range(args.rounds):
-            first = number % len(args.only)  # rotate the first one
-            for name in args.only[first:] + args.only[:first]:
+        for names in rotations(args.only, args.rounds):
+            for name in names:
                 runs[name].append(_run(url, name, args))
                 sys.stderr.write(f"{name} {runs[name][-1].seconds:.2f} s\n")  # progress
     print(f"{args.records:,} records of 150 columns, {args.rounds} rounds\n{HEADER}")

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,13 @@ def peak_bytes() -> int:
     """
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def rotations(ways: Sequence[str], rounds: int) -> Iterator[list[str]]:
+    """Yield all ways in each round, each time starting with the next one."""
+    for number in range(rounds):
+        first = number % len(ways)
+        yield [*ways[first:], *ways[:first]]
 
 
 def pin_to_two_cores() -> None:
