@@ -88,7 +88,7 @@ class ExampleProject:
         output = result.output
         if isinstance(result.exception, PipelineError):  # as `main` prints it
             return exit_code([result.exception]), self._to_page(
-                f"{output}error: {result.exception}\n"
+                f"{output}Error: {result.exception}\n"
             )
         assert result.exc_info is None or result.exc_info[0] is SystemExit, result.exc_info
         return result.exit_code, self._to_page(output)
