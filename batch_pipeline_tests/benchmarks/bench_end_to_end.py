@@ -14,6 +14,7 @@ million have ten times as many records. All rows need about 15 GB below the temp
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -217,8 +218,12 @@ def _peer(way: str, row: Row, files: GeneratedFiles) -> Iterator[Task]:
 
 
 def _link(files: GeneratedFiles, folder: Path) -> None:
+    """Link files into a folder, or copy them where it is on another file system."""
     for path in files.paths:
-        (folder / path.name).hardlink_to(path)
+        try:
+            (folder / path.name).hardlink_to(path)
+        except OSError:
+            shutil.copy2(path, folder)
 
 
 def _files(row: Row, folder: Path, cache: Path) -> GeneratedFiles:

@@ -147,6 +147,7 @@ def benchmark_home(*, max_count: int) -> Iterator[BenchmarkHome]:
         "batch": {"max_weight": "1GiB", "max_count": max_count},
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(folder / "batches")},
+        "dagster": {"backfills": True},
     }
     path = folder / "streams" / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)
