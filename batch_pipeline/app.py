@@ -164,6 +164,7 @@ class Pipeline:
             remote=None if remote is None else remote.get_secret_value(),
             master=self.settings.spark_master,
             packed=self.settings.spark_packed,
+            keep_minutes=self.settings.spark_keep_minutes,
         )
 
     def migrate(self) -> tuple[str, str, str]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Port of Dagster's UI.",
 )
-def dev(port: int) -> None:
+@click.option("--stop", is_flag=True, help="End the warm Spark server that a command has left.")
+def dev(*, port: int, stop: bool) -> None:
     """Start database, Spark, and Dagster's webserver and daemon on 127.0.0.1.
 
     New files are registered, planned and encoded as they land. Ctrl-C stops everything; unfinished
@@ -40,8 +41,11 @@ def dev(port: int) -> None:
     """
     from batch_pipeline.defs.instance.servers import check_port, watch
 
+    if stop:
+        _stop_warm_server()
+        return
     check_extra("embedded", "`batch-pipeline dev`", "dagster_webserver")
-    stop = _stop_on_signals()
+    stop_requested = _stop_on_signals()
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         stack.enter_context(pipeline.home.lock("batch-pipeline dev"))
@@ -53,10 +57,21 @@ def dev(port: int) -> None:
         fact("streams", f"{', '.join(streams)} (from {pipeline.settings.streams})")
         head(f"Dagster is at http://127.0.0.1:{port}. Ctrl-C stops everything.")
         try:
-            watch(services, stop)
+            watch(services, stop_requested)
         finally:
             err.print("stopping …")
     say("Everything is stopped.")
+
+
+def _stop_warm_server() -> None:
+    from batch_pipeline.spark import warm_server
+
+    with opened() as pipeline:
+        server = warm_server.stop(pipeline.settings.home)
+        if server is None:
+            say(f"No warm Spark server runs for {pipeline.settings.home}.")
+        else:
+            say(f"The warm Spark server (process {server.pid}) was stopped.")
 
 
 def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]":
@@ -109,10 +124,12 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
         warm_up,
     )
     from batch_pipeline.spark.spark_connect import SparkConnectServer
+    from batch_pipeline.spark.warm_server import stop
 
     if pipeline.settings.spark_remote is not None:
         return pipeline.settings.spark_remote.get_secret_value(), []
     home = pipeline.home.path
+    stop(home)  # this command's server takes its place
     settings = pipeline.settings
     conf = {"spark.master": settings.spark_master}
     server = SparkConnectServer(home, conf=conf, packed=settings.spark_packed)

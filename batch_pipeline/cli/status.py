@@ -44,23 +44,37 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
     Example:
       batch-pipeline status orders
     """
+    from batch_pipeline.spark.warm_server import find
+
     with opened() as pipeline:
         streams = chosen(pipeline, stream)
         reports = [_report(pipeline, one) for one in streams]
         stopped = _stopped_automation(pipeline, streams)
+        server = find(pipeline.home.path)
     if as_json:
-        warning = {"automation_stopped": stopped} if stopped else {}
-        print_json({"streams": [report for report, _ in reports], **warning})
+        more: dict[str, Any] = {"automation_stopped": stopped} if stopped else {}
+        if server is not None:
+            more["spark_server"] = {
+                "pid": server.pid,
+                "keep_minutes": server.keep_seconds / 60,
+            }
+        print_json({"streams": [report for report, _ in reports], **more})
         return
     if stopped:
-        more = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
-        names = f"{', '.join(stopped[:_SHOWN])}{more}"
+        others = f" and {len(stopped) - _SHOWN} more" if len(stopped) > _SHOWN else ""
+        names = f"{', '.join(stopped[:_SHOWN])}{others}"
         note(f"Automation is stopped: {names}. Start it on the page Automation of Dagster's UI.")
     now = datetime.now(UTC)
     for number, (report, reading) in enumerate(reports):
         if number:
             say()
         _print(report, reading, now)
+    if server is not None:
+        say()
+        say(
+            f"A warm Spark server runs (process {server.pid}). It ends after "
+            f"{server.keep_seconds / 60:.0f} idle minutes, or by `batch-pipeline dev --stop`."
+        )
 
 
 def _stopped_automation(pipeline: "Pipeline", streams: "list[Stream]") -> list[str]:

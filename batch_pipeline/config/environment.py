@@ -93,6 +93,8 @@ class Settings(BaseModel):
     """Spark master; all cores of this machine if left out."""
     spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = None
     """Archive of what executors import, made by `pack`; what they have if left out."""
+    spark_keep_minutes: Annotated[int, Field(ge=0, le=1440)] = 0
+    """Idle minutes for which a command leaves its local Spark running for the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ _FORWARDED_VARIABLES = (
 )
 
 # Set by other Spark sessions of this process or its parents; a new JVM must not obey them.
-_OTHER_SESSION_VARIABLES = (
+OTHER_SESSION_VARIABLES = (
     "MASTER",
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -284,7 +284,7 @@ def _create_worker_home(scratch: Path) -> Path:
 def _jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a JVM: the given one without variables of other sessions."""
     inherited = {
-        name: value for name, value in environment.items() if name not in _OTHER_SESSION_VARIABLES
+        name: value for name, value in environment.items() if name not in OTHER_SESSION_VARIABLES
     }
     if sys.platform == "darwin":
         # Workers are forks, and macOS kills forks of a process that has used its frameworks.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batch_pipeline.model.errors import ConflictError, PipelineError, SparkUnavailableError
-from batch_pipeline.spark import driver
+from batch_pipeline.spark import driver, warm_server
 from batch_pipeline.spark.diagnostics import (
     check_executors,
     diagnose_engine_error,
@@ -50,7 +50,8 @@ class SparkSettings:
     Files (logs, temporary files, the Java wrapper) go below `home`. With `remote`, an address
     `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; if it has
     a `session_id`, processes share that session. `conf` wins over what this package sets. `packed`
-    is the archive of what tasks import, for executors that do not have it.
+    is the archive of what tasks import, for executors that do not have it. With `keep_minutes`, a
+    local session is one of a warm server, which stays for so long when nobody uses it.
     """
 
     home: Path
@@ -58,6 +59,8 @@ class SparkSettings:
     master: str = "local[*]"
     packed: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    keep_minutes: int = 0
+    is_shared: bool = True
 
     @property
     def target(self) -> str:
@@ -70,9 +73,25 @@ class SparkSettings:
         A user's transform needs one, because temporary views, settings and functions that it
         registers belong to the session.
         """
-        if self.remote is None:
-            return self
-        return replace(self, remote=without_session_id(self.remote))
+        if self.remote is not None:
+            return replace(self, remote=without_session_id(self.remote))
+        return replace(self, is_shared=False) if self.keeps_server else self
+
+    @property
+    def keeps_server(self) -> bool:
+        """Whether the session is one of a warm server that other processes use, too."""
+        is_local = self.remote is None and driver.runs_in_driver(self.master)
+        return is_local and self.keep_minutes > 0
+
+    def server_spec(self) -> warm_server.ServerSpec:
+        """Return what the warm server of the session is started with."""
+        return warm_server.ServerSpec(
+            home=self.home.absolute(),
+            master=self.master,
+            packed=self.packed,
+            conf=tuple(sorted(self.conf.items())),
+            keep_seconds=60 * self.keep_minutes,
+        )
 
 
 class LocalSession:
@@ -316,10 +335,14 @@ _process = _ProcessState()
 def start_session(settings: SparkSettings) -> None:
     """Start the JVM of a local session that is likely to be opened soon; returns at once.
 
-    No effect for clusters and Connect clients, and if there is a session. If the JVM cannot be
-    started, `open_session` raises the error.
+    It is the warm server's if one is to be kept. No effect for clusters and Connect clients, and if
+    there is a session. If the JVM cannot be started, `open_session` raises the error.
     """
     if settings.remote is not None or not driver.runs_in_driver(settings.master):
+        return
+    if settings.keeps_server:
+        with suppress(OSError):
+            warm_server.start(settings.server_spec())
         return
     with _process.lock, suppress(PipelineError):
         if _process.opened is None:
@@ -397,7 +420,25 @@ def _new_session(settings: SparkSettings) -> LocalSession | ConnectSession:
     conf = dict(settings.conf)
     if settings.remote is not None:
         return ConnectSession(settings.remote, conf, packed=settings.packed)
-    return LocalSession(settings.home, settings.master, conf, packed=settings.packed)
+    session = _warm_session(settings, conf) if settings.keeps_server else None
+    return session or LocalSession(settings.home, settings.master, conf, packed=settings.packed)
+
+
+def _warm_session(settings: SparkSettings, conf: dict[str, str]) -> ConnectSession | None:
+    """Return a session of the warm server; None if no server can be started or used."""
+    with suppress(OSError):
+        used = warm_server.use(settings.server_spec())
+        if used is not None:
+            remote = used.server.remote
+            if not settings.is_shared:
+                remote = without_session_id(remote)
+            try:
+                return ConnectSession(remote, conf, on_close=used.close)
+            except BaseException as error:
+                used.close()
+                if not isinstance(error, SparkUnavailableError):
+                    raise
+    return None
 
 
 def _set_session(

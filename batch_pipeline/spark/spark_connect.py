@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -55,7 +55,14 @@ _POOLS = """\
 class ConnectSession:
     """A client session on the server at `remote`."""
 
-    def __init__(self, remote: str, conf: dict[str, str], *, packed: Path | None = None) -> None:
+    def __init__(
+        self,
+        remote: str,
+        conf: dict[str, str],
+        *,
+        packed: Path | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
         """Connect; only settings that a server lets its clients choose are applied.
 
         If `remote` has a session id, that session is used and stays open for others, else a new one
@@ -67,6 +74,7 @@ class ConnectSession:
             SparkUnavailableError: the server does not answer or refuses the token.
         """
         self._remote = _localhost(remote)
+        self._on_close = on_close
         if packed is not None:
             check_archive(packed)
         check(self._remote)
@@ -91,6 +99,8 @@ class ConnectSession:
         """Disconnect, and release the session on the server unless it is shared."""
         self.session.stop()
         os.environ.pop(_MODE_VARIABLE, None)
+        if self._on_close is not None:
+            self._on_close()
 
     def _open(self, conf: dict[str, str]) -> "SparkSession":
         from pyspark.sql import SparkSession
@@ -186,14 +196,19 @@ class SparkConnectServer:
     """
 
     def __init__(
-        self, home: Path, *, conf: Mapping[str, str] | None = None, packed: Path | None = None
+        self,
+        home: Path,
+        *,
+        conf: Mapping[str, str] | None = None,
+        packed: Path | None = None,
+        log_name: str = "spark-connect.log",
     ) -> None:
         """Configure the server; `conf` adds to the settings.
 
         Its tasks run in itself, or on the `spark.master` of `conf`; `packed` is the archive of what
-        tasks there import.
+        tasks there import. The log, in the home's folder `logs`, is truncated at each start.
         """
-        self.log = home.absolute() / "logs" / "spark-connect.log"  # truncated at each start
+        self.log = home.absolute() / "logs" / log_name
         self._home = home.absolute()
         self._packed = packed
         self._conf = {"spark.master": "local[*]"} | dict(conf or {})
