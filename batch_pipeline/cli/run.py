@@ -86,13 +86,18 @@ def run_streams(
     if work is Work.NONE:
         return results
     if work is Work.BATCHES:
-        from batch_pipeline.spark.session import start_session
-
-        start_session(pipeline.spark)  # its JVM starts during the imports
+        _start_spark(pipeline)
     from batch_pipeline.defs.in_process_runs import open_exclusively, run_until_idle
 
     with open_exclusively(pipeline, command) as instance:
         return list(run_until_idle(pipeline, streams, instance))
+
+
+def _start_spark(pipeline: "Pipeline") -> None:
+    """Start the JVM, which is needed after the imports that follow."""
+    from batch_pipeline.spark.session import start_session
+
+    start_session(pipeline.spark)
 
 
 def _find_work(
@@ -261,9 +266,6 @@ def reprocess(
     Example:
       batch-pipeline reprocess orders --all --dry-run
     """
-    from batch_pipeline.defs.in_process_runs import open_exclusively, open_shared, select_batches
-    from batch_pipeline.defs.in_process_runs import reprocess as do_it
-
     if (batch and everything) or not (batch or everything or any(published.values())):
         raise click.UsageError("Choose: --batch BATCHES, --all, --since TIME or --until TIME.")
     times = {
@@ -275,6 +277,15 @@ def reprocess(
     with ExitStack() as stack:
         pipeline = stack.enter_context(opened())
         one = pipeline.stream(stream)
+        if not dry_run:
+            _start_spark(pipeline)
+        from batch_pipeline.defs.in_process_runs import (
+            open_exclusively,
+            open_shared,
+            select_batches,
+        )
+        from batch_pipeline.defs.in_process_runs import reprocess as do_it
+
         dagster = open_shared(pipeline) if dry_run else open_exclusively(pipeline, command)
         instance = stack.enter_context(dagster)
         stack.enter_context(progress())
