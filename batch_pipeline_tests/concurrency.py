@@ -91,7 +91,7 @@ def python(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def said(child: subprocess.Popen[str]) -> str:
+def next_line(child: subprocess.Popen[str]) -> str:
     """Return the next line that a child prints."""
     assert child.stdout is not None
     return child.stdout.readline().strip()

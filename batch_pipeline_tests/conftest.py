@@ -35,7 +35,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 )
 from batch_pipeline_tests.mariadb_server import mariadb_server
 from batch_pipeline_tests.object_store import ObjectStore, open_store
-from batch_pipeline_tests.pipeline.attempt_fixture import Scene, open_scene
+from batch_pipeline_tests.pipeline.attempt_fixture import EncodeHarness, open_harness
 from batch_pipeline_tests.proofs import (  # noqa: F401 - where pytest looks for its hooks
     figures,
     long_form,
@@ -173,9 +173,9 @@ def one(database: Database) -> Batch:
 
 
 @pytest.fixture
-def scene(database: Database, tmp_path: Path) -> Scene:
+def harness(database: Database, tmp_path: Path) -> EncodeHarness:
     """A planned batch of two items, and everything needed to encode it."""
-    return open_scene(database, tmp_path / "batches")
+    return open_harness(database, tmp_path / "batches")
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def query(database: Database, statement: str, **values: object) -> list[tuple[An
         return [tuple(row) for row in connection.execute(sa.text(statement), values)]
 
 
-def somebody_waits(database: Database) -> bool:
+def has_lock_waiters(database: Database) -> bool:
     """Return whether a session of this database waits for a lock."""
     waiting = query(
         database,

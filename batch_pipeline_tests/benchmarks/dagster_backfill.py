@@ -16,8 +16,8 @@ from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.spark.session import close_session, open_session
 from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, ask
 from batch_pipeline_tests.acceptance.sandbox import manifests, new_sandbox, wait_until
+from batch_pipeline_tests.benchmarks.benchmark_home import BenchmarkHome, benchmark_home
 from batch_pipeline_tests.benchmarks.dagster_latency import running_dev
-from batch_pipeline_tests.benchmarks.dagster_stage import BenchmarkHome, benchmark_home
 
 _RUNS = """
 query Runs { runsOrError { ... on Runs { results {

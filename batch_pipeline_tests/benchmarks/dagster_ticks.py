@@ -16,7 +16,7 @@ from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
 from batch_pipeline_tests.acceptance.graphql import answers, ask
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import wait_until
-from batch_pipeline_tests.benchmarks.dagster_stage import BenchmarkHome, benchmark_home
+from batch_pipeline_tests.benchmarks.benchmark_home import BenchmarkHome, benchmark_home
 
 SENSORS = ("orders_new_files", "orders_backfill")
 _PAGE = """

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 
 
 @pytest.fixture
 def project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with twelve items in four planned batches, set in the environment."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened

@@ -13,7 +13,7 @@ import batch_pipeline
 from batch_pipeline.cli import COMMANDS, cli, console
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.checks_fixture import publish
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import register
 
@@ -79,10 +79,12 @@ def test_json_table_names_each_command_with_json_output() -> None:
 @pytest.fixture
 def project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """A stream with one published and three planned batches, two unplanned items, and a target."""
     targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as project:
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as project:
         publish(project, database.batches.statuses("orders")[0].batch)
         register(database, 2, first=13)
         yield project

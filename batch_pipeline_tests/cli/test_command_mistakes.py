@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from batch_pipeline.cli import cli
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
@@ -41,7 +41,7 @@ def test_migrate_in_a_folder_without_a_home_creates_nothing(
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "cancel", "retry", "list"])
-def test_unknown_job_error_lists_jobs_and_streams(project: DefsScene, command: str) -> None:
+def test_unknown_job_error_lists_jobs_and_streams(project: DefsHarness, command: str) -> None:
     result = CliRunner().invoke(cli, ["jobs", command, "ordres"])
     assert isinstance(result.exception, UnknownJobError)
     assert str(result.exception) == (
@@ -50,7 +50,7 @@ def test_unknown_job_error_lists_jobs_and_streams(project: DefsScene, command: s
     )
 
 
-def test_pause_distinguishes_unknown_streams_from_new_ones(project: DefsScene) -> None:
+def test_pause_distinguishes_unknown_streams_from_new_ones(project: DefsHarness) -> None:
     project.database.delete_stream("orders")
     unknown = CliRunner().invoke(cli, ["jobs", "pause", "ordres"])
     assert "no job 'ordres' (jobs: none; streams: orders)" in str(unknown.exception)
@@ -62,20 +62,20 @@ def test_pause_distinguishes_unknown_streams_from_new_ones(project: DefsScene) -
 
 
 @pytest.mark.parametrize("label", ["4..6", "2", SECOND])
-def test_reprocess_accepts_range_number_and_key(project: DefsScene, label: str) -> None:
+def test_reprocess_accepts_range_number_and_key(project: DefsHarness, label: str) -> None:
     publish_all(project)
     chosen = _dry_run("--batch", label)
     assert [batch["batch_id"] for batch in chosen] == [SECOND]
 
 
-def test_reprocess_of_an_unknown_range_quotes_it(project: DefsScene) -> None:
+def test_reprocess_of_an_unknown_range_quotes_it(project: DefsHarness) -> None:
     publish_all(project)
     result = CliRunner().invoke(cli, ["reprocess", "orders", "--batch", "4..7", "--dry-run"])
     assert "'4..7'" in str(result.exception)
 
 
 def test_reprocess_dry_run_ignores_the_lock_of_the_home(
-    project: DefsScene,
+    project: DefsHarness,
 ) -> None:
     publish_all(project)
     with project.pipeline.home.lock("batch-pipeline dev"):
@@ -89,14 +89,14 @@ def _dry_run(*words: str) -> list[dict[str, object]]:
     return batches
 
 
-def test_reprocess_since_and_until_select_by_publication_time(project: DefsScene) -> None:
+def test_reprocess_since_and_until_select_by_publication_time(project: DefsHarness) -> None:
     publish_all(project)
     assert len(_dry_run("--since", "2020-01-01")) == 4
     assert _dry_run("--since", "2020-01-01", "--until", "2020-01-02") == []
     assert _dry_run("--since", "2999-01-01T00:00:00+01:00") == []
 
 
-def test_batch_option_accepts_lists_and_names_unknown_batches(project: DefsScene) -> None:
+def test_batch_option_accepts_lists_and_names_unknown_batches(project: DefsHarness) -> None:
     labels = [status.batch.label for status in project.database.batches.statuses("orders")]
     listed = f"{labels[0]}, {labels[1]}"
     unknown = CliRunner().invoke(cli, ["jobs", "cancel", "orders", "--batch", f"{listed},x"])

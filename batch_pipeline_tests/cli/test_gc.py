@@ -9,15 +9,15 @@ import pytest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
-from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageScene, open_garbage_scene
+from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageHarness, open_garbage_harness
 
 UNKNOWN = "orders-00000001-00000003-a9-0badf00d-00000000-abcdef01.jsonl.gz"
 
 
 @pytest.fixture
-def storage(database: Database, tmp_path: Path) -> GarbageScene:
+def storage(database: Database, tmp_path: Path) -> GarbageHarness:
     """A failed attempt of 30 days ago that left four files of 10 bytes, and two generations."""
-    opened = open_garbage_scene(database, tmp_path / "batches", batches=1)
+    opened = open_garbage_harness(database, tmp_path / "batches", batches=1)
     opened.failed()
     opened.published()
     opened.published()
@@ -41,7 +41,7 @@ def set_keep_superseded(tmp_path: Path, text: str) -> None:
     write_stream(tmp_path, "orders", storage=storage, targets=targets)
 
 
-def test_dry_run_lists_files_and_deletes_none(storage: GarbageScene, run: Run) -> None:
+def test_dry_run_lists_files_and_deletes_none(storage: GarbageHarness, run: Run) -> None:
     before = storage.there()
     result = run("gc", "orders", "--dry-run")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -56,7 +56,7 @@ def test_dry_run_lists_files_and_deletes_none(storage: GarbageScene, run: Run) -
     assert storage.there() == before
 
 
-def test_gc_deletes_what_the_dry_run_lists(storage: GarbageScene, run: Run) -> None:
+def test_gc_deletes_what_the_dry_run_lists(storage: GarbageHarness, run: Run) -> None:
     [dry_run] = run_json(run, "gc", "orders", "--dry-run")["streams"]
     [done] = run_json(run, "gc", "orders")["streams"]
     assert done["garbage"] == dry_run["garbage"]
@@ -67,7 +67,7 @@ def test_gc_deletes_what_the_dry_run_lists(storage: GarbageScene, run: Run) -> N
 
 
 def test_generations_older_than_keep_superseded_are_deleted(
-    storage: GarbageScene, run: Run, tmp_path: Path
+    storage: GarbageHarness, run: Run, tmp_path: Path
 ) -> None:
     set_keep_superseded(tmp_path, "31d")
     assert len(run_json(run, "gc", "orders", "--dry-run")["streams"][0]["garbage"]) == 4
@@ -82,7 +82,7 @@ def test_generations_older_than_keep_superseded_are_deleted(
 
 
 def test_unknown_files_are_listed_and_deleted_only_with_unknown(
-    storage: GarbageScene, run: Run
+    storage: GarbageHarness, run: Run
 ) -> None:
     run("gc", "orders")
     storage.put(UNKNOWN)
@@ -102,7 +102,7 @@ def test_unknown_files_are_listed_and_deleted_only_with_unknown(
     assert UNKNOWN not in storage.there()
 
 
-def test_unreadable_storage_does_not_stop_other_streams(storage: GarbageScene, run: Run) -> None:
+def test_unreadable_storage_does_not_stop_other_streams(storage: GarbageHarness, run: Run) -> None:
     result = run("gc")
     assert result.exit_code == 1
     assert "Files deleted: 4, 40 B" in result.stdout

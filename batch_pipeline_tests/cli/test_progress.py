@@ -14,7 +14,7 @@ from batch_pipeline.cli import cli, console
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.progress import log
 from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 
 pytestmark = [
@@ -36,10 +36,12 @@ COMMANDS = [
 @pytest.fixture
 def project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with four published batches, two new files and a target."""
     targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as project:
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as project:
         publish_all(project)
         for name in ("13.csv", "14.csv"):
             path = tmp_path / "landing/orders" / name

@@ -29,7 +29,7 @@ from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import claimed, execute, insert_batches, register
 
 pytestmark = [
@@ -47,13 +47,13 @@ def run_lines(*words: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def fail_attempt(project: DefsScene, key: str) -> None:
+def fail_attempt(project: DefsHarness, key: str) -> None:
     """Let an attempt on a batch fail."""
     with claimed(project.database, project.database.batches.batch("orders", key)) as attempt:
         project.database.attempts.fail(attempt, ERROR, AttemptStatus.FAILED)
 
 
-def make_older(project: DefsScene, time: str) -> None:
+def make_older(project: DefsHarness, time: str) -> None:
     """Move all attempts into the past."""
     execute(
         project.database,
@@ -63,7 +63,7 @@ def make_older(project: DefsScene, time: str) -> None:
     )
 
 
-def test_status_of_a_fully_published_stream(project: DefsScene) -> None:
+def test_status_of_a_fully_published_stream(project: DefsHarness) -> None:
     publish_all(project)
     make_older(project, "3 hours")
     landing = project.stream.source.place
@@ -76,7 +76,7 @@ def test_status_of_a_fully_published_stream(project: DefsScene) -> None:
     ]
 
 
-def test_status_lists_problems_first_and_a_command_for_each(project: DefsScene) -> None:
+def test_status_lists_problems_first_and_a_command_for_each(project: DefsHarness) -> None:
     publish(project, project.database.batches.batch("orders", FIRST))
     fail_attempt(project, SECOND)
     make_older(project, "90 minutes")
@@ -123,7 +123,7 @@ def automation_stopped() -> list[str]:
 
 
 def test_status_warns_of_stopped_sensors_and_schedules(
-    project: DefsScene,
+    project: DefsHarness,
 ) -> None:
     result = CliRunner().invoke(cli, ["status"])
     assert (result.stderr, automation_stopped()) == ("", [])  # there is no Dagster instance
@@ -154,7 +154,7 @@ def test_status_warns_of_stopped_sensors_and_schedules(
 
 
 def test_status_warns_of_automation_that_the_stream_file_stops(
-    project: DefsScene, tmp_path: Path
+    project: DefsHarness, tmp_path: Path
 ) -> None:
     path = tmp_path / "streams" / "orders" / "defs.yaml"
     document = yaml.safe_load(path.read_text())
@@ -173,7 +173,7 @@ def test_status_warns_of_automation_that_the_stream_file_stops(
     assert automation_stopped() == []
 
 
-def test_status_of_a_new_stream_names_the_first_command(project: DefsScene) -> None:
+def test_status_of_a_new_stream_names_the_first_command(project: DefsHarness) -> None:
     project.database.delete_stream("orders")
     lines = run_lines("status")
     assert lines[1] == "  now         nothing is registered yet"
@@ -181,7 +181,7 @@ def test_status_of_a_new_stream_names_the_first_command(project: DefsScene) -> N
     assert lines[-1] == "  ceiling     none yet (registrar); nothing holds it back"
 
 
-def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsScene) -> None:
+def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsHarness) -> None:
     assert not any("warning" in line for line in run_lines("status"))
     execute(project.database, "DELETE FROM batch_pipeline.batch_state")
     execute(project.database, "DELETE FROM batch_pipeline.batch")
@@ -192,7 +192,7 @@ def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsSc
     assert report["warnings"] == [line.removeprefix("  warning     ")]
 
 
-def test_status_json_has_batches_ages_and_times(project: DefsScene) -> None:
+def test_status_json_has_batches_ages_and_times(project: DefsHarness) -> None:
     publish(project, project.database.batches.batch("orders", FIRST))
     fail_attempt(project, SECOND)
     (report,) = json.loads("\n".join(run_lines("status", "--json")))["streams"]
@@ -218,7 +218,7 @@ def test_status_json_has_batches_ages_and_times(project: DefsScene) -> None:
     ],
 )
 def test_explain_starts_with_the_current_state(
-    project: DefsScene, events: str, now: str, next_step: str | None
+    project: DefsHarness, events: str, now: str, next_step: str | None
 ) -> None:
     batch = project.database.batches.batch("orders", FIRST)
     if events in {"published", "failed again"}:
@@ -237,7 +237,7 @@ def test_explain_starts_with_the_current_state(
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("words", [("status",), ("explain", "4")])
 def test_lines_wrap_between_words_on_a_terminal(
-    project: DefsScene, monkeypatch: pytest.MonkeyPatch, columns: int, words: tuple[str, ...]
+    project: DefsHarness, monkeypatch: pytest.MonkeyPatch, columns: int, words: tuple[str, ...]
 ) -> None:
     """Only a path that must not be broken may exceed the width."""
     fail_attempt(project, SECOND)
@@ -266,7 +266,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> l
     return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).splitlines()
 
 
-def test_status_json_has_the_ceiling(project: DefsScene) -> None:
+def test_status_json_has_the_ceiling(project: DefsHarness) -> None:
     (report,) = json.loads("\n".join(run_lines("status", "--json")))["streams"]
     assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
     assert report["ceiling_held_by"] == []
@@ -277,7 +277,7 @@ def test_status_json_has_the_ceiling(project: DefsScene) -> None:
 
 @pytest.mark.parametrize("name", [SECOND, "4..6"])
 def test_explain_of_a_batch_shows_its_files_attempts_and_generations(
-    project: DefsScene, name: str
+    project: DefsHarness, name: str
 ) -> None:
     batch = project.database.batches.batch("orders", SECOND)
     fail_attempt(project, SECOND)
@@ -299,7 +299,7 @@ def test_explain_of_a_batch_shows_its_files_attempts_and_generations(
         assert words in text
 
 
-def test_explain_of_a_backfill_batch_takes_its_partition_key(project: DefsScene) -> None:
+def test_explain_of_a_backfill_batch_takes_its_partition_key(project: DefsHarness) -> None:
     project.plan(ids=(1, 3))
     key = f"2023:{FIRST}"
     (output,) = json.loads("\n".join(run_lines("explain", key, "--json")))["batches"]
@@ -307,13 +307,13 @@ def test_explain_of_a_backfill_batch_takes_its_partition_key(project: DefsScene)
     assert run_lines("explain", key)[1] == "  now         planned"
 
 
-def test_explain_of_an_unknown_key_fails(project: DefsScene) -> None:
+def test_explain_of_an_unknown_key_fails(project: DefsHarness) -> None:
     result = CliRunner().invoke(cli, ["explain", "00000004-00000007"])
     assert result.exit_code == 1
     assert "is not a registered item or batch of any stream" in result.stdout
 
 
-def test_explain_of_a_split_batch_names_its_parts(project: DefsScene) -> None:
+def test_explain_of_a_split_batch_names_its_parts(project: DefsHarness) -> None:
     table = project.database.meta_table("orders").reflected()
     project.database.jobs.split("orders", FIRST, table)
     result = CliRunner().invoke(cli, ["explain", FIRST])

@@ -12,7 +12,7 @@ from batch_pipeline.cli import cli
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.defs.checks_fixture import path_of, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import execute
 from batch_pipeline_tests.storage_roots import content
 from batch_pipeline_tests.store_faults import Faults
@@ -34,7 +34,7 @@ def checks_of(*words: str) -> dict[str, Any]:
     return {check["check"]: check for check in report["checks"]}
 
 
-def test_intact_batches_pass_without_reading_checksums(project: DefsScene) -> None:
+def test_intact_batches_pass_without_reading_checksums(project: DefsHarness) -> None:
     publish_all(project)
     result = run()
     assert result.exit_code == 0, result.output
@@ -42,7 +42,7 @@ def test_intact_batches_pass_without_reading_checksums(project: DefsScene) -> No
     assert "checksums" not in result.output
 
 
-def test_missing_file_is_named_and_exits_3(project: DefsScene) -> None:
+def test_missing_file_is_named_and_exits_3(project: DefsHarness) -> None:
     path = path_of(publish_all(project)[0])
     path.unlink()
     result = run("orders")
@@ -54,7 +54,7 @@ def test_missing_file_is_named_and_exits_3(project: DefsScene) -> None:
     assert checks_of("--last", "2")["part_files"]["passed"]
 
 
-def test_changed_byte_is_detected_only_with_deep(project: DefsScene) -> None:
+def test_changed_byte_is_detected_only_with_deep(project: DefsHarness) -> None:
     path = path_of(publish_all(project)[0])
     path.write_bytes(b"X" + path.read_bytes()[1:])
     assert run().exit_code == 0
@@ -63,7 +63,7 @@ def test_changed_byte_is_detected_only_with_deep(project: DefsScene) -> None:
     assert checks_of("--deep")["checksums"]["problems"] == 1
 
 
-def test_quarantined_records_are_a_warning(project: DefsScene) -> None:
+def test_quarantined_records_are_a_warning(project: DefsHarness) -> None:
     publish_all(project, quarantined=1)
     result = run()
     assert result.exit_code == 3
@@ -71,7 +71,7 @@ def test_quarantined_records_are_a_warning(project: DefsScene) -> None:
     assert checks_of()["quarantine"]["severe"] is False
 
 
-def manifest_files(project: DefsScene) -> list[Path]:
+def manifest_files(project: DefsHarness) -> list[Path]:
     """Return the manifest files, by name."""
     return sorted(Path(to_path(project.stream.storage.root), "manifests").iterdir())
 
@@ -110,7 +110,7 @@ def swap(file: Path, other: Path) -> None:
     ],
 )
 def test_deep_check_names_the_damaged_file(
-    project: DefsScene, damage: Callable[[Path, Path], None], batches_wrong: int, problem: str
+    project: DefsHarness, damage: Callable[[Path, Path], None], batches_wrong: int, problem: str
 ) -> None:
     *_, other, file = map(path_of, publish_all(project))
     damage(file, other)
@@ -124,7 +124,7 @@ def test_deep_check_names_the_damaged_file(
     assert check["worst"].endswith(problem)
 
 
-def test_manifest_files_are_compared_with_the_inventory(project: DefsScene) -> None:
+def test_manifest_files_are_compared_with_the_inventory(project: DefsHarness) -> None:
     """One is missing, one belongs to another attempt, and one lists too few records."""
     publish_all(project)
     assert checks_of()["pointers"]["passed"]
@@ -138,7 +138,7 @@ def test_manifest_files_are_compared_with_the_inventory(project: DefsScene) -> N
     assert (check["passed"], check["severe"], check["batches_wrong"]) == (False, False, 3)
 
 
-def move_to_s3(bucket: str, project: DefsScene) -> list[str]:
+def move_to_s3(bucket: str, project: DefsHarness) -> list[str]:
     """Move the published files into S3 and return their URIs, also in the inventory."""
     uris = []
     for path in map(path_of, publish_all(project)):
@@ -156,7 +156,7 @@ def move_to_s3(bucket: str, project: DefsScene) -> list[str]:
     return uris
 
 
-def test_part_files_in_s3_are_checked(project: DefsScene, bucket: str) -> None:
+def test_part_files_in_s3_are_checked(project: DefsHarness, bucket: str) -> None:
     uris = move_to_s3(bucket, project)
     assert run("--deep").exit_code == 0
     S3.put(uris[0], content(uris[0]).swapcase())
@@ -168,7 +168,7 @@ def test_part_files_in_s3_are_checked(project: DefsScene, bucket: str) -> None:
     assert checks_of()["part_files"]["problems"] == 2  # the SHA-256 that S3 keeps is compared
 
 
-def test_unreadable_store_blames_no_file(project: DefsScene, bucket: str, faults: Faults) -> None:
+def test_unreadable_store_blames_no_file(project: DefsHarness, bucket: str, faults: Faults) -> None:
     move_to_s3(bucket, project)
     faults.refuse(403, "AccessDenied")
     result = run()

@@ -17,7 +17,7 @@ from batch_pipeline_tests.client.client_tables import (
     files,
     fill_evenly,
 )
-from batch_pipeline_tests.concurrency import eventually, python, run_python, said
+from batch_pipeline_tests.concurrency import eventually, next_line, python, run_python
 from batch_pipeline_tests.seeds import query, statuses
 
 PROJECT = Path(__file__).parents[2]
@@ -153,7 +153,7 @@ def test_batch_of_a_live_process_is_not_acquired_by_another(
     thirty_files: Database, database_url: str
 ) -> None:
     with python(ACQUIRE_AND_WAIT, database_url) as child:
-        assert said(child) == "1..5 file-1"
+        assert next_line(child) == "1..5 file-1"
         assert acquired().items == files(6, 30)
         assert acquire_or_none() is None
 
@@ -171,7 +171,7 @@ def test_batch_of_a_killed_parent_is_free_while_its_child_lives(
     thirty_files: Database, database_url: str
 ) -> None:
     with python(FORK_AND_KILL_PARENT, database_url) as parent:
-        said(parent)
+        next_line(parent)
         eventually(lambda: query(thirty_files, COUNT_LIVENESS_LOCKS) == [(0,)])
         again = acquired(batch_count=1)
         assert (again.items, again.attempt) == (["file-1"], 2)

@@ -12,19 +12,19 @@ from batch_pipeline.model.encode_request import Encoded
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import encode_result, item_report, record_schema
 from batch_pipeline_tests.seeds import claimed
 
 
-def publish_all(scene: DefsScene, **options: Any) -> list[Manifest]:
+def publish_all(harness: DefsHarness, **options: Any) -> list[Manifest]:
     """Publish the four batches of three items, in order."""
-    statuses = scene.database.batches.statuses("orders")
-    return [publish(scene, status.batch, **options) for status in statuses]
+    statuses = harness.database.batches.statuses("orders")
+    return [publish(harness, status.batch, **options) for status in statuses]
 
 
 def publish(
-    scene: DefsScene,
+    harness: DefsHarness,
     batch: Batch,
     *,
     quarantined: int = 0,
@@ -38,13 +38,13 @@ def publish(
     ids = range(batch.id_range.first_id, batch.id_range.last_id + 1 - unseen)
     items = [item_report(item_id) for item_id in ids]
     items[0] = item_report(ids[0], read=5 + quarantined, quarantined=quarantined)
-    with claimed(scene.database, batch) as attempt:
-        part = _write_part(scene, f"{attempt.stem}-0.jsonl", records=5 * len(items))
+    with claimed(harness.database, batch) as attempt:
+        part = _write_part(harness, f"{attempt.stem}-0.jsonl", records=5 * len(items))
         result = encode_result(part_files=(part,), items=tuple(items))
         encoded = Encoded(result=result, schema=record_schema(), schema_version=schema_version)
-        manifest = scene.database.attempts.publish(attempt, encoded, scene.stream)
-    pointer = PartFileStorage(scene.stream.storage).point_to(manifest)
-    scene.database.attempts.record_pointer(manifest, pointer)
+        manifest = harness.database.attempts.publish(attempt, encoded, harness.stream)
+    pointer = PartFileStorage(harness.stream.storage).point_to(manifest)
+    harness.database.attempts.record_pointer(manifest, pointer)
     return manifest
 
 
@@ -55,18 +55,20 @@ def path_of(manifest: Manifest) -> Path:
 
 
 def run_checks(
-    scene: DefsScene, job: str = "batch_pipeline_check_streams", **options: Any
+    harness: DefsHarness, job: str = "batch_pipeline_check_streams", **options: Any
 ) -> dict[str, dg.AssetCheckEvaluation]:
     """Run a Dagster job and return its check results by `asset.check`."""
-    definition = scene.definitions.resolve_job_def(job)
-    result = definition.execute_in_process(instance=scene.instance, raise_on_error=False, **options)
-    return check_results(scene, result.run_id)
+    definition = harness.definitions.resolve_job_def(job)
+    result = definition.execute_in_process(
+        instance=harness.instance, raise_on_error=False, **options
+    )
+    return check_results(harness, result.run_id)
 
 
-def check_results(scene: DefsScene, run_id: str) -> dict[str, dg.AssetCheckEvaluation]:
+def check_results(harness: DefsHarness, run_id: str) -> dict[str, dg.AssetCheckEvaluation]:
     """Return the check results of a run by `asset.check`."""
     results = {}
-    for entry in scene.instance.all_logs(
+    for entry in harness.instance.all_logs(
         run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
     ):
         assert entry.dagster_event is not None
@@ -85,8 +87,8 @@ def failed(results: dict[str, dg.AssetCheckEvaluation]) -> Sequence[str]:
     return sorted(name for name, result in results.items() if not result.passed)
 
 
-def _write_part(scene: DefsScene, name: str, *, records: int) -> PartFile:
-    path = Path(to_path(scene.stream.storage.root)) / name
+def _write_part(harness: DefsHarness, name: str, *, records: int) -> PartFile:
+    path = Path(to_path(harness.stream.storage.root)) / name
     path.parent.mkdir(exist_ok=True)
     data = name.encode().ljust(100 - records, b".") + b"\n" * records
     path.write_bytes(data)

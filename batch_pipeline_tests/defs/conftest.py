@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 
 _FOLDER = Path(__file__).parent
 # Dagster reads deprecated pydantic attributes of resources, and warns about features that we use.
@@ -22,9 +22,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with twelve items of 10 bytes in four planned batches of three."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened

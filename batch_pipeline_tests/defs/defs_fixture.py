@@ -24,7 +24,7 @@ from batch_pipeline_tests.seeds import ORDER_ID, plan, query, register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DefsScene:
+class DefsHarness:
     """The stream `orders` with twelve items in four batches, two partitions per run."""
 
     database: Database
@@ -106,14 +106,14 @@ class DefsScene:
 
 
 @contextmanager
-def open_defs_scene(
+def open_defs_harness(
     database: Database,
     url: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
     targets: Mapping[str, Any] | None = None,
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """Register and plan twelve items, and load the definitions of the stream."""
     write_stream(folder, "orders", targets=targets)
     environment = {
@@ -129,7 +129,7 @@ def open_defs_scene(
     pipeline = Pipeline.from_environment(environment)
     stream = pipeline.stream("orders")
     with dg.DagsterInstance.ephemeral() as instance:
-        yield DefsScene(
+        yield DefsHarness(
             database=database,
             pipeline=pipeline,
             stream=stream,

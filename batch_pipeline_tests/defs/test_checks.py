@@ -17,7 +17,7 @@ from batch_pipeline_tests.defs.checks_fixture import (
     publish_all,
     run_checks,
 )
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import claimed, execute, register
 
 ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
@@ -25,17 +25,17 @@ FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 CHECKSUMS = {"resources": {"batch_pipeline_checks": {"config": {"checksums": True}}}}
 
 
-def run_check(scene: DefsScene, check: Check, *, run: int = 1) -> CheckResult:
+def run_check(harness: DefsHarness, check: Check, *, run: int = 1) -> CheckResult:
     """Run a check that is not an asset check in Dagster."""
-    scope = Scope(kinds=scene.batches.kinds, run=run)
+    scope = Scope(kinds=harness.batches.kinds, run=run)
     [result] = verify_stream(
-        scene.database, scene.stream, [check], scope, scene.pipeline.meta_table
+        harness.database, harness.stream, [check], scope, harness.pipeline.meta_table
     )
     return result
 
 
-def test_checks_pass_without_published_batches(scene: DefsScene) -> None:
-    results = run_checks(scene)
+def test_checks_pass_without_published_batches(harness: DefsHarness) -> None:
+    results = run_checks(harness)
     assert failed(results) == []
     assert sorted(results) == [
         "backfill.conservation",
@@ -49,23 +49,23 @@ def test_checks_pass_without_published_batches(scene: DefsScene) -> None:
     assert "Nothing to check yet" in str(results["batches.part_files"].description)
 
 
-def test_checks_of_valid_batches_pass(scene: DefsScene) -> None:
-    publish_all(scene)
-    results = run_checks(scene)
+def test_checks_of_valid_batches_pass(harness: DefsHarness) -> None:
+    publish_all(harness)
+    results = run_checks(harness)
     assert failed(results) == []
     assert numbers(results["batches.part_files"], "batches_checked", "files_checked") == [4, 4]
     assert numbers(results["batches.part_files"], "size_bytes", "problems") == [400, 0]
     assert numbers(results["batches.quarantine"], "records_read") == [60]
-    coverage = run_check(scene, Check.COVERAGE).numbers
+    coverage = run_check(harness, Check.COVERAGE).numbers
     assert (coverage["batches_checked"], coverage["batches_compared"]) == (4, 4)
     assert numbers(results["files.backlog"], "items_unpublished") == [0]
-    assert failed(run_checks(scene, run_config=CHECKSUMS)) == []
+    assert failed(run_checks(harness, run_config=CHECKSUMS)) == []
 
 
-def test_missing_part_file_fails_only_its_check(scene: DefsScene) -> None:
-    path = path_of(publish_all(scene)[1])
+def test_missing_part_file_fails_only_its_check(harness: DefsHarness) -> None:
+    path = path_of(publish_all(harness)[1])
     path.unlink()
-    results = run_checks(scene)
+    results = run_checks(harness)
     assert failed(results) == ["batches.part_files"]
     result = results["batches.part_files"]
     assert (result.severity, result.blocking) == (ERROR, True)
@@ -75,38 +75,38 @@ def test_missing_part_file_fails_only_its_check(scene: DefsScene) -> None:
     assert "Materialize the partition again" in description
 
 
-def test_truncated_part_file_fails(scene: DefsScene) -> None:
-    path = path_of(publish_all(scene)[0])
+def test_truncated_part_file_fails(harness: DefsHarness) -> None:
+    path = path_of(publish_all(harness)[0])
     path.write_bytes(path.read_bytes()[:60])
-    result = run_checks(scene)["batches.part_files"]
+    result = run_checks(harness)["batches.part_files"]
     assert not result.passed
     assert f"{path} has 60 B, published: 100 B" in str(result.description)
 
 
-def test_changed_byte_is_detected_by_checksums_only(scene: DefsScene) -> None:
-    path = path_of(publish_all(scene)[0])
+def test_changed_byte_is_detected_by_checksums_only(harness: DefsHarness) -> None:
+    path = path_of(publish_all(harness)[0])
     path.write_bytes(b"X" + path.read_bytes()[1:])
-    assert failed(run_checks(scene)) == []
-    results = run_checks(scene, run_config=CHECKSUMS)
+    assert failed(run_checks(harness)) == []
+    results = run_checks(harness, run_config=CHECKSUMS)
     assert failed(results) == ["batches.part_files"]
     assert "has the SHA-256" in str(results["batches.part_files"].description)
 
 
-def test_only_the_newest_generation_is_checked(scene: DefsScene) -> None:
-    batch = scene.database.batches.batch("orders", FIRST)
-    path_of(publish(scene, batch)).unlink()
-    assert failed(run_checks(scene)) == ["batches.part_files"]
-    publish(scene, batch)
-    assert failed(run_checks(scene)) == []
+def test_only_the_newest_generation_is_checked(harness: DefsHarness) -> None:
+    batch = harness.database.batches.batch("orders", FIRST)
+    path_of(publish(harness, batch)).unlink()
+    assert failed(run_checks(harness)) == ["batches.part_files"]
+    publish(harness, batch)
+    assert failed(run_checks(harness)) == []
 
 
 @pytest.mark.parametrize(("newest", "checked"), [(2, 2), (0, 4)])
 def test_config_limits_the_number_of_checked_batches(
-    scene: DefsScene, newest: int, checked: int
+    harness: DefsHarness, newest: int, checked: int
 ) -> None:
-    publish_all(scene)
+    publish_all(harness)
     config = {"resources": {"batch_pipeline_checks": {"config": {"newest": newest}}}}
-    result = run_checks(scene, run_config=config)["batches.part_files"]
+    result = run_checks(harness, run_config=config)["batches.part_files"]
     assert numbers(result, "batches_checked") == [checked]
 
 
@@ -127,22 +127,24 @@ def test_config_limits_the_number_of_checked_batches(
         ),
     ],
 )
-def test_inconsistent_record_counts_fail(scene: DefsScene, statement: str, problem: str) -> None:
-    publish_all(scene)
+def test_inconsistent_record_counts_fail(
+    harness: DefsHarness, statement: str, problem: str
+) -> None:
+    publish_all(harness)
     drop = "ALTER TABLE batch_pipeline.attempt_item DROP CONSTRAINT attempt_item_records_conserved"
-    execute(scene.database, drop)
-    execute(scene.database, statement)
-    results = run_checks(scene)
+    execute(harness.database, drop)
+    execute(harness.database, statement)
+    results = run_checks(harness)
     assert failed(results) == ["batches.conservation"]
     result = results["batches.conservation"]
     assert (result.severity, result.blocking) == (ERROR, True)
     assert f"batch {SECOND}, generation 1: {problem}" in str(result.description)
 
 
-def test_quarantined_records_above_the_limit_warn(scene: DefsScene) -> None:
-    publish_all(scene)
-    publish(scene, scene.database.batches.batch("orders", FIRST), quarantined=5)
-    results = run_checks(scene)
+def test_quarantined_records_above_the_limit_warn(harness: DefsHarness) -> None:
+    publish_all(harness)
+    publish(harness, harness.database.batches.batch("orders", FIRST), quarantined=5)
+    results = run_checks(harness)
     assert failed(results) == ["batches.quarantine"]
     result = results["batches.quarantine"]
     assert result.severity is WARN
@@ -150,38 +152,38 @@ def test_quarantined_records_above_the_limit_warn(scene: DefsScene) -> None:
     assert f"batch {FIRST} with 5 of 20" in str(result.description)
 
 
-def test_schema_change_of_the_newest_batch_warns(scene: DefsScene) -> None:
-    batches = [status.batch for status in scene.database.batches.statuses("orders")]
-    publish(scene, batches[0])
+def test_schema_change_of_the_newest_batch_warns(harness: DefsHarness) -> None:
+    batches = [status.batch for status in harness.database.batches.statuses("orders")]
+    publish(harness, batches[0])
     note = Column(name="note", type=ColumnType.STRING)
     misfit = Misfit(column=note, item_id=4, location="file:///landing/orders-0004.csv", line=7)
-    scene.database.schemas.widen("orders", [note], text_source=True, because=[misfit])
-    publish(scene, batches[1], schema_version=2)
-    result = run_check(scene, Check.SCHEMA_DRIFT)
+    harness.database.schemas.widen("orders", [note], text_source=True, because=[misfit])
+    publish(harness, batches[1], schema_version=2)
+    result = run_check(harness, Check.SCHEMA_DRIFT)
     assert not result.passed
     assert f"batch {SECOND} has schema version 2, batch {FIRST} version 1" in result.sentence
     change = "added `note` (string), first in file:///landing/orders-0004.csv, line 7"
     assert change in result.sentence
-    publish(scene, batches[2], schema_version=2)
-    assert run_check(scene, Check.SCHEMA_DRIFT).passed
+    publish(harness, batches[2], schema_version=2)
+    assert run_check(harness, Check.SCHEMA_DRIFT).passed
 
 
-def test_schema_drift_of_a_run_compares_with_the_batch_before_the_run(scene: DefsScene) -> None:
-    batches = [status.batch for status in scene.database.batches.statuses("orders")]
-    publish(scene, batches[0])
-    scene.database.schemas.widen(
+def test_schema_drift_of_a_run_compares_with_the_batch_before_the_run(harness: DefsHarness) -> None:
+    batches = [status.batch for status in harness.database.batches.statuses("orders")]
+    publish(harness, batches[0])
+    harness.database.schemas.widen(
         "orders", [Column(name="note", type=ColumnType.STRING)], text_source=True
     )
-    publish(scene, batches[1], schema_version=2)
-    publish(scene, batches[2], schema_version=2)
-    assert not run_check(scene, Check.SCHEMA_DRIFT, run=2).passed
-    assert run_check(scene, Check.SCHEMA_DRIFT).passed
+    publish(harness, batches[1], schema_version=2)
+    publish(harness, batches[2], schema_version=2)
+    assert not run_check(harness, Check.SCHEMA_DRIFT, run=2).passed
+    assert run_check(harness, Check.SCHEMA_DRIFT).passed
 
 
-def test_batch_waiting_too_long_warns(scene: DefsScene) -> None:
+def test_batch_waiting_too_long_warns(harness: DefsHarness) -> None:
     late = "UPDATE batch_pipeline.batch SET planned_at = now() - interval '5 hours' "
-    execute(scene.database, late + "WHERE first_id = 4")
-    results = run_checks(scene)
+    execute(harness.database, late + "WHERE first_id = 4")
+    results = run_checks(harness)
     assert failed(results) == ["files.backlog"]
     result = results["files.backlog"]
     assert (result.severity, numbers(result, "items_unpublished")) == (WARN, [12])
@@ -189,33 +191,35 @@ def test_batch_waiting_too_long_warns(scene: DefsScene) -> None:
     assert f"batch {SECOND}, planned 5 hours ago" in str(result.description)
 
 
-def test_unplanned_item_waiting_too_long_warns(scene: DefsScene) -> None:
-    publish_all(scene)
-    register(scene.database, 1, first=13)
+def test_unplanned_item_waiting_too_long_warns(harness: DefsHarness) -> None:
+    publish_all(harness)
+    register(harness.database, 1, first=13)
     old = "UPDATE batch_pipeline.item SET registered_at = now() - interval '3 days' WHERE id = 13"
-    execute(scene.database, old)
-    result = run_checks(scene)["files.backlog"]
+    execute(harness.database, old)
+    result = run_checks(harness)["files.backlog"]
     assert (result.passed, numbers(result, "items_unpublished")) == (False, [1])
     assert "the oldest for 3 days" in str(result.description)
     assert "items that are in no batch yet" in str(result.description)
 
 
-def test_batch_failed_for_too_long_warns(scene: DefsScene) -> None:
-    with claimed(scene.database, scene.database.batches.batch("orders", FIRST)) as attempt:
-        scene.database.attempts.fail(attempt, "line 3 is not csv", AttemptStatus.FAILED)
-    assert failed(run_checks(scene)) == []
-    execute(scene.database, "UPDATE batch_pipeline.attempt SET finished_at = now() - interval '2h'")
-    result = run_checks(scene)["files.backlog"]
+def test_batch_failed_for_too_long_warns(harness: DefsHarness) -> None:
+    with claimed(harness.database, harness.database.batches.batch("orders", FIRST)) as attempt:
+        harness.database.attempts.fail(attempt, "line 3 is not csv", AttemptStatus.FAILED)
+    assert failed(run_checks(harness)) == []
+    execute(
+        harness.database, "UPDATE batch_pipeline.attempt SET finished_at = now() - interval '2h'"
+    )
+    result = run_checks(harness)["files.backlog"]
     assert (result.passed, numbers(result, "batches_stuck")) == (False, [1])
     assert f"batch {FIRST} (line 3 is not csv)" in str(result.description)
 
 
-def test_late_item_warns_and_is_not_planned_by_the_check(scene: DefsScene) -> None:
-    publish(scene, scene.database.batches.batch("orders", FIRST), unseen=1)
-    result = run_check(scene, Check.COVERAGE)
+def test_late_item_warns_and_is_not_planned_by_the_check(harness: DefsHarness) -> None:
+    publish(harness, harness.database.batches.batch("orders", FIRST), unseen=1)
+    result = run_check(harness, Check.COVERAGE)
     assert (result.passed, result.is_severe, result.numbers["items_late"]) == (False, False, 1)
     assert "items 3, which appeared after their ids had been planned" in result.sentence
-    assert scene.database.batches.late_statuses("orders") == []
+    assert harness.database.batches.late_statuses("orders") == []
 
 
 @pytest.mark.parametrize(
@@ -235,19 +239,21 @@ def test_late_item_warns_and_is_not_planned_by_the_check(scene: DefsScene) -> No
         ),
     ],
 )
-def test_gaps_and_overlaps_of_batches_warn(scene: DefsScene, statement: str, problem: str) -> None:
+def test_gaps_and_overlaps_of_batches_warn(
+    harness: DefsHarness, statement: str, problem: str
+) -> None:
     drop = "ALTER TABLE batch_pipeline.batch DROP CONSTRAINT batch_ranges_do_not_overlap"
-    execute(scene.database, drop)
-    execute(scene.database, statement)
-    result = run_check(scene, Check.COVERAGE)
+    execute(harness.database, drop)
+    execute(harness.database, statement)
+    result = run_check(harness, Check.COVERAGE)
     assert not result.passed
     assert problem in result.sentence
 
 
-def test_encode_step_runs_the_cheap_checks(scene: DefsScene) -> None:
-    path_of(publish_all(scene)[3]).unlink()
-    scene.tick("orders_new_files")
-    results = run_checks(scene, "orders_encode", partition_key=FIRST, tags={LAUNCH_TAG: "new"})
+def test_encode_step_runs_the_cheap_checks(harness: DefsHarness) -> None:
+    path_of(publish_all(harness)[3]).unlink()
+    harness.tick("orders_new_files")
+    results = run_checks(harness, "orders_encode", partition_key=FIRST, tags={LAUNCH_TAG: "new"})
     assert sorted(results) == [
         "batches.conservation",
         "batches.part_files",
@@ -257,41 +263,43 @@ def test_encode_step_runs_the_cheap_checks(scene: DefsScene) -> None:
 
 
 def test_successful_run_does_not_hide_a_failed_check(
-    scene: DefsScene, monkeypatch: pytest.MonkeyPatch
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a failed check, a run checks more than its own batches."""
     monkeypatch.setattr("batch_pipeline.defs.checks._RECENT_BATCHES", 1)
-    path = path_of(publish_all(scene)[0])
-    scene.tick("orders_new_files")
+    path = path_of(publish_all(harness)[0])
+    harness.tick("orders_new_files")
     path.unlink()
     options = {"partition_key": FIRST, "tags": {LAUNCH_TAG: "new"}}
-    assert failed(run_checks(scene, "orders_encode", **options)) == []
-    assert failed(run_checks(scene)) == ["batches.part_files"]
-    assert failed(run_checks(scene, "orders_encode", **options)) == ["batches.part_files"]
-    publish(scene, scene.database.batches.batch("orders", FIRST))
-    assert failed(run_checks(scene, "orders_encode", **options)) == []
+    assert failed(run_checks(harness, "orders_encode", **options)) == []
+    assert failed(run_checks(harness)) == ["batches.part_files"]
+    assert failed(run_checks(harness, "orders_encode", **options)) == ["batches.part_files"]
+    publish(harness, harness.database.batches.batch("orders", FIRST))
+    assert failed(run_checks(harness, "orders_encode", **options)) == []
 
 
-def test_run_with_a_failed_batch_still_reports_checks(scene: DefsScene) -> None:
-    publish_all(scene)
-    scene.instance.add_dynamic_partitions("orders.batches", ["1-3"])
-    job = scene.definitions.resolve_job_def("orders_encode")
-    run = job.execute_in_process(instance=scene.instance, partition_key="1-3", raise_on_error=False)
+def test_run_with_a_failed_batch_still_reports_checks(harness: DefsHarness) -> None:
+    publish_all(harness)
+    harness.instance.add_dynamic_partitions("orders.batches", ["1-3"])
+    job = harness.definitions.resolve_job_def("orders_encode")
+    run = job.execute_in_process(
+        instance=harness.instance, partition_key="1-3", raise_on_error=False
+    )
     assert not run.success
-    results = check_results(scene, run.run_id)
+    results = check_results(harness, run.run_id)
     assert failed(results) == []
     assert len(results) == 3
 
 
-def test_manual_materialization_runs_the_cheap_checks_only(scene: DefsScene) -> None:
-    publish_all(scene)
-    scene.tick("orders_new_files")
-    job = scene.definitions.resolve_implicit_global_asset_job_def()
+def test_manual_materialization_runs_the_cheap_checks_only(harness: DefsHarness) -> None:
+    publish_all(harness)
+    harness.tick("orders_new_files")
+    job = harness.definitions.resolve_implicit_global_asset_job_def()
     result = job.execute_in_process(
-        instance=scene.instance,
+        instance=harness.instance,
         partition_key=FIRST,
-        asset_selection=[batches_key(scene.stream)],
+        asset_selection=[batches_key(harness.stream)],
         tags={LAUNCH_TAG: "new"},
     )
     assert result.success
-    assert len(check_results(scene, result.run_id)) == 3
+    assert len(check_results(harness, result.run_id)) == 3

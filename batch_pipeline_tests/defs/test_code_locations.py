@@ -25,18 +25,18 @@ from dagster._core.scheduler.instigation import (
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import LaunchCursor
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 
 SENSOR = "orders_new_files"
 ORDERS = LaunchCursor(stream="orders").cursor()
 
 
 @pytest.fixture
-def scene(scene: DefsScene, tmp_path: Path) -> Iterator[DefsScene]:
+def harness(harness: DefsHarness, tmp_path: Path) -> Iterator[DefsHarness]:
     """The stream `orders` in an instance that stores sensor states."""
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
-        yield replace(scene, instance=instance)
+        yield replace(harness, instance=instance)
 
 
 def _repository(location: str) -> RemoteRepositoryOrigin:
@@ -47,7 +47,7 @@ def _repository(location: str) -> RemoteRepositoryOrigin:
 
 
 def _tick_elsewhere(
-    scene: DefsScene,
+    harness: DefsHarness,
     location: str = "etl",
     *,
     sensor: str = SENSOR,
@@ -56,7 +56,7 @@ def _tick_elsewhere(
     status: InstigatorStatus = InstigatorStatus.DECLARED_IN_CODE,
 ) -> None:
     """Store the state that the daemon stores for a tick of another code location."""
-    scene.instance.add_instigator_state(
+    harness.instance.add_instigator_state(
         InstigatorState(
             RemoteInstigatorOrigin(_repository(location), sensor),
             InstigatorType.SENSOR,
@@ -69,13 +69,13 @@ def _tick_elsewhere(
 
 
 def _tick(
-    scene: DefsScene, *, cursor: str | None = None, sensor: str = SENSOR, location: str = "copy"
+    harness: DefsHarness, *, cursor: str | None = None, sensor: str = SENSOR, location: str = "copy"
 ) -> dg.SensorResult | str:
     """Evaluate a sensor of a code location; return its result or its skip message."""
-    definition = scene.definitions.resolve_sensor_def(sensor)
+    definition = harness.definitions.resolve_sensor_def(sensor)
     resources = {"batch_pipeline": PipelineResource()}
     with dg.build_sensor_context(
-        instance=scene.instance, cursor=cursor, resources=resources
+        instance=harness.instance, cursor=cursor, resources=resources
     ) as context:
         context._code_location_origin = _repository(location).code_location_origin
         result = definition(context)
@@ -86,18 +86,18 @@ def _tick(
 
 
 @pytest.mark.parametrize("sensor", [SENSOR, "orders_backfill"])
-def test_second_location_rejects_a_stream_of_the_first(scene: DefsScene, sensor: str) -> None:
-    _tick_elsewhere(scene)
-    reason = _tick(scene, sensor=sensor)
+def test_second_location_rejects_a_stream_of_the_first(harness: DefsHarness, sensor: str) -> None:
+    _tick_elsewhere(harness)
+    reason = _tick(harness, sensor=sensor)
     assert isinstance(reason, str)
     for part in ("'orders'", "'etl'", "'copy'", "Remove the stream from one of the two"):
         assert part in reason
-    assert scene.instance.get_dynamic_partitions("orders.batches") == []
+    assert harness.instance.get_dynamic_partitions("orders.batches") == []
 
 
-def test_first_location_continues_beside_a_rejected_second(scene: DefsScene) -> None:
-    _tick_elsewhere(scene, "copy", cursor=None)
-    result = _tick(scene, location="etl")
+def test_first_location_continues_beside_a_rejected_second(harness: DefsHarness) -> None:
+    _tick_elsewhere(harness, "copy", cursor=None)
+    result = _tick(harness, location="etl")
     assert isinstance(result, dg.SensorResult)
     assert LaunchCursor.of_cursor(result.cursor).stream == "orders"
     assert result.run_requests
@@ -116,40 +116,40 @@ def test_first_location_continues_beside_a_rejected_second(scene: DefsScene) -> 
     ],
 )
 def test_location_continues_if_no_other_launches_the_stream(
-    scene: DefsScene, elsewhere: dict[str, object]
+    harness: DefsHarness, elsewhere: dict[str, object]
 ) -> None:
-    _tick_elsewhere(scene, **elsewhere)  # type: ignore[arg-type]
-    assert isinstance(_tick(scene), dg.SensorResult)
+    _tick_elsewhere(harness, **elsewhere)  # type: ignore[arg-type]
+    assert isinstance(_tick(harness), dg.SensorResult)
 
 
-def test_locations_started_together_are_ordered_by_name(scene: DefsScene) -> None:
+def test_locations_started_together_are_ordered_by_name(harness: DefsHarness) -> None:
     for location in ("copy", "etl"):
-        _tick_elsewhere(scene, location)
-    assert isinstance(_tick(scene, location="copy"), dg.SensorResult)
-    assert "'copy' and 'etl'" in str(_tick(scene, location="etl"))
+        _tick_elsewhere(harness, location)
+    assert isinstance(_tick(harness, location="copy"), dg.SensorResult)
+    assert "'copy' and 'etl'" in str(_tick(harness, location="etl"))
 
 
-def test_new_second_location_is_detected_within_a_minute(scene: DefsScene) -> None:
-    first = _tick(scene)
+def test_new_second_location_is_detected_within_a_minute(harness: DefsHarness) -> None:
+    first = _tick(harness)
     assert isinstance(first, dg.SensorResult)
-    _tick_elsewhere(scene)
+    _tick_elsewhere(harness)
     late = LaunchCursor(stream="orders", looked_at=time.time() - 61)
-    assert "'etl'" in str(_tick(scene, cursor=late.cursor()))
+    assert "'etl'" in str(_tick(harness, cursor=late.cursor()))
 
 
 @pytest.mark.parametrize(("location", "is_rejected"), [("copy", True), ("etl", False)])
 def test_run_in_the_second_location_fails_without_registering(
-    scene: DefsScene, location: str, is_rejected: bool
+    harness: DefsHarness, location: str, is_rejected: bool
 ) -> None:
-    _tick_elsewhere(scene)
-    name = register_job(scene.stream)
-    job = scene.definitions.resolve_job_def(name)
-    run = scene.instance.create_run_for_job(
+    _tick_elsewhere(harness)
+    name = register_job(harness.stream)
+    job = harness.definitions.resolve_job_def(name)
+    run = harness.instance.create_run_for_job(
         job_def=job, remote_job_origin=RemoteJobOrigin(_repository(location), name)
     )
-    execute_run(InMemoryJob(job), run, scene.instance)
-    assert scene.reload_run(run).is_success is not is_rejected
-    failures = scene.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    execute_run(InMemoryJob(job), run, harness.instance)
+    assert harness.reload_run(run).is_success is not is_rejected
+    failures = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     messages = ["'etl' and 'copy'" in str(failure.dagster_event) for failure in failures]
     assert messages == [True] * is_rejected
-    assert bool(scene.instance.get_dynamic_partitions("orders.batches")) is not is_rejected
+    assert bool(harness.instance.get_dynamic_partitions("orders.batches")) is not is_rejected

@@ -18,7 +18,7 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
 from batch_pipeline_tests.defs.checks_fixture import check_results, path_of, publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.defs.downstream_fixture import (
     BY_CITY,
     KILLED,
@@ -41,170 +41,171 @@ BACKFILL = {"dagster/backfill": "abcdefgh"}
 
 
 @pytest.fixture
-def scene(scene: DefsScene) -> DefsScene:
+def harness(harness: DefsHarness) -> DefsHarness:
     """The stream `orders` with four batches whose partitions are added to Dagster."""
-    scene.tick(SENSOR)
-    return scene
+    harness.tick(SENSOR)
+    return harness
 
 
 def _run(
-    scene: DefsScene,
+    harness: DefsHarness,
     keys: Sequence[str],
     tags: dict[str, str],
     *,
     retry_of: dg.DagsterRun | None = None,
 ) -> dg.DagsterRun:
-    job = job_of_both(scene.definitions)
-    return execute(job, scene.instance, tags_of(keys) | tags, retry_of=retry_of)
+    job = job_of_both(harness.definitions)
+    return execute(job, harness.instance, tags_of(keys) | tags, retry_of=retry_of)
 
 
-def _events(scene: DefsScene, key: dg.AssetKey | None = None) -> list[dg.AssetMaterialization]:
+def _events(harness: DefsHarness, key: dg.AssetKey | None = None) -> list[dg.AssetMaterialization]:
     """Return all materializations of an asset, oldest first."""
-    records = scene.instance.fetch_materializations(
-        key or scene.batches.asset_key, limit=1_000, ascending=True
+    records = harness.instance.fetch_materializations(
+        key or harness.batches.asset_key, limit=1_000, ascending=True
     ).records
     return [record.asset_materialization for record in records if record.asset_materialization]
 
 
-def _partitions(scene: DefsScene, key: dg.AssetKey | None = None) -> Counter[str | None]:
-    return Counter(event.partition for event in _events(scene, key))
+def _partitions(harness: DefsHarness, key: dg.AssetKey | None = None) -> Counter[str | None]:
+    return Counter(event.partition for event in _events(harness, key))
 
 
-def _report(scene: DefsScene) -> list[str | None]:
+def _report(harness: DefsHarness) -> list[str | None]:
     """Store the sensor's materializations of the batches and return their partitions."""
     events = [
         event
-        for event in scene.tick(SENSOR).asset_events
-        if isinstance(event, dg.AssetMaterialization) and event.asset_key == scene.batches.asset_key
+        for event in harness.tick(SENSOR).asset_events
+        if isinstance(event, dg.AssetMaterialization)
+        and event.asset_key == harness.batches.asset_key
     ]
     for event in events:
-        scene.instance.report_runless_asset_event(event)
+        harness.instance.report_runless_asset_event(event)
     return [event.partition for event in events]
 
 
 @pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
 @pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
 def test_downstream_asset_is_executed_in_the_run_of_published_batches(
-    scene: DefsScene, keys: list[str], tags: dict[str, str]
+    harness: DefsHarness, keys: list[str], tags: dict[str, str]
 ) -> None:
     """Each partition gets one event, with the metadata of its own batch."""
-    manifests = {manifest.batch.key: manifest for manifest in publish_all(scene)}
-    run = _run(scene, keys, {**tags, **NEW})
+    manifests = {manifest.batch.key: manifest for manifest in publish_all(harness)}
+    run = _run(harness, keys, {**tags, **NEW})
     assert run.is_success
-    assert _partitions(scene) == _partitions(scene, BY_CITY) == Counter(keys)
-    for event in _events(scene):
+    assert _partitions(harness) == _partitions(harness, BY_CITY) == Counter(keys)
+    for event in _events(harness):
         manifest = manifests[str(event.partition)]
         assert event.metadata["attempt"].value == str(manifest.attempt)
         assert event.metadata["dagster/partition_row_count"].value == manifest.records
         assert event.metadata["job"].value == "orders"
-    assert not {*_report(scene)} & {*keys}
+    assert not {*_report(harness)} & {*keys}
 
 
 @pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
 @pytest.mark.parametrize("keys", [[UNKNOWN], [*RANGE, UNKNOWN]], ids=["single", "range"])
 def test_downstream_asset_is_skipped_if_a_batch_failed(
-    scene: DefsScene, keys: list[str], tags: dict[str, str]
+    harness: DefsHarness, keys: list[str], tags: dict[str, str]
 ) -> None:
     """The run fails and has events for the published partitions only."""
-    scene.instance.add_dynamic_partitions(scene.batches.set_name, [UNKNOWN])
-    publish_all(scene)
-    run = _run(scene, keys, {**tags, **NEW})
+    harness.instance.add_dynamic_partitions(harness.batches.set_name, [UNKNOWN])
+    publish_all(harness)
+    run = _run(harness, keys, {**tags, **NEW})
     assert run.status is dg.DagsterRunStatus.FAILURE
-    assert _partitions(scene) == Counter(keys[:-1])
-    assert _partitions(scene, BY_CITY) == Counter()
-    assert not {*_report(scene)} & {*keys}
+    assert _partitions(harness) == Counter(keys[:-1])
+    assert _partitions(harness, BY_CITY) == Counter()
+    assert not {*_report(harness)} & {*keys}
 
 
 @pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
 @pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
 def test_retry_of_a_killed_run_executes_the_downstream_asset(
-    scene: DefsScene, tmp_path: Path, keys: list[str], tags: dict[str, str]
+    harness: DefsHarness, tmp_path: Path, keys: list[str], tags: dict[str, str]
 ) -> None:
     """Only the retry reports events, neither the killed run nor the sensor."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        local_scene = replace(scene, instance=instance)
-        local_scene.tick(SENSOR)
-        killed = _killed(local_scene, tmp_path, keys, tags)
-        assert scene.states("orders") == ["published"] * len(keys) + ["planned"] * (4 - len(keys))
-        assert _partitions(local_scene) == Counter()
-        assert not {*_report(local_scene)} & {*keys}
+        local_harness = replace(harness, instance=instance)
+        local_harness.tick(SENSOR)
+        killed = _killed(local_harness, tmp_path, keys, tags)
+        assert harness.states("orders") == ["published"] * len(keys) + ["planned"] * (4 - len(keys))
+        assert _partitions(local_harness) == Counter()
+        assert not {*_report(local_harness)} & {*keys}
         instance.report_run_failed(killed)
         instance.add_run_tags(killed.run_id, {WILL_RETRY_TAG: "true"})
-        assert _report(local_scene) == []
-        assert _run(local_scene, keys, {**tags, RETRY_TAG: "1"}, retry_of=killed).is_success
-        assert _partitions(local_scene) == _partitions(local_scene, BY_CITY) == Counter(keys)
-        assert {generation_of(event) for event in _events(local_scene)} == {1}
-        assert _report(local_scene) == []
+        assert _report(local_harness) == []
+        assert _run(local_harness, keys, {**tags, RETRY_TAG: "1"}, retry_of=killed).is_success
+        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(keys)
+        assert {generation_of(event) for event in _events(local_harness)} == {1}
+        assert _report(local_harness) == []
 
 
 @pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
 def test_sensor_reports_events_of_a_killed_run_without_retry_once(
-    scene: DefsScene, tmp_path: Path, keys: list[str]
+    harness: DefsHarness, tmp_path: Path, keys: list[str]
 ) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        local_scene = replace(scene, instance=instance)
-        local_scene.tick(SENSOR)
-        killed = _killed(local_scene, tmp_path, keys, {})
+        local_harness = replace(harness, instance=instance)
+        local_harness.tick(SENSOR)
+        killed = _killed(local_harness, tmp_path, keys, {})
         instance.report_run_failed(killed)
-        assert _report(local_scene) == keys
-        assert _report(local_scene) == []
-        assert _partitions(local_scene) == Counter(keys)
+        assert _report(local_harness) == keys
+        assert _report(local_harness) == []
+        assert _partitions(local_harness) == Counter(keys)
 
 
 def _killed(
-    scene: DefsScene, folder: Path, keys: Sequence[str], tags: dict[str, str]
+    harness: DefsHarness, folder: Path, keys: Sequence[str], tags: dict[str, str]
 ) -> dg.DagsterRun:
     """Execute a run in a process that exits after its last batch is published."""
     module = "batch_pipeline_tests.defs.downstream_fixture"
     pairs = [f"{name}={value}" for name, value in (tags_of(keys) | tags).items()]
     command = [sys.executable, "-m", module, str(folder), *pairs]
     assert subprocess.run(command, check=False).returncode == KILLED
-    [run] = scene.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    [run] = harness.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     return run
 
 
-def test_sensor_leaves_events_to_a_started_run_of_a_users_job(scene: DefsScene) -> None:
-    job = job_of_both(scene.definitions)
-    run = scene.instance.create_run_for_job(
+def test_sensor_leaves_events_to_a_started_run_of_a_users_job(harness: DefsHarness) -> None:
+    job = job_of_both(harness.definitions)
+    run = harness.instance.create_run_for_job(
         job_def=job, tags=tags_of(RANGE), status=dg.DagsterRunStatus.STARTED
     )
     assert run.asset_selection is None
-    publish_all(scene)
-    assert _report(scene) == []
-    scene.instance.report_run_failed(run)
-    assert _report(scene) == KEYS
+    publish_all(harness)
+    assert _report(harness) == []
+    harness.instance.report_run_failed(run)
+    assert _report(harness) == KEYS
 
 
-def test_cancelled_run_of_a_users_job_cancels_its_batches(scene: DefsScene) -> None:
-    run = scene.instance.create_run_for_job(
-        job_def=job_of_both(scene.definitions),
+def test_cancelled_run_of_a_users_job_cancels_its_batches(harness: DefsHarness) -> None:
+    run = harness.instance.create_run_for_job(
+        job_def=job_of_both(harness.definitions),
         tags=tags_of(KEYS[:2]),
         status=dg.DagsterRunStatus.STARTED,
     )
-    scene.cancel_run(run)
-    assert "Batches cancelled: 2" in scene.tick_run_ends()
-    assert scene.states("orders") == ["cancelled", "cancelled", "planned", "planned"]
+    harness.cancel_run(run)
+    assert "Batches cancelled: 2" in harness.tick_run_ends()
+    assert harness.states("orders") == ["cancelled", "cancelled", "planned", "planned"]
 
 
-def test_batch_reported_by_the_sensor_is_not_reported_by_a_run(scene: DefsScene) -> None:
-    publish_all(scene)
-    assert _report(scene) == KEYS
-    job = scene.definitions.resolve_job_def(scene.batches.job)
-    assert job.execute_in_process(instance=scene.instance, tags=tags_of(RANGE) | NEW).success
-    assert _partitions(scene) == Counter(KEYS)
+def test_batch_reported_by_the_sensor_is_not_reported_by_a_run(harness: DefsHarness) -> None:
+    publish_all(harness)
+    assert _report(harness) == KEYS
+    job = harness.definitions.resolve_job_def(harness.batches.job)
+    assert job.execute_in_process(instance=harness.instance, tags=tags_of(RANGE) | NEW).success
+    assert _partitions(harness) == Counter(KEYS)
 
 
-def test_events_of_a_run_have_the_generations_of_their_batches(scene: DefsScene) -> None:
+def test_events_of_a_run_have_the_generations_of_their_batches(harness: DefsHarness) -> None:
     """The data version changes with any of them."""
-    publish_all(scene)
-    publish(scene, scene.batches.find(scene.database, KEYS[1]))
-    assert _run(scene, RANGE, NEW).is_success
-    first = _events(scene)
+    publish_all(harness)
+    publish(harness, harness.batches.find(harness.database, KEYS[1]))
+    assert _run(harness, RANGE, NEW).is_success
+    first = _events(harness)
     assert _generations(first) == [1, 2, 1, 1]
-    assert _report(scene) == []
-    publish(scene, scene.batches.find(scene.database, KEYS[0]))
-    assert _run(scene, RANGE, NEW).is_success
-    later = _events(scene)[4:]
+    assert _report(harness) == []
+    publish(harness, harness.batches.find(harness.database, KEYS[0]))
+    assert _run(harness, RANGE, NEW).is_success
+    later = _events(harness)[4:]
     assert _generations(later) == [2, 2, 1, 1]
     versions = {(event.tags or {})[DATA_VERSION_TAG] for event in (*first, *later)}
     assert len(versions) == 2
@@ -215,22 +216,22 @@ def _generations(events: Sequence[dg.AssetMaterialization]) -> list[int]:
     return [generations[key] for key in KEYS]
 
 
-def test_checks_of_a_run_with_a_downstream_asset_run_once(scene: DefsScene) -> None:
-    publish_all(scene)
-    run = _run(scene, RANGE, NEW)
+def test_checks_of_a_run_with_a_downstream_asset_run_once(harness: DefsHarness) -> None:
+    publish_all(harness)
+    run = _run(harness, RANGE, NEW)
     event_type = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-    events = scene.instance.all_logs(run.run_id, of_type=event_type)
-    assert len(events) == len(check_results(scene, run.run_id)) == 3
+    events = harness.instance.all_logs(run.run_id, of_type=event_type)
+    assert len(events) == len(check_results(harness, run.run_id)) == 3
 
 
-def test_failed_blocking_check_skips_the_downstream_asset(scene: DefsScene) -> None:
-    path = path_of(publish_all(scene)[3])
+def test_failed_blocking_check_skips_the_downstream_asset(harness: DefsHarness) -> None:
+    path = path_of(publish_all(harness)[3])
     path.unlink()
-    run = _run(scene, RANGE, NEW)
+    run = _run(harness, RANGE, NEW)
     assert run.status is dg.DagsterRunStatus.FAILURE
-    assert _partitions(scene) == Counter(KEYS)
-    assert _partitions(scene, BY_CITY) == Counter()
-    failures = scene.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    assert _partitions(harness) == Counter(KEYS)
+    assert _partitions(harness, BY_CITY) == Counter()
+    failures = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
     [error] = [
         str(failure.dagster_event.step_failure_data.error)
         for failure in failures
@@ -262,9 +263,9 @@ _SYNCHRONOUS_RUNS = {
 # Dagster calls a deprecated function, and does not await a coroutine of a stopped server.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_dagster_backfill_executes_both_assets(scene: DefsScene, tmp_path: Path) -> None:
+def test_dagster_backfill_executes_both_assets(harness: DefsHarness, tmp_path: Path) -> None:
     """Two runs materialize two partitions each."""
-    publish_all(scene)
+    publish_all(harness)
     project = tmp_path / "project.py"
     project.write_text(_PROJECT)
     target = PythonFileTarget(str(project), None, str(tmp_path), "orders")
@@ -272,14 +273,14 @@ def test_dagster_backfill_executes_both_assets(scene: DefsScene, tmp_path: Path)
         instance_for_test(overrides=_SYNCHRONOUS_RUNS) as instance,
         create_test_daemon_workspace_context(target, instance) as workspace,
     ):
-        local_scene = replace(scene, instance=instance)
-        instance.add_dynamic_partitions(scene.batches.set_name, KEYS)
+        local_harness = replace(harness, instance=instance)
+        instance.add_dynamic_partitions(harness.batches.set_name, KEYS)
         graph = workspace.create_request_context().asset_graph
         backfill = PartitionBackfill.from_asset_partitions(
             backfill_id="abcdefgh",
             asset_graph=graph,
             partition_names=KEYS,
-            asset_selection=[scene.batches.asset_key, BY_CITY],
+            asset_selection=[harness.batches.asset_key, BY_CITY],
             backfill_timestamp=1_700_000_000.0,
             tags=NEW,
             dynamic_partitions_store=instance,
@@ -296,4 +297,4 @@ def test_dagster_backfill_executes_both_assets(scene: DefsScene, tmp_path: Path)
         assert ended is not None
         assert ended.status is BulkActionStatus.COMPLETED_SUCCESS
         assert len(instance.get_runs()) == 2
-        assert _partitions(local_scene) == _partitions(local_scene, BY_CITY) == Counter(KEYS)
+        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(KEYS)

@@ -20,7 +20,7 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.defs.downstream_fixture import execute as execute_run_of
 from batch_pipeline_tests.defs.downstream_fixture import tags_of
 from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script
@@ -45,12 +45,14 @@ FOR EACH ROW EXECUTE FUNCTION batch_pipeline.cut()
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with four batches, two of them published, and one working target."""
     targets = {"good": target(tmp_path / "good", EAGER)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as opened:
         for number in (0, 1):
             publish_next(opened, tmp_path, number)
         opened.instance.add_dynamic_partitions(
@@ -65,52 +67,52 @@ def target(folder: Path, body: str) -> dict[str, Any]:
     return {"command": list(script(folder, body)), "config": {"out": str(folder / "read")}}
 
 
-def publish_next(scene: DefsScene, folder: Path, number: int, *, generation: int = 1) -> None:
+def publish_next(harness: DefsHarness, folder: Path, number: int, *, generation: int = 1) -> None:
     """Publish the next generation of a batch, counted from 0."""
-    batch = scene.database.batches.statuses("orders")[number].batch
-    publish_file(scene.database, batch, folder, generation=generation)
+    batch = harness.database.batches.statuses("orders")[number].batch
+    publish_file(harness.database, batch, folder, generation=generation)
 
 
-def run_job(scene: DefsScene, **tags: str) -> dg.ExecuteInProcessResult:
+def run_job(harness: DefsHarness, **tags: str) -> dg.ExecuteInProcessResult:
     """Run the load job."""
-    job = scene.definitions.resolve_job_def(load_job(scene.stream))
-    return job.execute_in_process(instance=scene.instance, tags=tags, raise_on_error=False)
+    job = harness.definitions.resolve_job_def(load_job(harness.stream))
+    return job.execute_in_process(instance=harness.instance, tags=tags, raise_on_error=False)
 
 
-def run_asset(scene: DefsScene, first: str, last: str) -> dg.ExecuteInProcessResult:
+def run_asset(harness: DefsHarness, first: str, last: str) -> dg.ExecuteInProcessResult:
     """Materialize partitions of the asset as a user does."""
     [asset] = [
         asset
-        for asset in scene.definitions.assets or ()
-        if isinstance(asset, dg.AssetsDefinition) and loaded_key(scene.stream) in asset.keys
+        for asset in harness.definitions.assets or ()
+        if isinstance(asset, dg.AssetsDefinition) and loaded_key(harness.stream) in asset.keys
     ]
     return dg.materialize(
         [asset],
-        instance=scene.instance,
-        selection=[loaded_key(scene.stream)],
+        instance=harness.instance,
+        selection=[loaded_key(harness.stream)],
         tags={RANGE_START_TAG: first, RANGE_END_TAG: last},
         resources={"batch_pipeline": PipelineResource()},
         raise_on_error=False,
     )
 
 
-def retry_asset(scene: DefsScene, failed_run: str, first: str, last: str) -> dg.DagsterRun:
+def retry_asset(harness: DefsHarness, failed_run: str, first: str, last: str) -> dg.DagsterRun:
     """Materialize partitions in a retry of a run whose process died."""
-    global_job = scene.definitions.resolve_implicit_global_asset_job_def()
-    job = global_job.get_subset(asset_selection={loaded_key(scene.stream)})
-    run = scene.instance.create_run_for_job(
+    global_job = harness.definitions.resolve_implicit_global_asset_job_def()
+    job = global_job.get_subset(asset_selection={loaded_key(harness.stream)})
+    run = harness.instance.create_run_for_job(
         job_def=job,
         parent_run_id=failed_run,
         root_run_id=failed_run,
         tags={RETRY_TAG: "1", RANGE_START_TAG: first, RANGE_END_TAG: last},
     )
-    execute_run(InMemoryJob(job), run, scene.instance)
-    return scene.reload_run(run)
+    execute_run(InMemoryJob(job), run, harness.instance)
+    return harness.reload_run(run)
 
 
-def materialized(scene: DefsScene) -> list[str]:
+def materialized(harness: DefsHarness) -> list[str]:
     """Return the materialized partitions of the asset."""
-    return sorted(scene.instance.get_materialized_partitions(loaded_key(scene.stream)))
+    return sorted(harness.instance.get_materialized_partitions(loaded_key(harness.stream)))
 
 
 def sent(folder: Path) -> list[str]:
@@ -120,42 +122,44 @@ def sent(folder: Path) -> list[str]:
 
 
 def test_load_sensor_launches_one_run_for_all_pending_loads(
-    scene: DefsScene, tmp_path: Path
+    harness: DefsHarness, tmp_path: Path
 ) -> None:
-    [request] = scene.tick("orders_load").run_requests or ()
+    [request] = harness.tick("orders_load").run_requests or ()
     assert request.tags["batch_pipeline/stream"] == "orders"
     assert int(request.tags["dagster/priority"]) > 0  # otherwise, new files would always come first
 
-    assert run_job(scene).success
-    assert materialized(scene) == [FIRST, SECOND]
+    assert run_job(harness).success
+    assert materialized(harness) == [FIRST, SECOND]
     assert sent(tmp_path / "good") == [FIRST, SECOND]
 
-    after = scene.tick("orders_load")
+    after = harness.tick("orders_load")
     assert not after.run_requests
     assert not after.asset_events  # the run has reported them
-    idle = scene.tick("orders_load", after.cursor)
+    idle = harness.tick("orders_load", after.cursor)
     assert idle.cursor == after.cursor
     assert idle.skip_reason == dg.SkipReason("everything that is published is loaded.")
 
 
-def test_load_sensor_launches_a_run_for_a_new_generation(scene: DefsScene, tmp_path: Path) -> None:
-    assert run_job(scene).success
-    cursor = scene.tick("orders_load").cursor
-    publish_next(scene, tmp_path, 0, generation=2)
+def test_load_sensor_launches_a_run_for_a_new_generation(
+    harness: DefsHarness, tmp_path: Path
+) -> None:
+    assert run_job(harness).success
+    cursor = harness.tick("orders_load").cursor
+    publish_next(harness, tmp_path, 0, generation=2)
 
-    assert scene.tick("orders_load", cursor).run_requests
-    assert run_job(scene).success
+    assert harness.tick("orders_load", cursor).run_requests
+    assert run_job(harness).success
     assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST]
 
 
-def test_load_sensor_reports_loads_of_the_command_once(scene: DefsScene) -> None:
-    pipeline, stream = scene.pipeline, scene.stream
+def test_load_sensor_reports_loads_of_the_command_once(harness: DefsHarness) -> None:
+    pipeline, stream = harness.pipeline, harness.stream
     assert len(list(pipeline.load_pending(stream, stream.targets[0], run_id="load-1"))) == 2
 
-    result = scene.tick("orders_load")
+    result = harness.tick("orders_load")
     assert [event.partition for event in result.asset_events] == [FIRST, SECOND]
     assert not result.run_requests
-    assert not scene.tick("orders_load", result.cursor).asset_events
+    assert not harness.tick("orders_load", result.cursor).asset_events
 
 
 def test_failed_load_is_not_launched_again_immediately(
@@ -163,41 +167,43 @@ def test_failed_load_is_not_launched_again_immediately(
 ) -> None:
     """A newly published batch is launched immediately."""
     targets = {"silent": target(tmp_path / "silent", SILENT)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        first = scene.tick("orders_load")
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        first = harness.tick("orders_load")
         assert first.run_requests
-        assert not run_job(scene).success
-        assert materialized(scene) == []
+        assert not run_job(harness).success
+        assert materialized(harness) == []
 
-        waiting = scene.tick("orders_load", first.cursor)
+        waiting = harness.tick("orders_load", first.cursor)
         assert not waiting.run_requests
         assert "did not print the STATE" in str(waiting.skip_reason)
-        publish_next(scene, tmp_path, 1)
-        assert scene.tick("orders_load", waiting.cursor).run_requests
+        publish_next(harness, tmp_path, 1)
+        assert harness.tick("orders_load", waiting.cursor).run_requests
 
 
 def test_manual_materialization_loads_its_partitions_again(
-    scene: DefsScene, tmp_path: Path
+    harness: DefsHarness, tmp_path: Path
 ) -> None:
-    assert run_job(scene).success
+    assert run_job(harness).success
 
-    assert run_asset(scene, SECOND, SECOND).success
+    assert run_asset(harness, SECOND, SECOND).success
     assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND]
-    publish_next(scene, tmp_path, 2)
-    assert run_asset(scene, SECOND, THIRD).success
+    publish_next(harness, tmp_path, 2)
+    assert run_asset(harness, SECOND, THIRD).success
     assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND, SECOND, THIRD]
-    assert materialized(scene) == [FIRST, SECOND, THIRD]
+    assert materialized(harness) == [FIRST, SECOND, THIRD]
 
 
-def test_materialization_of_an_unpublished_batch_fails(scene: DefsScene) -> None:
-    result = run_asset(scene, FOURTH, FOURTH)
+def test_materialization_of_an_unpublished_batch_fails(harness: DefsHarness) -> None:
+    result = run_asset(harness, FOURTH, FOURTH)
 
     assert not result.success
     [failure] = [event for event in result.all_events if event.event_type_value == "STEP_FAILURE"]
     message = f"Not published, so there is nothing to load: {FOURTH}."
     assert message in str(failure.step_failure_data.error_display_string)
-    assert materialized(scene) == []
+    assert materialized(harness) == []
 
 
 def test_partition_is_materialized_once_both_targets_have_it(
@@ -208,13 +214,15 @@ def test_partition_is_materialized_once_both_targets_have_it(
         "good": target(tmp_path / "good", EAGER),
         "other": target(tmp_path / "other", SILENT),
     }
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        assert not run_job(scene).success
-        assert materialized(scene) == []
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        assert not run_job(harness).success
+        assert materialized(harness) == []
         script(tmp_path / "other", EAGER)  # fixed
-        assert run_job(scene).success
-        assert materialized(scene) == [FIRST]
+        assert run_job(harness).success
+        assert materialized(harness) == [FIRST]
         assert sent(tmp_path / "good") == [FIRST]
         rows = query(
             database,
@@ -223,12 +231,12 @@ def test_partition_is_materialized_once_both_targets_have_it(
         assert rows == [("good", "succeeded"), *[("other", "failed")] * 3, ("other", "succeeded")]
 
 
-def test_partition_with_deleted_files_cannot_be_loaded_again(scene: DefsScene) -> None:
+def test_partition_with_deleted_files_cannot_be_loaded_again(harness: DefsHarness) -> None:
     """It stays loaded, and the other partition of the run becomes due."""
-    assert run_job(scene).success
-    stored, loads = scene.pipeline.database.stored_attempts, scene.pipeline.database.loads
+    assert run_job(harness).success
+    stored, loads = harness.pipeline.database.stored_attempts, harness.pipeline.database.loads
     assert stored.mark_loaded([1], ["good"]) == {1}
-    result = run_asset(scene, FIRST, SECOND)
+    result = run_asset(harness, FIRST, SECOND)
     [failure] = result.filter_events(lambda event: event.is_step_failure)
     error = str(failure.step_failure_data.error)
     assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in error
@@ -237,103 +245,107 @@ def test_partition_with_deleted_files_cannot_be_loaded_again(scene: DefsScene) -
     assert (status.loaded, status.due) == (1, 1)
 
 
-def test_load_sensor_detects_a_reload_requested_by_a_dead_run(scene: DefsScene) -> None:
+def test_load_sensor_detects_a_reload_requested_by_a_dead_run(harness: DefsHarness) -> None:
     """It checks for pending loads every ten minutes, even if no counter has changed."""
-    assert run_job(scene).success
-    idle = scene.tick("orders_load").cursor
-    assert scene.database.loads.void("orders", "good", [FIRST])
-    assert not scene.tick("orders_load", idle).run_requests
+    assert run_job(harness).success
+    idle = harness.tick("orders_load").cursor
+    assert harness.database.loads.void("orders", "good", [FIRST])
+    assert not harness.tick("orders_load", idle).run_requests
     cursor = LoadCursor.of_cursor(idle)
     earlier = replace(cursor, looked_at=cursor.looked_at - 600)
-    assert scene.tick("orders_load", earlier.cursor()).run_requests
+    assert harness.tick("orders_load", earlier.cursor()).run_requests
 
 
 def test_retry_does_not_repeat_the_loads_of_the_failed_run(
-    scene: DefsScene, tmp_path: Path
+    harness: DefsHarness, tmp_path: Path
 ) -> None:
-    assert run_job(scene).success
-    failed_run = run_asset(scene, FIRST, FIRST)
-    assert retry_asset(scene, failed_run.run_id, FIRST, SECOND).is_success
+    assert run_job(harness).success
+    failed_run = run_asset(harness, FIRST, FIRST)
+    assert retry_asset(harness, failed_run.run_id, FIRST, SECOND).is_success
     assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
 
 
 def test_step_retry_repeats_a_failed_reload_request(
-    scene: DefsScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: DefsHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
-    assert run_job(scene).success
+    assert run_job(harness).success
     for statement in (VOIDS, CUT_FIRST_VOID, CUT_TRIGGER):
-        execute(scene.database, statement)
+        execute(harness.database, statement)
 
-    assert run_asset(scene, FIRST, SECOND).success
+    assert run_asset(harness, FIRST, SECOND).success
     assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
 
 
-def test_repeatedly_published_batch_is_loaded_immediately(scene: DefsScene, tmp_path: Path) -> None:
+def test_repeatedly_published_batch_is_loaded_immediately(
+    harness: DefsHarness, tmp_path: Path
+) -> None:
     """Unchanged counts of pending loads are not taken for a failure after a successful load."""
     cursor = None
     for generation in (2, 3, 4):
-        result = scene.tick("orders_load", cursor)
+        result = harness.tick("orders_load", cursor)
         assert result.run_requests
-        assert run_job(scene).success
-        cursor = scene.tick("orders_load", result.cursor).cursor
-        publish_next(scene, tmp_path, 0, generation=generation)
+        assert run_job(harness).success
+        cursor = harness.tick("orders_load", result.cursor).cursor
+        publish_next(harness, tmp_path, 0, generation=generation)
 
 
 DOWNSTREAM = dg.AssetKey("by_city")
 
 
 def run_both(
-    scene: DefsScene, tags: dict[str, str], *, retry_of: dg.DagsterRun | None = None
+    harness: DefsHarness, tags: dict[str, str], *, retry_of: dg.DagsterRun | None = None
 ) -> dg.DagsterRun:
     """Materialize partitions of the asset and of a downstream asset in one run."""
 
     @dg.asset(
         key=DOWNSTREAM,
-        deps=[loaded_key(scene.stream)],
-        partitions_def=scene.batches.partitions,
+        deps=[loaded_key(harness.stream)],
+        partitions_def=harness.batches.partitions,
         backfill_policy=dg.BackfillPolicy.multi_run(2),
     )
     def by_city() -> None:
         """Do nothing, in place of a user's asset."""
 
-    both = dg.AssetSelection.assets(loaded_key(scene.stream), DOWNSTREAM)
+    both = dg.AssetSelection.assets(loaded_key(harness.stream), DOWNSTREAM)
     job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
     own = dg.Definitions(assets=[by_city], jobs=[job])
-    merged = dg.Definitions.merge(scene.definitions, own)
-    return execute_run_of(merged.resolve_job_def("both"), scene.instance, tags, retry_of=retry_of)
+    merged = dg.Definitions.merge(harness.definitions, own)
+    return execute_run_of(merged.resolve_job_def("both"), harness.instance, tags, retry_of=retry_of)
 
 
-def test_downstream_asset_is_executed_in_the_run_of_the_loads(scene: DefsScene) -> None:
-    assert run_both(scene, tags_of([FIRST, SECOND])).is_success
-    assert events_of(scene, loaded_key(scene.stream)) == [FIRST, SECOND]
-    assert events_of(scene, DOWNSTREAM) == [FIRST, SECOND]
-    assert not scene.tick("orders_load").asset_events
+def test_downstream_asset_is_executed_in_the_run_of_the_loads(harness: DefsHarness) -> None:
+    assert run_both(harness, tags_of([FIRST, SECOND])).is_success
+    assert events_of(harness, loaded_key(harness.stream)) == [FIRST, SECOND]
+    assert events_of(harness, DOWNSTREAM) == [FIRST, SECOND]
+    assert not harness.tick("orders_load").asset_events
 
 
-def test_downstream_asset_is_skipped_if_a_batch_is_not_published(scene: DefsScene) -> None:
-    run = run_both(scene, tags_of([FIRST, SECOND, THIRD]))
+def test_downstream_asset_is_skipped_if_a_batch_is_not_published(harness: DefsHarness) -> None:
+    run = run_both(harness, tags_of([FIRST, SECOND, THIRD]))
     assert run.status is dg.DagsterRunStatus.FAILURE
-    assert events_of(scene, loaded_key(scene.stream)) == []
-    assert events_of(scene, DOWNSTREAM) == []
+    assert events_of(harness, loaded_key(harness.stream)) == []
+    assert events_of(harness, DOWNSTREAM) == []
 
 
-def test_retry_reports_loads_of_the_killed_run_once(scene: DefsScene) -> None:
-    killed = run_both(scene, tags_of([FIRST, SECOND]))
+def test_retry_reports_loads_of_the_killed_run_once(harness: DefsHarness) -> None:
+    killed = run_both(harness, tags_of([FIRST, SECOND]))
     # As if the process had died before it reported the materializations.
-    scene.instance.wipe_assets([loaded_key(scene.stream), DOWNSTREAM])
+    harness.instance.wipe_assets([loaded_key(harness.stream), DOWNSTREAM])
     count = "SELECT count(*) FROM batch_pipeline.load"
-    loads = query(scene.database, count)
-    assert run_both(scene, {**tags_of([FIRST, SECOND]), RETRY_TAG: "1"}, retry_of=killed).is_success
-    assert query(scene.database, count) == loads
-    assert events_of(scene, loaded_key(scene.stream)) == [FIRST, SECOND]
-    assert events_of(scene, DOWNSTREAM) == [FIRST, SECOND]
-    assert not scene.tick("orders_load").asset_events
+    loads = query(harness.database, count)
+    assert run_both(
+        harness, {**tags_of([FIRST, SECOND]), RETRY_TAG: "1"}, retry_of=killed
+    ).is_success
+    assert query(harness.database, count) == loads
+    assert events_of(harness, loaded_key(harness.stream)) == [FIRST, SECOND]
+    assert events_of(harness, DOWNSTREAM) == [FIRST, SECOND]
+    assert not harness.tick("orders_load").asset_events
 
 
-def events_of(scene: DefsScene, key: dg.AssetKey) -> list[str]:
+def events_of(harness: DefsHarness, key: dg.AssetKey) -> list[str]:
     """Return the partition of each materialization of an asset."""
-    records = scene.instance.fetch_materializations(key, limit=100).records
+    records = harness.instance.fetch_materializations(key, limit=100).records
     return sorted(
         str(record.asset_materialization.partition)
         for record in records

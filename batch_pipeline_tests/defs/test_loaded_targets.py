@@ -8,7 +8,7 @@ import pytest
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import open_defs_harness
 from batch_pipeline_tests.defs.test_loaded import publish_next, run_asset, run_job, sent, target
 from batch_pipeline_tests.load.target_scripts import EAGER, SILENT
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE
@@ -31,10 +31,12 @@ def test_unreachable_server_does_not_block_other_targets(
         "gone": {"postgres": {"conn": "$WAREHOUSE"}},
         "good": target(tmp_path / "good", EAGER),
     }
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        scene.instance.add_dynamic_partitions(scene.batches.set_name, [FIRST])
-        result = run_asset(scene, FIRST, FIRST)
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        harness.instance.add_dynamic_partitions(harness.batches.set_name, [FIRST])
+        result = run_asset(harness, FIRST, FIRST)
 
     [failure] = [event for event in result.all_events if event.event_type_value == "STEP_FAILURE"]
     assert "127.0.0.1/warehouse cannot be reached" in str(failure.step_failure_data.error)
@@ -49,11 +51,13 @@ def test_busy_target_does_not_block_other_targets(
     monkeypatch.setattr("batch_pipeline.defs.loads._PAUSE_SECONDS", 0)
     monkeypatch.setattr("batch_pipeline.defs.loads._MAX_WAITS", 1)
     targets = {name: target(tmp_path / name, EAGER) for name in ("busy", "good")}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        due = list(database.loads.due(scene.stream, "busy"))
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        due = list(database.loads.due(harness.stream, "busy"))
         with database.loads.claim("orders", "busy", due, run_id="load-1", lease=LEASE):
-            result = run_job(scene)
+            result = run_job(harness)
         event_types = [event.event_type_value for event in result.all_events]
         assert event_types.count("STEP_UP_FOR_RETRY") == 1
         assert load_counts(database) == [("busy", "running", 1), ("good", "succeeded", 1)]
@@ -64,12 +68,14 @@ def test_next_generation_of_a_failed_load_is_launched_immediately(
 ) -> None:
     """The number of pending loads is the same as before."""
     targets = {"silent": target(tmp_path / "silent", SILENT)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        cursor = scene.tick("orders_load").cursor
-        assert not run_job(scene).success
-        publish_next(scene, tmp_path, 0, generation=2)
-        assert scene.tick("orders_load", cursor).run_requests
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        cursor = harness.tick("orders_load").cursor
+        assert not run_job(harness).success
+        publish_next(harness, tmp_path, 0, generation=2)
+        assert harness.tick("orders_load", cursor).run_requests
 
 
 def test_unreported_load_of_a_later_generation_is_reported(
@@ -77,16 +83,20 @@ def test_unreported_load_of_a_later_generation_is_reported(
 ) -> None:
     """The same run loaded both generations and reported only the first."""
     targets = {"good": target(tmp_path / "good", EAGER)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        run = run_job(scene)
-        cursor = scene.tick("orders_load").cursor
-        publish_next(scene, tmp_path, 0, generation=2)
-        [good] = scene.stream.targets
-        assert len(list(scene.pipeline.load_pending(scene.stream, good, run_id=run.run_id))) == 1
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        run = run_job(harness)
+        cursor = harness.tick("orders_load").cursor
+        publish_next(harness, tmp_path, 0, generation=2)
+        [good] = harness.stream.targets
+        assert (
+            len(list(harness.pipeline.load_pending(harness.stream, good, run_id=run.run_id))) == 1
+        )
 
         for last_cursor in (cursor, None):
-            [event] = scene.tick("orders_load", last_cursor).asset_events
+            [event] = harness.tick("orders_load", last_cursor).asset_events
             assert isinstance(event, dg.AssetMaterialization)
             assert (event.partition, generation_of(event)) == (FIRST, 2)
 
@@ -96,13 +106,15 @@ def test_unreported_reload_into_one_of_two_targets_is_reported(
 ) -> None:
     """An earlier run reported the first load into both targets."""
     targets = {name: target(tmp_path / name, EAGER) for name in ("a", "b")}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as scene:
-        publish_next(scene, tmp_path, 0)
-        assert run_job(scene).success
-        cursor = scene.tick("orders_load").cursor
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as harness:
+        publish_next(harness, tmp_path, 0)
+        assert run_job(harness).success
+        cursor = harness.tick("orders_load").cursor
         database.loads.void("orders", "b", [FIRST])
-        [_, b] = scene.stream.targets
-        assert len(list(scene.pipeline.load_pending(scene.stream, b, run_id="load-2"))) == 1
+        [_, b] = harness.stream.targets
+        assert len(list(harness.pipeline.load_pending(harness.stream, b, run_id="load-2"))) == 1
 
-        events = scene.tick("orders_load", cursor).asset_events
+        events = harness.tick("orders_load", cursor).asset_events
         assert [event.partition for event in events] == [FIRST]

@@ -10,9 +10,9 @@ import pytest
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.stream import Automation, Storage, Stream
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import encoded, item_report, stream
-from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene
+from batch_pipeline_tests.pipeline.garbage_fixture import GarbageHarness
 from batch_pipeline_tests.seeds import claimed, execute, expire, planned, query, statuses
 
 NIGHT = datetime(2026, 3, 1, 3, 23, tzinfo=UTC)
@@ -22,14 +22,14 @@ LATE = (
 )
 
 
-def garbage(scene: DefsScene) -> GarbageScene:
+def garbage(harness: DefsHarness) -> GarbageHarness:
     """Create eight old files of two failed attempts in the storage of the stream."""
-    batches = [status.batch for status in scene.database.batches.statuses("orders")]
-    storage = GarbageScene(
-        database=scene.database,
-        root=Path(to_path(scene.stream.storage.root)),
+    batches = [status.batch for status in harness.database.batches.statuses("orders")]
+    storage = GarbageHarness(
+        database=harness.database,
+        root=Path(to_path(harness.stream.storage.root)),
         batches=batches,
-        stream=scene.stream,
+        stream=harness.stream,
     )
     storage.storage.prepare()
     for batch in batches[:2]:
@@ -45,28 +45,28 @@ def broken(tmp_path: Path) -> Stream:
 
 
 def run_job(
-    scene: DefsScene, name: str, op: str, *streams: Stream, **config: Any
+    harness: DefsHarness, name: str, op: str, *streams: Stream, **config: Any
 ) -> dg.ExecuteInProcessResult:
     """Run a maintenance job for `orders` and other streams."""
-    definitions = build_definitions([*streams, scene.stream])
+    definitions = build_definitions([*streams, harness.stream])
     job = definitions.resolve_job_def(name)
     return job.execute_in_process(
-        instance=scene.instance,
+        instance=harness.instance,
         run_config={"ops": {op: {"config": config}}},
         raise_on_error=False,
     )
 
 
-def collected(scene: DefsScene, *streams: Stream, **config: Any) -> dg.ExecuteInProcessResult:
+def collected(harness: DefsHarness, *streams: Stream, **config: Any) -> dg.ExecuteInProcessResult:
     """Run the job `collect_garbage`."""
     return run_job(
-        scene, "batch_pipeline_collect_garbage", "collect_of_streams", *streams, **config
+        harness, "batch_pipeline_collect_garbage", "collect_of_streams", *streams, **config
     )
 
 
-def reconciled(scene: DefsScene, *streams: Stream, **config: Any) -> dg.ExecuteInProcessResult:
+def reconciled(harness: DefsHarness, *streams: Stream, **config: Any) -> dg.ExecuteInProcessResult:
     """Run the job `reconcile`."""
-    return run_job(scene, "batch_pipeline_reconcile", "reconcile_streams", *streams, **config)
+    return run_job(harness, "batch_pipeline_reconcile", "reconcile_streams", *streams, **config)
 
 
 def facts(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
@@ -82,21 +82,21 @@ def facts(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     raise AssertionError("the run ended without output or failure")
 
 
-def test_dry_run_reports_the_same_garbage_and_deletes_nothing(scene: DefsScene) -> None:
-    storage = garbage(scene)
-    dry_run = facts(collected(scene, dry_run=True))
+def test_dry_run_reports_the_same_garbage_and_deletes_nothing(harness: DefsHarness) -> None:
+    storage = garbage(harness)
+    dry_run = facts(collected(harness, dry_run=True))
     assert dry_run["garbage_files"] == dry_run["garbage_unpublished"] == 8
     assert (dry_run["garbage_bytes"], dry_run["removed_files"]) == (80, 0)
     assert len(storage.there()) == 8
-    assert facts(collected(scene)) == dry_run | {"removed_files": 8, "removed_bytes": 80}
+    assert facts(collected(harness)) == dry_run | {"removed_files": 8, "removed_bytes": 80}
     assert storage.there() == []
 
 
 def test_failing_stream_does_not_stop_the_collection_of_others(
-    scene: DefsScene, tmp_path: Path
+    harness: DefsHarness, tmp_path: Path
 ) -> None:
-    storage = garbage(scene)
-    result = collected(scene, broken(tmp_path))
+    storage = garbage(harness)
+    result = collected(harness, broken(tmp_path))
     metadata = facts(result)
     assert not result.success
     assert (metadata["streams"], metadata["removed_files"], storage.there()) == (1, 8, [])
@@ -104,59 +104,61 @@ def test_failing_stream_does_not_stop_the_collection_of_others(
     assert "cannot be collected" in metadata["failed: broken"]
 
 
-def test_maintenance_is_limited_to_the_given_streams(scene: DefsScene, tmp_path: Path) -> None:
+def test_maintenance_is_limited_to_the_given_streams(harness: DefsHarness, tmp_path: Path) -> None:
     """An unknown stream is rejected."""
-    storage = garbage(scene)
+    storage = garbage(harness)
     idle = stream(name="idle", storage=Storage(root=to_uri(tmp_path / "idle")))
-    assert facts(collected(scene, idle, streams=["idle"]))["garbage_files"] == 0
-    assert facts(reconciled(scene, broken(tmp_path), streams=["orders"]))["streams"] == 1
+    assert facts(collected(harness, idle, streams=["idle"]))["garbage_files"] == 0
+    assert facts(reconciled(harness, broken(tmp_path), streams=["orders"]))["streams"] == 1
     assert len(storage.there()) == 8
     with pytest.raises(dg.Failure, match=r"'order'.*idle, orders"):
-        build_definitions([idle, scene.stream]).resolve_job_def(
+        build_definitions([idle, harness.stream]).resolve_job_def(
             "batch_pipeline_collect_garbage"
         ).execute_in_process(
-            instance=scene.instance,
+            instance=harness.instance,
             run_config={"ops": {"collect_of_streams": {"config": {"streams": ["order"]}}}},
         )
 
 
 @pytest.mark.guarantee("G8")
-def test_reconcile_closes_attempts_writes_manifests_and_plans_late_items(scene: DefsScene) -> None:
-    execute(scene.database, "DELETE FROM batch_pipeline.item WHERE id = 2")
-    first, second, *_ = scene.database.batches.statuses("orders")
-    with claimed(scene.database, first.batch) as attempt:
+def test_reconcile_closes_attempts_writes_manifests_and_plans_late_items(
+    harness: DefsHarness,
+) -> None:
+    execute(harness.database, "DELETE FROM batch_pipeline.item WHERE id = 2")
+    first, second, *_ = harness.database.batches.statuses("orders")
+    with claimed(harness.database, first.batch) as attempt:
         reports = (item_report(1), item_report(3))
-        scene.database.attempts.publish(attempt, encoded(items=reports), stream())
+        harness.database.attempts.publish(attempt, encoded(items=reports), stream())
     execute(
-        scene.database,
+        harness.database,
         """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""",
     )
-    with claimed(scene.database, second.batch) as attempt:
-        expire(scene.database, attempt)
-        execute(scene.database, LATE)
-        metadata = facts(reconciled(scene))
+    with claimed(harness.database, second.batch) as attempt:
+        expire(harness.database, attempt)
+        execute(harness.database, LATE)
+        metadata = facts(reconciled(harness))
     assert (metadata["attempts_closed"], metadata["pointers_written"]) == (1, 1)
     assert (metadata["batches_audited"], metadata["late"], metadata["refused"]) == (1, 1, 0)
-    assert statuses(scene.database) == ["succeeded", "abandoned"]
-    assert scene.states("orders.late") == ["planned"]
-    second_run = facts(reconciled(scene, days=0))
+    assert statuses(harness.database) == ["succeeded", "abandoned"]
+    assert harness.states("orders.late") == ["planned"]
+    second_run = facts(reconciled(harness, days=0))
     assert second_run == {"streams": 1, "attempts_closed": 0, "pointers_written": 0}
 
 
 def test_reconcile_of_a_stream_without_batches_does_nothing(
-    scene: DefsScene, tmp_path: Path
+    harness: DefsHarness, tmp_path: Path
 ) -> None:
     idle = stream(name="idle", storage=Storage(root=to_uri(tmp_path / "idle")))
-    metadata = facts(reconciled(scene, idle))
+    metadata = facts(reconciled(harness, idle))
     assert set(metadata.values()) == {0, 2}
     assert metadata["streams"] == 2
 
 
-def test_maintenance_schedules_request_one_run_for_all_streams(scene: DefsScene) -> None:
+def test_maintenance_schedules_request_one_run_for_all_streams(harness: DefsHarness) -> None:
     """They run at different minutes."""
     other = stream(name="clicks")
     repository = build_definitions(
-        [scene.stream, other], automation=Automation.RUNNING
+        [harness.stream, other], automation=Automation.RUNNING
     ).get_repository_def()
     names = {"batch_pipeline_reconcile_hourly", "batch_pipeline_collect_garbage_daily"}
     schedules = {
@@ -165,23 +167,23 @@ def test_maintenance_schedules_request_one_run_for_all_streams(scene: DefsScene)
     assert schedules.keys() == names
     for schedule in schedules.values():
         assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-        with dg.build_schedule_context(scene.instance, NIGHT) as context:
+        with dg.build_schedule_context(harness.instance, NIGHT) as context:
             [request] = schedule.evaluate_tick(context).run_requests or []
         job = repository.get_job(schedule.job_name)
-        result = job.execute_in_process(instance=scene.instance, run_config=request.run_config)
+        result = job.execute_in_process(instance=harness.instance, run_config=request.run_config)
         assert facts(result)["streams"] == 2
     minutes = {str(schedule.cron_schedule).split()[0] for schedule in schedules.values()}
     assert len(minutes) == 2
 
 
-def test_files_of_streams_with_a_common_root_are_counted_once(scene: DefsScene) -> None:
+def test_files_of_streams_with_a_common_root_are_counted_once(harness: DefsHarness) -> None:
     """Temporary probe files belong to no stream."""
-    storage = garbage(scene)
+    storage = garbage(harness)
     storage.put(f".probe-{'0' * 32}", b"")
     storage.age()
-    clicks = stream(name="clicks", storage=scene.stream.storage)
-    planned(scene.database, name="clicks")
-    dry_run = facts(collected(scene, clicks, dry_run=True))
+    clicks = stream(name="clicks", storage=harness.stream.storage)
+    planned(harness.database, name="clicks")
+    dry_run = facts(collected(harness, clicks, dry_run=True))
     assert (dry_run["garbage_files"], dry_run["garbage_temporary"]) == (9, 1)
-    assert facts(collected(scene, clicks))["removed_files"] == 9
-    assert query(scene.database, "SELECT count(*) FROM batch_pipeline.attempt") == [(2,)]
+    assert facts(collected(harness, clicks))["removed_files"] == 9
+    assert query(harness.database, "SELECT count(*) FROM batch_pipeline.attempt") == [(2,)]

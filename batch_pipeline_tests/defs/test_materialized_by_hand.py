@@ -6,7 +6,7 @@ import pytest
 from batch_pipeline.defs.names import LAUNCH_TAG
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.errors import BatchSupersededError, UnknownBatchError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import statuses
 
 PARENT = "00000001-00000003"
@@ -14,61 +14,61 @@ FIRST, SECOND = "00000001-00000002", "00000003-00000003"
 
 
 @pytest.fixture
-def scene(scene: DefsScene) -> DefsScene:
+def harness(harness: DefsHarness) -> DefsHarness:
     """The stream `orders` and a backfill of it, both in batches of three."""
-    scene.plan()
-    scene.tick("orders_new_files")
-    scene.tick("orders_backfill")
-    return scene
+    harness.plan()
+    harness.tick("orders_new_files")
+    harness.tick("orders_backfill")
+    return harness
 
 
-def _split(scene: DefsScene, job: str, key: str) -> None:
-    table = scene.database.meta_table("orders").reflected()
-    scene.database.jobs.split(job, key, table)
+def _split(harness: DefsHarness, job: str, key: str) -> None:
+    table = harness.database.meta_table("orders").reflected()
+    harness.database.jobs.split(job, key, table)
 
 
 def _materialize(
-    scene: DefsScene, asset: PartitionedAsset, key: str, **tags: str
+    harness: DefsHarness, asset: PartitionedAsset, key: str, **tags: str
 ) -> dg.ExecuteInProcessResult:
-    job = scene.definitions.resolve_job_def(asset.job)
-    return job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags)
+    job = harness.definitions.resolve_job_def(asset.job)
+    return job.execute_in_process(instance=harness.instance, partition_key=key, tags=tags)
 
 
-def test_split_batch_fails_with_the_partitions_of_its_parts(scene: DefsScene) -> None:
-    _split(scene, "orders", PARENT)
+def test_split_batch_fails_with_the_partitions_of_its_parts(harness: DefsHarness) -> None:
+    _split(harness, "orders", PARENT)
     with pytest.raises(dg.Failure) as caught:
-        _materialize(scene, scene.batches, PARENT)
+        _materialize(harness, harness.batches, PARENT)
     message = str(caught.value.description)
     assert f"batch {PARENT} was split" in message
     assert f"materialize the partitions {FIRST}, {SECOND}." in message
-    assert statuses(scene.database) == []
+    assert statuses(harness.database) == []
 
 
-def test_split_backfill_batch_lists_its_live_parts(scene: DefsScene) -> None:
+def test_split_backfill_batch_lists_its_live_parts(harness: DefsHarness) -> None:
     """Parts that were split again are replaced by their parts."""
-    _split(scene, "orders.2023", PARENT)
-    _split(scene, "orders.2023", FIRST)
+    _split(harness, "orders.2023", PARENT)
+    _split(harness, "orders.2023", FIRST)
     with pytest.raises(BatchSupersededError) as caught:
-        scene.backfills.find(scene.database, f"2023:{PARENT}")
+        harness.backfills.find(harness.database, f"2023:{PARENT}")
     assert caught.value.parts == (
         "2023:00000001-00000001",
         "2023:00000002-00000002",
         f"2023:{SECOND}",
     )
     with pytest.raises(BatchSupersededError) as caught:
-        scene.database.batches.batch("orders", f"2023:{FIRST}")
+        harness.database.batches.batch("orders", f"2023:{FIRST}")
     assert len(caught.value.parts) == 2
-    assert scene.database.batches.batch("orders", f"2023:{SECOND}").count == 1
+    assert harness.database.batches.batch("orders", f"2023:{SECOND}").count == 1
 
 
-def test_run_launched_before_the_split_succeeds_without_an_attempt(scene: DefsScene) -> None:
+def test_run_launched_before_the_split_succeeds_without_an_attempt(harness: DefsHarness) -> None:
     """The parts are launched instead."""
-    _split(scene, "orders.2023", PARENT)
+    _split(harness, "orders.2023", PARENT)
     key = f"2023:{PARENT}"
-    assert _materialize(scene, scene.backfills, key, **{LAUNCH_TAG: "new"}).success
-    assert statuses(scene.database) == []
-    result = scene.tick("orders_backfill")
-    assert scene.instance.get_dynamic_partitions("orders.backfill")[-2:] == [
+    assert _materialize(harness, harness.backfills, key, **{LAUNCH_TAG: "new"}).success
+    assert statuses(harness.database) == []
+    result = harness.tick("orders_backfill")
+    assert harness.instance.get_dynamic_partitions("orders.backfill")[-2:] == [
         f"2023:{FIRST}",
         f"2023:{SECOND}",
     ]
@@ -85,15 +85,15 @@ def test_run_launched_before_the_split_succeeds_without_an_attempt(scene: DefsSc
         "2023",
     ],
 )
-def test_unknown_backfill_key_fails_without_an_attempt(scene: DefsScene, key: str) -> None:
-    scene.instance.add_dynamic_partitions("orders.backfill", [key])
+def test_unknown_backfill_key_fails_without_an_attempt(harness: DefsHarness, key: str) -> None:
+    harness.instance.add_dynamic_partitions("orders.backfill", [key])
     with pytest.raises(dg.Failure) as caught:
-        _materialize(scene, scene.backfills, key)
+        _materialize(harness, harness.backfills, key)
     assert f"{key!r} is not a planned batch" in str(caught.value.description)
     assert "batch-pipeline status orders" in str(caught.value.description)
-    assert statuses(scene.database) == []
+    assert statuses(harness.database) == []
 
 
-def test_backfill_key_is_unknown_to_the_batches_asset(scene: DefsScene) -> None:
+def test_backfill_key_is_unknown_to_the_batches_asset(harness: DefsHarness) -> None:
     with pytest.raises(UnknownBatchError):
-        scene.batches.find(scene.database, f"2023:{PARENT}")
+        harness.batches.find(harness.database, f"2023:{PARENT}")

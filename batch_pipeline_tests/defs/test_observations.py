@@ -7,17 +7,17 @@ import dagster as dg
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.defs.names import files_key
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.factories import manifest, part_file, record_schema
 from batch_pipeline_tests.seeds import register
 
 
-def observe(scene: DefsScene) -> list[dict[str, Any]]:
+def observe(harness: DefsHarness) -> list[dict[str, Any]]:
     """Evaluate the sensor, store its observations, and return their metadata."""
-    events = scene.tick("orders_new_files").asset_events
+    events = harness.tick("orders_new_files").asset_events
     observations = [event for event in events if isinstance(event, dg.AssetObservation)]
     for observation in observations:
-        scene.instance.report_runless_asset_event(observation)
+        harness.instance.report_runless_asset_event(observation)
     return [values(observation) for observation in observations]
 
 
@@ -27,10 +27,10 @@ def values(event: dg.AssetObservation) -> dict[str, Any]:
     return {name: value.value for name, value in event.metadata.items()}
 
 
-def test_sensor_observes_the_status_of_the_stream(scene: DefsScene) -> None:
-    register(scene.database, 1, first=13)
-    publish(scene, scene.database.batches.batch("orders", "00000001-00000003"))
-    [metadata] = observe(scene)
+def test_sensor_observes_the_status_of_the_stream(harness: DefsHarness) -> None:
+    register(harness.database, 1, first=13)
+    publish(harness, harness.database.batches.batch("orders", "00000001-00000003"))
+    [metadata] = observe(harness)
     assert (metadata["items"], metadata["weight_bytes"]) == (13, 130)
     assert (metadata["items_waiting"], metadata["bytes_waiting"]) == (0, 0)
     assert (metadata["items_unpublished"], metadata["bytes_unpublished"]) == (10, 100)
@@ -40,28 +40,28 @@ def test_sensor_observes_the_status_of_the_stream(scene: DefsScene) -> None:
     assert metadata["pace"].startswith("last batches: 1,")
 
 
-def test_sensor_only_observes_changes(scene: DefsScene) -> None:
-    assert len(observe(scene)) == 1
-    assert observe(scene) == []
-    publish_all(scene)
-    [metadata] = observe(scene)
+def test_sensor_only_observes_changes(harness: DefsHarness) -> None:
+    assert len(observe(harness)) == 1
+    assert observe(harness) == []
+    publish_all(harness)
+    [metadata] = observe(harness)
     assert (metadata["items_unpublished"], metadata["oldest_unpublished_seconds"]) == (0, 0.0)
-    assert observe(scene) == []
+    assert observe(harness) == []
 
 
-def test_lost_observation_is_repeated(scene: DefsScene) -> None:
+def test_lost_observation_is_repeated(harness: DefsHarness) -> None:
     """The sensor compares with what Dagster has stored, not with what it returned before."""
-    scene.tick("orders_new_files")
-    assert len(observe(scene)) == 1
+    harness.tick("orders_new_files")
+    assert len(observe(harness)) == 1
 
 
-def test_run_observes_after_its_materialization(scene: DefsScene) -> None:
+def test_run_observes_after_its_materialization(harness: DefsHarness) -> None:
     """Dagster shows an observation beside a materialization only if it is the later event."""
-    job = scene.definitions.resolve_job_def("orders_register")
-    result = job.execute_in_process(instance=scene.instance)
+    job = harness.definitions.resolve_job_def("orders_register")
+    result = job.execute_in_process(instance=harness.instance)
     kinds = [event.event_type_value for event in result.all_events]
     assert kinds.index("ASSET_MATERIALIZATION") < kinds.index("ASSET_OBSERVATION")
-    [record] = scene.instance.fetch_observations(files_key(scene.stream), limit=5).records
+    [record] = harness.instance.fetch_observations(files_key(harness.stream), limit=5).records
     assert record.asset_observation is not None
     assert values(record.asset_observation)["items"] == 12
 
@@ -94,15 +94,15 @@ def test_batch_metadata_in_s3_has_uris() -> None:
     assert metadata["part_files"].records[0].data["part_file"] == uri
 
 
-def test_materialization_by_the_sensor_lists_the_source_files(scene: DefsScene) -> None:
-    batch = scene.database.batches.batch("orders", "00000001-00000003")
-    publish(scene, batch)
-    events = scene.tick("orders_new_files").asset_events
+def test_materialization_by_the_sensor_lists_the_source_files(harness: DefsHarness) -> None:
+    batch = harness.database.batches.batch("orders", "00000001-00000003")
+    publish(harness, batch)
+    events = harness.tick("orders_new_files").asset_events
     [materialization] = [event for event in events if isinstance(event, dg.AssetMaterialization)]
     source_files = materialization.metadata["source_files"]
     assert isinstance(source_files, dg.TableMetadataValue)
     rows = [record.data for record in source_files.records]
-    items = scene.database.meta_table("orders").items(batch)
+    items = harness.database.meta_table("orders").items(batch)
     assert rows == [
         {
             "item": item.id,

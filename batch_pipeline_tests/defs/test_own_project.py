@@ -13,7 +13,7 @@ from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import open_defs_harness
 
 TARGET = {"command": "target-csv"}
 
@@ -102,8 +102,8 @@ def test_field_takes_precedence_over_the_environment(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as scene:
-        publish_all(scene)
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as harness:
+        publish_all(harness)
         monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@127.0.0.1:9/x")
         monkeypatch.setenv("WAREHOUSE", database_url)
 

@@ -11,7 +11,7 @@ from batch_pipeline.defs.partition_sync import (
     SyncPlan,
 )
 from batch_pipeline.defs.partitions import PartitionedAsset
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
 from batch_pipeline_tests.seeds import claimed, execute, publish
 
@@ -24,13 +24,13 @@ KEYS = [
 ]
 
 
-def _lost_tick(scene: DefsScene) -> dg.SensorResult:
+def _lost_tick(harness: DefsHarness) -> dg.SensorResult:
     """Evaluate the sensor in a daemon that dies before it adds the partitions."""
-    added = scene.instance.get_dynamic_partitions("orders.batches")
-    result = scene.tick(SENSOR)
-    for key in scene.instance.get_dynamic_partitions("orders.batches"):
+    added = harness.instance.get_dynamic_partitions("orders.batches")
+    result = harness.tick(SENSOR)
+    for key in harness.instance.get_dynamic_partitions("orders.batches"):
         if key not in added:
-            scene.instance.delete_dynamic_partition("orders.batches", key)
+            harness.instance.delete_dynamic_partition("orders.batches", key)
     return result
 
 
@@ -38,137 +38,139 @@ def _requested_keys(result: dg.SensorResult) -> list[str]:
     return [key for add in result.dynamic_partitions_requests or () for key in add.partition_keys]
 
 
-def test_partitions_of_a_lost_tick_are_requested_again(scene: DefsScene) -> None:
-    first, second = _lost_tick(scene), scene.tick(SENSOR)
+def test_partitions_of_a_lost_tick_are_requested_again(harness: DefsHarness) -> None:
+    first, second = _lost_tick(harness), harness.tick(SENSOR)
     assert _requested_keys(first) == _requested_keys(second) == KEYS
     assert ranges(first.run_requests) == ranges(second.run_requests)
-    assert _requested_keys(scene.tick(SENSOR)) == []
+    assert _requested_keys(harness.tick(SENSOR)) == []
 
 
-def test_deleted_partition_is_added_again(scene: DefsScene) -> None:
+def test_deleted_partition_is_added_again(harness: DefsHarness) -> None:
     """Another process detects it immediately, the same process at its next full comparison."""
     sync = PartitionSync(full_every=3)
     for _ in range(2):
-        scene.instance.add_dynamic_partitions("orders.batches", _new_keys(scene, sync))
-    scene.instance.delete_dynamic_partition("orders.batches", KEYS[1])
-    assert _new_keys(scene, PartitionSync()) == [KEYS[1]]
-    assert [_new_keys(scene, sync) for _ in range(2)] == [[], [KEYS[1]]]
+        harness.instance.add_dynamic_partitions("orders.batches", _new_keys(harness, sync))
+    harness.instance.delete_dynamic_partition("orders.batches", KEYS[1])
+    assert _new_keys(harness, PartitionSync()) == [KEYS[1]]
+    assert [_new_keys(harness, sync) for _ in range(2)] == [[], [KEYS[1]]]
 
 
-def _new_keys(scene: DefsScene, sync: PartitionSync) -> list[str]:
-    result = sync.register_and_plan(scene.pipeline, scene.stream, scene.instance, drain=False)
+def _new_keys(harness: DefsHarness, sync: PartitionSync) -> list[str]:
+    result = sync.register_and_plan(harness.pipeline, harness.stream, harness.instance, drain=False)
     return list(result.sync.new_keys)
 
 
-def test_event_of_a_lost_tick_is_reported_again(scene: DefsScene) -> None:
-    scene.tick(SENSOR)
-    [first, *_] = scene.database.batches.statuses("orders")
-    publish(scene.database, first.batch)
-    [event], [repeated] = [_materializations(scene.tick(SENSOR)) for _ in range(2)]
+def test_event_of_a_lost_tick_is_reported_again(harness: DefsHarness) -> None:
+    harness.tick(SENSOR)
+    [first, *_] = harness.database.batches.statuses("orders")
+    publish(harness.database, first.batch)
+    [event], [repeated] = [_materializations(harness.tick(SENSOR)) for _ in range(2)]
     assert event.partition == repeated.partition == KEYS[0]
-    scene.instance.report_runless_asset_event(event)
-    assert _materializations(scene.tick(SENSOR)) == []
+    harness.instance.report_runless_asset_event(event)
+    assert _materializations(harness.tick(SENSOR)) == []
 
 
 @pytest.mark.parametrize("name", ["batches", "backfill"])
 def test_lost_event_of_a_later_generation_is_repeated_until_it_is_stored(
-    scene: DefsScene, name: str
+    harness: DefsHarness, name: str
 ) -> None:
     """Both by a process that has reported the first generation and by a new process."""
-    scene.plan()
-    asset = {"batches": scene.batches, "backfill": scene.backfills}[name]
+    harness.plan()
+    asset = {"batches": harness.batches, "backfill": harness.backfills}[name]
     sync = PartitionSync()
-    keys = _diff(scene, asset, sync).new_keys
-    scene.instance.add_dynamic_partitions(asset.set_name, list(keys))
-    batch = asset.find(scene.database, keys[0])
-    publish(scene.database, batch)
-    _report_by_run(scene, asset, keys[0])
-    assert [_diff(scene, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
-    publish(scene.database, batch)
-    lost = [_diff(scene, asset, each).unseen for each in (sync, sync, PartitionSync())]
+    keys = _diff(harness, asset, sync).new_keys
+    harness.instance.add_dynamic_partitions(asset.set_name, list(keys))
+    batch = asset.find(harness.database, keys[0])
+    publish(harness.database, batch)
+    _report_by_run(harness, asset, keys[0])
+    assert [_diff(harness, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
+    publish(harness.database, batch)
+    lost = [_diff(harness, asset, each).unseen for each in (sync, sync, PartitionSync())]
     assert [[_generation(event) for event in events] for events in lost] == [[(keys[0], 2)]] * 3
-    scene.instance.report_runless_asset_event(lost[0][0])
-    assert [_diff(scene, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
+    harness.instance.report_runless_asset_event(lost[0][0])
+    assert [_diff(harness, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
 
 
-def test_generation_reported_by_an_earlier_release_is_not_repeated(scene: DefsScene) -> None:
+def test_generation_reported_by_an_earlier_release_is_not_repeated(harness: DefsHarness) -> None:
     """Without a data version, the metadata `generation` counts, and without both the event counts
     for the first generation, as manually reported events do."""
-    keys = _new_keys(scene, PartitionSync())
-    first, second = (scene.batches.find(scene.database, key) for key in keys[:2])
+    keys = _new_keys(harness, PartitionSync())
+    first, second = (harness.batches.find(harness.database, key) for key in keys[:2])
     for batch in (first, first, second):
-        publish(scene.database, batch)
+        publish(harness.database, batch)
     for key, metadata in ((keys[0], {"generation": 2}), (keys[1], {})):
-        event = dg.AssetMaterialization(scene.batches.asset_key, partition=key, metadata=metadata)
-        scene.instance.report_runless_asset_event(event)
-    assert _diff(scene, scene.batches, PartitionSync()).unseen == []
-    publish(scene.database, second)
-    [event] = _diff(scene, scene.batches, PartitionSync()).unseen
+        event = dg.AssetMaterialization(harness.batches.asset_key, partition=key, metadata=metadata)
+        harness.instance.report_runless_asset_event(event)
+    assert _diff(harness, harness.batches, PartitionSync()).unseen == []
+    publish(harness.database, second)
+    [event] = _diff(harness, harness.batches, PartitionSync()).unseen
     assert _generation(event) == (keys[1], 2)
 
 
-def test_lost_event_is_found_without_reading_all_manifests(scene: DefsScene) -> None:
+def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness) -> None:
     """A new process reads one manifest although all 504 batches have several generations.
 
     With 100,000 batches, one query per batch would take minutes.
     """
-    _land(scene, up_to=512)
-    keys = _new_keys(scene, PartitionSync())
-    execute(scene.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2")
+    _land(harness, up_to=512)
+    keys = _new_keys(harness, PartitionSync())
+    execute(
+        harness.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2"
+    )
     for key in keys:
         event = dg.AssetMaterialization(
-            scene.batches.asset_key, partition=key, tags={DATA_VERSION_TAG: "2"}
+            harness.batches.asset_key, partition=key, tags={DATA_VERSION_TAG: "2"}
         )
-        scene.instance.report_runless_asset_event(event)
-    publish(scene.database, scene.batches.find(scene.database, keys[500]))
+        harness.instance.report_runless_asset_event(event)
+    publish(harness.database, harness.batches.find(harness.database, keys[500]))
     sync = PartitionSync(in_ticks=True)
-    with record_statements(scene.pipeline.database.engine) as statements:
-        plan = sync.diff(scene.pipeline, scene.stream, scene.batches, scene.instance)
+    with record_statements(harness.pipeline.database.engine) as statements:
+        plan = sync.diff(harness.pipeline, harness.stream, harness.batches, harness.instance)
     assert [_generation(event) for event in plan.unseen] == [(keys[500], 3)]
     newest = "ORDER BY batch_pipeline.attempt.generation DESC"
     assert sum(newest in text for text, _ in statements) == 1
 
 
-def test_result_of_a_library_worker_is_not_reported(scene: DefsScene) -> None:
+def test_result_of_a_library_worker_is_not_reported(harness: DefsHarness) -> None:
     """Also the previous manifest is not reported again."""
-    [key, *_] = _new_keys(scene, PartitionSync())
-    batch = scene.batches.find(scene.database, key)
-    publish(scene.database, batch)
-    [event] = _diff(scene, scene.batches, PartitionSync()).unseen
-    scene.instance.report_runless_asset_event(event)
-    with claimed(scene.database, batch) as attempt:
-        scene.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
-    assert _diff(scene, scene.batches, PartitionSync()).unseen == []
+    [key, *_] = _new_keys(harness, PartitionSync())
+    batch = harness.batches.find(harness.database, key)
+    publish(harness.database, batch)
+    [event] = _diff(harness, harness.batches, PartitionSync()).unseen
+    harness.instance.report_runless_asset_event(event)
+    with claimed(harness.database, batch) as attempt:
+        harness.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
+    assert _diff(harness, harness.batches, PartitionSync()).unseen == []
 
 
-def test_sensor_leaves_the_event_to_a_started_run(scene: DefsScene) -> None:
+def test_sensor_leaves_the_event_to_a_started_run(harness: DefsHarness) -> None:
     """The sensor reports it once the run has failed without reporting."""
-    [request, *_] = scene.tick(SENSOR).run_requests or []
-    run = scene.start_run(request)
-    [first, *_] = scene.database.batches.statuses("orders")
-    publish(scene.database, first.batch)
-    assert _materializations(scene.tick(SENSOR)) == []
-    scene.instance.report_run_failed(run)
-    [event] = _materializations(scene.tick(SENSOR))
+    [request, *_] = harness.tick(SENSOR).run_requests or []
+    run = harness.start_run(request)
+    [first, *_] = harness.database.batches.statuses("orders")
+    publish(harness.database, first.batch)
+    assert _materializations(harness.tick(SENSOR)) == []
+    harness.instance.report_run_failed(run)
+    [event] = _materializations(harness.tick(SENSOR))
     assert event.partition == KEYS[0]
 
 
-def test_partitions_per_tick_are_bounded(scene: DefsScene) -> None:
+def test_partitions_per_tick_are_bounded(harness: DefsHarness) -> None:
     """Runs are only requested for added partitions."""
-    _land(scene, up_to=12 + MAX_KEYS_PER_TICK)
-    first, second = scene.tick(SENSOR), scene.tick(SENSOR)
+    _land(harness, up_to=12 + MAX_KEYS_PER_TICK)
+    first, second = harness.tick(SENSOR), harness.tick(SENSOR)
     assert (len(_requested_keys(first)), len(_requested_keys(second))) == (MAX_KEYS_PER_TICK, 4)
-    keys = scene.instance.get_dynamic_partitions("orders.batches")
+    keys = harness.instance.get_dynamic_partitions("orders.batches")
     assert keys == sorted(keys)
     assert len(keys) == MAX_KEYS_PER_TICK + 4
     assert len(first.run_requests or []) == 3
-    assert _requested_keys(scene.tick(SENSOR)) == []
+    assert _requested_keys(harness.tick(SENSOR)) == []
 
 
-def _land(scene: DefsScene, *, up_to: int) -> None:
+def _land(harness: DefsHarness, *, up_to: int) -> None:
     """Register items that each fill a batch."""
     execute(
-        scene.database,
+        harness.database,
         "INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at) "
         "SELECT 'orders', n, 'file:///landing/' || n, 2048, now() "
         "FROM generate_series(13, :last) n",
@@ -176,19 +178,19 @@ def _land(scene: DefsScene, *, up_to: int) -> None:
     )
 
 
-def _diff(scene: DefsScene, asset: PartitionedAsset, sync: PartitionSync) -> SyncPlan:
-    return sync.reconcile_and_diff(scene.pipeline, scene.stream, asset, scene.instance)
+def _diff(harness: DefsHarness, asset: PartitionedAsset, sync: PartitionSync) -> SyncPlan:
+    return sync.reconcile_and_diff(harness.pipeline, harness.stream, asset, harness.instance)
 
 
 def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:
     return event.partition, generation_of(event)
 
 
-def _report_by_run(scene: DefsScene, asset: PartitionedAsset, key: str) -> None:
+def _report_by_run(harness: DefsHarness, asset: PartitionedAsset, key: str) -> None:
     """Report a published batch with a run for new batches, which does not encode it again."""
-    job = scene.definitions.resolve_job_def(asset.job)
+    job = harness.definitions.resolve_job_def(asset.job)
     tags = {LAUNCH_TAG: "new"}
-    assert job.execute_in_process(instance=scene.instance, partition_key=key, tags=tags).success
+    assert job.execute_in_process(instance=harness.instance, partition_key=key, tags=tags).success
 
 
 def _materializations(result: dg.SensorResult) -> list[dg.AssetMaterialization]:

@@ -6,18 +6,18 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import publish, query
 
 ASSET = dg.AssetKey(["orders", "backfill"])
 
 
-def run_plan_backfill(scene: DefsScene, **config: Any) -> dg.ExecuteInProcessResult:
+def run_plan_backfill(harness: DefsHarness, **config: Any) -> dg.ExecuteInProcessResult:
     """Run the job for the backfill `2023` of `orders`."""
-    job = scene.definitions.resolve_job_def("batch_pipeline_plan_backfill")
+    job = harness.definitions.resolve_job_def("batch_pipeline_plan_backfill")
     op_config: dict[str, Any] = {"stream": "orders", "name": "2023", **config}
     return job.execute_in_process(
-        instance=scene.instance,
+        instance=harness.instance,
         run_config={"ops": {"plan_or_estimate": {"config": op_config}}},
     )
 
@@ -33,45 +33,45 @@ def jobs(database: Database) -> list[str]:
     return [name for (name,) in query(database, "SELECT name FROM batch_pipeline.job ORDER BY id")]
 
 
-def test_dry_run_is_the_default_and_stores_nothing(scene: DefsScene) -> None:
+def test_dry_run_is_the_default_and_stores_nothing(harness: DefsHarness) -> None:
     """The estimate is shown on the run and, as an observation, on the asset."""
-    estimate = metadata(run_plan_backfill(scene, first_id=2, last_id=11, max_count=4))
+    estimate = metadata(run_plan_backfill(harness, first_id=2, last_id=11, max_count=4))
     expected = {"backfill": "2023", "batches": 3, "items": 10, "weight_bytes": 100}
     assert estimate.items() >= expected.items()
     assert "batches_planned" not in estimate
-    [record] = scene.instance.fetch_observations(ASSET, limit=5).records
+    [record] = harness.instance.fetch_observations(ASSET, limit=5).records
     assert record.asset_observation is not None
     assert record.asset_observation.metadata["batches"].value == 3
-    assert jobs(scene.database) == ["orders"]
-    assert scene.instance.get_dynamic_partitions("orders.backfill") == []
+    assert jobs(harness.database) == ["orders"]
+    assert harness.instance.get_dynamic_partitions("orders.backfill") == []
 
 
-def test_duration_is_estimated_from_published_batches(scene: DefsScene) -> None:
-    assert "estimated_seconds" not in metadata(run_plan_backfill(scene))
-    publish(scene.database, scene.database.batches.statuses("orders")[0].batch)
-    estimate = metadata(run_plan_backfill(scene))
+def test_duration_is_estimated_from_published_batches(harness: DefsHarness) -> None:
+    assert "estimated_seconds" not in metadata(run_plan_backfill(harness))
+    publish(harness.database, harness.database.batches.statuses("orders")[0].batch)
+    estimate = metadata(run_plan_backfill(harness))
     assert estimate["estimated_seconds"] >= 0
     assert estimate["estimated_by"] == "attempts of orders: 1"
 
 
-def test_planned_partitions_are_launched_by_the_sensor(scene: DefsScene) -> None:
+def test_planned_partitions_are_launched_by_the_sensor(harness: DefsHarness) -> None:
     config = {"items": [2, 3, 11], "max_weight": "20B"}
-    assert metadata(run_plan_backfill(scene, **config))["batches"] == 2
-    plan = metadata(run_plan_backfill(scene, dry_run=False, **config))
+    assert metadata(run_plan_backfill(harness, **config))["batches"] == 2
+    plan = metadata(run_plan_backfill(harness, dry_run=False, **config))
     assert (plan["batches"], plan["batches_planned"], plan["partitions_added"]) == (2, 2, 2)
-    assert jobs(scene.database) == ["orders", "orders.2023"]
-    assert scene.instance.get_dynamic_partitions("orders.backfill") == [
+    assert jobs(harness.database) == ["orders", "orders.2023"]
+    assert harness.instance.get_dynamic_partitions("orders.backfill") == [
         "2023:00000002-00000003",
         "2023:00000011-00000011",
     ]
-    assert len(scene.tick("orders_backfill").run_requests or []) == 1
+    assert len(harness.tick("orders_backfill").run_requests or []) == 1
 
 
-def test_second_plan_of_the_same_backfill_adds_nothing(scene: DefsScene) -> None:
-    run_plan_backfill(scene, dry_run=False)
-    plan = metadata(run_plan_backfill(scene, dry_run=False))
+def test_second_plan_of_the_same_backfill_adds_nothing(harness: DefsHarness) -> None:
+    run_plan_backfill(harness, dry_run=False)
+    plan = metadata(run_plan_backfill(harness, dry_run=False))
     assert (plan["batches"], plan["batches_planned"], plan["partitions_added"]) == (0, 0, 0)
-    assert scene.states() == ["planned"] * 4
+    assert harness.states() == ["planned"] * 4
 
 
 @pytest.mark.parametrize(
@@ -94,26 +94,26 @@ def test_second_plan_of_the_same_backfill_adds_nothing(scene: DefsScene) -> None
 )
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_invalid_config_fails_with_the_expected_values(
-    scene: DefsScene, config: dict[str, Any], words: list[str], dry_run: bool
+    harness: DefsHarness, config: dict[str, Any], words: list[str], dry_run: bool
 ) -> None:
     with pytest.raises(dg.Failure) as caught:
-        run_plan_backfill(scene, dry_run=dry_run, **config)
+        run_plan_backfill(harness, dry_run=dry_run, **config)
     message = str(caught.value.description)
     for word in words:
         assert word in message
-    assert jobs(scene.database) == ["orders"]
+    assert jobs(harness.database) == ["orders"]
 
 
-def test_same_name_with_another_selection_is_rejected(scene: DefsScene) -> None:
-    run_plan_backfill(scene, dry_run=False, last_id=6)
+def test_same_name_with_another_selection_is_rejected(harness: DefsHarness) -> None:
+    run_plan_backfill(harness, dry_run=False, last_id=6)
     with pytest.raises(dg.Failure, match="its selection differs"):
-        run_plan_backfill(scene, dry_run=False)
-    assert scene.states() == ["planned"] * 2
+        run_plan_backfill(harness, dry_run=False)
+    assert harness.states() == ["planned"] * 2
 
 
 @pytest.mark.parametrize("config", [{"limit": 3}, {"max_count": "three"}, {"items": "1"}])
 def test_config_with_unknown_fields_or_wrong_types_is_rejected(
-    scene: DefsScene, config: dict[str, Any]
+    harness: DefsHarness, config: dict[str, Any]
 ) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError):
-        run_plan_backfill(scene, **config)
+        run_plan_backfill(harness, **config)

@@ -22,7 +22,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import EncodeContext
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene, ranges
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import ScriptedEncoder, Step
 from batch_pipeline_tests.seeds import execute, query
@@ -38,67 +38,67 @@ UNAVAILABLE = SourceUnavailableError("s3://in/a", "it does not answer")
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with four batches whose partitions are added to Dagster."""
     monkeypatch.setattr("batch_pipeline.defs.partition_events._MAX_RETRIES", 0)
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         opened.tick("orders_new_files")
         yield opened
 
 
-def _encode_context(scene: DefsScene, *script: Step) -> EncodeContext:
-    encoder = ScriptedEncoder(Path(to_path(scene.stream.storage.root)), [*script])
+def _encode_context(harness: DefsHarness, *script: Step) -> EncodeContext:
+    encoder = ScriptedEncoder(Path(to_path(harness.stream.storage.root)), [*script])
 
     def no_session() -> Any:
         raise AssertionError
 
-    return replace(scene.pipeline.encode_context(scene.stream, no_session), encoder=encoder)
+    return replace(harness.pipeline.encode_context(harness.stream, no_session), encoder=encoder)
 
 
 def _encode(
-    scene: DefsScene, *script: Step, keys: Sequence[str] = KEYS
+    harness: DefsHarness, *script: Step, keys: Sequence[str] = KEYS
 ) -> Mapping[str, PipelineError]:
     """Encode partitions with a scripted encoder and return the errors by key."""
     errors: dict[str, PipelineError] = {}
-    encode_context, asset = _encode_context(scene, *script), scene.batches
+    encode_context, asset = _encode_context(harness, *script), harness.batches
 
     @dg.asset(partitions_def=asset.partitions, backfill_policy=dg.BackfillPolicy.single_run())
     def encoded(context: dg.AssetExecutionContext) -> None:
         published = Materializations(context)
-        errors.update(encode_partitions(published, encode_context, scene.database, asset))
+        errors.update(encode_partitions(published, encode_context, harness.database, asset))
 
     tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
-    dg.materialize([encoded], instance=scene.instance, tags=tags, raise_on_error=False)
+    dg.materialize([encoded], instance=harness.instance, tags=tags, raise_on_error=False)
     return errors
 
 
-def test_refused_object_does_not_stop_other_batches(scene: DefsScene) -> None:
-    failures = _encode(scene, {}, REFUSED)
+def test_refused_object_does_not_stop_other_batches(harness: DefsHarness) -> None:
+    failures = _encode(harness, {}, REFUSED)
     assert {key: type(error) for key, error in failures.items()} == {KEYS[1]: SourceRefusedError}
-    assert scene.states("orders") == ["published", "interrupted", "published", "published"]
-    check_invariants(scene.database)
+    assert harness.states("orders") == ["published", "interrupted", "published", "published"]
+    check_invariants(harness.database)
 
 
-def test_unavailable_store_stops_the_run(scene: DefsScene) -> None:
+def test_unavailable_store_stops_the_run(harness: DefsHarness) -> None:
     """Other batches would fail as well."""
-    assert _encode(scene, {}, UNAVAILABLE) == {}
-    assert scene.states("orders") == ["published", "interrupted", "planned", "planned"]
+    assert _encode(harness, {}, UNAVAILABLE) == {}
+    assert harness.states("orders") == ["published", "interrupted", "planned", "planned"]
 
 
-def _late(scene: DefsScene, *item_ids: int) -> list[str]:
+def _late(harness: DefsHarness, *item_ids: int) -> list[str]:
     """Plan a late batch for each item and return the partition keys."""
     execute(
-        scene.database,
+        harness.database,
         "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
         "SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job "
         "WHERE name = 'orders'",
     )
     for item_id in item_ids:
-        execute(scene.database, _LATE, ids=[item_id], id=item_id)
-    scene.tick("orders_new_files")
-    statuses = scene.database.batches.late_statuses("orders")
+        execute(harness.database, _LATE, ids=[item_id], id=item_id)
+    harness.tick("orders_new_files")
+    statuses = harness.database.batches.late_statuses("orders")
     return [late_key(status.batch.id) for status in statuses]
 
 
@@ -124,36 +124,36 @@ RETURNING id
 """
 
 
-def test_refused_late_batch_does_not_stop_others(scene: DefsScene) -> None:
-    keys = _late(scene, 1, 2)
-    failures = _encode(scene, REFUSED, keys=keys)
+def test_refused_late_batch_does_not_stop_others(harness: DefsHarness) -> None:
+    keys = _late(harness, 1, 2)
+    failures = _encode(harness, REFUSED, keys=keys)
     assert [*failures] == keys[:1]
-    assert scene.states("orders.late") == ["interrupted", "published"]
+    assert harness.states("orders.late") == ["interrupted", "published"]
 
 
-def test_late_batches_get_their_own_run(scene: DefsScene) -> None:
-    keys = _late(scene, 1, 2)
-    requests = scene.tick("orders_new_files").run_requests
+def test_late_batches_get_their_own_run(harness: DefsHarness) -> None:
+    keys = _late(harness, 1, 2)
+    requests = harness.tick("orders_new_files").run_requests
     assert ranges(requests)[-1] == (keys[0], keys[1])
-    _encode(scene, {}, UNAVAILABLE, keys=keys)
-    assert scene.states("orders.late") == ["published", "interrupted"]
-    requests = scene.tick("orders_new_files").run_requests
+    _encode(harness, {}, UNAVAILABLE, keys=keys)
+    assert harness.states("orders.late") == ["published", "interrupted"]
+    requests = harness.tick("orders_new_files").run_requests
     assert ranges(requests)[-1] == (keys[1], keys[1])
-    check_invariants(scene.database)
+    check_invariants(harness.database)
 
 
-def test_split_late_batch_lists_its_parts(scene: DefsScene) -> None:
-    [key] = _late(scene, 1)
-    [(part,)] = query(scene.database, _SPLIT)
+def test_split_late_batch_lists_its_parts(harness: DefsHarness) -> None:
+    [key] = _late(harness, 1)
+    [(part,)] = query(harness.database, _SPLIT)
     with pytest.raises(UnknownBatchError):
-        scene.batches.find(scene.database, "late-99999999")
+        harness.batches.find(harness.database, "late-99999999")
     with pytest.raises(BatchSupersededError, match=late_key(part)):
-        scene.batches.find(scene.database, key)
+        harness.batches.find(harness.database, key)
 
 
-def test_downstream_asset_is_executed_for_late_partitions(scene: DefsScene) -> None:
-    keys = _late(scene, 1, 2)
-    encode_context, asset = _encode_context(scene), scene.batches
+def test_downstream_asset_is_executed_for_late_partitions(harness: DefsHarness) -> None:
+    keys = _late(harness, 1, 2)
+    encode_context, asset = _encode_context(harness), harness.batches
 
     @dg.asset(
         key=asset.asset_key,
@@ -164,7 +164,7 @@ def test_downstream_asset_is_executed_for_late_partitions(scene: DefsScene) -> N
     )
     def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         published = Materializations(context)
-        encode_partitions(published, encode_context, scene.database, asset)
+        encode_partitions(published, encode_context, harness.database, asset)
         output = published.output()
         if output is not None:
             yield output
@@ -178,7 +178,7 @@ def test_downstream_asset_is_executed_for_late_partitions(scene: DefsScene) -> N
         """Do nothing, in place of a user's asset."""
 
     tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
-    run = dg.materialize([encoded, by_city], instance=scene.instance, tags=tags)
+    run = dg.materialize([encoded, by_city], instance=harness.instance, tags=tags)
     events = [
         (event.asset_key, str(event.materialization.partition))
         for event in run.get_asset_materialization_events()

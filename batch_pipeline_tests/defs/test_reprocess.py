@@ -6,63 +6,65 @@ import pytest
 
 from batch_pipeline.defs.in_process_runs import select_batches
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import everything, publish
 
 KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 
 
 @pytest.fixture
-def scene(scene: DefsScene) -> DefsScene:
+def harness(harness: DefsHarness) -> DefsHarness:
     """Four batches; the first three are published."""
-    for status in scene.database.batches.statuses("orders")[:3]:
-        publish(scene.database, status.batch)
-    return scene
+    for status in harness.database.batches.statuses("orders")[:3]:
+        publish(harness.database, status.batch)
+    return harness
 
 
-def _selected(scene: DefsScene, **options: Any) -> dict[str, str]:
+def _selected(harness: DefsHarness, **options: Any) -> dict[str, str]:
     """Return the selected partitions with the keys of their published batches."""
-    before = everything(scene.database)
-    selected = select_batches(scene.pipeline, scene.stream, scene.instance, **options).partitions
-    assert everything(scene.database) == before
+    before = everything(harness.database)
+    selected = select_batches(
+        harness.pipeline, harness.stream, harness.instance, **options
+    ).partitions
+    assert everything(harness.database) == before
     return {key: status.batch.key for key, status in selected.items()}
 
 
-def test_default_selection_is_all_published_batches(scene: DefsScene) -> None:
+def test_default_selection_is_all_published_batches(harness: DefsHarness) -> None:
     """Also if their partitions are not added to Dagster yet."""
-    assert _selected(scene) == {key: key for key in KEYS[:3]}
+    assert _selected(harness) == {key: key for key in KEYS[:3]}
 
 
-def test_keys_are_selected_in_id_order(scene: DefsScene) -> None:
-    assert _selected(scene, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
+def test_keys_are_selected_in_id_order(harness: DefsHarness) -> None:
+    assert _selected(harness, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
 
 
 @pytest.mark.parametrize("key", [KEYS[3], "00000099-00000099", "orders"])
-def test_key_of_unpublished_or_unknown_batch_is_rejected(scene: DefsScene, key: str) -> None:
+def test_key_of_unpublished_or_unknown_batch_is_rejected(harness: DefsHarness, key: str) -> None:
     with pytest.raises(InvalidValueError, match=key):
-        select_batches(scene.pipeline, scene.stream, scene.instance, keys=[KEYS[0], key])
+        select_batches(harness.pipeline, harness.stream, harness.instance, keys=[KEYS[0], key])
 
 
-def test_until_selects_batches_published_before(scene: DefsScene) -> None:
-    second = scene.database.batches.statuses("orders")[1]
-    assert _selected(scene, until=second.finished_at) == {KEYS[0]: KEYS[0]}
+def test_until_selects_batches_published_before(harness: DefsHarness) -> None:
+    second = harness.database.batches.statuses("orders")[1]
+    assert _selected(harness, until=second.finished_at) == {KEYS[0]: KEYS[0]}
 
 
-def test_time_range_includes_its_start_and_excludes_its_end(scene: DefsScene) -> None:
-    second, third = scene.database.batches.statuses("orders")[1:3]
+def test_time_range_includes_its_start_and_excludes_its_end(harness: DefsHarness) -> None:
+    second, third = harness.database.batches.statuses("orders")[1:3]
     since, until = second.finished_at, third.finished_at
-    assert _selected(scene, since=since) == {key: key for key in KEYS[1:3]}
-    assert _selected(scene, since=since, until=until) == {KEYS[1]: KEYS[1]}
-    assert _selected(scene, since=since, until=until, keys=[KEYS[0]]) == {}
+    assert _selected(harness, since=since) == {key: key for key in KEYS[1:3]}
+    assert _selected(harness, since=since, until=until) == {KEYS[1]: KEYS[1]}
+    assert _selected(harness, since=since, until=until, keys=[KEYS[0]]) == {}
 
 
-def test_until_before_since_is_rejected(scene: DefsScene) -> None:
-    first, second = scene.database.batches.statuses("orders")[:2]
+def test_until_before_since_is_rejected(harness: DefsHarness) -> None:
+    first, second = harness.database.batches.statuses("orders")[:2]
     with pytest.raises(InvalidValueError, match="a time after `since`"):
         select_batches(
-            scene.pipeline,
-            scene.stream,
-            scene.instance,
+            harness.pipeline,
+            harness.stream,
+            harness.instance,
             since=second.finished_at,
             until=first.finished_at,
         )

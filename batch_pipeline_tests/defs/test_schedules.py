@@ -17,7 +17,7 @@ from batch_pipeline.model.batch import AttemptStatus, BatchState
 from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Automation, DagsterRules, Source
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, ranges, write_stream
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges, write_stream
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed, query
 
@@ -25,20 +25,20 @@ SIX = datetime(2026, 3, 2, 6, tzinfo=UTC)
 
 
 @pytest.fixture
-def scene(scene: DefsScene) -> DefsScene:
+def harness(harness: DefsHarness) -> DefsHarness:
     """The stream `orders` with four planned batches, scheduled at six o'clock in Berlin.
 
     A last batch of less than 100 bytes is only planned after an hour.
     """
-    rules = replace(scene.stream.dagster, schedule="0 6 * * mon-fri", timezone="Europe/Berlin")
-    limits = replace(scene.stream.limits, min_weight=100)
-    stream = replace(scene.stream, dagster=rules, limits=limits)
+    rules = replace(harness.stream.dagster, schedule="0 6 * * mon-fri", timezone="Europe/Berlin")
+    limits = replace(harness.stream.limits, min_weight=100)
+    stream = replace(harness.stream, dagster=rules, limits=limits)
     definitions = build_definitions([stream], automation=Automation.RUNNING)
-    return replace(scene, stream=stream, definitions=definitions)
+    return replace(harness, stream=stream, definitions=definitions)
 
 
-def test_stream_with_a_schedule_has_a_sensor_for_planned_batches(scene: DefsScene) -> None:
-    repository = scene.definitions.get_repository_def()
+def test_stream_with_a_schedule_has_a_sensor_for_planned_batches(harness: DefsHarness) -> None:
+    repository = harness.definitions.get_repository_def()
     schedule = repository.get_schedule_def("orders_new_files_at")
     assert (schedule.cron_schedule, schedule.execution_timezone) == (
         "0 6 * * mon-fri",
@@ -50,45 +50,45 @@ def test_stream_with_a_schedule_has_a_sensor_for_planned_batches(scene: DefsScen
     assert "orders_new_files" not in sensors
 
 
-def test_sensor_launches_due_batches_and_registers_no_files(scene: DefsScene) -> None:
+def test_sensor_launches_due_batches_and_registers_no_files(harness: DefsHarness) -> None:
     """Planned and interrupted batches are due, failed ones are not."""
-    land(scene, "orders-1.csv")
-    first, second, third, _ = scene.database.batches.statuses("orders")
+    land(harness, "orders-1.csv")
+    first, second, third, _ = harness.database.batches.statuses("orders")
     for status, outcome in (
         (first, AttemptStatus.ABANDONED),
         (second, AttemptStatus.FAILED),
         (third, AttemptStatus.ABANDONED),
     ):
-        with claimed(scene.database, status.batch) as attempt:
-            scene.database.attempts.fail(attempt, "no", outcome)
-    requests = scene.tick("orders_planned").run_requests
+        with claimed(harness.database, status.batch) as attempt:
+            harness.database.attempts.fail(attempt, "no", outcome)
+    requests = harness.tick("orders_planned").run_requests
     assert [last for _, last in ranges(requests)] == [
         "00000001-00000003",
         "00000010-00000012",
     ]
-    assert len(items(scene)) == 12
+    assert len(items(harness)) == 12
 
 
-def test_schedule_plans_a_last_batch_below_min_weight(scene: DefsScene) -> None:
-    land(scene, "orders-1.csv")
-    schedule = scene.definitions.resolve_schedule_def("orders_new_files_at")
-    context = dg.build_schedule_context(instance=scene.instance, scheduled_execution_time=SIX)
+def test_schedule_plans_a_last_batch_below_min_weight(harness: DefsHarness) -> None:
+    land(harness, "orders-1.csv")
+    schedule = harness.definitions.resolve_schedule_def("orders_new_files_at")
+    context = dg.build_schedule_context(instance=harness.instance, scheduled_execution_time=SIX)
     with context:
         [request] = schedule.evaluate_tick(context).run_requests or []
-    job = scene.definitions.resolve_job_def(schedule.job_name)
-    result = job.execute_in_process(instance=scene.instance, tags=request.tags)
+    job = harness.definitions.resolve_job_def(schedule.job_name)
+    result = job.execute_in_process(instance=harness.instance, tags=request.tags)
     assert result.success
-    assert len(items(scene)) == 13
-    last = scene.database.batches.statuses("orders")[-1]
+    assert len(items(harness)) == 13
+    last = harness.database.batches.statuses("orders")[-1]
     assert (last.batch.key, last.state) == ("00000013-00000013", BatchState.PLANNED)
-    assert ranges(scene.tick("orders_planned").run_requests)[-1][1] == "00000013-00000013"
+    assert ranges(harness.tick("orders_planned").run_requests)[-1][1] == "00000013-00000013"
 
 
-def test_sensor_skips_a_paused_stream(scene: DefsScene) -> None:
-    scene.database.jobs.pause("orders", "schema change")
-    sensor = scene.definitions.resolve_sensor_def("orders_planned")
+def test_sensor_skips_a_paused_stream(harness: DefsHarness) -> None:
+    harness.database.jobs.pause("orders", "schema change")
+    sensor = harness.definitions.resolve_sensor_def("orders_planned")
     with dg.build_sensor_context(
-        instance=scene.instance, resources={"batch_pipeline": PipelineResource()}
+        instance=harness.instance, resources={"batch_pipeline": PipelineResource()}
     ) as context:
         skipped = sensor(context)
     assert isinstance(skipped, dg.SkipReason)
@@ -119,16 +119,16 @@ def test_stream_without_a_schedule_has_a_sensor_for_new_files(tmp_path: Path) ->
     assert "orders_new_files" in {sensor.name for sensor in repository.sensor_defs}
 
 
-def land(scene: DefsScene, name: str) -> None:
+def land(harness: DefsHarness, name: str) -> None:
     """Write a small file into the landing."""
-    assert isinstance(scene.stream.source, Source)
-    path = Path(to_path(scene.stream.source.uri)) / name
+    assert isinstance(harness.stream.source, Source)
+    path = Path(to_path(harness.stream.source.uri)) / name
     path.write_text("order_id\n1\n")
 
 
-def items(scene: DefsScene) -> list[int]:
+def items(harness: DefsHarness) -> list[int]:
     """Return the ids of all items."""
-    return [number for (number,) in query(scene.database, "SELECT id FROM batch_pipeline.item")]
+    return [number for (number,) in query(harness.database, "SELECT id FROM batch_pipeline.item")]
 
 
 def test_waiting_run_is_overtaken_for_half_a_minute_only() -> None:

@@ -15,7 +15,7 @@ from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import everything, publish
 
@@ -28,12 +28,14 @@ HINT = "A wide partition of an earlier release stands for several: pick those."
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """Four batches, three of them published; the first two share a wide partition in Dagster."""
     targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=targets) as opened:
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as opened:
         opened.tick(SENSOR)
         for status in database.batches.statuses("orders")[:3]:
             publish(database, status.batch)
@@ -49,12 +51,12 @@ def scene(
 
 
 def test_sensor_adds_the_partitions_of_a_wide_partition(
-    database: Database, scene: DefsScene
+    database: Database, harness: DefsHarness
 ) -> None:
     # A new process compares all partitions.
-    fresh = replace(scene, definitions=build_definitions([scene.stream]))
+    fresh = replace(harness, definitions=build_definitions([harness.stream]))
     result = fresh.tick(SENSOR)
-    assert [*scene.instance.get_dynamic_partitions(SET)] == [*KEYS[2:], WIDE, *KEYS[:2]]
+    assert [*harness.instance.get_dynamic_partitions(SET)] == [*KEYS[2:], WIDE, *KEYS[:2]]
     assert result.asset_events == []
     launched = {key for request in result.run_requests or () for key in request.tags.values()}
     assert WIDE not in launched
@@ -62,45 +64,45 @@ def test_sensor_adds_the_partitions_of_a_wide_partition(
     assert [event.partition for event in fresh.tick(SENSOR).asset_events] == [KEYS[0]]
 
 
-def test_materializing_a_wide_partition_fails(scene: DefsScene) -> None:
-    before = everything(scene.database)
-    scene.instance.delete_dynamic_partition(SET, KEYS[3])
+def test_materializing_a_wide_partition_fails(harness: DefsHarness) -> None:
+    before = everything(harness.database)
+    harness.instance.delete_dynamic_partition(SET, KEYS[3])
     tags = {RANGE_START_TAG: KEYS[2], RANGE_END_TAG: WIDE, LAUNCH_TAG: "new"}
-    job = scene.definitions.resolve_job_def(scene.batches.job)
+    job = harness.definitions.resolve_job_def(harness.batches.job)
     with pytest.raises(dg.Failure) as caught:
-        job.execute_in_process(instance=scene.instance, tags=tags)
+        job.execute_in_process(instance=harness.instance, tags=tags)
     description = str(caught.value.description)
     assert description.startswith("Batches failed: 1 of 2, others are published: ")
     assert f"{NOT_PLANNED} " in description
     assert HINT in description
-    assert everything(scene.database) == before
+    assert everything(harness.database) == before
 
 
-def test_loading_a_wide_partition_fails_and_loads_nothing(scene: DefsScene) -> None:
-    before = everything(scene.database)
+def test_loading_a_wide_partition_fails_and_loads_nothing(harness: DefsHarness) -> None:
+    before = everything(harness.database)
     [asset] = [
         asset
-        for asset in scene.definitions.assets or ()
-        if isinstance(asset, dg.AssetsDefinition) and loaded_key(scene.stream) in asset.keys
+        for asset in harness.definitions.assets or ()
+        if isinstance(asset, dg.AssetsDefinition) and loaded_key(harness.stream) in asset.keys
     ]
     with pytest.raises(dg.Failure, match=NOT_PLANNED):
         dg.materialize(
             [asset],
-            instance=scene.instance,
+            instance=harness.instance,
             partition_key=WIDE,
             resources={"batch_pipeline": PipelineResource()},
         )
-    assert everything(scene.database) == before
+    assert everything(harness.database) == before
 
 
-def test_reprocess_selects_the_batches_of_a_wide_partition(scene: DefsScene) -> None:
-    selected = select_batches(scene.pipeline, scene.stream, scene.instance)
+def test_reprocess_selects_the_batches_of_a_wide_partition(harness: DefsHarness) -> None:
+    selected = select_batches(harness.pipeline, harness.stream, harness.instance)
     assert {*selected.partitions} == {*KEYS[:3]}
     with pytest.raises(InvalidValueError, match=WIDE):
-        select_batches(scene.pipeline, scene.stream, scene.instance, keys=[WIDE])
+        select_batches(harness.pipeline, harness.stream, harness.instance, keys=[WIDE])
 
 
-@pytest.mark.usefixtures("scene")
+@pytest.mark.usefixtures("harness")
 def test_status_counts_the_batches_of_a_wide_partition() -> None:
     result = CliRunner().invoke(cli, ["status"])
     assert result.exit_code == 0

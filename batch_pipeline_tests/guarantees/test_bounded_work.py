@@ -63,9 +63,9 @@ def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> 
     """Acquire and complete some batches, and close the sessions, which then report statistics."""
     database = open_database(url, migrated=None)
     with closing(database), meta_engine(url) as engine:
-        scene = FilesJob(database, engine, server_side=short)
+        harness = FilesJob(database, engine, server_side=short)
         for _ in range(calls):
-            attempt = scene.acquire(weight_limit(items))
+            attempt = harness.acquire(weight_limit(items))
             assert attempt is not None
             assert attempt.batch.count == items
             first_id, last_id = attempt.batch.id_range.first_id, attempt.batch.id_range.last_id

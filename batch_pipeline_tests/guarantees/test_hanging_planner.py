@@ -51,15 +51,15 @@ ON_META_TABLE = "SELECT FROM pg_locks WHERE relation = 'public.files'::regclass"
 
 
 @pytest.fixture
-def stage(database: Database, database_url: str) -> Iterator[InventoryFixture]:
+def inventory(database: Database, database_url: str) -> Iterator[InventoryFixture]:
     """A stream and a user's table, each with rows to plan and a running attempt."""
-    with closing(InventoryFixture(open_database(database_url, migrated=None))) as stage:
-        stage.insert_rows(2)
-        stage.acquire(ALL)
-        stage.claim(stage.plan_batch())
-        stage.insert_rows(3)
-        stage.register()
-        yield stage
+    with closing(InventoryFixture(open_database(database_url, migrated=None))) as inventory:
+        inventory.insert_rows(2)
+        inventory.acquire(ALL)
+        inventory.claim(inventory.plan_batch())
+        inventory.insert_rows(3)
+        inventory.register()
+        yield inventory
 
 
 def hanging(database: Database) -> list[int]:
@@ -82,7 +82,7 @@ def stopped(
         yield pid
 
 
-def write(url: str, stage: InventoryFixture, first_id: int, times: int) -> list[float]:
+def write(url: str, inventory: InventoryFixture, first_id: int, times: int) -> list[float]:
     """Insert rows and register files; return the seconds of each insert.
 
     There is no other writer, so any wait for a lock is a wait for the planner.
@@ -95,7 +95,7 @@ def write(url: str, stage: InventoryFixture, first_id: int, times: int) -> list[
             writer.execute(INSERT, [uid])
             seconds.append(time.monotonic() - began)
     for _ in range(3):
-        stage.register()
+        inventory.register()
     return seconds
 
 
@@ -107,16 +107,18 @@ def other_session(url: str, milliseconds: int) -> Iterator[InventoryFixture]:
         raw.execute(f"SET lock_timeout = '{milliseconds}ms'")
         raw.commit()
 
-    with closing(InventoryFixture(open_database(url, migrated=None))) as stage:
-        sa.event.listen(stage.database.engine, "connect", limit)
-        stage.database.engine.dispose()
-        yield stage
+    with closing(InventoryFixture(open_database(url, migrated=None))) as inventory:
+        sa.event.listen(inventory.database.engine, "connect", limit)
+        inventory.database.engine.dispose()
+        yield inventory
 
 
-def count_refusals(stage: InventoryFixture, name: str, pid: int) -> int:
+def count_refusals(inventory: InventoryFixture, name: str, pid: int) -> int:
     """Try to plan while the planner is stopped, and return the number of errors that name it."""
     # The second acquisition of a job runs inside of the server.
-    operations = [stage.plan_call()] if name == "planning" else [stage.acquire, stage.acquire]
+    operations = (
+        [inventory.plan_call()] if name == "planning" else [inventory.acquire, inventory.acquire]
+    )
     for operation in operations:
         with pytest.raises(RetryableError, match="Another session holds a lock") as caught:
             operation()
@@ -136,7 +138,7 @@ def p99_milliseconds(seconds: Sequence[float]) -> float:
 def test_hanging_planner_blocks_no_writer_and_is_named_in_errors(
     database: Database,
     database_url: str,
-    stage: InventoryFixture,
+    inventory: InventoryFixture,
     name: str,
     figures: Figures,
     monkeypatch: pytest.MonkeyPatch,
@@ -145,13 +147,13 @@ def test_hanging_planner_blocks_no_writer_and_is_named_in_errors(
 ) -> None:
     """In the long form, the server ends the session of the planner after a minute."""
     times = 5_000 if long_form else 100
-    without_planner = write(database_url, stage, FAR_ABOVE, times)
+    without_planner = write(database_url, inventory, FAR_ABOVE, times)
     with stopped(database, database_url, name, monkeypatch) as pid:
-        with_planner = write(database_url, stage, FAR_ABOVE + times, times)
+        with_planner = write(database_url, inventory, FAR_ABOVE + times, times)
         assert query(database, ON_META_TABLE) == []
-        in_table, in_stream = stage.held
-        assert stage.succeed(in_table) == 1
-        assert stage.publish(in_stream)
+        in_table, in_stream = inventory.held
+        assert inventory.succeed(in_table) == 1
+        assert inventory.publish(in_stream)
         with other_session(database_url, 5_000 if long_form else 50) as other_stage:
             refusals = count_refusals(other_stage, name, pid)
         assert hanging(database) == [pid]
@@ -160,7 +162,7 @@ def test_hanging_planner_blocks_no_writer_and_is_named_in_errors(
             eventually(lambda: not hanging(database))
             figures(seconds_until_server_ends_session=time.monotonic() - began)
     eventually(lambda: not hanging(database))
-    stage.finish()
+    inventory.finish()
     check_invariants(database)
     figures(
         inserts=len(with_planner),

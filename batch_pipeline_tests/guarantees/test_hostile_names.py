@@ -147,12 +147,12 @@ def test_tables_and_columns_with_hostile_names_are_read(
 def test_find_returns_items_with_hostile_locations(
     sqlite: sa.Engine, database: Database, figures: Figures
 ) -> None:
-    scene = open_user_table("sqlite", sqlite, database)
+    harness = open_user_table("sqlite", sqlite, database)
     texts = [text for text in VALUES if "/" not in text and not text.isdigit()]
     for number, text in enumerate(texts):
-        scene.insert(number, file_location=f"/landing/{text}")
+        harness.insert(number, file_location=f"/landing/{text}")
     for number, text in enumerate(texts):
-        assert number in [item.id for item in scene.table.find(text)], text
+        assert number in [item.id for item in harness.table.find(text)], text
     figures(hostile_texts=len(texts))
 
 

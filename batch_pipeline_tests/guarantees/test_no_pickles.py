@@ -15,7 +15,7 @@ from batch_pipeline.defs.names import register_job
 from batch_pipeline.encode.readers.parquet import ParquetReader
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.encode.landed_files import STREAM, in_memory
 from batch_pipeline_tests.proofs import Figures
 
@@ -55,11 +55,11 @@ def test_pickled_extension_type_in_parquet_file_is_not_loaded(tmp_path: Path) ->
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The definitions of the stream `orders`."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened
 
 
@@ -73,14 +73,14 @@ def _outputs_for_io_manager(job: dg.JobDefinition) -> set[str]:
     }
 
 
-def test_steps_pass_nothing_to_io_manager(scene: DefsScene, figures: Figures) -> None:
+def test_steps_pass_nothing_to_io_manager(harness: DefsHarness, figures: Figures) -> None:
     """Only the step that registers files declares an output, and it yields none."""
-    jobs = list(scene.definitions.resolve_all_job_defs())
+    jobs = list(harness.definitions.resolve_all_job_defs())
     outputs = set[str]().union(*map(_outputs_for_io_manager, jobs))
     checks = {name for name in outputs if "_checks." in name}  # Dagster stores no values of checks
     assert outputs - checks == {"orders__files.result"}
-    job = scene.definitions.resolve_job_def(register_job(scene.stream))
-    result = job.execute_in_process(instance=scene.instance)
+    job = harness.definitions.resolve_job_def(register_job(harness.stream))
+    result = job.execute_in_process(instance=harness.instance)
     kinds = [event.event_type for event in result.all_events]
     assert dg.DagsterEventType.ASSET_MATERIALIZATION in kinds
     assert dg.DagsterEventType.HANDLED_OUTPUT not in kinds

@@ -11,7 +11,7 @@ from batch_pipeline.cli import cli
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.location import to_path
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.guarantees.restorable_stream import RestorableStream, open_stream
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
@@ -27,15 +27,17 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """Four planned batches, and an unknown manifest in the storage."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch, targets=TARGETS) as scene:
-        path = Path(to_path(scene.stream.storage.root), "manifests", UNKNOWN_MANIFEST)
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=TARGETS
+    ) as harness:
+        path = Path(to_path(harness.stream.storage.root), "manifests", UNKNOWN_MANIFEST)
         path.parent.mkdir(parents=True)
         path.write_text("{}")
-        yield scene
+        yield harness
 
 
 @pytest.fixture
@@ -57,29 +59,29 @@ def run(restored: RestorableStream) -> Run:
     return lambda *words: CliRunner().invoke(cli, words, env=restored.environment)
 
 
-def count_batches_and_attempts(scene: DefsScene) -> int:
+def count_batches_and_attempts(harness: DefsHarness) -> int:
     statement = (
         "SELECT (SELECT count(*) FROM batch_pipeline.batch) "
         "+ (SELECT count(*) FROM batch_pipeline.attempt)"
     )
-    [(count,)] = query(scene.database, statement)
+    [(count,)] = query(harness.database, statement)
     return int(count)
 
 
 @pytest.mark.parametrize("name", ["orders_new_files", "orders_backfill", "orders_load"])
 def test_sensors_skip_stream_with_older_inventory(
-    scene: DefsScene, name: str, figures: Figures
+    harness: DefsHarness, name: str, figures: Figures
 ) -> None:
     """Each sensor skips with the reason, even if it ticks first."""
-    sensor = scene.definitions.resolve_sensor_def(name)
+    sensor = harness.definitions.resolve_sensor_def(name)
     resources = {"batch_pipeline": PipelineResource()}
     for _ in range(2):
-        with dg.build_sensor_context(instance=scene.instance, resources=resources) as context:
+        with dg.build_sensor_context(instance=harness.instance, resources=resources) as context:
             skipped = sensor(context)
         assert isinstance(skipped, dg.SkipReason)
         assert f"manifests unknown to it: 1, {UNKNOWN_MANIFEST} first" in str(skipped.skip_message)
-    assert count_batches_and_attempts(scene) == 4
-    assert scene.database.jobs.paused("orders") is not None
+    assert count_batches_and_attempts(harness) == 4
+    assert harness.database.jobs.paused("orders") is not None
     figures(entry_points=1)
 
 
@@ -91,10 +93,10 @@ def test_sensors_skip_stream_with_older_inventory(
     ],
 )
 def test_jobs_fail_with_reason_for_stream_with_older_inventory(
-    scene: DefsScene, job: str, op: str, figures: Figures
+    harness: DefsHarness, job: str, op: str, figures: Figures
 ) -> None:
-    result = scene.definitions.resolve_job_def(job).execute_in_process(
-        instance=scene.instance, raise_on_error=False
+    result = harness.definitions.resolve_job_def(job).execute_in_process(
+        instance=harness.instance, raise_on_error=False
     )
     assert not result.success
     [failed] = [event for event in result.all_events if event.is_step_failure]

@@ -13,7 +13,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import ConflictError, FencedError
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline_tests.concurrency import eventually, python, said, together
+from batch_pipeline_tests.concurrency import eventually, next_line, python, together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.seeds import (
     CLAIM_AND_WAIT,
@@ -21,10 +21,10 @@ from batch_pipeline_tests.seeds import (
     everything,
     execute,
     expire,
+    has_lock_waiters,
     planned,
     publish,
     query,
-    somebody_waits,
     statuses,
 )
 
@@ -101,7 +101,7 @@ def test_claim_takes_over_from_killed_process_before_lease_expires(
 ) -> None:
     """Its liveness lock is free; a later publish of the killed attempt changes nothing."""
     with python(CLAIM_AND_WAIT, database_url, one.key) as child:
-        attempt_id, number, token = said(child).split()
+        attempt_id, number, token = next_line(child).split()
         zombie = Attempt(id=int(attempt_id), batch=one, number=int(number), token=UUID(token))
         with pytest.raises(ConflictError, match="is running"), claimed(database, one):
             pass
@@ -254,7 +254,7 @@ def test_publish_waits_for_open_publish(database: Database, rival: Database, one
             count = "UPDATE batch_pipeline.job SET publish_count = publish_count + 1"
             connection.execute(sa.text(count))
             counted.append(True)
-            eventually(lambda: somebody_waits(database))
+            eventually(lambda: has_lock_waiters(database))
             assert statuses(database) == ["running"]
             connection.rollback()
 

@@ -37,7 +37,7 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute as execute_on,
 )
-from batch_pipeline_tests.pipeline.attempt_fixture import Scene
+from batch_pipeline_tests.pipeline.attempt_fixture import EncodeHarness
 from batch_pipeline_tests.seeds import (
     ORDER_ID,
     claimed,
@@ -430,14 +430,14 @@ def test_progress_of_unknown_backfill_lists_jobs(database: Database) -> None:
         database.backfills.progress("orders.2023", table.name)
 
 
-def test_encode_of_backfill_writes_separate_files(scene: Scene) -> None:
+def test_encode_of_backfill_writes_separate_files(harness: EncodeHarness) -> None:
     """They are named after the backfill."""
-    database, published = scene.database, scene.encode()
+    database, published = harness.database, harness.encode()
     database.backfills.plan(request(item_ids=(2,)), database.meta_table("orders"))
-    scene.batch = batches(database)[0]
-    manifest = scene.encode()
-    assert [item.id for item in scene.encoder.requests[-1].items] == [2]
-    assert scene.pointers() == [
+    harness.batch = batches(database)[0]
+    manifest = harness.encode()
+    assert [item.id for item in harness.encoder.requests[-1].items] == [2]
+    assert harness.pointers() == [
         "orders-00000001-00000002.g1.json",
         "orders.2023-00000002-00000002.g1.json",
     ]

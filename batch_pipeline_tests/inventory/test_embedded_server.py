@@ -21,7 +21,7 @@ from batch_pipeline.cli.dev import embedded_database
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.embedded_server import private_socket_folder, subprocess_options
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline_tests.concurrency import is_running, python, said
+from batch_pipeline_tests.concurrency import is_running, next_line, python
 
 USE_SERVER = """
 import sys
@@ -74,7 +74,7 @@ def _accepts_queries(url: str) -> bool:
 
 def test_last_process_stops_shared_server(data: Path) -> None:
     with python(USE_SERVER, str(data)) as first, python(USE_SERVER, str(data)) as second:
-        assert said(first) == said(second) == str(data)
+        assert next_line(first) == next_line(second) == str(data)
         postmaster = _postmaster(data)
         _exit(first)
         assert is_running(postmaster)
@@ -86,13 +86,13 @@ def test_last_process_stops_shared_server(data: Path) -> None:
 def test_killed_process_does_not_keep_server_running(data: Path) -> None:
     """The next process uses the running server and stops it at its end."""
     with python(USE_SERVER, str(data)) as killed:
-        said(killed)
+        next_line(killed)
         postmaster = _postmaster(data)
         killed.send_signal(signal.SIGKILL)
         killed.wait()
     assert is_running(postmaster)
     with python(USE_SERVER, str(data)) as following:
-        said(following)
+        next_line(following)
         assert _postmaster(data) == postmaster
         _exit(following)
     assert not is_running(postmaster)
@@ -100,7 +100,7 @@ def test_killed_process_does_not_keep_server_running(data: Path) -> None:
 
 def test_killed_server_is_started_again(data: Path) -> None:
     with python(USE_SERVER, str(data)) as user:
-        said(user)
+        next_line(user)
         _postmaster(data).kill()
         _exit(user)
     assert (data / "postmaster.pid").exists()
@@ -115,7 +115,7 @@ def test_server_restarted_by_other_process_counts_as_ended(data: Path) -> None:
     killed = _postmaster(data)
     killed.kill()
     with python(USE_SERVER, str(data)) as user:
-        said(user)
+        next_line(user)
         assert _postmaster(data) != killed
         assert service.failure() == "ended"
         _exit(user)

@@ -13,7 +13,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.errors import ConflictError, LoadRunningError, TargetFailedError
 from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import Claim, Loaded, LoadStatus
-from batch_pipeline_tests.concurrency import python, said, together
+from batch_pipeline_tests.concurrency import next_line, python, together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.pipeline.load_fixture import (
     FIRST,
@@ -256,7 +256,7 @@ def test_load_of_killed_process_does_not_block_next_claim(
 ) -> None:
     published(database, tmp_path, 1)
     with python(CLAIM_AND_WAIT, database_url) as child:
-        assert said(child) == "claimed"
+        assert next_line(child) == "claimed"
         child.kill()
         child.wait()
     load_all(database)

@@ -31,7 +31,7 @@ from batch_pipeline.model.load import Claim as LoadClaim
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline.model.stream import Strategy
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.inventory.every_operation import OPERATIONS
@@ -437,11 +437,11 @@ def worker(worker_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def defs_scene(
+def defs_harness(
     worker: Database, worker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` in Dagster, which uses that login."""
-    with open_defs_scene(worker, worker_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(worker, worker_url, tmp_path, monkeypatch) as opened:
         yield opened
 
 
@@ -455,21 +455,23 @@ def test_planner_and_worker_can_run_every_operation(worker: Database) -> None:
     gc.collect()  # collect connections here whose finalizers warn, where warnings are expected
 
 
-def test_planner_and_worker_can_run_sensors_and_jobs(defs_scene: DefsScene) -> None:
-    batches = [status.batch for status in defs_scene.database.batches.statuses("orders")]
-    publish(defs_scene.database, batches[0])
-    Path(defs_scene.stream.storage.root.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+def test_planner_and_worker_can_run_sensors_and_jobs(defs_harness: DefsHarness) -> None:
+    batches = [status.batch for status in defs_harness.database.batches.statuses("orders")]
+    publish(defs_harness.database, batches[0])
+    Path(defs_harness.stream.storage.root.removeprefix("file://")).mkdir(
+        parents=True, exist_ok=True
+    )
     ticked = []
-    for sensor in defs_scene.definitions.sensors or ():
+    for sensor in defs_harness.definitions.sensors or ():
         if sensor.name != "batch_pipeline_run_ends":
-            defs_scene.tick(sensor.name)
+            defs_harness.tick(sensor.name)
             ticked.append(sensor.name)
-    failed = defs_scene.start_run(dg.RunRequest(job_name=defs_scene.batches.job, tags={}))
-    defs_scene.instance.report_run_failed(failed)
-    assert "closed: 0" in defs_scene.tick_run_ends()
+    failed = defs_harness.start_run(dg.RunRequest(job_name=defs_harness.batches.job, tags={}))
+    defs_harness.instance.report_run_failed(failed)
+    assert "closed: 0" in defs_harness.tick_run_ends()
     assert ticked == ["orders_new_files", "orders_backfill"]
-    assert reconciled(defs_scene).success
-    metadata = facts(collected(defs_scene, dry_run=False))
+    assert reconciled(defs_harness).success
+    metadata = facts(collected(defs_harness, dry_run=False))
     assert metadata["removed_files"] == 0
 
 
@@ -486,10 +488,10 @@ def test_planner_and_worker_can_run_sensors_and_jobs(defs_scene: DefsScene) -> N
     ids=lambda words: words[0],
 )
 def test_reader_can_run_read_only_commands(
-    defs_scene: DefsScene, granted_url: str, words: tuple[str, ...]
+    defs_harness: DefsHarness, granted_url: str, words: tuple[str, ...]
 ) -> None:
-    batches = [status.batch for status in defs_scene.database.batches.statuses("orders")]
-    publish(defs_scene.database, batches[0])
+    batches = [status.batch for status in defs_harness.database.batches.statuses("orders")]
+    publish(defs_harness.database, batches[0])
     variables = {"BATCH_PIPELINE_INVENTORY_CONN": url_for_login(granted_url, "rita")}
     ended = CliRunner().invoke(cli, words, env=variables)
     assert "permission denied" not in ended.output

@@ -23,7 +23,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.metrics.server import InventoryCollector, serving
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.inventory.logins import database_name
 from batch_pipeline_tests.seeds import claimed, execute, register
 
@@ -34,11 +34,11 @@ pytestmark = [
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with four planned batches, each of three items and 30 bytes."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened
 
 
@@ -85,20 +85,20 @@ def orders_key(name: str, **labels: str) -> str:
     return sample_key(name, {"stream": "orders", "kind": "incremental"} | labels)
 
 
-def fail_attempt(scene: DefsScene, index: int) -> None:
+def fail_attempt(harness: DefsHarness, index: int) -> None:
     """Record a failed attempt on a batch."""
-    batch = scene.database.batches.statuses("orders")[index].batch
-    with claimed(scene.database, batch) as attempt:
-        scene.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    batch = harness.database.batches.statuses("orders")[index].batch
+    with claimed(harness.database, batch) as attempt:
+        harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
 
 
-def test_scrape_returns_backlog_and_counts_since_the_start(scene: DefsScene) -> None:
-    batches = [status.batch for status in scene.database.batches.statuses("orders")]
-    publish(scene, batches[0])
-    register(scene.database, 2, first=13)
-    with metrics_server(scene.pipeline) as server:
-        publish(scene, batches[1], quarantined=5)
-        fail_attempt(scene, 2)
+def test_scrape_returns_backlog_and_counts_since_the_start(harness: DefsHarness) -> None:
+    batches = [status.batch for status in harness.database.batches.statuses("orders")]
+    publish(harness, batches[0])
+    register(harness.database, 2, first=13)
+    with metrics_server(harness.pipeline) as server:
+        publish(harness, batches[1], quarantined=5)
+        fail_attempt(harness, 2)
         samples = server.scrape()
     assert samples['backlog_oldest_seconds{stream="orders"}'] > 0
     expected = {
@@ -121,53 +121,56 @@ def test_scrape_returns_backlog_and_counts_since_the_start(scene: DefsScene) -> 
     assert {name: samples[name] for name in expected} == expected
 
 
-def test_each_ended_attempt_is_counted_once(scene: DefsScene) -> None:
+def test_each_ended_attempt_is_counted_once(harness: DefsHarness) -> None:
     """An attempt that was running at the start counts when it ends."""
-    batches = [status.batch for status in scene.database.batches.statuses("orders")]
+    batches = [status.batch for status in harness.database.batches.statuses("orders")]
     name = orders_key("attempts_total", result="failed")
-    with claimed(scene.database, batches[0]) as attempt, metrics_server(scene.pipeline) as server:
+    with (
+        claimed(harness.database, batches[0]) as attempt,
+        metrics_server(harness.pipeline) as server,
+    ):
         assert server.scrape()[name] == 0
-        scene.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
-        fail_attempt(scene, 1)
+        harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+        fail_attempt(harness, 1)
         assert [server.scrape()[name] for _ in range(2)] == [2, 2]
-        publish(scene, batches[1])
-        publish(scene, batches[1])
+        publish(harness, batches[1])
+        publish(harness, batches[1])
         samples = server.scrape()
     assert samples[name] == 2
     assert samples[orders_key("attempts_total", result="succeeded")] == 2
     assert samples['landing_to_publish_seconds_count{stream="orders"}'] == 1
 
 
-def test_backfills_are_counted_separately(scene: DefsScene) -> None:
-    scene.plan(max_count=6)
-    with metrics_server(scene.pipeline) as server:
+def test_backfills_are_counted_separately(harness: DefsHarness) -> None:
+    harness.plan(max_count=6)
+    with metrics_server(harness.pipeline) as server:
         samples = server.scrape()
     kind = {"kind": "backfill", "state": "planned"}
     assert samples[orders_key("unfinished_batches", **kind)] == 2
     assert samples['backlog_items{stream="orders"}'] == 12
 
 
-def test_lag_starts_when_the_first_item_was_registered(scene: DefsScene) -> None:
+def test_lag_starts_when_the_first_item_was_registered(harness: DefsHarness) -> None:
     execute(
-        scene.database,
+        harness.database,
         "UPDATE batch_pipeline.item SET registered_at = registered_at - interval '2 hours'",
     )
-    with metrics_server(scene.pipeline) as server:
-        publish(scene, scene.database.batches.statuses("orders")[0].batch)
+    with metrics_server(harness.pipeline) as server:
+        publish(harness, harness.database.batches.statuses("orders")[0].batch)
         samples = server.scrape()
     bucket = 'landing_to_publish_seconds_bucket{{le="{}",stream="orders"}}'
     assert (samples[bucket.format("3600.0")], samples[bucket.format("21600.0")]) == (0, 1)
 
 
 def test_unreachable_inventory_serves_up_0_without_its_address(
-    scene: DefsScene, server_url: str, database_url: str
+    harness: DefsHarness, server_url: str, database_url: str
 ) -> None:
     """Only `up 0` is served; the command reports the reason, and the next scrape recovers."""
     name = sql.Identifier(database_name(database_url))
     allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
     cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
     with (
-        metrics_server(scene.pipeline) as server,
+        metrics_server(harness.pipeline) as server,
         psycopg.connect(server_url, autocommit=True) as administrator,
     ):
         administrator.execute(allow.format(name, sql.SQL("false")))
@@ -180,7 +183,7 @@ def test_unreachable_inventory_serves_up_0_without_its_address(
     assert len(server.errors) == 2
 
 
-def test_port_in_use_exits_with_code_1(scene: DefsScene) -> None:
+def test_port_in_use_exits_with_code_1(harness: DefsHarness) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = CliRunner().invoke(cli, ["metrics", "--port", str(port)])
@@ -189,7 +192,7 @@ def test_port_in_use_exits_with_code_1(scene: DefsScene) -> None:
 
 
 def test_command_serves_without_secrets_until_terminated(
-    scene: DefsScene, database_url: str
+    harness: DefsHarness, database_url: str
 ) -> None:
     command = [sys.executable, "-m", "batch_pipeline", "metrics", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

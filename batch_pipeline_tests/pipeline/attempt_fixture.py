@@ -122,7 +122,7 @@ class UnreadableMetaTable:
 
 
 @dataclass
-class Scene:
+class EncodeHarness:
     """A planned batch of two items and its encode context."""
 
     database: Database
@@ -153,7 +153,7 @@ class Scene:
         )
 
 
-def open_scene(database: Database, root: Path) -> Scene:
+def open_harness(database: Database, root: Path) -> EncodeHarness:
     """Plan a batch of two items; the stream has no schema version yet."""
     register(database, 2)
     (batch,) = plan(database, limits())
@@ -167,7 +167,7 @@ def open_scene(database: Database, root: Path) -> Scene:
         encoder=encoder,
         storage=PartFileStorage(storage),
     )
-    return Scene(database, root, encoder, context, batch)
+    return EncodeHarness(database, root, encoder, context, batch)
 
 
 def misfit(column: Column, *, seen: str = "", line: int | None = 3) -> Misfit:
@@ -176,19 +176,21 @@ def misfit(column: Column, *, seen: str = "", line: int | None = 3) -> Misfit:
     return Misfit(column=column, item_id=1, location=LOCATION, line=line, seen=seen)
 
 
-def encode_error(scene: Scene, error: type[BaseException], **changes: Any) -> BaseException:
+def encode_error(
+    harness: EncodeHarness, error: type[BaseException], **changes: Any
+) -> BaseException:
     """Return the error of an encode step that must close its attempt and leave no files."""
     with pytest.raises(error) as caught:
-        scene.encode(**changes)
-    ((_, reason, generation, number),) = scene.attempts()
+        harness.encode(**changes)
+    ((_, reason, generation, number),) = harness.attempts()
     assert reason == (str(caught.value) if isinstance(caught.value, Exception) else "interrupted")
     assert (generation, number) == (None, None)
-    assert (scene.parts(), scene.pointers()) == ([], [])
+    assert (harness.parts(), harness.pointers()) == ([], [])
     return caught.value
 
 
-def assert_retry_succeeds(scene: Scene) -> None:
+def assert_retry_succeeds(harness: EncodeHarness) -> None:
     """Encode again after a failed attempt."""
-    manifest = scene.encode()
+    manifest = harness.encode()
     assert (manifest.attempt, manifest.generation, manifest.schema_version) == (2, 1, 1)
-    assert scene.attempts()[1][2:] == (1, 1)
+    assert harness.attempts()[1][2:] == (1, 1)

@@ -39,7 +39,7 @@ collect_garbage(orders, [], database.stored_attempts, PartFileStorage(storage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageScene:
+class GarbageHarness:
     """The stream `orders` with planned batches and a folder as its storage root."""
 
     database: Database
@@ -53,12 +53,12 @@ class GarbageScene:
         """The storage of the stream."""
         return PartFileStorage(self.stream.storage)
 
-    def keeping(self, keep: timedelta | None) -> "GarbageScene":
+    def keeping(self, keep: timedelta | None) -> "GarbageHarness":
         """Return a copy with another `storage.keep_superseded`."""
         storage = replace(self.stream.storage, keep_superseded=keep)
         return replace(self, stream=replace(self.stream, storage=storage))
 
-    def loading_into(self, *targets: str, **storage: Any) -> "GarbageScene":
+    def loading_into(self, *targets: str, **storage: Any) -> "GarbageHarness":
         """Return a copy with these targets and other values in `storage`."""
         stream = replace(
             self.stream,
@@ -154,12 +154,12 @@ class GarbageScene:
         )
 
 
-def open_garbage_scene(database: Database, root: Path, *, batches: int = 2) -> GarbageScene:
+def open_garbage_harness(database: Database, root: Path, *, batches: int = 2) -> GarbageHarness:
     """Plan batches of `orders` and create the storage root."""
     orders = stream(storage=Storage(root=to_uri(root)))
     PartFileStorage(orders.storage).prepare()
     plan = planned(database, batches)
-    return GarbageScene(database=database, root=root, batches=plan, stream=orders)
+    return GarbageHarness(database=database, root=root, batches=plan, stream=orders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class AgedStorage(PartFileStorage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketScene(GarbageScene):
+class BucketHarness(GarbageHarness):
     """The stream `orders` with planned batches and a storage root in a bucket."""
 
     ages: dict[str, timedelta] = field(default_factory=dict)
@@ -208,12 +208,12 @@ def names_below(root: str) -> list[str]:
     return sorted(file.name for file in S3.list(f"{root}/"))
 
 
-def open_bucket_scene(database: Database, root: str, *, batches: int = 2) -> BucketScene:
+def open_bucket_harness(database: Database, root: str, *, batches: int = 2) -> BucketHarness:
     """Plan batches of `orders` with a storage root in a bucket."""
     orders = stream(storage=Storage(root=root))
     PartFileStorage(orders.storage).prepare()
     plan = planned(database, batches)
-    return BucketScene(database=database, root=Path(), batches=plan, stream=orders)
+    return BucketHarness(database=database, root=Path(), batches=plan, stream=orders)
 
 
 def paths(collected: Collected) -> list[str]:

@@ -13,43 +13,43 @@ from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline_tests.pipeline.attempt_fixture import ID, PRICE, Scene, misfit
+from batch_pipeline_tests.pipeline.attempt_fixture import ID, PRICE, EncodeHarness, misfit
 
 
-def test_encode_publishes_a_planned_batch(scene: Scene) -> None:
+def test_encode_publishes_a_planned_batch(harness: EncodeHarness) -> None:
     ticks = iter(datetime(2026, 1, 31, 12, 0, second, tzinfo=UTC) for second in (10, 13))
-    published = encode(scene.context, scene.batch, run_id="run-1", now=lambda: next(ticks))
+    published = encode(harness.context, harness.batch, run_id="run-1", now=lambda: next(ticks))
     manifest = published.manifest
     assert published.seconds == 3
-    assert (manifest.batch, manifest.attempt, manifest.generation) == (scene.batch, 1, 1)
+    assert (manifest.batch, manifest.attempt, manifest.generation) == (harness.batch, 1, 1)
     assert (manifest.items, manifest.records_read, manifest.records) == (2, 10, 10)
-    assert scene.database.manifests.of_batch(scene.batch) == manifest
-    assert [Path(to_path(part.uri)).name for part in manifest.part_files] == scene.parts()
-    assert scene.pointers() == ["orders-00000001-00000002.g1.json"]
-    assert Path(to_path(published.pointer_uri)).name == scene.pointers()[0]
-    assert list(scene.database.manifests.without_pointer("orders")) == []
-    assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
+    assert harness.database.manifests.of_batch(harness.batch) == manifest
+    assert [Path(to_path(part.uri)).name for part in manifest.part_files] == harness.parts()
+    assert harness.pointers() == ["orders-00000001-00000002.g1.json"]
+    assert Path(to_path(published.pointer_uri)).name == harness.pointers()[0]
+    assert list(harness.database.manifests.without_pointer("orders")) == []
+    assert harness.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
 
 
 def test_encode_publishes_even_if_the_manifest_file_name_is_taken(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    harness: EncodeHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The conflict is logged, and reconcile handles it."""
     name = "orders-00000001-00000002.g1.json"
-    taken = Path(to_path(scene.context.stream.storage.root), "manifests", name)
-    scene.encoder.script = [lambda: taken.write_text("{}")]
-    published = encode(scene.context, scene.batch, run_id="run-1")
-    assert scene.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
+    taken = Path(to_path(harness.context.stream.storage.root), "manifests", name)
+    harness.encoder.script = [lambda: taken.write_text("{}")]
+    published = encode(harness.context, harness.batch, run_id="run-1")
+    assert harness.database.batches.statuses("orders")[0].state is BatchState.PUBLISHED
     assert "another attempt has its name" in caplog.text
-    assert list(scene.database.manifests.without_pointer("orders")) == [published.manifest]
+    assert list(harness.database.manifests.without_pointer("orders")) == [published.manifest]
     assert taken.read_text() == "{}"
 
 
-def test_encode_request_has_the_items_and_the_newest_schema(scene: Scene) -> None:
+def test_encode_request_has_the_items_and_the_newest_schema(harness: EncodeHarness) -> None:
     """The stem of the part files identifies the attempt."""
-    scene.database.schemas.widen("orders", [ID], text_source=True)
-    manifest = scene.encode()
-    (request,) = scene.encoder.requests
+    harness.database.schemas.widen("orders", [ID], text_source=True)
+    manifest = harness.encode()
+    (request,) = harness.encoder.requests
     assert [item.id for item in request.items] == [1, 2]
     assert request.schema == RecordSchema((ID,))
     token = manifest.token.hex[:8]
@@ -57,39 +57,41 @@ def test_encode_request_has_the_items_and_the_newest_schema(scene: Scene) -> Non
     assert manifest.schema_version == 1
 
 
-def test_encode_is_repeated_with_a_wider_schema_on_misfits(scene: Scene) -> None:
-    scene.encoder.script = [{"misfits": (misfit(ID),)}, {"misfits": (misfit(PRICE),)}, {}]
-    manifest = scene.encode()
-    schemas = [request.schema for request in scene.encoder.requests]
+def test_encode_is_repeated_with_a_wider_schema_on_misfits(harness: EncodeHarness) -> None:
+    harness.encoder.script = [{"misfits": (misfit(ID),)}, {"misfits": (misfit(PRICE),)}, {}]
+    manifest = harness.encode()
+    schemas = [request.schema for request in harness.encoder.requests]
     assert schemas == [RecordSchema(), RecordSchema((ID,)), RecordSchema((ID, PRICE))]
     assert (manifest.schema, manifest.schema_version) == (RecordSchema((ID, PRICE)), 2)
-    assert len({request.stem for request in scene.encoder.requests}) == 1
+    assert len({request.stem for request in harness.encoder.requests}) == 1
 
 
-def test_encode_without_columns_has_schema_version_1(scene: Scene) -> None:
-    assert [scene.encode().schema_version for _ in range(2)] == [1, 1]
+def test_encode_without_columns_has_schema_version_1(harness: EncodeHarness) -> None:
+    assert [harness.encode().schema_version for _ in range(2)] == [1, 1]
 
 
-def test_encode_fails_if_the_schema_never_fits(scene: Scene) -> None:
-    scene.encoder.script = [
+def test_encode_fails_if_the_schema_never_fits(harness: EncodeHarness) -> None:
+    harness.encoder.script = [
         {"misfits": (misfit(Column(name=f"c{n}", type=ColumnType.STRING)),)} for n in range(9)
     ]
     with pytest.raises(InvariantError, match="after 5 passes"):
-        scene.encode()
-    assert len(scene.encoder.requests) == 5
-    assert scene.attempts()[0][0] == "failed"
-    assert scene.parts() == []
+        harness.encode()
+    assert len(harness.encoder.requests) == 5
+    assert harness.attempts()[0][0] == "failed"
+    assert harness.parts() == []
 
 
-def test_second_encode_adds_a_generation_and_keeps_all_files(scene: Scene) -> None:
-    first, second = scene.encode(), scene.encode()
+def test_second_encode_adds_a_generation_and_keeps_all_files(harness: EncodeHarness) -> None:
+    first, second = harness.encode(), harness.encode()
     assert (first.generation, second.generation) == (1, 2)
-    assert len(scene.parts()) == len(scene.pointers()) == 2
+    assert len(harness.parts()) == len(harness.pointers()) == 2
 
 
-def test_accepted_change_of_a_file_reaches_the_encoder(scene: Scene, database: Database) -> None:
-    (first, second) = database.meta_table("orders").items(scene.batch)
+def test_accepted_change_of_a_file_reaches_the_encoder(
+    harness: EncodeHarness, database: Database
+) -> None:
+    (first, second) = database.meta_table("orders").items(harness.batch)
     grown: LandedFile = replace(second.file, size_bytes=2**40, etag="v2")
     database.meta_table("orders").register([grown], accept_changed=True)
-    scene.encode()
-    assert [item.file for item in scene.encoder.requests[0].items] == [first.file, grown]
+    harness.encode()
+    assert [item.file for item in harness.encoder.requests[0].items] == [first.file, grown]

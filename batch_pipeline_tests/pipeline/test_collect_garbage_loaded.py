@@ -22,127 +22,129 @@ from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     COLLECT,
     DAY,
-    GarbageScene,
-    open_garbage_scene,
+    GarbageHarness,
+    open_garbage_harness,
     paths,
 )
-from batch_pipeline_tests.seeds import LEASE, execute, query, somebody_waits
+from batch_pipeline_tests.seeds import LEASE, execute, has_lock_waiters, query
 
 FIRST = "00000001-00000003"
 MARKS = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at' ORDER BY id"
 
 
 @pytest.fixture
-def scene(database: Database, tmp_path: Path) -> GarbageScene:
+def harness(database: Database, tmp_path: Path) -> GarbageHarness:
     """A stream with one published batch and a target; loaded files are kept for a week."""
-    opened = open_garbage_scene(database, tmp_path / "batches")
+    opened = open_garbage_harness(database, tmp_path / "batches")
     opened.published()
     return opened.loading_into("warehouse", keep_loaded=7 * DAY)
 
 
-def test_loaded_generation_is_deleted_after_keep_loaded(scene: GarbageScene) -> None:
+def test_loaded_generation_is_deleted_after_keep_loaded(harness: GarbageHarness) -> None:
     """The manifest file is deleted first; the inventory rows stay."""
-    scene.load_all("warehouse")
-    before = scene.there()
-    scene.age(6 * DAY)
-    assert scene.collect().garbage == ()
-    scene.age(2 * DAY)
-    dry_run = scene.collect(dry_run=True)
-    assert (dry_run.files(Reason.LOADED), scene.there()) == (3, before)
-    assert query(scene.database, MARKS) == []
-    assert scene.loading_into("warehouse").collect().garbage == dry_run.garbage
+    harness.load_all("warehouse")
+    before = harness.there()
+    harness.age(6 * DAY)
+    assert harness.collect().garbage == ()
+    harness.age(2 * DAY)
+    dry_run = harness.collect(dry_run=True)
+    assert (dry_run.files(Reason.LOADED), harness.there()) == (3, before)
+    assert query(harness.database, MARKS) == []
+    assert harness.loading_into("warehouse").collect().garbage == dry_run.garbage
     assert paths(dry_run) == sorted(before, key=lambda name: "manifests" not in name)
-    assert scene.there() == []
-    assert query(scene.database, MARKS) == [(1,)]
-    assert query(scene.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(2,)]
+    assert harness.there() == []
+    assert query(harness.database, MARKS) == [(1,)]
+    assert query(harness.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(2,)]
 
 
-def test_generation_not_loaded_into_every_target_is_kept(scene: GarbageScene) -> None:
-    both = scene.loading_into("warehouse", "lake")
+def test_generation_not_loaded_into_every_target_is_kept(harness: GarbageHarness) -> None:
+    both = harness.loading_into("warehouse", "lake")
     both.load_all("warehouse")
-    scene.age()
+    harness.age()
     assert both.collect().garbage == ()
     both.load_all("lake")
     assert both.collect().garbage == ()  # the last load counts
-    scene.age(8 * DAY)
-    assert scene.loading_into("warehouse", "lake", "late").collect().garbage == ()
+    harness.age(8 * DAY)
+    assert harness.loading_into("warehouse", "lake", "late").collect().garbage == ()
     assert len(both.collect(dry_run=True).garbage) == 3
 
 
-def void(scene: GarbageScene) -> None:
+def void(harness: GarbageHarness) -> None:
     """Request the batch to be loaded again."""
-    assert scene.database.loads.void("orders", "warehouse", [FIRST])
+    assert harness.database.loads.void("orders", "warehouse", [FIRST])
 
 
-def pause(scene: GarbageScene) -> None:
+def pause(harness: GarbageHarness) -> None:
     """Pause the job of the stream."""
-    scene.database.jobs.pause("orders")
+    harness.database.jobs.pause("orders")
 
 
 @pytest.mark.parametrize("hold", [void, pause])
 def test_generation_that_may_be_loaded_again_is_kept(
-    scene: GarbageScene, hold: Callable[[GarbageScene], None]
+    harness: GarbageHarness, hold: Callable[[GarbageHarness], None]
 ) -> None:
     """Marking the files as deleted checks this again."""
-    scene.load_all("warehouse")
-    scene.age()
-    hold(scene)
-    assert scene.collect().garbage == ()
-    [(attempt_id,)] = query(scene.database, "SELECT id FROM batch_pipeline.attempt")
-    assert scene.database.stored_attempts.mark_loaded([attempt_id], {"warehouse"}) == set()
-    assert query(scene.database, MARKS) == []
+    harness.load_all("warehouse")
+    harness.age()
+    hold(harness)
+    assert harness.collect().garbage == ()
+    [(attempt_id,)] = query(harness.database, "SELECT id FROM batch_pipeline.attempt")
+    assert harness.database.stored_attempts.mark_loaded([attempt_id], {"warehouse"}) == set()
+    assert query(harness.database, MARKS) == []
 
 
-def test_generation_with_a_running_load_is_kept(scene: GarbageScene) -> None:
+def test_generation_with_a_running_load_is_kept(harness: GarbageHarness) -> None:
     """The load may be into any target; an expired load does not count."""
-    scene.load_all("warehouse")
-    scene.age()
-    loads = scene.database.loads
-    due = list(loads.due(scene.stream, "elsewhere"))
+    harness.load_all("warehouse")
+    harness.age()
+    loads = harness.database.loads
+    due = list(loads.due(harness.stream, "elsewhere"))
     with loads.claim("orders", "elsewhere", due, run_id="load-2", lease=LEASE):
-        assert scene.collect().garbage == ()
-    execute(scene.database, "UPDATE batch_pipeline.load SET lease_until = now() - interval '1 s'")
-    assert len(scene.collect().garbage) == 3
+        assert harness.collect().garbage == ()
+    execute(harness.database, "UPDATE batch_pipeline.load SET lease_until = now() - interval '1 s'")
+    assert len(harness.collect().garbage) == 3
 
 
-def test_superseded_generation_is_deleted_once_it_is_loaded(scene: GarbageScene) -> None:
-    scene.load_all("warehouse")
-    first = scene.there()
-    scene.published()
-    scene.age()
-    assert sorted(paths(scene.collect())) == first
-    assert len(scene.there()) == 3
+def test_superseded_generation_is_deleted_once_it_is_loaded(harness: GarbageHarness) -> None:
+    harness.load_all("warehouse")
+    first = harness.there()
+    harness.published()
+    harness.age()
+    assert sorted(paths(harness.collect())) == first
+    assert len(harness.there()) == 3
 
 
-def test_next_generation_of_a_deleted_one_is_due_and_kept_until_loaded(scene: GarbageScene) -> None:
-    scene.load_all("warehouse")
-    scene.age()
-    scene.collect()
-    assert list(scene.database.loads.due(scene.stream, "warehouse")) == []
-    scene.published()
-    scene.age()
-    [due] = scene.database.loads.due(scene.stream, "warehouse")
+def test_next_generation_of_a_deleted_one_is_due_and_kept_until_loaded(
+    harness: GarbageHarness,
+) -> None:
+    harness.load_all("warehouse")
+    harness.age()
+    harness.collect()
+    assert list(harness.database.loads.due(harness.stream, "warehouse")) == []
+    harness.published()
+    harness.age()
+    [due] = harness.database.loads.due(harness.stream, "warehouse")
     assert due.manifest.generation == 2
-    assert scene.collect().garbage == ()
-    scene.load_all("warehouse")
-    scene.age()
-    assert len(scene.collect().garbage) == 3
+    assert harness.collect().garbage == ()
+    harness.load_all("warehouse")
+    harness.age()
+    assert len(harness.collect().garbage) == 3
 
 
 @pytest.mark.parametrize("failpoint", ["collect.marked", "collect.before_remove"])
 def test_collector_killed_after_marking_is_completed_by_the_next(
-    scene: GarbageScene, database_url: str, tmp_path: Path, failpoint: str
+    harness: GarbageHarness, database_url: str, tmp_path: Path, failpoint: str
 ) -> None:
     """The files are deleted even if the targets changed in the meantime."""
-    scene.load_all("warehouse")
-    scene.age()
-    before = scene.there()
-    arguments = (database_url, scene.stream.storage.root)
+    harness.load_all("warehouse")
+    harness.age()
+    before = harness.there()
+    arguments = (database_url, harness.stream.storage.root)
     assert run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill") == -signal.SIGKILL
-    assert (scene.there(), query(scene.database, MARKS)) == (before, [(1,)])
-    changed = scene.loading_into("lake")
+    assert (harness.there(), query(harness.database, MARKS)) == (before, [(1,)])
+    changed = harness.loading_into("lake")
     assert sorted(paths(changed.collect())) == before
-    assert scene.there() == []
+    assert harness.there() == []
 
 
 @dataclass(frozen=True)
@@ -157,73 +159,75 @@ class Undeletable(PartFileStorage):
         return super().remove(file)
 
 
-def test_undeletable_manifest_file_keeps_its_part_files(scene: GarbageScene) -> None:
-    scene.load_all("warehouse")
-    live = scene.there()
-    scene.failed(scene.batches[1])
-    scene.age()
+def test_undeletable_manifest_file_keeps_its_part_files(harness: GarbageHarness) -> None:
+    harness.load_all("warehouse")
+    live = harness.there()
+    harness.failed(harness.batches[1])
+    harness.age()
     [pointer] = (name for name in live if "manifests" in name)
-    storage = Undeletable(scene.stream.storage, pointer)
+    storage = Undeletable(harness.stream.storage, pointer)
     with pytest.raises(GarbageLeftError, match="read-only"):
-        scene.loading_into("warehouse").collect(storage=storage)
-    assert scene.there() == live
+        harness.loading_into("warehouse").collect(storage=storage)
+    assert harness.there() == live
 
 
-def load_and_delete_files(scene: GarbageScene) -> None:
+def load_and_delete_files(harness: GarbageHarness) -> None:
     """Load the batch and delete its files."""
-    scene.load_all("warehouse")
-    scene.age()
-    assert len(scene.collect().garbage) == 3
+    harness.load_all("warehouse")
+    harness.age()
+    assert len(harness.collect().garbage) == 3
 
 
-def test_readers_skip_a_generation_with_deleted_files(scene: GarbageScene) -> None:
-    load_and_delete_files(scene)
-    database = scene.database
+def test_readers_skip_a_generation_with_deleted_files(harness: GarbageHarness) -> None:
+    load_and_delete_files(harness)
+    database = harness.database
     assert list(database.manifests.published_after("orders", {})) == []
-    assert list(database.loads.due(scene.stream, "lake")) == []
+    assert list(database.loads.due(harness.stream, "lake")) == []
     batches = list(database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None))
     assert [batch.files_removed for batch in batches] == [True]
     result = verify(batches, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
     assert result.passed
     assert result.numbers["batches_removed"] == 1
     execute(database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
-    assert reconcile("orders", database.attempts, database.manifests, scene.storage).pointers == 0
-    manifest = database.manifests.of_batch(scene.batches[0])
+    assert reconcile("orders", database.attempts, database.manifests, harness.storage).pointers == 0
+    manifest = database.manifests.of_batch(harness.batches[0])
     assert manifest is not None
-    pointer = pointer_of(manifest, database.manifests, scene.storage)
-    assert (pointer.endswith(f"manifests/orders-{FIRST}.g1.json"), scene.there()) == (True, [])
+    pointer = pointer_of(manifest, database.manifests, harness.storage)
+    assert (pointer.endswith(f"manifests/orders-{FIRST}.g1.json"), harness.there()) == (True, [])
     warehouse, lake = database.loads.target_statuses("orders", ["warehouse", "lake"])
     assert (warehouse.loaded, warehouse.due, warehouse.gone) == (1, 0, 0)
     assert (lake.loaded, lake.due, lake.gone) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("target", ["warehouse", "lake"])
-def test_batch_with_deleted_files_cannot_be_loaded_again(scene: GarbageScene, target: str) -> None:
-    load_and_delete_files(scene)
+def test_batch_with_deleted_files_cannot_be_loaded_again(
+    harness: GarbageHarness, target: str
+) -> None:
+    load_and_delete_files(harness)
     message = (
         rf"batch {FIRST}, generation 1, were deleted on 2\d+-\d+-\d+.*Materialize its partition"
     )
     with pytest.raises(FilesRemovedError, match=message):
-        scene.database.loads.void("orders", target, [FIRST])
-    assert query(scene.database, "SELECT voided_at FROM batch_pipeline.load") == [(None,)]
+        harness.database.loads.void("orders", target, [FIRST])
+    assert query(harness.database, "SELECT voided_at FROM batch_pipeline.load") == [(None,)]
 
 
 def test_reload_request_waits_for_marking_and_is_rejected(
-    scene: GarbageScene, rival: Database
+    harness: GarbageHarness, rival: Database
 ) -> None:
     """A batch is never both due for a load and marked as deleted."""
-    scene.load_all("warehouse")
-    scene.age()
-    [(attempt_id,)] = query(scene.database, "SELECT id FROM batch_pipeline.attempt")
+    harness.load_all("warehouse")
+    harness.age()
+    [(attempt_id,)] = query(harness.database, "SELECT id FROM batch_pipeline.attempt")
     with ThreadPoolExecutor(1) as threads:
         requests = []
 
         def request_reload(_connection: sa.Connection) -> None:
             requests.append(threads.submit(rival.loads.void, "orders", "warehouse", [FIRST]))
-            while not somebody_waits(scene.database):
+            while not has_lock_waiters(harness.database):
                 assert not requests[0].done()
 
-        sa.event.listen(scene.database.engine, "commit", request_reload, once=True)
-        marked = scene.database.stored_attempts.mark_loaded([attempt_id], ["warehouse"])
+        sa.event.listen(harness.database.engine, "commit", request_reload, once=True)
+        marked = harness.database.stored_attempts.mark_loaded([attempt_id], ["warehouse"])
         assert marked == {attempt_id}
         assert isinstance(requests[0].exception(), FilesRemovedError)

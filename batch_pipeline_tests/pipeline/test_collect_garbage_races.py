@@ -18,26 +18,26 @@ from batch_pipeline_tests.concurrency import run_python, together
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     COLLECT,
     DAY,
-    GarbageScene,
-    open_bucket_scene,
-    open_garbage_scene,
+    GarbageHarness,
+    open_bucket_harness,
+    open_garbage_harness,
     paths,
 )
 from batch_pipeline_tests.seeds import claimed, query
 
 
 @pytest.fixture
-def disk(database: Database, tmp_path: Path) -> GarbageScene:
+def disk(database: Database, tmp_path: Path) -> GarbageHarness:
     """Two planned batches and an empty storage root; superseded generations are kept for a day."""
-    return open_garbage_scene(database, tmp_path / "batches").keeping(DAY)
+    return open_garbage_harness(database, tmp_path / "batches").keeping(DAY)
 
 
 @pytest.fixture(params=["disk", "s3"])
-def scene(request: pytest.FixtureRequest, database: Database) -> GarbageScene:
+def harness(request: pytest.FixtureRequest, database: Database) -> GarbageHarness:
     """Two planned batches and an empty storage root, on a disk and in a bucket."""
     if request.param == "s3":
-        return open_bucket_scene(database, request.getfixturevalue("bucket")).keeping(DAY)
-    disk: GarbageScene = request.getfixturevalue("disk")
+        return open_bucket_harness(database, request.getfixturevalue("bucket")).keeping(DAY)
+    disk: GarbageHarness = request.getfixturevalue("disk")
     return disk
 
 
@@ -56,60 +56,62 @@ class StorageWithHooks(PartFileStorage):
         self.at_end()
 
 
-def live_files(scene: GarbageScene) -> list[str]:
+def live_files(harness: GarbageHarness) -> list[str]:
     """List the files of the newest generations."""
     rows = query(
-        scene.database,
+        harness.database,
         "SELECT uri FROM batch_pipeline.part_file p JOIN batch_pipeline.attempt a "
         "ON a.id = p.attempt_id JOIN batch_pipeline.batch_state s USING (batch_id) "
         "WHERE s.generation = a.generation",
     )
-    return [uri.removeprefix(f"{scene.stream.storage.root}/") for (uri,) in rows]
+    return [uri.removeprefix(f"{harness.stream.storage.root}/") for (uri,) in rows]
 
 
-def test_files_published_during_the_listing_are_kept(scene: GarbageScene) -> None:
+def test_files_published_during_the_listing_are_kept(harness: GarbageHarness) -> None:
     """The inventory is queried after the listing, so that the publish is seen."""
-    with claimed(scene.database, scene.batches[0]) as attempt:
-        scene.publish(attempt)
-        scene.age()
-    with claimed(scene.database, scene.batches[0]) as next_attempt:
+    with claimed(harness.database, harness.batches[0]) as attempt:
+        harness.publish(attempt)
+        harness.age()
+    with claimed(harness.database, harness.batches[0]) as next_attempt:
         storage = StorageWithHooks(
-            scene.stream.storage,
-            scene.storage,
-            at_start=lambda: scene.publish(next_attempt),
-            at_end=scene.age,
+            harness.stream.storage,
+            harness.storage,
+            at_start=lambda: harness.publish(next_attempt),
+            at_end=harness.age,
         )
-        collected = scene.collect(storage=storage)
-    assert {*live_files(scene)} <= {*scene.there()}
-    assert not {*paths(collected)} & {*live_files(scene)}
+        collected = harness.collect(storage=storage)
+    assert {*live_files(harness)} <= {*harness.there()}
+    assert not {*paths(collected)} & {*live_files(harness)}
 
 
 @pytest.mark.parametrize("moment", ["at_start", "at_end"])
-def test_files_written_during_the_listing_are_kept(scene: GarbageScene, moment: str) -> None:
+def test_files_written_during_the_listing_are_kept(harness: GarbageHarness, moment: str) -> None:
     """The files of a running attempt are not taken for files of an unknown one."""
-    with claimed(scene.database, scene.batches[1]) as attempt:
+    with claimed(harness.database, harness.batches[1]) as attempt:
 
         def write() -> None:
-            scene.write(attempt)
-            scene.age()
+            harness.write(attempt)
+            harness.age()
 
-        storage = StorageWithHooks(scene.stream.storage, scene.storage, **{moment: write})
-        collected = scene.collect(storage=storage, with_unknown=True)
+        storage = StorageWithHooks(harness.stream.storage, harness.storage, **{moment: write})
+        collected = harness.collect(storage=storage, with_unknown=True)
     assert collected.garbage == ()
-    assert len(scene.there()) == 4
+    assert len(harness.there()) == 4
 
 
-def test_abandoned_attempt_cannot_publish_after_its_files_are_deleted(scene: GarbageScene) -> None:
-    with claimed(scene.database, scene.batches[0]) as zombie:
-        left = scene.write(zombie)
-        scene.database.attempts.fail(zombie, "fenced", AttemptStatus.ABANDONED)
-        scene.age()
-        assert sorted(paths(scene.collect())) == sorted(left)
+def test_abandoned_attempt_cannot_publish_after_its_files_are_deleted(
+    harness: GarbageHarness,
+) -> None:
+    with claimed(harness.database, harness.batches[0]) as zombie:
+        left = harness.write(zombie)
+        harness.database.attempts.fail(zombie, "fenced", AttemptStatus.ABANDONED)
+        harness.age()
+        assert sorted(paths(harness.collect())) == sorted(left)
         with pytest.raises(FencedError):
-            scene.publish(zombie)
+            harness.publish(zombie)
 
 
-def test_newest_generation_cannot_be_marked_as_superseded(disk: GarbageScene) -> None:
+def test_newest_generation_cannot_be_marked_as_superseded(disk: GarbageHarness) -> None:
     """Marking a generation again keeps the time of the first mark."""
     disk.published()
     disk.published()
@@ -126,7 +128,7 @@ def test_newest_generation_cannot_be_marked_as_superseded(disk: GarbageScene) ->
     assert query(disk.database, marks, id=first) == before
 
 
-def test_concurrent_collectors_delete_each_file_once(disk: GarbageScene) -> None:
+def test_concurrent_collectors_delete_each_file_once(disk: GarbageHarness) -> None:
     for batch in disk.batches:
         disk.failed(batch)
         disk.published(batch)
@@ -140,29 +142,29 @@ def test_concurrent_collectors_delete_each_file_once(disk: GarbageScene) -> None
     )
 
 
-def test_collecting_while_publishing_keeps_live_files(scene: GarbageScene) -> None:
-    scene.published()
-    scene.published()
+def test_collecting_while_publishing_keeps_live_files(harness: GarbageHarness) -> None:
+    harness.published()
+    harness.published()
 
     def publish() -> None:
         for _ in range(5):
-            scene.published(scene.batches[1])
-            scene.age()
+            harness.published(harness.batches[1])
+            harness.age()
 
     def collect() -> None:
         for _ in range(10):
-            scene.collect()
+            harness.collect()
 
     results = together(publish, collect, collect)
     assert results == [None] * 3
-    assert {*live_files(scene)} <= {*scene.there()}
+    assert {*live_files(harness)} <= {*harness.there()}
 
 
 @pytest.mark.parametrize(
     "failpoint", ["collect.listed", "collect.judged", "collect.marked", "collect.before_remove"]
 )
 def test_killed_collector_is_completed_by_the_next(
-    disk: GarbageScene, database_url: str, failpoint: str
+    disk: GarbageHarness, database_url: str, failpoint: str
 ) -> None:
     disk.failed()
     disk.published()
@@ -178,7 +180,7 @@ def test_killed_collector_is_completed_by_the_next(
 
 
 def test_generation_not_yet_read_by_a_chained_job_is_kept(
-    disk: GarbageScene, configured: None
+    disk: GarbageHarness, configured: None
 ) -> None:
     disk.published()
     disk.published()

@@ -11,7 +11,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
 from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsScene, open_defs_scene
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.seeds import claimed, execute, register
 
 RUN = (
@@ -23,19 +23,19 @@ RUN = (
 
 
 @pytest.fixture
-def scene(
+def harness(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsScene]:
+) -> Iterator[DefsHarness]:
     """The stream `orders` with all batches published and reported."""
-    with open_defs_scene(database, database_url, tmp_path, monkeypatch) as opened:
+    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         publish_all(opened)
         counts = database.change_feed.publish_counts("orders")
         opened.pipeline.home.set_reported("orders", counts)
         yield opened
 
 
-def _find_work(scene: DefsScene) -> tuple[Work, RunResult]:
-    pipeline, stream = scene.pipeline, scene.stream
+def _find_work(harness: DefsHarness) -> tuple[Work, RunResult]:
+    pipeline, stream = harness.pipeline, harness.stream
     return find_work(
         pipeline.database,
         stream,
@@ -45,62 +45,62 @@ def _find_work(scene: DefsScene) -> tuple[Work, RunResult]:
     )
 
 
-def _land(scene: DefsScene) -> None:
-    Path(scene.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n")
+def _land(harness: DefsHarness) -> None:
+    Path(harness.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n")
 
 
-def _register_landed(scene: DefsScene) -> None:
-    _land(scene)
-    table = scene.database.meta_table("orders")
-    table.register(scene.pipeline.landing(scene.stream, wait=True).found_files())
+def _register_landed(harness: DefsHarness) -> None:
+    _land(harness)
+    table = harness.database.meta_table("orders")
+    table.register(harness.pipeline.landing(harness.stream, wait=True).found_files())
 
 
-def _change_registered(scene: DefsScene) -> None:
-    _register_landed(scene)
-    scene.database.batches.plan(
-        scene.database.meta_table("orders"), scene.stream.limits, drain=True
+def _change_registered(harness: DefsHarness) -> None:
+    _register_landed(harness)
+    harness.database.batches.plan(
+        harness.database.meta_table("orders"), harness.stream.limits, drain=True
     )
-    Path(scene.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n2\n")
+    Path(harness.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n2\n")
 
 
-def _plan(scene: DefsScene) -> None:
-    table = scene.database.meta_table("orders")
-    scene.database.batches.plan(table, scene.stream.limits, drain=True)
+def _plan(harness: DefsHarness) -> None:
+    table = harness.database.meta_table("orders")
+    harness.database.batches.plan(table, harness.stream.limits, drain=True)
 
 
-def _fail(scene: DefsScene) -> None:
-    register(scene.database, 1, first=13)
-    _plan(scene)
-    batch = scene.database.batches.statuses("orders")[-1].batch
-    with claimed(scene.database, batch) as attempt:
-        scene.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
+def _fail(harness: DefsHarness) -> None:
+    register(harness.database, 1, first=13)
+    _plan(harness)
+    batch = harness.database.batches.statuses("orders")[-1].batch
+    with claimed(harness.database, batch) as attempt:
+        harness.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
 
 
-def _pause(scene: DefsScene) -> None:
-    scene.database.jobs.pause("orders", "maintenance")
+def _pause(harness: DefsHarness) -> None:
+    harness.database.jobs.pause("orders", "maintenance")
 
 
-def _plan_late(scene: DefsScene) -> None:
+def _plan_late(harness: DefsHarness) -> None:
     execute(
-        scene.database,
+        harness.database,
         "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
         "SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job",
     )
     execute(
-        scene.database,
+        harness.database,
         "INSERT INTO batch_pipeline.batch "
         "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
         "SELECT id, 2, 2, 10, 1, '{}', ARRAY[2] FROM batch_pipeline.job WHERE kind = 'late'",
     )
     execute(
-        scene.database,
+        harness.database,
         "INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state) "
         "SELECT max(id), max(job_id), 'planned' FROM batch_pipeline.batch",
     )
 
 
-def test_stream_with_all_batches_published_has_no_work(scene: DefsScene) -> None:
-    assert _find_work(scene) == (Work.NONE, RunResult(stream="orders"))
+def test_stream_with_all_batches_published_has_no_work(harness: DefsHarness) -> None:
+    assert _find_work(harness) == (Work.NONE, RunResult(stream="orders"))
 
 
 @pytest.mark.parametrize(
@@ -109,27 +109,29 @@ def test_stream_with_all_batches_published_has_no_work(scene: DefsScene) -> None
         pytest.param(_land, Work.BATCHES, id="landed"),
         pytest.param(_register_landed, Work.BATCHES, id="registered"),
         pytest.param(_change_registered, Work.BATCHES, id="changed"),
-        pytest.param(lambda scene: register(scene.database, 1, first=13), Work.BATCHES, id="item"),
-        pytest.param(lambda scene: scene.plan(), Work.BATCHES, id="backfill"),
+        pytest.param(
+            lambda harness: register(harness.database, 1, first=13), Work.BATCHES, id="item"
+        ),
+        pytest.param(lambda harness: harness.plan(), Work.BATCHES, id="backfill"),
         pytest.param(_plan_late, Work.BATCHES, id="late"),
         pytest.param(_fail, Work.BATCHES, id="failed"),
         pytest.param(publish_all, Work.REPORTS, id="unreported"),
         pytest.param(_pause, Work.REPORTS, id="paused"),
         pytest.param(
-            lambda scene: scene.pipeline.home.set_reported("orders", {}),
+            lambda harness: harness.pipeline.home.set_reported("orders", {}),
             Work.REPORTS,
             id="never reported",
         ),
     ],
 )
 def test_pending_work_is_detected(
-    scene: DefsScene, change: Callable[[DefsScene], object], work: Work
+    harness: DefsHarness, change: Callable[[DefsHarness], object], work: Work
 ) -> None:
-    change(scene)
-    assert _find_work(scene)[0] is work
+    change(harness)
+    assert _find_work(harness)[0] is work
 
 
-def test_run_without_work_imports_neither_dagster_nor_spark(scene: DefsScene) -> None:
+def test_run_without_work_imports_neither_dagster_nor_spark(harness: DefsHarness) -> None:
     completed = subprocess.run(
         [sys.executable, "-c", RUN], capture_output=True, text=True, check=False
     )
@@ -137,8 +139,8 @@ def test_run_without_work_imports_neither_dagster_nor_spark(scene: DefsScene) ->
     assert completed.stdout.endswith("code 0\n[]\n")
 
 
-def test_unreadable_publish_counts_are_ignored(scene: DefsScene) -> None:
-    home = scene.pipeline.home
+def test_unreadable_publish_counts_are_ignored(harness: DefsHarness) -> None:
+    home = harness.pipeline.home
     assert home.reported("orders") != {}
     assert home.reported("refunds") == {}
     (home.path / "reported.json").write_text('{"orders": 3')

@@ -23,7 +23,7 @@ from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBa
 from batch_pipeline_tests.defs.defs_fixture import write_stream
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.object_store import ObjectStore
-from batch_pipeline_tests.pipeline.attempt_fixture import open_scene
+from batch_pipeline_tests.pipeline.attempt_fixture import open_harness
 from batch_pipeline_tests.published_files import PARQUET, RecordEncoder, schema_of
 from batch_pipeline_tests.seeds import plan, register
 from batch_pipeline_tests.spark.encode_fixture import session_of
@@ -35,10 +35,10 @@ class PublishedStream:
     """The stream `orders` with three planned batches of two items."""
 
     def __init__(self, database: Database, root: Path) -> None:
-        scene = open_scene(database, root)
-        self.context = replace(scene.context, encoder=RecordEncoder(root, SCHEMA))
+        harness = open_harness(database, root)
+        self.context = replace(harness.context, encoder=RecordEncoder(root, SCHEMA))
         register(database, 6)
-        self.batches = [scene.batch, *plan(database, limits(max_count=2))]
+        self.batches = [harness.batch, *plan(database, limits(max_count=2))]
         self.database, self.root = database, root
         database.schemas.widen("orders", SCHEMA.columns, text_source=True)
 

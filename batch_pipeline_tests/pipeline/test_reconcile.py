@@ -14,7 +14,7 @@ from batch_pipeline.model.errors import ManifestFileTakenError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.pipeline.reconcile import Reconciled, reconcile
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.concurrency import eventually, python, said
+from batch_pipeline_tests.concurrency import eventually, next_line, python
 from batch_pipeline_tests.seeds import CLAIM_AND_WAIT, claimed, expire, planned, publish, query
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
 
@@ -52,7 +52,7 @@ def test_reconcile_closes_the_attempt_of_a_killed_process(
     """The batch becomes due again."""
     (batch,) = planned(database)
     with python(CLAIM_AND_WAIT, database_url, batch.key) as child:
-        said(child)
+        next_line(child)
         child.send_signal(signal.SIGKILL)
         child.wait()
     eventually(lambda: _reconcile(database, storage) == Reconciled(attempts=1, pointers=0))

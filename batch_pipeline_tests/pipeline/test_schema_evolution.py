@@ -16,7 +16,7 @@ from batch_pipeline_tests.pipeline.attempt_fixture import (
     ID,
     LOCATION,
     PRICE,
-    Scene,
+    EncodeHarness,
     encode_error,
     misfit,
 )
@@ -26,31 +26,31 @@ WHOLE_PRICE = Column(name="price", type=ColumnType.INTEGER)
 RESCUED_COLUMN = Column(name=RESCUED, type=ColumnType.STRING)
 
 
-def set_schema_rules(scene: Scene, **rules: Any) -> None:
+def set_schema_rules(harness: EncodeHarness, **rules: Any) -> None:
     """Change the schema rules of the stream."""
-    stream = replace(scene.context.stream, schema=SchemaRules(**rules))
-    scene.context = replace(scene.context, stream=stream)
+    stream = replace(harness.context.stream, schema=SchemaRules(**rules))
+    harness.context = replace(harness.context, stream=stream)
 
 
-def create_schema(scene: Scene, *columns: Column) -> None:
+def create_schema(harness: EncodeHarness, *columns: Column) -> None:
     """Create the first schema version."""
-    scene.database.schemas.widen("orders", columns, text_source=True)
+    harness.database.schemas.widen("orders", columns, text_source=True)
 
 
-def test_schema_changes_are_recorded_with_their_first_record(scene: Scene) -> None:
+def test_schema_changes_are_recorded_with_their_first_record(harness: EncodeHarness) -> None:
     """They are stored in the inventory and shown in the metadata of the asset."""
-    create_schema(scene, ID, WHOLE_PRICE)
+    create_schema(harness, ID, WHOLE_PRICE)
     note = Column(name="note", type=ColumnType.STRING)
-    scene.encoder.script = [{"misfits": (misfit(PRICE), misfit(note, line=None))}, {}]
+    harness.encoder.script = [{"misfits": (misfit(PRICE), misfit(note, line=None))}, {}]
 
-    published = encode(scene.context, scene.batch, run_id="run-1")
+    published = encode(harness.context, harness.batch, run_id="run-1")
 
     assert [change.sentence for change in published.schema_changes] == [
         f"`price` from integer to number, first in {LOCATION}, line 3",
         f"added `note` (string), first in {LOCATION}",
     ]
     stored = "SELECT item_id, location, line FROM batch_pipeline.schema_version WHERE version = 2"
-    assert query(scene.database, stored) == [(1, LOCATION, 3)]
+    assert query(harness.database, stored) == [(1, LOCATION, 3)]
     facts = (published.manifest, published.pointer_uri, published.seconds)
     assert batch_metadata(*facts, published.schema_changes)["schema"] == (
         f"version 2: `price` from integer to number, first in {LOCATION}, line 3; "
@@ -72,66 +72,68 @@ def test_schema_changes_are_recorded_with_their_first_record(scene: Scene) -> No
     ],
 )
 def test_evolution_fail_rejects_records_that_do_not_fit(
-    scene: Scene, column: Column, problem: str
+    harness: EncodeHarness, column: Column, problem: str
 ) -> None:
-    create_schema(scene, ID, WHOLE_PRICE)
-    set_schema_rules(scene, evolution=Evolution.FAIL)
-    scene.encoder.script = [{"misfits": (misfit(column),), "part_files": ()}]
-    scene.encoder.root.mkdir(exist_ok=True)
+    create_schema(harness, ID, WHOLE_PRICE)
+    set_schema_rules(harness, evolution=Evolution.FAIL)
+    harness.encoder.script = [{"misfits": (misfit(column),), "part_files": ()}]
+    harness.encoder.root.mkdir(exist_ok=True)
 
-    error = encode_error(scene, BatchDataError)
+    error = encode_error(harness, BatchDataError)
 
     assert str(error).startswith(
         f"orders: {LOCATION}, line 3: {problem}; `schema.evolution` is `fail`"
     )
-    assert scene.database.schemas.latest("orders")[0] == 1
+    assert harness.database.schemas.latest("orders")[0] == 1
 
 
-def test_evolution_fail_accepts_the_first_type_of_a_null_column(scene: Scene) -> None:
-    create_schema(scene, Column(name="price", type=ColumnType.UNKNOWN))
-    set_schema_rules(scene, evolution=Evolution.FAIL)
-    scene.encoder.script = [{"misfits": (misfit(PRICE),)}, {}]
-    assert scene.encode().schema == RecordSchema((PRICE,))
+def test_evolution_fail_accepts_the_first_type_of_a_null_column(harness: EncodeHarness) -> None:
+    create_schema(harness, Column(name="price", type=ColumnType.UNKNOWN))
+    set_schema_rules(harness, evolution=Evolution.FAIL)
+    harness.encoder.script = [{"misfits": (misfit(PRICE),)}, {}]
+    assert harness.encode().schema == RecordSchema((PRICE,))
 
 
 @pytest.mark.parametrize("evolution", [Evolution.FAIL, Evolution.RESCUE])
 def test_first_batch_defines_the_schema_under_every_evolution_rule(
-    scene: Scene, evolution: Evolution
+    harness: EncodeHarness, evolution: Evolution
 ) -> None:
-    set_schema_rules(scene, evolution=evolution)
-    scene.encoder.script = [{"misfits": (misfit(ID),)}, {}]
+    set_schema_rules(harness, evolution=evolution)
+    harness.encoder.script = [{"misfits": (misfit(ID),)}, {}]
 
-    first = scene.encode()
-    scene.encode()
+    first = harness.encode()
+    harness.encode()
 
-    rules = [request.stream.schema.evolution for request in scene.encoder.requests]
+    rules = [request.stream.schema.evolution for request in harness.encoder.requests]
     assert rules == [Evolution.ADD, Evolution.ADD, evolution]
     added = {Evolution.FAIL: (ID,), Evolution.RESCUE: (RESCUED_COLUMN, ID)}[evolution]
     assert first.schema == RecordSchema(added)
 
 
-def test_declared_schema_is_version_1_and_applies_to_the_first_batch(scene: Scene) -> None:
-    set_schema_rules(scene, declared=RecordSchema((ID, PRICE)), evolution=Evolution.FAIL)
-    manifests = [scene.encode(), scene.encode()]
+def test_declared_schema_is_version_1_and_applies_to_the_first_batch(
+    harness: EncodeHarness,
+) -> None:
+    set_schema_rules(harness, declared=RecordSchema((ID, PRICE)), evolution=Evolution.FAIL)
+    manifests = [harness.encode(), harness.encode()]
     assert [manifest.schema_version for manifest in manifests] == [1, 1]
     assert manifests[0].schema == RecordSchema((ID, PRICE))
-    assert scene.encoder.requests[0].stream.schema.evolution is Evolution.FAIL
+    assert harness.encoder.requests[0].stream.schema.evolution is Evolution.FAIL
 
 
-def test_declaration_that_narrows_a_column_fails_before_reading(scene: Scene) -> None:
-    set_schema_rules(scene, declared=RecordSchema((PRICE,)))
-    scene.encode()
-    set_schema_rules(scene, declared=RecordSchema((WHOLE_PRICE,)))
+def test_declaration_that_narrows_a_column_fails_before_reading(harness: EncodeHarness) -> None:
+    set_schema_rules(harness, declared=RecordSchema((PRICE,)))
+    harness.encode()
+    set_schema_rules(harness, declared=RecordSchema((WHOLE_PRICE,)))
     with pytest.raises(ConfigurationError, match="price is declared integer"):
-        scene.encode()
-    assert len(scene.encoder.requests) == 1
+        harness.encode()
+    assert len(harness.encoder.requests) == 1
 
 
-def test_only_the_first_schema_is_inferred_from_a_sample(scene: Scene) -> None:
-    scene.encoder.script = [{"misfits": (misfit(ID),)}, {}, {}]
-    scene.encode()
-    scene.encode()
-    assert [request.sample_records for request in scene.encoder.requests] == [20_000, None, None]
+def test_only_the_first_schema_is_inferred_from_a_sample(harness: EncodeHarness) -> None:
+    harness.encoder.script = [{"misfits": (misfit(ID),)}, {}, {}]
+    harness.encode()
+    harness.encode()
+    assert [request.sample_records for request in harness.encoder.requests] == [20_000, None, None]
 
 
 @pytest.mark.parametrize(
@@ -140,26 +142,26 @@ def test_only_the_first_schema_is_inferred_from_a_sample(scene: Scene) -> None:
     ids=["ratio", "default"],
 )
 def test_bad_records_in_the_sample_fail_unless_a_ratio_is_allowed(
-    scene: Scene, rules: BadRecordRules, passes: int
+    harness: EncodeHarness, rules: BadRecordRules, passes: int
 ) -> None:
     """Later records may be good, so that the ratio of the whole batch is within the limit."""
-    stream = replace(scene.context.stream, on_bad_record=rules)
-    scene.context = replace(scene.context, stream=stream)
+    stream = replace(harness.context.stream, on_bad_record=rules)
+    harness.context = replace(harness.context, stream=stream)
     items = tuple(item_report(number, written=4, quarantined=1) for number in (1, 2))
     bad = BadRecord(item_id=1, location=LOCATION, line=2, reason="bad")
-    scene.encoder.script = [{"misfits": (misfit(ID),), "items": items, "bad_records": (bad,)}, {}]
+    harness.encoder.script = [{"misfits": (misfit(ID),), "items": items, "bad_records": (bad,)}, {}]
     if passes == 1:
         with pytest.raises(BatchDataError, match="line 2: bad"):
-            scene.encode()
-        assert scene.database.schemas.latest("orders")[0] == 0
+            harness.encode()
+        assert harness.database.schemas.latest("orders")[0] == 0
     else:
-        scene.encode()
-    assert len(scene.encoder.requests) == passes
+        harness.encode()
+    assert len(harness.encoder.requests) == passes
 
 
-def test_second_pass_of_a_batch_reads_all_records(scene: Scene) -> None:
-    set_schema_rules(scene, sample_records=100)
-    scene.encoder.script = [{"misfits": (misfit(ID),)}, {}]
-    scene.encode()
-    samples = [request.stream.schema.sample_records for request in scene.encoder.requests]
+def test_second_pass_of_a_batch_reads_all_records(harness: EncodeHarness) -> None:
+    set_schema_rules(harness, sample_records=100)
+    harness.encoder.script = [{"misfits": (misfit(ID),)}, {}]
+    harness.encode()
+    samples = [request.stream.schema.sample_records for request in harness.encoder.requests]
     assert samples == [100, None]

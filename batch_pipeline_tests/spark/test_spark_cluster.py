@@ -33,7 +33,7 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.acceptance.sandbox import wait_until
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.object_store import ObjectStore
-from batch_pipeline_tests.pipeline.garbage_fixture import GarbageScene, paths
+from batch_pipeline_tests.pipeline.garbage_fixture import GarbageHarness, paths
 from batch_pipeline_tests.seeds import plan, query
 from batch_pipeline_tests.spark import transforms
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, names, records
@@ -125,7 +125,7 @@ def executor_count(session: SparkSession) -> int:
     return int(session.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
-def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
+def batch_of(run: EncodeRun, database: Database) -> GarbageHarness:
     """Register the landed files and plan one batch."""
     stream = replace(run.stream, limits=limits(max_count=FILES, max_weight=2**20))
     PartFileStorage(stream.storage).prepare()
@@ -135,21 +135,21 @@ def batch_of(run: EncodeRun, database: Database) -> GarbageScene:
     assert len(batches) == 1
     columns = RecordSchema.from_json([("id", "integer"), ("name", "string")]).columns
     database.schemas.widen(stream.name, columns, text_source=True)
-    return GarbageScene(database=database, root=run.root, batches=batches, stream=stream)
+    return GarbageHarness(database=database, root=run.root, batches=batches, stream=stream)
 
 
-def publish(scene: GarbageScene, session: SparkSession) -> Manifest:
+def publish(harness: GarbageHarness, session: SparkSession) -> Manifest:
     """Encode and publish the batch, as a run does."""
-    database = scene.database
+    database = harness.database
     context = EncodeContext(
-        stream=scene.stream,
-        meta_table=database.meta_table(scene.stream.name),
+        stream=harness.stream,
+        meta_table=database.meta_table(harness.stream.name),
         schemas=database.schemas,
         attempts=database.attempts,
         encoder=SparkEncoder(lambda: session),
-        storage=scene.storage,
+        storage=harness.storage,
     )
-    return encode(context, scene.batches[0], run_id="run-1").manifest
+    return encode(context, harness.batches[0], run_id="run-1").manifest
 
 
 def is_in_middle_of_last_task(root: Path) -> bool:
@@ -175,8 +175,8 @@ def test_batch_with_killed_worker_is_published_once_and_completely(
     with ThreadPoolExecutor() as threads:
         wait_until(lambda: executor_count(session) == 2, "both executors come")
         run = land_files(tmp_path / "run", session)
-        scene = batch_of(run, database)
-        running = threads.submit(publish, scene, session)
+        harness = batch_of(run, database)
+        running = threads.submit(publish, harness, session)
         wait_until(
             lambda: is_in_middle_of_last_task(run.root) or running.done(),
             "the slow worker is in mid-task",
@@ -195,8 +195,8 @@ def test_batch_with_killed_worker_is_published_once_and_completely(
     assert len(manifest_files) == 1
     lost = [name for name in left if name not in manifest_files]
     assert {name.startswith(".") for name in lost} == {True, False}  # open and finished files
-    scene.age()
-    assert sorted(paths(scene.collect())) == lost
+    harness.age()
+    assert sorted(paths(harness.collect())) == lost
     assert run.files() == sorted([*listed, *manifest_files])
     assert [Path(to_path(part.uri)).exists() for part in manifest.part_files] == [True] * 9
 

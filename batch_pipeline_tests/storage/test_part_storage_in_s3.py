@@ -10,7 +10,7 @@ from batch_pipeline.model.errors import GarbageLeftError, StorageUnavailableErro
 from batch_pipeline.model.garbage import Folder, Reason, StoredFile
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import manifest
-from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_scene, paths
+from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_harness, paths
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
@@ -67,14 +67,14 @@ def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
 
 
 def test_unfinished_upload_of_attempt_is_collected(database: Database, bucket: str) -> None:
-    scene = open_bucket_scene(database, f"{bucket}/batches")
-    left = scene.failed()
-    root, stem = scene.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
+    harness = open_bucket_harness(database, f"{bucket}/batches")
+    left = harness.failed()
+    root, stem = harness.stream.storage.root, left[0].removesuffix("-00000000-abcdef01.jsonl.gz")
     start_upload(f"{root}/{stem}-00010000-abcdef01.jsonl.gz")
     start_upload(f"{root}/not-ours.bin")
-    assert scene.collect().garbage == ()  # the attempt has just ended
-    scene.age()
-    collected = scene.collect()
+    assert harness.collect().garbage == ()  # the attempt has just ended
+    harness.age()
+    collected = harness.collect()
     assert f".{stem}-00010000-abcdef01.jsonl.gz.tmp" in paths(collected)
     assert (collected.files(Reason.UNPUBLISHED), collected.removed_files) == (5, 5)
     assert uploads(root) == ["not-ours.bin"]

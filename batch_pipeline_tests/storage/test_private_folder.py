@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.storage.local import PrivateFolder
-from batch_pipeline_tests.concurrency import python, said
+from batch_pipeline_tests.concurrency import next_line, python
 
 HOLD = """
 import sys
@@ -40,7 +40,7 @@ def test_private_folder_is_not_accessible_by_others_and_is_removed() -> None:
 
 def test_private_folder_of_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     with python(HOLD) as holder:
-        orphan = Path(said(holder))
+        orphan = Path(next_line(holder))
         PrivateFolder("one").close()
         assert (orphan / "secret").exists()
         holder.kill()

@@ -21,9 +21,9 @@ from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline.model.item import Item, LandedFile, Registered, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat
-from batch_pipeline_tests.concurrency import eventually, python, run_python, said, together
+from batch_pipeline_tests.concurrency import eventually, next_line, python, run_python, together
 from batch_pipeline_tests.factories import NOON, batch, found_file, limits, stream
-from batch_pipeline_tests.seeds import plan, query, register, somebody_waits
+from batch_pipeline_tests.seeds import has_lock_waiters, plan, query, register
 
 ALL_ITEMS: Batch = batch(id_range=IdRange(first_id=0, last_id=MAX_ID))
 
@@ -102,7 +102,7 @@ def test_register_waits_for_open_registration_to_commit(
             )
             connection.execute(sa.text(insert))
             locked.append(True)
-            eventually(lambda: somebody_waits(database))
+            eventually(lambda: has_lock_waiters(database))
             assert _items(database) == []
 
     def second() -> None:
@@ -410,7 +410,7 @@ def processes(database_url: str) -> Iterator[list[subprocess.Popen[str]]]:
             stack.enter_context(python(REGISTER_OFTEN, database_url, str(number)))
             for number in range(PROCESSES)
         ]
-        assert [said(child) for child in children] == ["ready"] * PROCESSES
+        assert [next_line(child) for child in children] == ["ready"] * PROCESSES
         yield children
 
 
@@ -437,7 +437,7 @@ def test_planner_loses_nothing_during_concurrent_registrations(
         plans.append(plan_and_list_ids(database))
     plans.append(plan_and_list_ids(database))
     total = PROCESSES * FILES + FILES
-    assert sum(int(said(child)) for child in processes) == total
+    assert sum(int(next_line(child)) for child in processes) == total
     assert len([ids for ids in plans if ids]) > 3
     assert [uid for ids in plans for uid in ids] == list(range(1, total + 1))
     everything = batch(id_range=IdRange(first_id=1, last_id=total + 1))

@@ -30,7 +30,7 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
 from batch_pipeline.model.errors import DatabaseUnreachableError
 from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 from batch_pipeline.model.stream import Strategy
-from batch_pipeline_tests.concurrency import python, said
+from batch_pipeline_tests.concurrency import next_line, python
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute
 from batch_pipeline_tests.seeds import execute as execute_in
 from batch_pipeline_tests.seeds import query
@@ -391,7 +391,7 @@ def test_processes_share_stored_candidates(
     """The second process does not wait for the writer that came in between."""
     execute(files.engine, INSERT)
     with python(READ_WATERMARK, server_url, database_url) as other:
-        assert said(other) == "None"
+        assert next_line(other) == "None"
     with files.engine.connect() as later_writer:
         later_writer.execute(sa.text(INSERT))
         late_writer.commit()
@@ -399,7 +399,7 @@ def test_processes_share_stored_candidates(
         assert choose_watermark(files).watermark.read().value is None
         assert choose_watermark(files, store=store).watermark.read().value == 2
         with python(READ_WATERMARK, server_url, database_url) as other:
-            assert said(other) == "2"
+            assert next_line(other) == "2"
 
 
 def locks(value: int | None, *held_by: LockHolder) -> WatermarkReading:
