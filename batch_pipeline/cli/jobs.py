@@ -207,8 +207,8 @@ def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: boo
     if as_json:
         print_json({"job": job, "batches": count})
         return
-    said = f"batches that will be retried: {count}." if count else "nothing to retry."
-    say(f"{job}: {said}")
+    text = f"batches that will be retried: {count}." if count else "nothing to retry."
+    say(f"{job}: {text}")
     if one.paused is not None and count:
         note(f"{job} is paused; `batch-pipeline jobs resume {job}` lets them start.")
 

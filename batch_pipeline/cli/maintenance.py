@@ -71,18 +71,18 @@ def verify(stream: tuple[str, ...], deep: bool, last: int, everything: bool, as_
                 verify_stream(pipeline.database, one, checks, scope, pipeline.meta_table)
             )
     if as_json:
-        print_json({"streams": [_verified_json(name, said) for name, said in found.items()]})
+        print_json({"streams": [_verified_json(name, results) for name, results in found.items()]})
     else:
-        for name, said in found.items():
-            _print_verified(name, said)
-    if not all(one.passed for said in found.values() for one in said):
+        for name, results in found.items():
+            _print_verified(name, results)
+    if not all(one.passed for results in found.values() for one in results):
         sys.exit(EXIT_SOME_FAILED)
 
 
-def _verified_json(name: str, said: list[CheckResult]) -> dict[str, Any]:
+def _verified_json(name: str, results: list[CheckResult]) -> dict[str, Any]:
     return {
         "stream": name,
-        "passed": all(one.passed for one in said),
+        "passed": all(one.passed for one in results),
         "checks": [
             {
                 "check": one.check.value,
@@ -93,14 +93,14 @@ def _verified_json(name: str, said: list[CheckResult]) -> dict[str, Any]:
                 "next_step": one.next_step,
                 **one.numbers,
             }
-            for one in said
+            for one in results
         ],
     }
 
 
-def _print_verified(name: str, said: list[CheckResult]) -> None:
+def _print_verified(name: str, results: list[CheckResult]) -> None:
     head(name)
-    for one in said:
+    for one in results:
         mark = "ok  " if one.passed else "FAIL" if one.is_severe else "warn"
         say(f"  {mark} {one.check.value:<13} {one.summary}")
         for more in (one.worst, one.next_step):

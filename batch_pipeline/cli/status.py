@@ -181,10 +181,10 @@ def _in_short(report: dict[str, Any], now: datetime) -> str:
     """Summarize the state of a stream, problems first."""
     batches, published_at = report["batches"], report["last_published_at"]
     last = "" if published_at is None else ago(published_at, now)
-    said = ["its meta table cannot be read"] if report["problem"] else []
-    said += ["paused"] if report["paused"] is not None else []
-    said += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]
-    said += [
+    parts = ["its meta table cannot be read"] if report["problem"] else []
+    parts += ["paused"] if report["paused"] is not None else []
+    parts += [f"batches {one}: {batches[one]}" for one in (*_WRONG, "running") if batches[one]]
+    parts += [
         f"{one['failed']} not loaded into {one['target']}"
         for one in report["targets"]
         if one["failed"]
@@ -192,9 +192,9 @@ def _in_short(report: dict[str, Any], now: datetime) -> str:
     if count := report["items_unpublished"]:
         age = report["oldest_seconds"]
         oldest = "" if age is None else f", the oldest for {lasting(timedelta(seconds=age))}"
-        said.append(f"items waiting: {count:,}{oldest}")
-    if said:
-        return "; ".join([*said, f"last published {last}"] if last else said)
+        parts.append(f"items waiting: {count:,}{oldest}")
+    if parts:
+        return "; ".join([*parts, f"last published {last}"] if last else parts)
     return f"everything is published, last {last}" if last else "nothing is registered yet"
 
 

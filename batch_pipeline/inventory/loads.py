@@ -239,7 +239,7 @@ class TargetLoads:
         }
         if isinstance(error, TargetFailedError):
             values["exit_code"] = error.exit_code
-            values["log"] = storable(error.said)[-_MAX_LOG_LENGTH:] or None
+            values["log"] = storable(error.stderr)[-_MAX_LOG_LENGTH:] or None
         with transaction(self.engine) as connection:
             connection.execute(_close_running(running_load).values(values))
         self.heartbeat.stop_renewing(running_load.token)

@@ -153,7 +153,9 @@ class SingerLoader:
         exit_code: int | None = None,
     ) -> TargetFailedError:
         stderr = run.stderr_tail
-        text = self._unloaded(loading).text(problem, LEFT_IN_PART, step + _LOAD_AGAIN, said=stderr)
+        text = self._unloaded(loading).text(
+            problem, LEFT_IN_PART, step + _LOAD_AGAIN, stderr=stderr
+        )
         return TargetFailedError(text, exit_code, stderr)
 
     def _unloaded(self, loading: Loading) -> Unloaded:

@@ -649,11 +649,11 @@ class Unloaded:
     stream: str
     batch: str
 
-    def text(self, problem: str, left: str, next_step: str, *, said: str = "") -> str:
-        """Return the text of an error; `said` is the standard error of the target."""
+    def text(self, problem: str, left: str, next_step: str, *, stderr: str = "") -> str:
+        """Return the text of an error; `stderr` is the standard error of the target."""
         what = f"batch {self.batch} was not loaded into {self.target}"
         text = f"{self.stream}: {what}: {problem}. {left} {next_step}"
-        last = said.strip().splitlines()[-1:]
+        last = stderr.strip().splitlines()[-1:]
         return f"{text} Its last output: {last[0].strip()[:500]}" if last else text
 
 
@@ -661,12 +661,12 @@ class Unloaded:
 class TargetFailedError(BatchDataError):
     """A Singer target failed, was stopped, or did not acknowledge a batch.
 
-    `exit_code` is set if it is not 0; `said` is the end of its standard error.
+    `exit_code` is set if it is not 0; `stderr` is the end of its standard error.
     """
 
     text: str
     exit_code: int | None = None
-    said: str = ""
+    stderr: str = ""
 
     def sentence(self) -> str:
         return self.text

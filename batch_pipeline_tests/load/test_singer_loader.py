@@ -122,14 +122,14 @@ def test_target_that_acknowledges_and_fails_has_not_loaded(tmp_path: Path) -> No
     with pytest.raises(TargetFailedError) as caught:
         load(tmp_path, scripts.FAILS_AFTER_STATE)
     assert caught.value.exit_code == 4
-    assert caught.value.said == "disk full, password hunter2!\n"
+    assert caught.value.stderr == "disk full, password hunter2!\n"
 
 
 def test_configured_secrets_are_redacted_in_the_output_of_a_target(tmp_path: Path) -> None:
     config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
     with pytest.raises(TargetFailedError) as caught:
         load(tmp_path, scripts.FAILS_AFTER_STATE, config=config)
-    assert caught.value.said == "disk full, password $PASSWORD\n"
+    assert caught.value.stderr == "disk full, password $PASSWORD\n"
     assert "hunter2" not in str(caught.value)
 
 
@@ -140,8 +140,8 @@ def test_no_part_of_a_secret_remains_in_truncated_output(tmp_path: Path, body: s
     config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
     with pytest.raises(TargetFailedError) as caught:
         load(tmp_path, body, config=config)
-    assert "r2!" not in caught.value.said
-    assert caught.value.said.endswith(("xxx\n", "is left out)\nthe end"))
+    assert "r2!" not in caught.value.stderr
+    assert caught.value.stderr.endswith(("xxx\n", "is left out)\nthe end"))
 
 
 def test_secret_in_a_state_is_redacted(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_failing_batch_does_not_fail_its_neighbours(database: Database, tmp_path
     outcomes = list(load(load_context(database, tmp_path, FAILS_AT_FOUR)))
     assert [outcome.loaded is not None for outcome in outcomes] == [True, False, True]
     assert isinstance(outcomes[1].error, TargetFailedError)
-    assert outcomes[1].error.said == "cannot load 4\n"
+    assert outcomes[1].error.stderr == "cannot load 4\n"
     assert [loading.label for loading in due(database)] == [SECOND]
     assert [row[:3] for row in rows(database) if row[0] == 4] == [
         (4, number, "failed") for number in (1, 2, 3)
