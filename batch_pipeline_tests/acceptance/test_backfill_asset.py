@@ -224,7 +224,8 @@ def test_backfill_planned_and_cancelled_in_dagster(dev: RunningDev) -> None:
     for run in dev.runs("off"):
         ask(dev.port, TERMINATE, {"id": run["runId"]})
     ends = [dev.status_of(run["runId"])["status"] for run in dev.runs("off")]
-    assert set(ends) == {"CANCELED"}
+    assert "CANCELED" in ends
+    assert {*ends} <= {"CANCELED", "SUCCESS"}  # a run can end before it is asked to
     wait_until(
         lambda: bool(backfill(dev.sandbox, "orders.off")["finished"]),
         "the remaining batches are cancelled",

@@ -1,11 +1,14 @@
 """Definitions of streams in a user's Dagster project with its own names and resources."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from dagster_pyspark import PySparkResource
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from batch_pipeline import PipelineResource, SparkResource, build_definitions, describe_stream
 from batch_pipeline.defs.batch_reader import BatchReader
@@ -150,7 +153,9 @@ def test_stream_is_encoded_by_the_spark_resource_of_the_project(
         build_definitions([stream], pipeline=pipeline),
         dg.Definitions(resources={"pyspark": PySparkResource(spark_config=config)}),
     )
-    with dg.DagsterInstance.ephemeral() as instance:
+    with ExitStack() as stack:
+        stack.callback(_stop_spark)
+        instance = stack.enter_context(dg.DagsterInstance.ephemeral())
         for job in ("sales_register", "sales_encode"):
             keys = instance.get_dynamic_partitions("sales.batches")
             run = definitions.resolve_job_def(job).execute_in_process(
@@ -163,3 +168,15 @@ def test_stream_is_encoded_by_the_spark_resource_of_the_project(
         {"id": 2, "city": "Wien"},
     ]
     reader.close()
+
+
+def _stop_spark() -> None:
+    """Stop the session of the resource and its JVM, which Dagster leaves to the process."""
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    gateway: Any = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None

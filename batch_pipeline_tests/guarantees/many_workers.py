@@ -8,7 +8,7 @@ from itertools import chain
 
 from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import open_engine
-from batch_pipeline.inventory.database import open_database
+from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
@@ -41,9 +41,29 @@ class Work:
 Result = tuple[list[tuple[int, int]], list[tuple[float, float]]]  # ranges; start and end of calls
 
 
+_open_databases: list[Database] = []  # of a process that only one call is made in
+
+
 def acquire_batches(work: Work) -> Result:
     """Acquire batches in threads and return their ranges and the times of each call."""
     database = open_database(work.url, migrated=False)
+    try:
+        return _acquire(work, database)
+    finally:
+        database.close()
+
+
+def _acquire_and_hold(work: Work) -> Result:
+    """Acquire batches, and own them until the process ends.
+
+    Of a process that has closed its connections, others would take over the batches.
+    """
+    database = open_database(work.url, migrated=False)
+    _open_databases.append(database)
+    return _acquire(work, database)
+
+
+def _acquire(work: Work, database: Database) -> Result:
     meta_engine = open_engine(work.url)
     table = ReflectedMetaTable.open(meta_engine, "public.meta", MetaColumns(uid="id"))
     ranges: list[tuple[int, int]] = []
@@ -63,7 +83,6 @@ def acquire_batches(work: Work) -> Result:
 
     with ThreadPoolExecutor(work.threads) as threads:
         list(threads.map(acquire, range(work.threads)))
-    database.close()
     meta_engine.dispose()
     return ranges, times
 
@@ -72,7 +91,7 @@ def measured(work: Work, processes: int) -> tuple[list[tuple[int, int]], list[fl
     """Acquire in several processes; return ranges, seconds of each call, and calls per second."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.map(_import, range(processes), chunksize=1)
-        results = pool.map(acquire_batches, [work] * processes, chunksize=1)
+        results = pool.map(_acquire_and_hold, [work] * processes, chunksize=1)
     ranges = list(chain.from_iterable(ranges for ranges, _ in results))
     times = list(chain.from_iterable(times for _, times in results))
     seconds = max(end for _, end in times) - min(start for start, _ in times)

@@ -85,6 +85,6 @@ def test_build_later_builds_once_in_another_process(tmp_path: Path) -> None:
     class_data_archive.build_later(tmp_path)
     class_data_archive.build_later(tmp_path)
     (builder,) = builders()
-    assert builder.wait(300) == 0
+    assert builder.wait(900) == 0  # it has the lowest priority
     assert archive.stat().st_size > 50 * 2**20
     assert [path.name for path in archive.parent.glob("classes-*.started")] == []

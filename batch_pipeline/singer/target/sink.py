@@ -341,7 +341,10 @@ class CompiledValidator(BaseJSONSchemaValidator):
         """
         if self._compiled.is_valid(record):
             return
-        error = next(iter(self._compiled.iter_errors(record)))
+        try:
+            error = next(iter(self._compiled.iter_errors(record)))
+        except ValueError as too_deep:  # the schema refers to itself
+            raise InvalidRecord("violates the schema, deep inside of objects", record) from too_deep
         place = ".".join(str(step) for step in error.instance_path)
         problem = error.message[:_MAX_SHOWN_CHARACTERS]
         raise InvalidRecord(f"{place}: {problem}" if place else problem, record)

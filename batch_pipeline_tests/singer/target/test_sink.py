@@ -1,10 +1,13 @@
 """Stream files that the target writes for the streams of a tap."""
 
+from typing import Any
+
 import pytest
+from singer_sdk.exceptions import InvalidRecord
 
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
-from batch_pipeline.singer.target.sink import scaffold
+from batch_pipeline.singer.target.sink import CompiledValidator, scaffold
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,13 @@ def test_scaffold_rejects_unsupported_names(name: str, keys: tuple[str, ...], pr
         scaffold(announced, stream_name(name), "file:///landing")
 
     assert problem in str(caught.value)
+
+
+def test_deep_record_that_violates_a_recursive_schema_is_invalid() -> None:
+    validator = CompiledValidator({"properties": {"a": {"$ref": "#"}}, "required": ["b"]})
+    record: dict[str, Any] = {}
+    for _ in range(900):
+        record = {"a": record}
+
+    with pytest.raises(InvalidRecord, match="violates the schema, deep inside of objects"):
+        validator.validate(record)
