@@ -159,6 +159,8 @@ __all__ = [
 ]
 
 
+__version__: str  # of the installed package
+
 _ERRORS = "batch_pipeline.model.errors"
 _ELSEWHERE = {
     **{name: _ERRORS for name in __all__ if name.endswith("Error")},
@@ -177,6 +179,10 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> object:
     """Import a name on first use, so that the library does not import Dagster."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("batch-pipeline")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ELSEWHERE.get(name, "batch_pipeline.client")), name)

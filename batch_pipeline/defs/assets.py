@@ -10,7 +10,7 @@ from contextlib import suppress
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.checks import AssetChecks, evaluate_run_checks
+from batch_pipeline.defs.checks import AssetChecks, evaluate_file_checks, evaluate_run_checks
 from batch_pipeline.defs.metadata import (
     ENCODE_VERSION,
     FILES_VERSION,
@@ -38,7 +38,7 @@ from batch_pipeline.defs.partition_events import (
 )
 from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.defs.resources import lands_in_s3, session_factory
+from batch_pipeline.defs.resources import lands_in_s3, session_factory, stores_in_s3
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -97,19 +97,20 @@ def _register(
             pipeline, stream, context.instance, drain=True, filesystem=filesystem
         )
         status = stream_observation(pipeline, stream)
+        evaluations = evaluate_file_checks(pipeline, stream)
     except PipelineError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     for landing_error in result.errors:
         context.log.warning(str(landing_error))
     result.sync.apply(context.instance, batches_of(stream), context.log_event)
     yield dg.MaterializeResult(
-        metadata=discovery_metadata(
-            result.registered, result.planned.batches, status, result.errors
-        ),
+        metadata=discovery_metadata(result.registered, result.planned.batches, result.errors),
         data_version=dg.DataVersion(FILES_VERSION),
     )
     # Dagster shows the latest observation only if it is newer than the materialization.
     context.log_event(status)
+    for evaluation in evaluations:
+        context.log_event(evaluation)
 
 
 def batches_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -144,7 +145,7 @@ def _encoding_asset(
         dagster_type=NOTHING,
         output_required=False,
         code_version=ENCODE_VERSION,
-        kinds={"spark", stream.encoding.format.value},
+        kinds={"spark", stream.encoding.format.value, *(["s3"] if stores_in_s3(stream) else [])},
         description=description,
         pool=pool(stream),
         group_name=group(stream),

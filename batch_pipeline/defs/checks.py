@@ -39,6 +39,12 @@ class AssetChecks:
         """Return the checks of an asset of batches."""
         return cls(asset_key=asset.asset_key, checks=_BATCH_CHECKS, kinds=asset.kinds)
 
+    @classmethod
+    def of_files(cls, stream: Stream) -> "AssetChecks":
+        """Return the checks of a stream's files."""
+        kinds = (JobKind.INCREMENTAL, JobKind.LATE)
+        return cls(asset_key=files_key(stream), checks=(Check.BACKLOG,), kinds=kinds)
+
     @property
     def keys(self) -> list[dg.AssetCheckKey]:
         """Keys of the checks."""
@@ -47,12 +53,8 @@ class AssetChecks:
 
 def checks_of_stream(stream: Stream) -> list[AssetChecks]:
     """Return the checks of all assets of a stream."""
-    files = AssetChecks(
-        asset_key=files_key(stream),
-        checks=(Check.BACKLOG,),
-        kinds=(JobKind.INCREMENTAL, JobKind.LATE),
-    )
     backfills = [backfills_of(stream)] if stream.dagster.backfills else []
+    files = AssetChecks.of_files(stream)
     return [files, *(AssetChecks.of_batches(asset) for asset in (batches_of(stream), *backfills))]
 
 
@@ -76,13 +78,32 @@ def evaluate_run_checks(
     except PipelineError as error:
         context.log.warning("The checks were not evaluated: %s", error)
         return []
-    for result in results:
-        context.log_event(
-            dg.AssetCheckEvaluation(
-                asset_key=checks.asset_key, blocking=result.check.is_severe, **_evaluation(result)
-            )
-        )
+    for event in _evaluations(results, checks):
+        context.log_event(event)
     return [result.sentence for result in results if result.is_severe and not result.passed]
+
+
+def evaluate_file_checks(pipeline: Pipeline, stream: Stream) -> list[dg.AssetCheckEvaluation]:
+    """Evaluate the checks of a stream's files after new ones were registered.
+
+    Raises:
+        PipelineError: the user's table cannot be read.
+    """
+    checks = AssetChecks.of_files(stream)
+    scope = Scope(kinds=checks.kinds)
+    results = verify_stream(pipeline.database, stream, checks.checks, scope, pipeline.meta_table)
+    return _evaluations(results, checks)
+
+
+def _evaluations(
+    results: Iterable[CheckResult], checks: AssetChecks
+) -> list[dg.AssetCheckEvaluation]:
+    return [
+        dg.AssetCheckEvaluation(
+            asset_key=checks.asset_key, blocking=result.check.is_severe, **_evaluation(result)
+        )
+        for result in results
+    ]
 
 
 def _have_passed(instance: dg.DagsterInstance, checks: AssetChecks) -> bool:

@@ -196,19 +196,15 @@ def discovery_materialization(
 
 
 def discovery_metadata(
-    registered: Registered,
-    planned: int,
-    status: dg.AssetObservation,
-    errors: Sequence[PipelineError] = (),
+    registered: Registered, planned: int, errors: Sequence[PipelineError] = ()
 ) -> Mapping[str, Any]:
-    """Describe what registering and planning did, and the status of the stream afterwards."""
+    """Describe what registering and planning did."""
     return {
         **({LANDING_ERROR: str(errors[0])} if errors else {}),
         "files_found": registered.found,
         "items_registered": registered.new_items,
         "files_changed": len(registered.changed),
         "batches_planned": planned,
-        **status.metadata,
     }
 
 
@@ -230,8 +226,10 @@ def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservatio
         "items_unpublished": waiting.items,
         "bytes_unpublished": waiting.size_bytes,
         "oldest_unpublished_seconds": 0.0 if oldest is None else round(oldest.total_seconds(), 1),
-        **{f"batches_{state}": status.batches(state) for state in status.SHOWN},
     }
+    for state in status.SHOWN:  # without plots of zeros
+        if count := status.batches(state):
+            metadata[f"batches_{state}"] = count
     if oldest is not None:
         since = datetime.now(UTC) - oldest
         metadata["oldest_unpublished_since"] = dg.MetadataValue.timestamp(since)
@@ -335,4 +333,5 @@ def _last_observed_counts(instance: dg.DagsterInstance, stream: Stream) -> dict[
     counts = _counts({})
     if observation is None:
         return counts
-    return {name: value.value for name, value in observation.metadata.items() if name in counts}
+    metadata = observation.metadata
+    return {name: metadata[name].value if name in metadata else 0 for name in counts}

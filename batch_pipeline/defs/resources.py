@@ -33,6 +33,11 @@ def lands_in_s3(stream: Stream) -> bool:
     return isinstance(filesystem_of(stream.source.place), S3FileSystem)
 
 
+def stores_in_s3(stream: Stream) -> bool:
+    """Return whether the part files of a stream are in S3."""
+    return isinstance(filesystem_of(stream.storage.root), S3FileSystem)
+
+
 class InventoryResource(dg.ConfigurableResource[Any]):
     """Where the inventory is. A field that is not set is taken from the environment.
 

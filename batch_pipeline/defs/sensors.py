@@ -15,6 +15,7 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
+from batch_pipeline.defs.checks import evaluate_file_checks
 from batch_pipeline.defs.instance.code_locations import ensure_only_location
 from batch_pipeline.defs.metadata import (
     backfill_observation,
@@ -62,7 +63,7 @@ _PLANNED_SECONDS = 30
 _RUN_ENDS_SECONDS = 10
 _STREAM_FILES_SECONDS = 60
 _FAILED = "its run failed without closing it"
-_Event = dg.AssetMaterialization | dg.AssetObservation
+_Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 _Result = dg.SensorResult | dg.SkipReason
 
 
@@ -344,8 +345,9 @@ def _discovery_events(
     if not (result.registered.new_items if is_own else result.planned.batches):
         return [*unseen, *changed_observation(pipeline, stream, instance)]
     status = stream_observation(pipeline, stream)
-    metadata = discovery_metadata(result.registered, result.planned.batches, status, result.errors)
-    return [discovery_materialization(stream, metadata), *unseen, status]
+    metadata = discovery_metadata(result.registered, result.planned.batches, result.errors)
+    checks = evaluate_file_checks(pipeline, stream)
+    return [discovery_materialization(stream, metadata), *unseen, status, *checks]
 
 
 def planned_sensor(stream: Stream) -> dg.SensorDefinition:

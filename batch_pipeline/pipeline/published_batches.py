@@ -100,12 +100,13 @@ class PublishedBatches(Sequence["PublishedBatches"]):
     def to_pandas(self) -> "pd.DataFrame":
         """Read the records into a pandas DataFrame; raises what `to_arrow` raises.
 
+        Integers and booleans have pandas' nullable types, so that they keep their values beside
+        nulls.
+
         Raises:
             ConfigurationError: pandas is not installed.
         """
-        _import("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return _to_pandas(self.to_arrow())
 
     def to_spark(self, session: "SparkSession") -> "DataFrame":
         """Return a lazy DataFrame of the records, with a task for each part file.
@@ -249,6 +250,15 @@ def _removed(stream: str, what: str, when: str = "") -> ConfigurationError:
         f"{stream}: {what} were deleted{when} after loading, as `storage.keep_loaded` of the "
         f"stream file says. Materialize the partition again to read it."
     )
+
+
+def _to_pandas(table: "pa.Table") -> "pd.DataFrame":
+    pandas = _import("pandas")
+    nullable = {"int64": pandas.Int64Dtype(), "bool": pandas.BooleanDtype()}
+    frame: pd.DataFrame = table.to_pandas(
+        types_mapper=lambda arrow_type: nullable.get(str(arrow_type))
+    )
+    return frame
 
 
 def _import(module: str) -> Any:

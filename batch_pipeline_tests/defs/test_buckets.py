@@ -13,10 +13,12 @@ import yaml
 from click.testing import CliRunner
 from dagster_aws.s3 import S3Resource
 
+from batch_pipeline import batches_of
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.run import report_failures
 from batch_pipeline.config.stream_file import read_stream_file
+from batch_pipeline.defs.assets import batches_asset
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process_runs import run_until_idle
 from batch_pipeline.defs.names import register_job
@@ -198,6 +200,14 @@ def test_s3_resource_is_defined_only_for_streams_in_buckets(stream: Stream) -> N
     on_disk = replace(stream, name="clicks", source=Source(uri="file:///landing"))
     assert "batch_pipeline_s3" not in (build_definitions([on_disk]).resources or {})
     assert "batch_pipeline_s3" in (build_definitions([on_disk, stream]).resources or {})
+
+
+def test_batches_in_a_bucket_are_of_the_kind_s3(stream: Stream) -> None:
+    stored = replace(stream, storage=replace(stream.storage, root="s3://bucket/batches"))
+    kinds = [
+        batches_asset(one).specs_by_key[batches_of(one.name)].kinds for one in (stream, stored)
+    ]
+    assert kinds == [{"spark", "jsonl"}, {"spark", "jsonl", "s3"}]
 
 
 def test_s3_resource_has_endpoint_region_and_profile_but_no_secret(

@@ -66,6 +66,28 @@ def test_run_observes_after_its_materialization(harness: DefsHarness) -> None:
     assert values(record.asset_observation)["items"] == 12
 
 
+def test_registration_says_what_it_did_and_evaluates_the_backlog(harness: DefsHarness) -> None:
+    """The status of the stream, which counts all planned batches, is in the observation alone."""
+    job = harness.definitions.resolve_job_def("orders_register")
+    job.execute_in_process(instance=harness.instance)
+    result = job.execute_in_process(instance=harness.instance)  # finds nothing new
+    [event] = result.get_asset_materialization_events()
+    metadata = {name: value.value for name, value in event.materialization.metadata.items()}
+    assert {name: metadata[name] for name in ("items_registered", "batches_planned")} == {
+        "items_registered": 0,
+        "batches_planned": 0,
+    }
+    assert "items_unpublished" not in metadata
+    [evaluation] = result.get_asset_check_evaluations()
+    assert evaluation.check_name == "backlog"
+
+
+def test_observation_leaves_out_states_without_batches(harness: DefsHarness) -> None:
+    [metadata] = observe(harness)
+    assert "batches_planned" in metadata
+    assert "batches_failed" not in metadata
+
+
 def test_batch_metadata_has_row_count_columns_and_part_files() -> None:
     parts = tuple(part_file(f"orders-{number}.jsonl.gz") for number in range(201))
     published = manifest(part_files=parts, schema=record_schema("order_id", "city"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 import polars
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -19,7 +20,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches
+from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches, _to_pandas
 from batch_pipeline_tests.defs.defs_fixture import write_stream
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.object_store import ObjectStore
@@ -105,6 +106,14 @@ def test_data_frames_have_the_schema_types(published: PublishedStream, source: A
     assert str(batch.to_polars().schema) == "Schema([('id', Int64), ('city', String)])"
     assert batch.to_polars()["city"].to_list() == ["city 1", "city 2"]
     assert batch.to_pandas()["id"].tolist() == [1, 2]
+
+
+def test_pandas_keeps_integers_and_booleans_beside_nulls() -> None:
+    """As floats, integers above 2^53 would have other values."""
+    table = pa.table({"n": [2**53 + 1, None], "b": [True, None]})
+    frame = _to_pandas(table)
+    assert frame["n"].tolist()[0] == 2**53 + 1
+    assert [str(kind) for kind in frame.dtypes] == ["Int64", "boolean"]
 
 
 def test_empty_batch_has_columns(published: PublishedStream, source: Any) -> None:
