@@ -1,8 +1,10 @@
 """The wheel in user environments: without extras, and beside other packages."""
 
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _uv("build", "--wheel", "--quiet", "--out-dir", str(folder))
     [path] = folder.glob("*.whl")
     return path
+
+
+def test_links_of_the_readme_in_the_wheel_are_absolute(wheel: Path) -> None:
+    """A package index shows the README without the files beside it."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = archive.read(name).decode("utf-8")
+    targets = re.findall(r"\]\(([^)]+)\)", metadata)
+    assert len(targets) > 10
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 @pytest.fixture(scope="module")
