@@ -3,16 +3,18 @@
 import atexit
 import logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.cli.console import exit_on_errors
+from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.tap.settings import OfferedStream, PublishedSource
 from batch_pipeline.singer.tap.tap import PublishedTap
+from batch_pipeline.singer.target.config import CONFIG_READ_ERRORS
 
 log = logging.getLogger(PublishedTap.name)
 
@@ -60,4 +62,10 @@ class BatchPipelineTap(PublishedTap):
 def main() -> None:
     """Run the tap; errors of the operator are one message, never a traceback."""
     with exit_on_errors("Run it again with the last STATE to continue."):
-        BatchPipelineTap.cli()
+        try:
+            BatchPipelineTap.cli()
+        except CONFIG_READ_ERRORS as error:  # of the config, the catalog or the state
+            print_error(
+                f"A file of the tap cannot be read: {str(error).rstrip('.')}. Nothing was sent."
+            )
+            sys.exit(EXIT_OPERATOR)

@@ -140,7 +140,8 @@ def main() -> None:
             error.show()
             code = EXIT_OPERATOR
         except CONFIG_READ_ERRORS as error:
-            print_error(f"The config cannot be read: {error}. Nothing was read from the tap.")
+            reason = str(error).rstrip(".")
+            print_error(f"The config cannot be read: {reason}. Nothing was read from the tap.")
             code = EXIT_OPERATOR
     sys.exit(code)
 

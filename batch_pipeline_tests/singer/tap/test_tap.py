@@ -4,6 +4,8 @@ import copy
 import io
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -502,3 +504,17 @@ def test_batch_messages_list_all_part_files(source: ListedSource) -> None:
     ]
     files: list[Manifest] = list(source.manifests)
     assert announced == [f"file://{path}" for one in files for path in part_paths(one)]
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_unreadable_config_exits_with_message(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "config.json"
+    if text is not None:
+        path.write_text(text)
+    program = "from batch_pipeline.__main__ import tap; tap()"
+    command = [sys.executable, "-c", program, "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: A file of the tap cannot be read: ")
+    assert done.stderr.endswith(". Nothing was sent.\n")
+    assert "Traceback" not in done.stderr
