@@ -132,6 +132,7 @@ attributes:
   encoding: {format: jsonl, compression: gzip}
   storage: {root: ../../batches}
   on_bad_record: {max_bad_records: 10}
+  dagster: {max_quarantined_ratio: 0.01}
 """
 
 

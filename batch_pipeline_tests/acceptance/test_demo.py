@@ -226,3 +226,9 @@ def test_status_counts_published_batches(demo: Demo) -> None:
 
 def _digests(storage: Path) -> list[list[str]]:
     return [[part["sha256"] for part in manifest["part_files"]] for manifest in manifests(storage)]
+
+
+def test_checks_of_the_demo_pass(demo: Demo) -> None:
+    """The malformed line is there on purpose, and the stream file allows it."""
+    [stream] = demo.sandbox.json_of("verify")["streams"]
+    assert stream["passed"]

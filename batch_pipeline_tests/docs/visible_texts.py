@@ -32,7 +32,7 @@ def _texts(path: Path) -> Iterator[str]:
         if id(node) in hidden or not isinstance(node, ast.Constant | ast.JoinedStr):
             continue
         text = " ".join(_as_text(node).split())
-        if len(text.split()) >= _MIN_WORDS and not text.upper().startswith(_SQL):
+        if len(text.split()) >= _MIN_WORDS and text.split()[0] not in _SQL:
             yield f"{path.relative_to(PROJECT)}:{node.lineno}: {text}"
 
 
