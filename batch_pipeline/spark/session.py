@@ -51,7 +51,8 @@ class SparkSettings:
     `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; if it has
     a `session_id`, processes share that session. `conf` wins over what this package sets. `packed`
     is the archive of what tasks import, for executors that do not have it. With `keep_minutes`, a
-    local session is one of a warm server, which stays for so long when nobody uses it.
+    local session is one of a warm server, which stays for so long when nobody uses it; other
+    processes have the same session if it `is_shared`.
     """
 
     home: Path

@@ -27,7 +27,7 @@ import psutil
 
 import batch_pipeline
 from batch_pipeline.model.errors import RetryableError
-from batch_pipeline.spark.java import spark_home
+from batch_pipeline.spark.java import spark_home, write_file
 
 START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 30
@@ -234,9 +234,9 @@ def _try_to_use(home: Path) -> ServerUse | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         server = _read(descriptor)
-        if server is not None and path.stat().st_ino == os.fstat(descriptor).st_ino:
+        if server is not None and _is_file(path, descriptor):
             return ServerUse(server, descriptor)
-    except OSError:  # the keeper looks whether it is in use, or has deleted it
+    except OSError:  # the keeper looks whether it is in use, or is ending
         pass
     os.close(descriptor)
     return None
@@ -265,7 +265,6 @@ def _keep(spec: ServerSpec, fingerprint: str) -> None:
         log = "spark-warm-server.log"
         server = SparkConnectServer(spec.home, conf=conf, packed=spec.packed, log_name=log)
         stack.enter_context(server)
-        path = _file(spec.home)
         facts = WarmServer(
             remote=server.remote,
             pid=os.getpid(),
@@ -273,12 +272,9 @@ def _keep(spec: ServerSpec, fingerprint: str) -> None:
             keep_seconds=spec.keep_seconds,
             fingerprint=fingerprint,
         )
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.unlink(missing_ok=True)
-        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        path = write_file(_file(spec.home), json.dumps(asdict(facts)), 0o600)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, descriptor)
-        os.write(descriptor, json.dumps(asdict(facts)).encode())
-        unfinished.replace(path)
         build_later(spec.home)
         _wait_until_idle(path, descriptor, server.failure, spec.keep_seconds)
 

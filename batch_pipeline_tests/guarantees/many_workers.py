@@ -3,6 +3,7 @@
 import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 
@@ -46,11 +47,8 @@ _open_databases: list[Database] = []  # of a process that only one call is made 
 
 def acquire_batches(work: Work) -> Result:
     """Acquire batches in threads and return their ranges and the times of each call."""
-    database = open_database(work.url, migrated=False)
-    try:
+    with closing(open_database(work.url, migrated=False)) as database:
         return _acquire(work, database)
-    finally:
-        database.close()
 
 
 def _acquire_and_hold(work: Work) -> Result:
