@@ -43,7 +43,7 @@ Where to change what:
 - history of a file or batch            cli/explain.py, inventory/manifests.py
 - `init`                                config/stream_proposal.py, defs/scaffold.py
 - messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
-- the tap                               singer/tap/stream.py, cli/tap.py
+- the tap                               singer/tap.py, cli/tap.py
 - the target                            singer/target/target.py, singer/target/sink.py
 - loading into Postgres                 load/postgres.py, load/copy.py
 - loading through a Singer target       load/singer_loader.py, load/singer_capabilities.py

@@ -6,7 +6,7 @@ import pytest
 from singer_sdk.singerlib.catalog import MetadataMapping
 
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.singer.tap.stream import selected_columns
+from batch_pipeline.singer.tap import selected_columns
 
 NEWEST = ("id", "price", "note")
 

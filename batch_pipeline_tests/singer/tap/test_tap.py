@@ -22,8 +22,7 @@ from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.bookmarks import Bookmark
 from batch_pipeline.singer.messages import JSON_SCHEMA, batch_message
-from batch_pipeline.singer.tap.stream import PendingManifests, PublishedStream
-from batch_pipeline.singer.tap.tap import PublishedTap
+from batch_pipeline.singer.tap import PendingManifests, PublishedStream, PublishedTap
 from batch_pipeline_tests.conformance.rules import broken_rules
 from batch_pipeline_tests.encode.writers.part_factories import table
 from batch_pipeline_tests.encode.writers.published_parts import (

@@ -1,44 +1,222 @@
-"""A stream of the tap: emits published manifests as BATCH or RECORD messages.
+"""A Singer tap that emits published batches, each once, as BATCH or RECORD messages.
 
+`PublishedTap` is the tap as a plugin of the Singer SDK; subclasses implement `open_source`.
 `PublishedStream` adapts the SDK's stream, `PendingManifests` tracks what is left to send, and
 `selected_columns` applies the catalog. The state advances only after all messages of a manifest
-were written.
+were written. `check_settings`, `mode_of` and `check_encoding` interpret the configuration. Its
+`batch_config` follows the SDK; the files exist before the tap runs and are never encoded again, so
+its encoding has to match theirs.
 """
 
 import logging
+import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any, ClassVar, Protocol
 
-from singer_sdk import Stream
+import singer_sdk
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig, SDKBatchMessage
+from singer_sdk.helpers.capabilities import (
+    CapabilitiesEnum,
+    PluginCapabilities,
+    TapCapabilities,
+)
 from singer_sdk.io_base import SingerWriter
 from singer_sdk.singerlib.catalog import (
     REPLICATION_FULL_TABLE,
     REPLICATION_INCREMENTAL,
     MetadataMapping,
 )
+from singer_sdk.singerlib.encoding import GenericSingerWriter
 from singer_sdk.singerlib.encoding.simple import RecordMessage, SchemaMessage
 
+from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json, parse_bookmark
+from batch_pipeline.model.stream import Stream
+from batch_pipeline.singer.bookmarks import (
+    Bookmark,
+    bookmark_json,
+    parse_bookmark,
+    parse_bookmarks,
+    state_file_unusable,
+)
 from batch_pipeline.singer.messages import batch_message, schema_message
 from batch_pipeline.singer.part_records import check_sizes, record_blocks, records
-from batch_pipeline.singer.tap.settings import (
-    Mode,
-    OfferedStream,
-    PublishedSource,
-    check_encoding,
-    mode_of,
-    unusable_setting,
+
+_MODES = ["batch", "record"]
+
+
+def _setting(kinds: str, description: str, **more: Any) -> dict[str, Any]:
+    return {"type": [*kinds.split(), "null"], "description": description, **more}
+
+
+CONFIG_JSON_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "home": _setting(
+            "string", "Home folder of the pipeline; as BATCH_PIPELINE_HOME if left out."
+        ),
+        "streams_folder": _setting(
+            "string",
+            "Folder with <name>/defs.yaml per stream; as BATCH_PIPELINE_STREAMS if left out.",
+        ),
+        "inventory_conn": _setting(
+            "string",
+            "Postgres URL of the inventory; as BATCH_PIPELINE_INVENTORY_CONN if left out.",
+            secret=True,
+            writeOnly=True,
+        ),
+        "streams": _setting(
+            "array",
+            "Names of the streams to offer; all of the folder if left out.",
+            items={"type": "string"},
+        ),
+        "mode": _setting(
+            "string object",
+            "How batches are sent: `batch`, or `record` for targets that cannot read BATCH "
+            "messages; also per stream, as {orders: batch}. If left out, `batch` with a "
+            "batch_config, else `record`.",
+            anyOf=[
+                {"enum": [*_MODES, None]},
+                {"type": "object", "additionalProperties": {"enum": _MODES}},
+            ],
+        ),
+        "backfills": _setting(
+            "boolean", "Whether batches of backfills are sent, too.", default=True
+        ),
+        "batch_config": _setting(
+            "object",
+            "The Singer SDK's. `encoding` has to be that of the stream file; where the files lie "
+            "and how long they are was decided when they were published, so `storage` and "
+            "`batch_size` change nothing.",
+            properties={
+                "encoding": {
+                    "type": "object",
+                    "required": ["format"],
+                    "additionalProperties": False,
+                    "properties": {
+                        "format": {"type": "string", "enum": list(map(str, Format))},
+                        "compression": {
+                            "type": ["string", "null"],
+                            "enum": [*map(str, Compression), None],
+                        },
+                    },
+                },
+                "storage": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "root": {"type": "string"},
+                        "prefix": {"type": ["string", "null"]},
+                        "params": {"type": "object"},
+                    },
+                },
+                "batch_size": {"type": ["integer", "null"]},
+            },
+            additionalProperties=False,
+        ),
+    },
+}
+_STREAM_FILE_SETTINGS = (
+    "stream_maps",
+    "stream_map_config",
+    "flattening_enabled",
+    "flattening_max_depth",
 )
 
-if TYPE_CHECKING:
-    from batch_pipeline.singer.tap.tap import PublishedTap
+
+class Mode(StrEnum):
+    """The kind of message that transfers records."""
+
+    BATCH = "batch"
+    RECORD = "record"
+
+
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Reject settings that would change records, because BATCH messages only refer to files.
+
+    Raises:
+        ConfigurationError: a setting of the stream file is set for the tap.
+    """
+    for name in _STREAM_FILE_SETTINGS:
+        if config.get(name):
+            problem = "the tap sends files as they were published and maps no records"
+            step = f"Nothing was sent. Write `{name}` into the stream file: there it is applied."
+            raise unusable_setting(name, problem, step)
+
+
+def mode_of(config: Mapping[str, Any], stream: str) -> Mode:
+    """Return the mode of a stream; the default depends on `batch_config`, as in the SDK."""
+    mode = config.get("mode")
+    chosen = mode.get(stream) if isinstance(mode, Mapping) else mode
+    if chosen is not None:
+        return Mode(chosen)
+    return Mode.BATCH if config.get("batch_config") else Mode.RECORD
+
+
+def check_encoding(
+    config: Mapping[str, Any], actual: Encoding, *, stream: str, where: str = "the stream file"
+) -> None:
+    """Check that files have the encoding that `batch_config` requests, if any.
+
+    Raises:
+        ConfigurationError: the encodings differ.
+    """
+    requested = (config.get("batch_config") or {}).get("encoding")
+    if not requested:
+        return
+    text, compression = requested["format"], requested.get("compression")
+    if text != actual.format or compression not in (None, actual.compression):
+        text = text if compression is None else f"{text} with {compression}"
+        problem = (
+            f"the stream {stream} is to be sent as {text}, and `encoding` in {where} is "
+            f"{actual.format} with {actual.compression}"
+        )
+        step = (
+            "Files are not encoded again. Leave `encoding` out of batch_config, or change it in "
+            "the stream file and materialize the batches again; `mode: record` sends any encoding."
+        )
+        raise unusable_setting("batch_config.encoding", problem, step)
+
+
+def unusable_setting(setting: str, problem: str, next_step: str) -> ConfigurationError:
+    """Build the error for a tap setting that cannot be used."""
+    return ConfigurationError(f"{setting}: {problem}. {next_step}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedStream:
+    """A stream with the newest schema of its records, empty before the first batch."""
+
+    stream: Stream
+    schema: RecordSchema
+
+
+class PublishedSource(Protocol):
+    """A source of streams and their published manifests."""
+
+    def offered_streams(self) -> Sequence[OfferedStream]:
+        """Return all streams."""
+        ...
+
+    def published(
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Return publish numbers and manifests of a stream's jobs, by job in publish order.
+
+        Starts after the bookmark's number of each job. Replaced and abandoned manifests are
+        omitted.
+        """
+        ...
+
+
 STATE_SOURCE = "the state given to the tap"
 _SDK_KEYS = ("type", "stream", "encoding", "manifest")
 
@@ -132,7 +310,7 @@ class PendingManifests:
         return True
 
 
-class PublishedStream(Stream):
+class PublishedStream(singer_sdk.Stream):
     """The published batches of one stream, resumed after its bookmark."""
 
     _tap: "PublishedTap"
@@ -260,7 +438,7 @@ class PublishedStream(Stream):
             not write_messages
             or not isinstance(writer, LineWriter)
             or type(self).get_records is not PublishedStream.get_records
-            or type(self).post_process is not Stream.post_process
+            or type(self).post_process is not singer_sdk.Stream.post_process
             or self.ABORT_AT_RECORD_COUNT is not None
         ):
             yield from super()._sync_records(context, write_messages=write_messages)
@@ -356,3 +534,82 @@ def selected_columns(
     if all(known.values()) and present == list(newest[: len(present)]):
         return None
     return frozenset(name for name, is_selected in known.items() if is_selected)
+
+
+class PublishedTap(singer_sdk.Tap):
+    """A tap that sends published batches, each once, as BATCH or RECORD messages."""
+
+    name = "tap-batch-pipeline"
+    package_name = "batch-pipeline"
+    config_jsonschema: ClassVar[dict[str, Any]] = CONFIG_JSON_SCHEMA
+    capabilities: ClassVar[list[CapabilitiesEnum]] = [
+        TapCapabilities.CATALOG,
+        TapCapabilities.STATE,
+        TapCapabilities.DISCOVER,
+        PluginCapabilities.ABOUT,
+        PluginCapabilities.BATCH,
+        PluginCapabilities.STRUCTURED_LOGGING,
+    ]
+    message_writer_class: type[GenericSingerWriter[Any, Any]] = LineWriter
+    stream_class: ClassVar[type[PublishedStream]] = PublishedStream
+    _stop_signal: int | None = None
+
+    @classmethod
+    def append_builtin_config(cls, config_jsonschema: dict[str, Any]) -> None:
+        """Add no SDK settings: stream maps and flattening belong to stream files."""
+
+    def open_source(self) -> PublishedSource:
+        """Return the source of streams and manifests; called once per tap."""
+        raise NotImplementedError
+
+    @cached_property
+    def source(self) -> PublishedSource:
+        """The source of streams and manifests."""
+        return self.open_source()
+
+    def setup_mapper(self) -> None:
+        """Set up the SDK's mapper after rejecting settings that map records."""
+        check_settings(self.config)
+        super().setup_mapper()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Load the bookmarks of a STATE value, or of a whole STATE message.
+
+        Raises:
+            ConfigurationError: a state that is not empty has no bookmarks, or one is not an object.
+        """
+        written = parse_bookmarks(state, path=STATE_SOURCE)
+        bookmarks = {stream: value for stream, value in written.items() if value is not None}
+        for stream, value in bookmarks.items():
+            if not isinstance(value, dict):
+                raise state_file_unusable(STATE_SOURCE, f"bookmark of {stream!r} is not an object")
+        super().load_state({"bookmarks": bookmarks})
+
+    def exit_if_stopped(self) -> None:
+        """Write the state and exit if a signal arrived; call it between two messages."""
+        if self._stop_signal is not None:
+            self.state_writer.write_state(self.state)
+            sys.exit(128 + self._stop_signal)
+
+    def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
+        """Request an exit between two messages; a second signal exits immediately."""
+        if self._stop_signal is not None:
+            signal.signal(signum, signal.SIG_DFL)
+            raise KeyboardInterrupt
+        self._stop_signal = signum
+
+    def discover_streams(self) -> Sequence[PublishedStream]:
+        """Return the configured streams, or all of them if none are named.
+
+        Raises:
+            ConfigurationError: a named stream does not exist.
+        """
+        offered = {offer.stream.name: offer for offer in self.source.offered_streams()}
+        names = self.config.get("streams") or list(offered)
+        for name in names:
+            if name not in offered:
+                known = ", ".join(offered) or "none"
+                problem = f"there is no stream {name} (streams there: {known})"
+                step = "Nothing was sent. Correct the name or the streams folder."
+                raise unusable_setting("streams", problem, step)
+        return [self.stream_class(self, offered[name], self.source) for name in names]

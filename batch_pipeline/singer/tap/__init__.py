@@ -1,1 +1,0 @@
-"""A Singer tap that emits published batches."""
