@@ -47,7 +47,7 @@ Where to change what:
 - the target                            singer/target/target.py, singer/target/sink.py
 - loading into Postgres                 load/postgres.py, load/copy.py
 - loading through a Singer target       load/singer_loader.py, load/singer_capabilities.py
-- metrics for Prometheus                metrics/, inventory/status.py
+- metrics for Prometheus                metrics.py, inventory/status.py
 - errors                                model/errors.py
 - docs                                  docs/
 """

@@ -129,7 +129,7 @@ def metrics(port: int, host: str) -> None:
       batch-pipeline metrics --port 9464
     """
     with requires_extra("metrics", "`batch-pipeline metrics`"):
-        from batch_pipeline.metrics.server import InventoryCollector, serving
+        from batch_pipeline.metrics import InventoryCollector, serving
 
     with opened() as pipeline:
         collector = InventoryCollector(pipeline=pipeline, report_error=print_error)

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
-from batch_pipeline.metrics.families import Scrape, families, up
+from batch_pipeline.metrics import Scrape, families, up
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.status import NotPlanned, Totals, UnfinishedBatches
@@ -54,7 +54,7 @@ def expressions(value: Any) -> list[str]:
 
 
 def test_dashboard_queries_use_served_metrics() -> None:
-    text = (PACKAGE / "metrics/grafana-dashboard.json").read_text(encoding="utf-8")
+    text = (PACKAGE / "docs/_static/grafana-dashboard.json").read_text(encoding="utf-8")
     queried = {
         name
         for query in expressions(json.loads(text))

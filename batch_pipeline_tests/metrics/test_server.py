@@ -20,7 +20,7 @@ from psycopg import sql
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.metrics.server import InventoryCollector, serving
+from batch_pipeline.metrics import InventoryCollector, serving
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness

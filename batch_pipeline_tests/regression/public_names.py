@@ -16,8 +16,7 @@ from batch_pipeline.cli.tap import BatchPipelineTap
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.config.environment import PREFIX, Settings
 from batch_pipeline.defs.component import UncheckedAttributes
-from batch_pipeline.metrics.families import families, up
-from batch_pipeline.metrics.server import InventoryCollector
+from batch_pipeline.metrics import InventoryCollector, families, up
 
 _MODULE_OF_NAME = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # modules may move
 _QUOTED_TYPE = re.compile(r"(: |-> )'([^']*)'")
