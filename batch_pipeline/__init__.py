@@ -42,7 +42,7 @@ Where to change what:
 - commands                              cli/, COMMANDS in cli/__init__.py
 - history of a file or batch            cli/explain.py, inventory/manifests.py
 - `init`                                config/stream_proposal.py, defs/scaffold.py
-- messages and bookmarks of Singer      singer/messages.py, singer/bookmarks.py
+- messages and bookmarks of Singer      singer/messages.py
 - the tap                               singer/tap.py, cli/tap.py
 - the target                            singer/target/target.py, singer/target/sink.py
 - loading into Postgres                 load/postgres.py, load/copy.py

@@ -4,10 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import Batch, BatchState, BatchStatus, IdRange
 from batch_pipeline.model.encode_request import Encoded, EncodeResult
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.manifest import ItemReport, Manifest, PartFile
 from batch_pipeline.model.planning import Limits

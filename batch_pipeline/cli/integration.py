@@ -83,8 +83,7 @@ def messages(stream: str, state: Path | None, backfills: bool) -> None:
     Example:
       batch-pipeline messages orders --state state.json
     """
-    from batch_pipeline.singer.bookmarks import Bookmark, read_bookmark
-    from batch_pipeline.singer.messages import line
+    from batch_pipeline.singer.messages import Bookmark, line, read_bookmark
     from batch_pipeline.singer.messages import messages as message_lines
 
     with opened() as pipeline:

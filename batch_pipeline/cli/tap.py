@@ -11,7 +11,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline.singer.tap import OfferedStream, PublishedSource, PublishedTap
 from batch_pipeline.singer.target.config import CONFIG_READ_ERRORS
 

@@ -17,19 +17,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from batch_pipeline.client.backfill import estimate_backfill, plan_backfill
 from batch_pipeline.client.batch import Batch
 from batch_pipeline.client.job_control import (
     audit_job,
     cancel_job,
+    estimate_backfill,
     job_status,
     jobs,
     pause_job,
+    plan_backfill,
     resume_job,
     retry_job,
 )
-from batch_pipeline.client.options import DEFAULT_LEASE, AcquireOptions
-from batch_pipeline.client.session import SESSIONS, setting_names
+from batch_pipeline.client.session import DEFAULT_LEASE, SESSIONS, AcquireOptions, setting_names
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.errors import InvalidValueError
 

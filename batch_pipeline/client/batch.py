@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Never, ParamSpec, TypeVar
 
 from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem
-from batch_pipeline.model.batch import Attempt, AttemptStatus
+from batch_pipeline.model.batch import Attempt, AttemptStatus, IdRange
 from batch_pipeline.model.batch import Batch as PlannedBatch
 from batch_pipeline.model.errors import (
     BatchReleasedError,
@@ -24,7 +24,6 @@ from batch_pipeline.model.errors import (
     RetryableError,
     repeat_once,
 )
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.item import ItemIdSet
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # in JSON, where a literal backslash is doubled

@@ -1,21 +1,218 @@
-"""The connections of the library's functions, opened at first use."""
+"""The arguments of `acquire_batch`, validated under their names, and the library's connections.
+
+Connections are opened at first use.
+"""
 
 import atexit
+import math
 import os
 import threading
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.client.batch import Batch
-from batch_pipeline.client.options import AcquireOptions
 from batch_pipeline.config.environment import Settings, load_settings
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
+from batch_pipeline.inventory.meta_tables.chained_table import PUBLISHED_COLUMNS, is_published
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, read_items
+from batch_pipeline.inventory.meta_tables.sources import (
+    MetaSource,
+    MetaSources,
+    SourceTerms,
+    read_items,
+)
+from batch_pipeline.inventory.meta_tables.watermarks import SettleBy
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.batch import Batch as PlannedBatch
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.job import Job
+from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.job import Job, JobTerms, check_storable
+from batch_pipeline.model.planning import Limits
+from batch_pipeline.model.stream import Strategy
+
+DEFAULT_LEASE = timedelta(minutes=5)
+_ROLES = ("uid", "item", "weight")
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireOptions:
+    """The arguments of `acquire_batch`. Each method validates the arguments that it uses.
+
+    Raises:
+        InvalidValueError: an argument is not valid; the error names it.
+    """
+
+    job: str
+    meta_table_name: str
+    meta_table_cols: Mapping[str, str | None] | None = None
+    job_identifier: str | None = None
+    batch_id_min: int | None = None
+    batch_id_max: int | None = None
+    batch_weight: float | None = None
+    batch_count: int | None = None
+    where: object = None
+    max_attempts: int = 3
+    bisect: bool = False
+    ceiling: str | None = None
+    settle_by: str | tuple[str, timedelta] | None = None
+    on_bad_weight: int | None = None
+    lease: timedelta = DEFAULT_LEASE
+
+    def source_terms(self) -> SourceTerms:
+        """Return the options for reading the meta table."""
+        if not isinstance(self.meta_table_name, str):
+            raise InvalidValueError("meta_table_name", self.meta_table_name, "the name of a table")
+        is_chained = is_published(self.meta_table_name)
+        columns = _column_roles(
+            self.meta_table_cols, PUBLISHED_COLUMNS if is_chained else MetaColumns()
+        )
+        if self.batch_weight is not None and columns.weight is None:
+            expected = "None where meta_table_cols names no weight"
+            raise InvalidValueError("batch_weight", self.batch_weight, expected)
+        return SourceTerms(
+            name=self.meta_table_name,
+            columns=columns,
+            where=None if self.where is None else parse_filter(self.where),
+            on_bad_weight=_check_integer("on_bad_weight", self.on_bad_weight, least=0),
+            strategy=None
+            if self.ceiling is None
+            else _check_choice(Strategy, "ceiling", self.ceiling),
+            settle_by=_check_settle_by(self.settle_by),
+            reader=self.job_name() if is_chained else None,
+        )
+
+    def to_request(self, source: MetaSource) -> AcquireRequest:
+        """Return the request to acquire a batch from an open table."""
+        return AcquireRequest(
+            terms=self.terms(source),
+            limits=self.limits(),
+            config=self.config(source),
+            window=self.window(),
+            run_id=self.run_id(),
+            lease=self.lease_duration(),
+        )
+
+    def terms(self, source: MetaSource) -> JobTerms:
+        """Return the definition of the job."""
+        return JobTerms(
+            name=self.job_name(),
+            meta_table=source.table.canonical_name,
+            where=source.table.where,
+            identity=source.table.identity,
+            max_attempts=self.attempt_limit(),
+            bisect=self.bisect,
+        )
+
+    def attempt_limit(self) -> int:
+        """Return the maximum number of attempts on a batch."""
+        return _check_integer("max_attempts", self.max_attempts, least=1) or 1
+
+    def job_name(self) -> str:
+        """Return the name of the job."""
+        if not isinstance(self.job, str):
+            raise InvalidValueError("job", self.job, "text")
+        return self.job
+
+    def limits(self) -> Limits:
+        """Return the limits; without any, all items up to the high watermark are one batch."""
+        weight = self.batch_weight
+        if isinstance(weight, float) and math.isfinite(weight):
+            weight = math.floor(weight)  # weights are integers
+        max_weight = _check_integer("batch_weight", weight, least=1)
+        max_count = _check_integer("batch_count", self.batch_count, least=1)
+        return Limits(max_weight=max_weight or MAX_ID, max_count=max_count or MAX_ID)
+
+    def window(self) -> IdRange:
+        """Return the range of ids to acquire from."""
+        first_id = _check_integer("batch_id_min", self.batch_id_min, least=MIN_ID)
+        last_id = _check_integer("batch_id_max", self.batch_id_max, least=MIN_ID)
+        first_id = MIN_ID if first_id is None else first_id
+        last_id = MAX_ID if last_id is None else last_id
+        if last_id < first_id:
+            expected = f"at least batch_id_min, which is {first_id}"
+            raise InvalidValueError("batch_id_max", last_id, expected)
+        return IdRange(first_id=first_id, last_id=last_id)
+
+    def run_id(self) -> str:
+        """Return the identifier stored with the attempt; empty if none is given."""
+        text = "" if self.job_identifier is None else str(self.job_identifier)
+        return check_storable("job_identifier", text)
+
+    def lease_duration(self) -> timedelta:
+        """Return how long a process may be silent before its batch is handed out again."""
+        if not isinstance(self.lease, timedelta) or self.lease < timedelta(seconds=1):
+            raise InvalidValueError("lease", self.lease, "a timedelta of at least 1 s")
+        return self.lease
+
+    def config(self, source: MetaSource) -> dict[str, Any]:
+        """Return what is stored with the batch: the arguments and the high watermark strategy."""
+        table = source.table
+        roles = table.columns
+        return {
+            "meta_table": {
+                "name": table.canonical_name,
+                "cols": {"uid": roles.uid, "item": roles.item, "weight": roles.weight},
+            },
+            "job": self.job,
+            "job_identifier": self.run_id() or None,
+            "batch_id_min": self.batch_id_min,
+            "batch_id_max": self.batch_id_max,
+            "batch_weight": self.batch_weight,
+            "batch_count": self.batch_count,
+            "where": None if table.where is None else table.where.to_json(),
+            "on_bad_weight": self.on_bad_weight,
+            "ceiling": source.choice.strategy.value,
+        }
+
+
+def _column_roles(roles: Mapping[str, str | None] | None, defaults: MetaColumns) -> MetaColumns:
+    if roles is None:
+        return defaults
+    if not isinstance(roles, Mapping):
+        raise InvalidValueError("meta_table_cols", roles, "a dict of uid, item and weight")
+    names: dict[str, Any] = {}
+    for role, name in roles.items():
+        if role not in _ROLES:
+            raise InvalidValueError("key of meta_table_cols", role, f"one of {', '.join(_ROLES)}")
+        if not isinstance(name, str) and not (name is None and role == "weight"):
+            raise InvalidValueError(f"meta_table_cols[{role!r}]", name, "the name of a column")
+        names[role] = name
+    return replace(defaults, **names)
+
+
+def _check_integer(name: str, value: object, *, least: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_ID:
+        raise InvalidValueError(name, value, f"a whole number from {least} to 2^63 - 1")
+    return value
+
+
+def _check_choice(choices: type[_Choice], name: str, value: str) -> _Choice:
+    try:
+        return choices(value)
+    except ValueError as error:
+        known = ", ".join(choice.value for choice in choices)
+        raise InvalidValueError(name, value, f"one of {known}") from error
+
+
+def _check_settle_by(value: str | tuple[str, timedelta] | None) -> SettleBy | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return SettleBy(value)
+    match value:
+        case (str(column), timedelta() as delay):
+            return SettleBy(column, delay)
+    raise InvalidValueError("settle_by", value, "a column, or a pair of column and timedelta")
+
 
 # An acquisition may need a second connection, for the high watermark, while it holds its first.
 # With as many threads as connections, all could wait for a second one.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from batch_pipeline.config.units import parse_bytes, parse_time
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Stream
 

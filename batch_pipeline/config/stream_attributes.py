@@ -29,9 +29,9 @@ from batch_pipeline.config.attribute_types import (
     refusal,
     stream_name,
 )
+from batch_pipeline.model.batch import MAX_ID
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.load import MessageMode, PostgresTarget, SingerTarget, WriteMode
 from batch_pipeline.model.location import scheme_of
 from batch_pipeline.model.planning import Limits

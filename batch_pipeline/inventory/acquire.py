@@ -43,10 +43,9 @@ from batch_pipeline.inventory.jobs import (
 )
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.planning import split_first_dead
-from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.batch import MAX_ID, Attempt, Batch, IdRange
 from batch_pipeline.model.errors import JobPausedError
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline.model.job import Job, JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits
 

@@ -55,7 +55,7 @@ from batch_pipeline.model.backfill import (
     Selection,
     cut_lists,
 )
-from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.batch import MIN_ID, BatchState, BatchStatus, IdRange, IdRuns
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -63,7 +63,6 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
-from batch_pipeline.model.id_range import MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 

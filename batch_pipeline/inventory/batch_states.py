@@ -25,16 +25,19 @@ from batch_pipeline.model.backfill import (
     parse_backfill_key,
 )
 from batch_pipeline.model.batch import (
+    MAX_ID,
+    MIN_ID,
     AttemptStatus,
     Batch,
     BatchState,
     BatchStatus,
+    IdRange,
+    IdRuns,
     late_key,
     parse_late_key,
     parse_partition_key,
 )
 from batch_pipeline.model.errors import BatchSupersededError, InvalidValueError, UnknownBatchError
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.job import JobKind
 
 _MARK_RUNNING = (

@@ -22,11 +22,10 @@ from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.migrate import check_revision
 from batch_pipeline.inventory.status import many_partitions
 from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
-from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, AttemptStatus
 from batch_pipeline.model.checks import Finding, Level, compare_clocks, failure, fine, warning
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 
 
 def check_inventory(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:

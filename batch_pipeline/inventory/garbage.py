@@ -28,10 +28,9 @@ from batch_pipeline.inventory.tables import (
     load,
     part_file,
 )
-from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.batch import AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.filter import parse_filter, upstream_of
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, KnownAttempt
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import LoadStatus
 
 _IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)

@@ -32,10 +32,9 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus, IdRange
 from batch_pipeline.model.errors import OLDER, InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import Job, JobReport, check_storable
 
 RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)

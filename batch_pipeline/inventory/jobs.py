@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row
 from batch_pipeline.inventory.tables import batch, bookmark, job
-from batch_pipeline.model.batch import Batch, parse_partition_key
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, Batch, IdRange, parse_partition_key
 from batch_pipeline.model.errors import (
     AmbiguousJobError,
     InvalidValueError,
@@ -20,7 +20,6 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
     UnknownJobError,
 )
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.job import COLUMNS, Job, JobKind, JobTerms, check_storable
 
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)

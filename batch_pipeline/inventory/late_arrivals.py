@@ -36,11 +36,18 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.model.audit import Audit, Comparison
 from batch_pipeline.model.backfill import cut_lists
-from batch_pipeline.model.batch import KEY_DIGITS, BatchState, partition_key
+from batch_pipeline.model.batch import (
+    KEY_DIGITS,
+    MAX_ID,
+    MIN_ID,
+    BatchState,
+    IdRange,
+    IdRuns,
+    partition_key,
+)
 from batch_pipeline.model.errors import JobChangedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import parse_filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.job import MAX_NAME, Job, JobKind, JobTerms
 from batch_pipeline.model.planning import Limits

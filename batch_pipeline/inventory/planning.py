@@ -51,6 +51,8 @@ from batch_pipeline.model.batch import (
     Batch,
     BatchState,
     BatchStatus,
+    IdRange,
+    IdRuns,
     SplitRange,
     halve,
 )
@@ -59,7 +61,6 @@ from batch_pipeline.model.errors import (
     JobPausedError,
 )
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.id_range import IdRange, IdRuns
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 

@@ -38,8 +38,7 @@ from batch_pipeline.inventory.tables import (
     part_file,
 )
 from batch_pipeline.model.backfill import Progress
-from batch_pipeline.model.batch import AttemptStatus, BatchState, partition_key
-from batch_pipeline.model.id_range import MIN_ID, IdRange
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, BatchState, IdRange, partition_key
 from batch_pipeline.model.job import OWN_KINDS, JobKind, JobStatus, JobTerms
 from batch_pipeline.model.status import (
     MANY_PARTITIONS,

@@ -28,8 +28,13 @@ from batch_pipeline.model.errors import (
     Unloaded,
 )
 from batch_pipeline.model.load import Loaded, Loading, MessageMode, SingerTarget
-from batch_pipeline.singer.bookmarks import Bookmark
-from batch_pipeline.singer.messages import batch_message, line, schema_message, state_message
+from batch_pipeline.singer.messages import (
+    Bookmark,
+    batch_message,
+    line,
+    schema_message,
+    state_message,
+)
 from batch_pipeline.singer.part_records import record_blocks
 
 log = logging.getLogger("batch_pipeline")

@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from batch_pipeline.model.batch import BatchState, parse_partition_key
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, BatchState, IdRange, parse_partition_key
 from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
 from batch_pipeline.model.planning import Cut, Limits, cut
 from batch_pipeline.model.stream import STREAM_NAME

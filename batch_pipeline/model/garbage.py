@@ -12,10 +12,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from batch_pipeline.model.batch import AttemptStatus, parse_partition_key
+from batch_pipeline.model.batch import AttemptStatus, IdRange, parse_partition_key
 from batch_pipeline.model.encoding import SUFFIXES
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.stream import Storage, Stream
 
 _BATCH = r"(?P<head>[A-Za-z0-9_][A-Za-z0-9_.-]*)-(?P<key>[0-9]{8,19}-[0-9]{8,19})"

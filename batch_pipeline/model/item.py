@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from batch_pipeline.model.batch import extend
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import extend
 from batch_pipeline.model.location import FileRange, split_location
 
 

@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from batch_pipeline.model.batch import Batch, key_digits, parse_partition_key
+from batch_pipeline.model.batch import MAX_ID, Batch, key_digits, parse_partition_key
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
     InvariantError,
 )
-from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.record_rules import BadFileKind

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
+from batch_pipeline.model.batch import IdRange, IdRuns, extend, unless_full
 from batch_pipeline.model.errors import require
-from batch_pipeline.model.id_range import IdRange, IdRuns, extend, unless_full
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

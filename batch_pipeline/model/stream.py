@@ -12,10 +12,10 @@ from datetime import timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from batch_pipeline.model.batch import MAX_ID
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.load import PostgresTarget, Target, WriteMode
 from batch_pipeline.model.location import Roots
 from batch_pipeline.model.planning import Limits

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     OLDER,
     InventoryOlderError,
@@ -26,7 +27,6 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.manifest import (
     MAX_BYTES,
     ManifestUnfitError,

@@ -40,14 +40,15 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.singer.bookmarks import (
+from batch_pipeline.singer.messages import (
     Bookmark,
+    batch_message,
     bookmark_json,
     parse_bookmark,
     parse_bookmarks,
+    schema_message,
     state_file_unusable,
 )
-from batch_pipeline.singer.messages import batch_message, schema_message
 from batch_pipeline.singer.part_records import check_sizes, record_blocks, records
 
 _MODES = ["batch", "record"]

@@ -23,7 +23,7 @@ from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Stream
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from batch_pipeline.cli.doctor_checks import (
+from batch_pipeline.cli.doctor import (
     check_configuration,
     check_disks,
     check_home,

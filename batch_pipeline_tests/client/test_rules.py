@@ -6,8 +6,8 @@ import pytest
 
 from batch_pipeline import acquire_batch, acquire_batches
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import BadWeightError, InvalidValueError, JobChangedError
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 from batch_pipeline_tests.client.client_tables import (
     COLUMNS,
     acquire_or_none,

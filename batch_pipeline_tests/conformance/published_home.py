@@ -15,7 +15,7 @@ from typing import Any
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline_tests.acceptance.sandbox import Sandbox

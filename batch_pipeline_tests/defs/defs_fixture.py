@@ -17,7 +17,7 @@ from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batch
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.stream import Automation, Stream
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.seeds import ORDER_ID, plan, query, register

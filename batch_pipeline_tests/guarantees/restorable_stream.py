@@ -28,7 +28,7 @@ from batch_pipeline.pipeline.restore_check import (
     discard_unknown_manifests,
     ensure_inventory_current,
 )
-from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline.spark.encoder import combine_reports
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.factories import NOON

@@ -12,10 +12,9 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
-from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.batch import MAX_ID, AttemptStatus
 from batch_pipeline.model.errors import BadWeightError
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.planning import Cut, Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import limits

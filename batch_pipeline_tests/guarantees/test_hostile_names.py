@@ -13,9 +13,9 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.load.tables import MAX_NAME_BYTES, short_name
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline.model.filter import Operator, parse_filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests.factories import limits

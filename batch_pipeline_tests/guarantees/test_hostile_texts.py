@@ -18,7 +18,7 @@ from batch_pipeline.model.batch import parse_partition_key
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import STREAM_NAME, Storage
-from batch_pipeline.singer.bookmarks import parse_bookmark, parse_bookmarks
+from batch_pipeline.singer.messages import parse_bookmark, parse_bookmarks
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
 from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline_tests.factories import manifest, part_file, stream

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     OLDER,
     ConfigurationError,
@@ -13,7 +14,6 @@ from batch_pipeline.model.errors import (
     JobPausedError,
 )
 from batch_pipeline.model.failpoint import VARIABLE
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.pipeline.restore_check import (
     CheckedInventory,

@@ -10,8 +10,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.audit import Audit
-from batch_pipeline.model.batch import Attempt, Batch
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import Attempt, Batch, IdRange
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits

@@ -11,9 +11,8 @@ from functools import partial
 
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.batch import AttemptStatus, IdRange
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.schema import Column, ColumnType
 from batch_pipeline_tests.factories import limits, stream

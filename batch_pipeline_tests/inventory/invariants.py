@@ -18,8 +18,7 @@ from batch_pipeline.inventory.tables import (
     job,
     part_file,
 )
-from batch_pipeline.model.batch import AttemptStatus, BatchState
-from batch_pipeline.model.id_range import MIN_ID
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, BatchState
 
 Row = sa.Row[Any]
 _FINAL = {BatchState.RUNNING, BatchState.PUBLISHED, BatchState.SUPERSEDED}

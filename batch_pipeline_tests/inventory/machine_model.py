@@ -7,8 +7,15 @@ product; everything else is computed here and compared.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
+from batch_pipeline.model.batch import (
+    MAX_ID,
+    MIN_ID,
+    Attempt,
+    AttemptStatus,
+    Batch,
+    BatchState,
+    IdRange,
+)
 
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
 WAITING = (BatchState.PLANNED, BatchState.INTERRUPTED)

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from batch_pipeline.model.backfill import Backfill
-from batch_pipeline.model.batch import Attempt, Batch, BatchState
+from batch_pipeline.model.batch import MIN_ID, Attempt, Batch, BatchState, IdRange
 from batch_pipeline.model.errors import ConfigurationError, JobPausedError
-from batch_pipeline.model.id_range import MIN_ID, IdRange
 from batch_pipeline.model.planning import Limits, cut
 from batch_pipeline_tests.factories import found_file
 from batch_pipeline_tests.inventory.machine_actions import MachineActions

@@ -16,9 +16,8 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates, choose_watermark
-from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.batch import Attempt, Batch, IdRange
 from batch_pipeline.model.filter import Condition, Filter, Operator
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits

@@ -13,8 +13,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
 from batch_pipeline.inventory.meta_tables.sources import read_items
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.batch import MAX_ID, Attempt, AttemptStatus, Batch, IdRange
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits

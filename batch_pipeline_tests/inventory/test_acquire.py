@@ -18,10 +18,9 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
-from batch_pipeline.model.batch import Attempt, AttemptStatus
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, Attempt, AttemptStatus, IdRange
 from batch_pipeline.model.errors import FencedError, JobChangedError
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits, cut
 from batch_pipeline_tests.concurrency import python, run_python, together

@@ -14,7 +14,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, IdRange
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -23,7 +23,6 @@ from batch_pipeline.model.errors import (
     UnknownJobError,
 )
 from batch_pipeline.model.filter import Condition, Filter, Operator
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits, Planned
 from batch_pipeline_tests.concurrency import together

@@ -7,8 +7,7 @@ import pytest
 from batch_pipeline.inventory.change_feed import Changes, Cursor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import AttemptStatus, BatchState
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.seeds import claimed, plan, planned, publish, register

@@ -20,9 +20,9 @@ from batch_pipeline.inventory.diagnostics import (
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.checks import Finding
 from batch_pipeline.model.filter import parse_filter
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute as execute_on,

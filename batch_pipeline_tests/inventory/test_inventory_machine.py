@@ -26,9 +26,8 @@ from hypothesis.stateful import (
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.errors import ConfigurationError, UnknownBatchError
-from batch_pipeline.model.id_range import MIN_ID, IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.inventory.machine_checks import MachineChecks
 from batch_pipeline_tests.inventory.machine_model import ALL_IDS, OPEN, ModelAttempt, Row

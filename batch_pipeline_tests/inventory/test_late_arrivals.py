@@ -14,10 +14,9 @@ from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import SettleBy, choose_watermark
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.audit import Audit, CountedNames
-from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, IdRange
 from batch_pipeline.model.errors import JobChangedError, UnknownJobError
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.id_range import MIN_ID, IdRange
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import run_python, together

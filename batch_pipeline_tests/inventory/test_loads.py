@@ -10,8 +10,8 @@ from sqlalchemy import exc
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import ConflictError, LoadRunningError, TargetFailedError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import Claim, Loaded, LoadStatus
 from batch_pipeline_tests.concurrency import next_line, python, together
 from batch_pipeline_tests.factories import limits

@@ -11,13 +11,12 @@ from batch_pipeline.inventory import manifests as module
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import AttemptStatus, Batch
+from batch_pipeline.model.batch import AttemptStatus, Batch, IdRange
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline_tests.factories import (
     encoded,
     item_report,

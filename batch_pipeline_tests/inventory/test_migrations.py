@@ -25,13 +25,12 @@ from batch_pipeline.inventory.migrate import (
     upgrade,
 )
 from batch_pipeline.inventory.tables import SCHEMA, metadata
-from batch_pipeline.model.batch import Attempt, AttemptStatus, BatchState
+from batch_pipeline.model.batch import MIN_ID, Attempt, AttemptStatus, BatchState
 from batch_pipeline.model.errors import (
     ConfigurationError,
     PermissionDeniedError,
     RetryableError,
 )
-from batch_pipeline.model.id_range import MIN_ID
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import batch, limits

@@ -11,9 +11,8 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.batch import Batch, BatchState
+from batch_pipeline.model.batch import MAX_ID, Batch, BatchState
 from batch_pipeline.model.errors import InvariantError, UnknownBatchError
-from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import found_file, limits
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned

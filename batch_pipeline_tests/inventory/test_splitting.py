@@ -11,9 +11,15 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.inventory.planning import split_batch
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import (
+    Attempt,
+    AttemptStatus,
+    Batch,
+    BatchState,
+    BatchStatus,
+    IdRange,
+)
 from batch_pipeline.model.errors import BatchSupersededError, ConfigurationError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits

@@ -15,9 +15,8 @@ from batch_pipeline.model.backfill import (
     cut_lists,
     parse_backfill_key,
 )
-from batch_pipeline.model.batch import parse_partition_key, partition_key
+from batch_pipeline.model.batch import IdRange, parse_partition_key, partition_key
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits, cut
 from batch_pipeline_tests.factories import limits
 

@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from batch_pipeline.model.batch import (
     EARLIER_KEY_DIGITS,
     KEY_DIGITS,
+    MAX_ID,
+    MIN_ID,
+    IdRange,
     halve,
     key_digits,
     parse_partition_key,
     partition_key,
 )
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline_tests.factories import batch
 
 digits = st.sampled_from([KEY_DIGITS, EARLIER_KEY_DIGITS])

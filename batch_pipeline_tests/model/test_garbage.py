@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.batch import AttemptStatus, IdRange
 from batch_pipeline.model.garbage import (
     SHORTEST_GRACE,
     UNKNOWN_FOR,
@@ -21,7 +21,6 @@ from batch_pipeline.model.garbage import (
     classify,
     parse_name,
 )
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.model.stream import Storage
 from batch_pipeline_tests.factories import NOON, stream

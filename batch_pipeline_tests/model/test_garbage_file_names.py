@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.cancellation import CancellationFlag
 from batch_pipeline.encode.writers.part_writer import PartNames
-from batch_pipeline.model.batch import Attempt, Batch
+from batch_pipeline.model.batch import Attempt, Batch, IdRange
 from batch_pipeline.model.encoding import SUFFIXES
 from batch_pipeline.model.garbage import AttemptFile, Folder, ManifestFile, Probe, parse_name
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import STREAM_NAME, Storage
 from batch_pipeline.storage.part_storage import PartFileStorage

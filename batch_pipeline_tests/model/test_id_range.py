@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import (
+from batch_pipeline.model.batch import (
     MAX_ID,
     MIN_ID,
     IdRange,
@@ -16,6 +15,7 @@ from batch_pipeline.model.id_range import (
     extend,
     unless_full,
 )
+from batch_pipeline.model.errors import InvalidValueError
 
 ranges = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(
     lambda ids: IdRange(first_id=min(ids), last_id=max(ids))

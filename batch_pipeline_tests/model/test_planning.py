@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Cut, Limits, Machine, cut, limits_for
 from batch_pipeline_tests.factories import limits
 

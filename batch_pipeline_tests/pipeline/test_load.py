@@ -11,6 +11,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     ConfigurationError,
     LoadRunningError,
@@ -18,7 +19,6 @@ from batch_pipeline.model.errors import (
     TargetFailedError,
 )
 from batch_pipeline.model.failpoint import VARIABLE
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.load import Loaded
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import PartFile

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_pipeline.model.batch import MAX_ID
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline.model.id_range import MAX_ID
-from batch_pipeline.singer.bookmarks import Bookmark, bookmark_json, parse_bookmark, read_bookmark
-from batch_pipeline.singer.messages import line, state_message
+from batch_pipeline.singer.messages import (
+    Bookmark,
+    bookmark_json,
+    line,
+    parse_bookmark,
+    read_bookmark,
+    state_message,
+)
 from batch_pipeline_tests.factories import batch, manifest
 
 numbers = st.integers(0, MAX_ID)

@@ -14,10 +14,10 @@ from singer_sdk.singerlib.encoding.simple import (
     StateMessage,
 )
 
-from batch_pipeline.model.id_range import IdRange
-from batch_pipeline.singer.bookmarks import Bookmark
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.singer.messages import (
     JSON_SCHEMA,
+    Bookmark,
     batch_message,
     line,
     messages,

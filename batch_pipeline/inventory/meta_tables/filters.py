@@ -14,9 +14,9 @@ from typing import Any, TypeAlias, assert_never
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
+from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.filter import AllOf, AnyOf, Condition, Filter, Operator, Scalar
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 
 _COMPARISONS: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.EQUAL: operator.eq,

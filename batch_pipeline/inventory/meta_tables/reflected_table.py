@@ -19,7 +19,7 @@ from sqlalchemy.sql import visitors
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table, resolve_columns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement, read_transaction
 from batch_pipeline.inventory.meta_tables.filters import filter_expression
-from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, Batch, IdRange, IdRuns, unless_full
 from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
@@ -28,7 +28,6 @@ from batch_pipeline.model.errors import (
     unfit_column,
 )
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange, IdRuns, unless_full
 from batch_pipeline.model.job import DatabaseIdentity, TableIdentity
 from batch_pipeline.model.planning import Cut, Limits, cut
 

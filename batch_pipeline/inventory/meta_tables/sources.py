@@ -48,7 +48,7 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     choose_watermark,
     database_time,
 )
-from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, Batch, IdRange
 from batch_pipeline.model.errors import (
     BadWeightError,
     BatchDataError,
@@ -57,7 +57,6 @@ from batch_pipeline.model.errors import (
     MetaTableRestartedError,
 )
 from batch_pipeline.model.filter import Filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.job import TableIdentity
 from batch_pipeline.model.location import (

@@ -20,12 +20,12 @@ from batch_pipeline.inventory.meta_tables.connection import (
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.tables import ceiling_candidate
+from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import (
     InvalidValueError,
     unfit_column,
     watermark_unavailable,
 )
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 from batch_pipeline.model.stream import Strategy
 
 MAX_CANDIDATES = 64

@@ -19,7 +19,7 @@ from batch_pipeline.config.units import (
     parse_time,
 )
 from batch_pipeline.model.backfill import backfill_key, parse_backfill_key
-from batch_pipeline.model.batch import key_digits, parse_partition_key, partition_key
+from batch_pipeline.model.batch import MAX_ID, key_digits, parse_partition_key, partition_key
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -28,11 +28,10 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.garbage import Folder, Probe, parse_name
-from batch_pipeline.model.id_range import MAX_ID
 from batch_pipeline.model.location import shown, split_location, to_location, to_path, to_uri
 from batch_pipeline.model.manifest import ManifestUnfitError, parse_manifest_file, stream_of
 from batch_pipeline.model.schema import RecordSchema, schema_of
-from batch_pipeline.singer.bookmarks import read_bookmark
+from batch_pipeline.singer.messages import read_bookmark
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_batch_config, read_config
 from batch_pipeline.storage.part_storage import check_manifest_file, manifest_file_text
 from batch_pipeline_tests.config import test_stream_file, test_stream_file_mistakes

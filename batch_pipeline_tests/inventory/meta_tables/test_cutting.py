@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.errors import (
     BadWeightError,
     InvalidValueError,
@@ -22,7 +23,6 @@ from batch_pipeline.model.errors import (
     MetaTableError,
 )
 from batch_pipeline.model.filter import Filter, parse_filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.planning import Cut, Limits, cut
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (

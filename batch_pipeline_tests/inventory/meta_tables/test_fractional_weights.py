@@ -16,8 +16,8 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     all_cuts,
     range_facts,
 )
+from batch_pipeline.model.batch import MAX_ID, IdRange
 from batch_pipeline.model.errors import BadWeightError, MetaTableError
-from batch_pipeline.model.id_range import MAX_ID, IdRange
 from batch_pipeline_tests.client.client_tables import COLUMNS, acquire_or_none, fill
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import MARIADB, cut_all, execute, insert

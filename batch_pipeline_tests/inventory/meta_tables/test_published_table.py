@@ -15,6 +15,7 @@ from batch_pipeline.client.session import SESSIONS
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.chained_table import PUBLISHED_COLUMNS, PublishedSources
 from batch_pipeline.inventory.meta_tables.sources import SourceTerms
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -23,7 +24,6 @@ from batch_pipeline.model.errors import (
     MetaTableRestartedError,
 )
 from batch_pipeline.model.filter import parse_filter
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline_tests.client.client_tables import acquired, files, fill_evenly
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits

@@ -14,6 +14,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     ReflectedMetaTable,
     all_cuts,
 )
+from batch_pipeline.model.batch import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.errors import (
     BadWeightError,
     ConfigurationError,
@@ -24,7 +25,6 @@ from batch_pipeline.model.errors import (
     UnknownMetaTableError,
 )
 from batch_pipeline.model.filter import Condition, Operator, parse_filter
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID, IdRange
 from batch_pipeline.model.planning import Cut
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (

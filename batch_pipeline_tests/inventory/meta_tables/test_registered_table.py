@@ -16,8 +16,7 @@ from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.inventory.connection import LockClass, lock_in_transaction
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, item
-from batch_pipeline.model.batch import Batch
-from batch_pipeline.model.id_range import MAX_ID, IdRange
+from batch_pipeline.model.batch import MAX_ID, Batch, IdRange
 from batch_pipeline.model.item import Item, LandedFile, Registered, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.batch import Batch, IdRange
 from batch_pipeline.model.errors import (
     BadWeightError,
     BatchDataError,
@@ -22,7 +22,6 @@ from batch_pipeline.model.errors import (
     UnknownMetaTableError,
 )
 from batch_pipeline.model.filter import parse_filter
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.record_rules import OnBadFile
 from batch_pipeline.model.stream import Strategy, TableSource
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream

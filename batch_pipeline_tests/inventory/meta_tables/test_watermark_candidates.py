@@ -27,8 +27,8 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     describe_reading,
     load_candidates,
 )
+from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import DatabaseUnreachableError
-from batch_pipeline.model.id_range import MAX_ID, MIN_ID
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import next_line, python
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute

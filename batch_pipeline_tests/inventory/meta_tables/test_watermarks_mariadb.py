@@ -14,8 +14,8 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     SettleBy,
     choose_watermark,
 )
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import MetaTableError
-from batch_pipeline.model.id_range import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, choose_watermark
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.model.id_range import IdRange
+from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Cut, Limits
 
 MARIADB = bool(shutil.which("mariadbd") and importlib.util.find_spec("pymysql"))

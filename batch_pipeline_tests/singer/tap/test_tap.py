@@ -20,8 +20,7 @@ from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.singer.bookmarks import Bookmark
-from batch_pipeline.singer.messages import JSON_SCHEMA, batch_message
+from batch_pipeline.singer.messages import JSON_SCHEMA, Bookmark, batch_message
 from batch_pipeline.singer.tap import PendingManifests, PublishedStream, PublishedTap
 from batch_pipeline_tests.conformance.rules import broken_rules
 from batch_pipeline_tests.encode.writers.part_factories import table

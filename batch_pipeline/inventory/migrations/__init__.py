@@ -1,1 +1,0 @@
-"""Alembic's environment and one file per revision."""
