@@ -31,6 +31,41 @@ _ROW_COUNT = "dagster/partition_row_count"
 _TARGETS = "targets"
 _MAX_ROWS = 100  # of a table
 
+# What each key means, for the reference page, in its order.
+MEANINGS = {
+    "dagster/partition_row_count": "records written, or loaded.",
+    "records_read": "records read from source files.",
+    "records_quarantined": "records written to quarantine.",
+    "items": "files.",
+    "weight_bytes": "their weight.",
+    "size_bytes": "bytes of part files.",
+    "seconds": "duration of the attempt, or of the loads.",
+    "records_per_second": "records written per second.",
+    "job": "job of the batch.",
+    "attempt": "number of the attempt.",
+    _GENERATION: "generation, which is also the data version.",
+    "schema": "version of the schema, and its changes.",
+    "dagster/column_schema": "columns.",
+    "dagster/uri": "manifest file.",
+    "source_files": "the first 100, with records read and quarantined.",
+    "part_files": "the first 100, with records, bytes and SHA-256.",
+    _TARGETS: "targets, with records and the run that loaded.",
+    "files_found": "files in the landing.",
+    "items_registered": "files registered now.",
+    "files_changed": "files that changed after they were registered.",
+    "batches_planned": "batches planned now, or waiting.",
+    "batches_published": "batches published; likewise other states.",
+    "items_waiting": "files in no batch yet.",
+    "bytes_waiting": "their bytes.",
+    "items_unpublished": "files not published yet.",
+    "bytes_unpublished": "their bytes.",
+    "oldest_unpublished_seconds": "how long the oldest of them has waited.",
+    "oldest_unpublished_since": "when it was registered.",
+    "bookmark": "highest planned id.",
+    "ceiling": "high watermark.",
+    "pace": "records per second and quarantined share of the last 20 batches.",
+}
+
 
 def batch_metadata(
     manifest: Manifest,

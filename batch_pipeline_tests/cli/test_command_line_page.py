@@ -1,4 +1,4 @@
-"""The command line reference page names every command, exit code and JSON key."""
+"""The command line reference page names every exit code and JSON key."""
 
 import json
 import re
@@ -52,16 +52,6 @@ def table(heading: str) -> Iterator[list[str]]:
 def code(cell: str) -> list[str]:
     """Return the code spans of a cell, without the names of settings."""
     return [span for span in re.findall(r"`([^`]+)`", cell) if not span.isupper()]
-
-
-def test_commands_table_matches_the_command_list() -> None:
-    documented: dict[str, str] = {}
-    section = ""
-    for cell, names, _ in table("Commands"):
-        section = cell or section
-        documented |= dict.fromkeys(code(names), section)
-    assert documented == {name: entry.section.value.lower() for name, entry in COMMANDS.items()}
-    assert list(documented) == list(COMMANDS)
 
 
 def test_exit_codes_table_is_complete() -> None:
