@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 CHROMIUM = shutil.which("chromium")
 _LONGEST_MILLISECONDS = 180_000
 _QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", *_QUIET]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", *_QUIET]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def open_pages(port: int, screenshots: Path) -> Iterator[DagsterPages]:
     screenshots.mkdir(parents=True, exist_ok=True)
     assert CHROMIUM, "no chromium: `apt-get install chromium`"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1500, "height": 1000})
         page.set_default_timeout(_LONGEST_MILLISECONDS)
         yield DagsterPages(page=page, port=port, screenshots=screenshots)

@@ -28,7 +28,7 @@ _SEE = {
     "load": "loading.md",
     "jobs": "../how_to/handle_failures.md",
     "verify": "dagster.md#asset-checks",
-    "reconcile": "meta_tables.md#late-items",
+    "reconcile": "meta_tables.md#late-files",
     "gc": "retention.md#garbage",
     "migrate": "../how_to/upgrade.md",
     "metrics": "metrics.md",

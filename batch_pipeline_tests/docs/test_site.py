@@ -7,8 +7,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 import batch_pipeline
+from batch_pipeline_tests.acceptance.dagster_pages import ARGUMENTS, CHROMIUM
 from batch_pipeline_tests.docs.pages import DOCS, PROJECT
 
 COMMAND = "uv run sphinx-build -W --keep-going batch_pipeline/docs site"
@@ -68,3 +70,31 @@ def test_site_fetches_nothing_from_the_network(site: Path) -> None:
         parser.feed(page.read_text(encoding="utf-8"))
         files = [re.sub(r"[?#].*", "", address) for address in parser.addresses]
         assert [file for file in files if not (page.parent / file).is_file()] == [], str(page)
+
+
+FIRST_RESULTS = {
+    "downstream": "how_to/read_batches.html",
+    "read a batch": "how_to/read_batches.html",
+    "exactly once": "explanation/guarantees.html",
+    "backfill": "how_to/reprocess_history.html",
+    "late files": "reference/meta_tables.html#late-files",
+    "acquire_batch": "reference/api.html#batch_pipeline.acquire_batch",
+}
+
+
+@pytest.mark.long
+def test_search_finds_the_page_that_answers_first(site: Path) -> None:
+    assert CHROMIUM, "no chromium: `apt-get install chromium`"
+    results = "#search-results ul.search li > a"
+    found = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page()
+        for query in FIRST_RESULTS:
+            page.goto(f"{(site / 'search.html').as_uri()}?q={query.replace(' ', '+')}")
+            page.get_by_text("Search finished").wait_for()
+            links = [str(link.get_attribute("href")) for link in page.locator(results).all()]
+            found[query] = re.sub(r"\?highlight=[^#]*", "", links[0])
+            assert not [link for link in links if link.startswith(("decisions", "changelog"))]
+        browser.close()
+    assert found == FIRST_RESULTS
