@@ -1,56 +1,60 @@
-"""The tutorial "Build on batches": its files make a project whose assets are materialized."""
+"""The tutorial "Build on batches": its commands and files make a project that is materialized."""
 
+import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import dedent
+from urllib.error import URLError
+from urllib.request import urlopen
 
+import pyarrow.parquet as pq
 import pytest
 
-from batch_pipeline_tests.docs.pages import blocks
+from batch_pipeline_tests.acceptance.ports import free_port
+from batch_pipeline_tests.acceptance.sandbox import wait_until
+from batch_pipeline_tests.docs.pages import PROJECT, PageText, blocks
 
 pytestmark = pytest.mark.long
 
 FIRST = "00000001-00000002"
 # Evaluates the automation condition and materializes the assets as a user would. It runs in another
 # process because the project's Spark session belongs to the process.
-STEPS = dedent("""
-    import json, sys, warnings
+STEPS = dedent(
+    """
+    import sys, warnings
     warnings.simplefilter("ignore")
     import dagster as dg
     from shop.definitions import defs, sales_by_city
 
-    KEY, TAGS = sys.argv[1], {"dagster/partition": sys.argv[1]}
+    KEY = sys.argv[1]
     with dg.DagsterInstance.get() as instance:
-        if sys.argv[2] == "first":
-            register = defs.resolve_job_def("sales_register")
-            assert register.execute_in_process(instance=instance).success
-            tick = lambda cursor: dg.evaluate_automation_conditions(
-                defs=defs, instance=instance, cursor=cursor,
-                asset_selection=dg.AssetSelection.assets(sales_by_city),
-            )
-            before = tick(None)
-            encode = defs.resolve_job_def("sales_encode")
-            assert encode.execute_in_process(instance=instance, partition_key=KEY).success
-            after = tick(before.cursor)
-            requested = after.get_requested_partitions(sales_by_city.key)
-            assert (before.total_requested, requested) == (0, {KEY}), (before, requested)
-            selection = [sales_by_city.key]
-        else:
-            selection = [dg.AssetKey(["sales", "batches"]), sales_by_city.key]
+        register = defs.resolve_job_def("sales_register")
+        assert register.execute_in_process(instance=instance).success
+        tick = lambda cursor: dg.evaluate_automation_conditions(
+            defs=defs, instance=instance, cursor=cursor,
+            asset_selection=dg.AssetSelection.assets(sales_by_city),
+        )
+        before = tick(None)
+        encode = defs.resolve_job_def("sales_encode")
+        assert encode.execute_in_process(instance=instance, partition_key=KEY).success
+        after = tick(before.cursor)
+        requested = after.get_requested_partitions(sales_by_city.key)
+        assert (before.total_requested, requested) == (0, {KEY}), (before, requested)
         job = defs.resolve_implicit_global_asset_job_def()
         run = job.execute_in_process(
-            instance=instance, asset_selection=selection, partition_key=KEY
+            instance=instance, asset_selection=[sales_by_city.key], partition_key=KEY
         )
         assert run.success
-        events = run.get_asset_materialization_events()
-        print(json.dumps([event.asset_key.to_user_string() for event in events]))
-    import pyarrow.parquet as pq
-    rows = pq.read_table(f"by_city/{KEY}").to_pylist()
-    print(json.dumps({row["city"]: row["amount"] for row in rows}, sort_keys=True))
-""")
+"""
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,18 @@ class Project:
     folder: Path
     database_url: str
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of its commands; `dg` and `dagster` are those of this environment."""
+        return {
+            **os.environ,
+            "DAGSTER_HOME": str(self.folder),
+            "BATCH_PIPELINE_HOME": str(self.folder / "home"),
+            "BATCH_PIPELINE_INVENTORY_CONN": self.database_url,
+            "PYTHONPATH": os.pathsep.join([str(self.folder / "src"), *sys.path]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+
     def write(self, text: str) -> None:
         """Write the file that is named by the first line of a block."""
         path = self.folder / text.splitlines()[0].removeprefix("# ")
@@ -68,55 +84,101 @@ class Project:
 
     def shell(self, line: str) -> None:
         """Run a console line of the page."""
-        subprocess.run(["/bin/sh", "-c", line], cwd=self.folder, check=True)
-
-    def step(self, name: str) -> list[str]:
-        """Execute a step, and return the lines that it prints."""
-        return self.python("-c", STEPS, FIRST, name)
-
-    def python(self, *arguments: str) -> list[str]:
-        """Run Python in the project, and return the lines that it prints."""
-        source = self.folder / "src"
         result = subprocess.run(
-            [sys.executable, *arguments],
+            ["/bin/sh", "-c", line.replace("uv run ", "")],
             cwd=self.folder,
-            env={
-                **os.environ,
-                "DAGSTER_HOME": str(self.folder),
-                "BATCH_PIPELINE_HOME": str(self.folder / "home"),
-                "BATCH_PIPELINE_INVENTORY_CONN": self.database_url,
-                "PYTHONPATH": os.pathsep.join([str(source), *sys.path]),
-            },
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr[-4_000:]}"
+
+    def serve(self, line: str) -> None:
+        """Run a line that starts Dagster, at another port, until its pages are served."""
+        port = free_port()
+        command = f"exec env {line.replace('uv run ', '')} --port {port}"
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            wait_until(lambda: _is_served(port) or process.poll() is not None, line)
+            assert process.poll() is None, f"{line} ended"
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+    def first_run(self) -> None:
+        """Materialize the first partition, as the sensors of the page do."""
+        result = subprocess.run(
+            [sys.executable, "-c", STEPS, FIRST],
+            cwd=self.folder,
+            env=self.environment,
             capture_output=True,
             text=True,
             check=False,
         )
         assert result.returncode == 0, result.stderr[-4_000:]
-        return result.stdout.splitlines()
+
+    def by_city(self) -> dict[str, float]:
+        """Return the amounts that the downstream asset wrote."""
+        rows = pq.read_table(self.folder / "by_city" / FIRST).to_pylist()
+        return {row["city"]: row["amount"] for row in rows}
+
+
+def _is_served(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/server_info") as answer:
+            return "dagster_version" in json.load(answer)
+    except (URLError, OSError):
+        return False
 
 
 @pytest.fixture
 def project(tmp_path: Path, database_url: str) -> Project:
-    return Project(tmp_path, database_url)
+    """The project that the first block creates; it is resolved, but not installed again."""
+    uv = shutil.which("uv")
+    assert uv is not None
+    build = [uv, "build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=PROJECT, check=True)
+    create = _page("console")[0].text
+    text = re.sub(r"^\$ ", "", create, flags=re.M)
+    result = subprocess.run(
+        ["/bin/sh", "-e", "-c", text.replace("@latest", f"@{version('dagster')}")],
+        cwd=tmp_path,
+        env={**os.environ, "UV_FIND_LINKS": str(tmp_path / "dist"), "UV_NO_SYNC": "1"},
+        input="n\n",  # do not install Dagster again
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return Project(tmp_path / "shop", database_url)
+
+
+def _page(*languages: str) -> list[PageText]:
+    return [block for block in blocks(*languages) if block.page.stem == "build_on_batches"]
 
 
 def test_tutorial_project_is_materialized_and_recomputed(project: Project) -> None:
-    page = [
-        block for block in blocks("python", "yaml", "console") if "build_on_batches" in str(block)
-    ]
-    files = [block.text for block in page if block.language != "console"]
-    lines = "".join(block.text for block in page if block.language == "console").splitlines()
-    for text in files[:-1]:
+    *files, change = (block.text for block in _page("python", "yaml"))
+    lines = re.findall(r"^\$ (.+)$", "".join(block.text for block in _page("console")), re.M)
+    _, _, _, make_folder, serve, first_file, second_file, launch = lines
+    for text in files:
         project.write(text)
-    for line in lines:
-        if line.startswith(("$ mkdir", "$ printf")):
-            project.shell(line.removeprefix("$ "))
-    project.python("-m", "dagster", "definitions", "validate", "-m", "shop.definitions")
-    assert project.step("first") == ['["sales_by_city"]', '{"Bern": 5.5, "Wien": 4.0}']
-    project.write(files[-1])
-    assert project.step("again") == [
-        '["sales/batches", "sales_by_city"]',
-        '{"Bern": 5.09, "Wien": 3.7}',
-    ]
+    project.shell(make_folder)
+    project.serve(serve)
+    for line in (first_file, second_file):
+        project.shell(line)
+    project.first_run()
+    assert project.by_city() == {"Bern": 5.5, "Wien": 4.0}
+    project.write(change)
+    project.shell(launch)
+    assert project.by_city() == {"Bern": 5.09, "Wien": 3.7}
     manifests = sorted(path.name for path in project.folder.glob("batches/manifests/*"))
     assert [name.rsplit(".", 2)[1] for name in manifests] == ["g1", "g2"]
