@@ -81,7 +81,7 @@ class ExampleProject:
 
         Commands of the product run in this process, because starting another one is slow.
         """
-        program, *words = shlex.split(self._to_sandbox(command))
+        program, *words = shlex.split(self._to_sandbox(command), comments=True)
         if program != "batch-pipeline":
             return self._run_in_shell(self._to_sandbox(command))
         result = CliRunner().invoke(cli, words, env=self._variables)

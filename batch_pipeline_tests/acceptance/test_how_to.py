@@ -2,11 +2,13 @@
 
 import gzip
 import os
-import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import batch_pipeline
@@ -14,18 +16,18 @@ from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Command, StreamFileEdit, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.sandbox import Sandbox
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
 from batch_pipeline_tests.acceptance.shop import ExampleProject, PageSetup
 from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.object_store import ObjectStore
+from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 
 pytestmark = pytest.mark.long
 
 FOLDER = Path(batch_pipeline.__file__).parent / "docs" / "how_to"
 PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}
 MAX_LINES = 70
-# test_doctor.py, test_pack_command.py, test_local_cluster.py and test_spark_cluster.py run these.
-RUN_BY_OTHER_TESTS = re.compile(r"batch-pipeline (doctor|pack .*|run)$|export ")
+RUN_BY_OTHER_TESTS = {"batch-pipeline doctor"}  # test_doctor.py
 HOME = "$PWD/.batch_pipeline"
 BUCKETS = ("s3://lake", "s3://inbox")
 
@@ -41,6 +43,7 @@ def csv_files(count: int) -> list[str]:
     return [f"id,amount\n{n},{n}.50\n{n + 1},1.25\n" for n in range(1, 2 * count, 2)]
 
 
+BAD_CSV = 'id,amount\n5,"7.50\n6,1.25\n'
 VISITS = "id,seconds\n1,30\n2,45\n"
 SETUPS = {
     "change_the_schema": PageSetup(
@@ -60,11 +63,15 @@ SETUPS = {
     ),
     "fix_a_bad_file": PageSetup(
         stream="returns",
-        files=landing_files("returns", *csv_files(2), 'id,amount\n5,"7.50\n6,1.25\n', *csv_files(1))
+        files=landing_files("returns", *csv_files(2), BAD_CSV, *csv_files(1))
         | {
             "repaired/returns-3.csv": b"id,amount\n5,7.50\n6,1.25\n",
             "broken/returns-5.csv.gz": gzip.compress(b"id,amount\n9,7.50\n", mtime=0)[:-9],
         },
+    ),
+    "handle_failures": PageSetup(
+        stream="refunds",
+        files=landing_files("refunds", *csv_files(2), BAD_CSV, *csv_files(1)),
     ),
     "load_by_a_singer_target": PageSetup(
         stream="payments",
@@ -72,7 +79,6 @@ SETUPS = {
         attributes={"batch": {"max_count": 2}},
         published=True,
     ),
-    "move_to_a_cluster": PageSetup(stream="hits"),
     "move_to_s3": PageSetup(
         stream="events",
         files=landing_files("events", *csv_files(2))
@@ -127,9 +133,9 @@ def project(
 PAGES_OF_OTHER_TESTS = {
     "back_up_and_restore": "guarantees/test_restored_inventory.py; shell commands are PostgreSQL's",
     "deploy": "docs/test_operating_pages.py and storage/test_recorded_requests.py",
-    "handle_failures": "docs/test_code_blocks.py",
     "monitor": "docs/test_operating_pages.py",
     "move_from_pybatchintory": "test_from_pybatchintory.py",
+    "move_to_a_cluster": "test_cluster_page_commands_publish_on_a_cluster",
     "read_batches": "pipeline/test_published_batches.py and defs/test_batch_reader.py",
     "transform_with_pyspark": "spark/test_transform.py",
 }
@@ -155,12 +161,69 @@ def test_how_to_commands_print_what_the_page_shows(
     for step in steps(PAGES[page]):
         if isinstance(step, StreamFileEdit):
             project.change(setup.stream, step.attributes)
-        elif not RUN_BY_OTHER_TESTS.match(step.command):
+        elif step.command not in RUN_BY_OTHER_TESTS:
             code, output = project.run(step.command)
             assert (code != 0) == step.fails, f"{step.command}: exit code {code}\n{output}"
             assert step.matches(output), (
                 f"{step.command}: the page shows other lines than\n{output}"
             )
+
+
+def test_cluster_page_commands_publish_on_a_cluster(
+    sandbox: Sandbox, database_url: str, tmp_path: Path
+) -> None:
+    sandbox.write_stream("hits")
+    sandbox.land("hits", {"hits-1.csv": csv_files(1)[0].encode()})
+    commands = [step.command for step in steps(PAGES["move_to_a_cluster"])]
+    assert len(commands) == 4
+    with standalone_cluster(tmp_path / "spark", {}) as cluster:
+        script = "\n".join(commands).replace("spark://host:7077", cluster.master)
+        sandbox = sandbox.with_variables(
+            BATCH_PIPELINE_INVENTORY_CONN=database_url,
+            PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        )
+        result = subprocess.run(
+            ["/bin/bash", "-e", "-c", script],
+            cwd=sandbox.folder,
+            env=sandbox.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert cluster.applications() == 1
+    assert len(manifests(sandbox.storage("hits"))) == 1
+
+
+REFERENCE = FOLDER.parent / "reference"
+REFERENCE_SECTIONS = {
+    "command_line": "# Commands",
+    "meta_tables": "## Late files",
+    "retention": "## Garbage",
+}
+FILES_TABLE = """
+CREATE SCHEMA IF NOT EXISTS ops;
+CREATE TABLE ops.files (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    file_location text, size_in_bytes bigint, kind text);
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+@pytest.mark.parametrize("page", REFERENCE_SECTIONS)
+def test_commands_of_reference_pages_succeed(project: ExampleProject, page: str) -> None:
+    project.set_up(SETUPS["reprocess_history"])
+    with psycopg.connect(str(project.sandbox.variables["BATCH_PIPELINE_INVENTORY_CONN"])) as own:
+        if page == "command_line":
+            own.execute(FILES_TABLE)
+    text = (REFERENCE / f"{page}.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition(REFERENCE_SECTIONS[page] + "\n")
+    section = rest.partition("\n## Files that are loaded\n")[0]
+    commands = [step.command for step in steps(section) if isinstance(step, Command)]
+    assert commands
+    for command in commands:
+        code, output = project.run(command)
+        assert code == 0, f"{command}: {output}"
 
 
 def test_comparison_of_output_with_the_page() -> None:

@@ -1,80 +1,77 @@
-"""The commands of the README, run in their order."""
+"""The commands and the code of the README, run in their order."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
+from batch_pipeline_tests.acceptance.console_page import Command, steps
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
+from batch_pipeline_tests.defs.dg_project import make_dg_project
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BEFORE, _, AFTER = README.partition("\n## Already on Dagster?\n")
+DAGSTER, _, REST = AFTER.partition("\n## When to use it\n")
 
-# `dev` is run by test_dev.py, `uv add` by test_installation.py; `pytest` runs this test.
-RUN_BY_OTHER_TESTS = {
+# This checkout is the clone. `dev` is run by test_dev.py, which looks for the shown line.
+RUN_ELSEWHERE = {
+    "git clone https://github.com/batch-pipeline/batch-pipeline",
+    "cd batch-pipeline",
     "uv run batch-pipeline dev",
-    "uv run pytest",
-    "uv add \"batch-pipeline ; python_version >= '3.11'\"",
 }
 
 
-def test_readme_commands_print_what_it_shows(sandbox: Sandbox) -> None:
-    folder = sandbox.folder
-    (folder / "exports").mkdir()
-    (folder / "exports/orders-1.csv").write_text("order_id,amount\n1,9.90\n")
-    commands = re.findall(r"^\$ (.+)$", README, re.MULTILINE)
-    outputs = {
-        command: _output(command, folder)
-        for command in commands
-        if command not in RUN_BY_OTHER_TESTS
-    }
-    demo = outputs["uv run batch-pipeline demo"]
-    [shown] = re.findall(r"```text\n(.+?)```", README, re.DOTALL)
-    for line in shown.splitlines():
-        assert line.strip() == "…" or _start(line) in demo, line
-    assert "orders" in outputs["uv run batch-pipeline init shop --from exports"]
+def _commands(text: str) -> list[Command]:
+    return [step for step in steps(text) if isinstance(step, Command)]
 
 
-def test_readme_definitions_load_in_dagster(sandbox: Sandbox) -> None:
-    [code] = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
-    (sandbox.folder / "definitions.py").write_text(code)
-    command = [sys.executable, "-m", "dagster", "definitions", "validate", "-f", "definitions.py"]
-    result = subprocess.run(
-        command, cwd=sandbox.folder, capture_output=True, text=True, check=False
+def test_demo_prints_what_the_readme_shows(sandbox: Sandbox) -> None:
+    [demo] = [step for step in _commands(BEFORE) if step.command not in RUN_ELSEWHERE]
+    words = shlex.split(demo.command)
+    assert words[:3] == ["uv", "run", "batch-pipeline"]
+    output = sandbox.with_variables(BATCH_PIPELINE_HOME=None).output_of(
+        *words[3:], cwd=sandbox.folder
     )
-    assert result.returncode == 0, result.stdout + result.stderr
+    assert demo.matches(output), output
+
+
+@pytest.mark.long
+def test_stream_and_asset_of_the_readme_are_materialized(
+    sandbox: Sandbox, empty_database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, export, migrate, scaffold = (step.command for step in _commands(DAGSTER))
+    assert add.startswith("uv add polars")  # test_installation.py installs the package
+    project = make_dg_project(sandbox.folder / "shop", "readme_shop")
+    assert export.startswith("export BATCH_PIPELINE_INVENTORY_CONN=postgresql://")
+    variables = {
+        "BATCH_PIPELINE_INVENTORY_CONN": empty_database_url,
+        "BATCH_PIPELINE_STREAMS": str(project.defs),
+        "BATCH_PIPELINE_SPARK_REMOTE": warm_spark,
+        "BATCH_PIPELINE_HOME": str(sandbox.home),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    sandbox = sandbox.with_variables(**variables)
+    sandbox.output_of(*migrate.removeprefix("uv run batch-pipeline ").split())
+    landing = sandbox.landing("sales")
+    words = scaffold.removeprefix("uv run dg ").replace("/data/sales", str(landing)).split()
+    scaffolded = project.dg(*words)
+    assert scaffolded.returncode == 0, scaffolded.stderr
+    [code] = re.findall(r"```python\n(.+?)```", DAGSTER, re.DOTALL)
+    assert len(code.splitlines()) <= 10
+    project.write("by_city.py", code)
+    sandbox.land("sales", {"1.csv": b"city,amount\nBern,2\nBern,3\nWien,4\n"})
+    sandbox.output_of("run", "sales")
+    launched = project.dg("launch", "--assets", "by_city", "--partition", "00000001-00000001")
+    assert launched.returncode == 0, launched.stderr
+    assert re.search(r"Bern\W+5\b", launched.stdout), launched.stdout + launched.stderr
 
 
 def test_readme_is_short() -> None:
     assert len(README.split()) <= 600
 
 
-def _start(line: str) -> str:
-    """Return a line without its machine-dependent end."""
-    return re.sub(r"(in \.batch_pipeline.*|[\d.]+ KiB)$", "", line).rstrip()
-
-
 def test_readme_names_the_two_main_commands() -> None:
     assert "$ uv run batch-pipeline demo" in README
-    assert "$ uv run pytest" in README
-
-
-def _output(command: str, folder: Path) -> str:
-    words = shlex.split(command)
-    assert words[:3] == ["uv", "run", "batch-pipeline"], command
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("BATCH_PIPELINE_", "DAGSTER_"))
-    }
-    result = subprocess.run(
-        [sys.executable, "-m", "batch_pipeline", *words[3:]],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
+    assert "$ uv run pytest" in REST

@@ -1,6 +1,8 @@
 """Third-party taps piped into our target; `batch-pipeline run` publishes their records."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -12,6 +14,7 @@ import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, json_records, part_files
+from batch_pipeline_tests.docs.pages import blocks
 
 pytestmark = pytest.mark.long
 
@@ -151,3 +154,45 @@ def test_batch_files_of_tap_postgres_are_published_without_a_copy(
     assert len(list(tap_files.iterdir())) == 3
     assert not list((sandbox.home / "landing" / stream).iterdir())
     assert list(part_files(sandbox.streams / stream / "batches"))
+
+
+def test_commands_of_the_singer_page_move_a_table(
+    sandbox: Sandbox, tap_postgres: Path, empty_database_url: str, request: pytest.FixtureRequest
+) -> None:
+    """From a table by tap-postgres into our target, and from our tap into target-postgres."""
+    targets = installed(request.config.cache.mkdir("singer-targets"))
+    programs = [str(Path(sys.executable).parent), str(tap_postgres.parent), str(targets)]
+    sandbox = sandbox.with_variables(PATH=os.pathsep.join([*programs, os.environ["PATH"]]))
+    server = empty_database_url.removeprefix("postgresql://postgres@")
+    address = f"postgres:none@localhost{server}"
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE sale (id bigint PRIMARY KEY, name text)")
+        connection.execute("INSERT INTO sale VALUES (1, 'Zoë'), (2, 'Bo')")
+        url = f"postgresql+psycopg2://{address}"
+        tap = _config(sandbox, "tap", sqlalchemy_url=url, filter_schemas=["public"])
+        _discover_and_select(sandbox, [str(tap_postgres), "--config", tap])
+        _config(sandbox, "target", stream_names={"public-sale": "sale"})
+        _run_page_block(sandbox, "target-batch-pipeline --config")
+        assert json.loads((sandbox.folder / "state.json").read_text())["bookmarks"]
+        _config(sandbox, "tap", mode="record")
+        _config(sandbox, "state")
+        url = f"postgresql+psycopg://{address}"
+        _config(sandbox, "pg", sqlalchemy_url=url, default_target_schema="sales")
+        _run_page_block(sandbox, "tap-batch-pipeline --config")
+        rows = connection.execute("SELECT id, name FROM sales.sale ORDER BY id").fetchall()
+    assert rows == [(1, "Zoë"), (2, "Bo")]
+
+
+def _run_page_block(sandbox: Sandbox, command: str) -> None:
+    """Run the commands of the block of the page that names a command."""
+    page = [block.text for block in blocks("console") if block.page.stem == "singer"]
+    [block] = [text for text in page if command in text]
+    result = subprocess.run(
+        ["/bin/bash", "-e", "-o", "pipefail", "-c", re.sub(r"^\$ ", "", block, flags=re.M)],
+        cwd=sandbox.folder,
+        env=sandbox.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr

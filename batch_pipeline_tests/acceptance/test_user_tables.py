@@ -120,8 +120,8 @@ def feed(request: pytest.FixtureRequest) -> Feed:
 def test_page_commands_publish_all_rows(feed: Feed) -> None:
     feed.add(1, 2, 4, 5)
     feed.add(6, kind="invoice")
-    [commands] = re.findall(r"```\n(batch-pipeline .+?)```", SECTION, re.DOTALL)
-    first, *others = [line.split()[1:] for line in commands.splitlines()]
+    commands = re.findall(r"^\$ batch-pipeline (.+)$", SECTION, re.MULTILINE)
+    first, *others = [command.split() for command in commands]
     assert "4 files" not in feed.sandbox.output_of(*first)
     feed.check_complete()
     feed.add(3)

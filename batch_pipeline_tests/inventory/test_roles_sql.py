@@ -1,9 +1,13 @@
 """The file roles.sql, and search paths."""
 
+import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import distribution
+from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4
 
@@ -93,16 +97,29 @@ def test_roles_file_revokes_other_privileges(database_url: str, prefix: str) -> 
         assert query(database, PRIVILEGES) == granted
 
 
-def test_roles_file_run_by_psql_grants_the_same(database_url: str) -> None:
-    """The documented command, with psql of the embedded server."""
+def test_documented_commands_grant_the_same(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands of the settings page, with psql of the embedded server."""
+    page = (files("batch_pipeline") / "docs/reference/settings.md").read_text(encoding="utf-8")
+    script = "".join(re.findall(r"^```bash\n(.+?)^```", page, re.MULTILINE | re.DOTALL))
+    programs = [str(PSQL.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(programs))
     with _open_as_admin(database_url) as database:
         run_roles_file(database_url)
         granted = query(database, PRIVILEGES)
         run(database_url, "GRANT DELETE ON batch_pipeline.item TO bp_worker, PUBLIC")
-        options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(ROLES_FILE), database_url]
-        result = subprocess.run([PSQL, *options], capture_output=True, text=True, check=False)
-        assert (result.returncode, result.stderr) == (0, "")
+        result = subprocess.run(
+            ["/bin/bash", "-e", "-c", script.replace("DATABASE", f"'{database_url}'")],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
         assert query(database, PRIVILEGES) == granted
+    other = (tmp_path / "orders_roles.sql").read_text(encoding="utf-8")
+    assert other == ROLES_FILE.read_text().replace("bp_", "orders_")
 
 
 def test_roles_file_with_two_prefixes_serves_two_inventories(

@@ -87,6 +87,10 @@ class StandaloneCluster:
         for name, count in counts.items():
             self._wait_for_log(name, REGISTERED, times=count + 1)
 
+    def applications(self) -> int:
+        """Return the number of drivers that have registered with the master."""
+        return self._log("master").count("Registered app ")
+
     def _start(
         self, name: str, main: str, port: str, *arguments: str, **variables: str
     ) -> "subprocess.Popen[bytes]":
