@@ -234,6 +234,7 @@ def wait_for_url(sandbox: Sandbox, process: "subprocess.Popen[str]") -> None:
 
     wait_until(printed, "dev prints its URL")
     assert process.poll() is None, sandbox.output.read_text()
+    assert ". Ctrl-C stops everything." in sandbox.output.read_text()  # as in the README
 
 
 def _launch_backfill(port: int) -> str:

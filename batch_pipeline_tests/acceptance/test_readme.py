@@ -30,10 +30,9 @@ def test_demo_prints_what_the_readme_shows(sandbox: Sandbox) -> None:
     [demo] = [step for step in _commands(BEFORE) if step.command not in RUN_ELSEWHERE]
     words = shlex.split(demo.command)
     assert words[:3] == ["uv", "run", "batch-pipeline"]
-    output = sandbox.with_variables(BATCH_PIPELINE_HOME=None).output_of(
-        *words[3:], cwd=sandbox.folder
-    )
-    assert demo.matches(output), output
+    result = sandbox.with_variables(BATCH_PIPELINE_HOME=None).run(*words[3:], cwd=sandbox.folder)
+    assert result.returncode == 0, result.stderr
+    assert demo.matches(result.stdout), result.stdout
 
 
 @pytest.mark.long
@@ -62,8 +61,10 @@ def test_stream_and_asset_of_the_readme_are_materialized(
     assert len(code.splitlines()) <= 10
     project.write("by_city.py", code)
     sandbox.land("sales", {"1.csv": b"city,amount\nBern,2\nBern,3\nWien,4\n"})
-    sandbox.output_of("run", "sales")
-    launched = project.dg("launch", "--assets", "by_city", "--partition", "00000001-00000001")
+    registered = project.dg("launch", "--job", "sales_register")
+    assert registered.returncode == 0, registered.stderr
+    assets = 'key:"sales/batches" or key:"by_city"'
+    launched = project.dg("launch", "--assets", assets, "--partition", "00000001-00000001")
     assert launched.returncode == 0, launched.stderr
     assert re.search(r"Bern\W+5\b", launched.stdout), launched.stdout + launched.stderr
 

