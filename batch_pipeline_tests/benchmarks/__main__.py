@@ -3,8 +3,10 @@
 `python -m batch_pipeline_tests.benchmarks [NAME …] [--…]` runs the modules `bench_NAME`.
 """
 
+import os
 import subprocess
 import sys
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 
@@ -23,7 +25,9 @@ def main() -> int:
         return 2
     failed = False
     for name in selected:
-        sys.stdout.write(f"== {name} ==\n")
+        load = f"load {os.getloadavg()[0]:.1f} at the start"
+        today = datetime.now().astimezone().date()
+        sys.stdout.write(f"== {name} == {today}, {os.cpu_count()} cores, {load}\n")
         sys.stdout.flush()
         module = f"{__package__}.bench_{name}"
         command = [sys.executable, "-m", module, *options]

@@ -4,7 +4,8 @@ The product registers, plans, encodes with every record validated, publishes and
 the peers are short scripts that convert all files of a folder with default settings. All infer the
 types, run on the same two cores and alternate; the output is read back. Wall seconds are those of
 the command, processor seconds and peak memory those of all its processes and, for the product, of
-the embedded Postgres, which is started before, except for the cold rows. Medians are printed.
+the embedded Postgres, which is started before, except for the cold rows. Medians are printed. The
+last table is for the page on performance.
 
 Run `python -m batch_pipeline_tests.benchmarks end_to_end [--rows one-file nothing-new …]
 [--ways ours polars …] [--repeat 3] [--records 100000] [--small-files 20000]`. The rows of a
@@ -30,7 +31,14 @@ from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.sandbox import command, new_sandbox
 from batch_pipeline_tests.benchmarks import end_to_end_peers
 from batch_pipeline_tests.benchmarks.encode_check import check
-from batch_pipeline_tests.benchmarks.measures import MB, Cost, pin_to_two_cores, rotations
+from batch_pipeline_tests.benchmarks.measures import (
+    MB,
+    PAGE_HEADER,
+    Cost,
+    page_row,
+    pin_to_two_cores,
+    rotations,
+)
 from batch_pipeline_tests.benchmarks.wide_records import CHECKED
 from batch_pipeline_tests.benchmarks.workload import (
     CACHE,
@@ -93,8 +101,12 @@ def main() -> None:
     rows = _rows(args.records, args.small_files)
     print(f"two cores, load {os.getloadavg()[0]:.1f} at the start, {args.repeat} times each")
     print(f"\n{_HEADER}", flush=True)
+    page_rows = []
     for row in (rows[name] for name in args.rows):
-        print(*_table(row, args), sep="\n", flush=True)
+        runs = _measure(row, args)
+        print(*_table(row, runs, args), sep="\n", flush=True)
+        page_rows.append(_page_row(row, runs, args))
+    print("", PAGE_HEADER, *page_rows, sep="\n")
 
 
 def _rows(records: int, small_files: int) -> dict[str, Row]:
@@ -116,8 +128,11 @@ def _rows(records: int, small_files: int) -> dict[str, Row]:
     return rows | {"small-files": Row(title=title, records=count, files=small_files)}
 
 
-def _table(row: Row, args: argparse.Namespace) -> Iterator[str]:
-    """Measure a row, alternating between the ways, and yield the lines of the table."""
+Runs = dict[str, list[Cost | None]]
+
+
+def _measure(row: Row, args: argparse.Namespace) -> Runs:
+    """Measure a row, alternating between the ways; None is a run of a peer that failed."""
     runs: dict[str, list[Cost | None]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="bp-") as folder:
         files = _files(row, Path(folder), args.cache)
@@ -125,15 +140,33 @@ def _table(row: Row, args: argparse.Namespace) -> Iterator[str]:
             for way in ways:
                 runs[way].append(_run(way, row, files))
                 sys.stderr.write(f"{row.title} {way} {runs[way][-1]}\n")  # progress
+    return runs
+
+
+def _page_row(row: Row, runs: Runs, args: argparse.Namespace) -> str:
+    results = {}
+    for way in args.ways:
+        costs = [cost for cost in runs[way] if cost is not None]
+        results[way] = None if len(costs) < args.repeat else _medians(costs)
+    return page_row(row.title, "start to exit", results)
+
+
+def _medians(costs: list[Cost]) -> tuple[float, float]:
+    """Return the median seconds and peak MB."""
+    peak = statistics.median(cost.peak_bytes for cost in costs) / MB
+    return statistics.median(cost.seconds for cost in costs), peak
+
+
+def _table(row: Row, runs: Runs, args: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of a row."""
     ours = [cost.seconds for cost in runs.get(OURS, ()) if cost is not None]
     for way in args.ways:
         costs = [cost for cost in runs[way] if cost is not None]
         if len(costs) < args.repeat:
             yield f"| {row.title} | {way} | failed | | | |"
             continue
-        seconds = statistics.median(cost.seconds for cost in costs)
+        seconds, peak = _medians(costs)
         processor = statistics.median(cost.processor_seconds for cost in costs)
-        peak = statistics.median(cost.peak_bytes for cost in costs) / MB
         ratio = f"{seconds / statistics.median(ours):.2f} ×" if ours and way != OURS else ""
         yield f"| {row.title} | {way} | {seconds:.2f} | {processor:.2f} | {peak:,.0f} | {ratio} |"
 

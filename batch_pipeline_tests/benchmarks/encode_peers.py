@@ -116,13 +116,6 @@ def _processes() -> list[Path]:
     return found
 
 
-def _peak_bytes() -> int:
-    # getrusage would include the peak of the parent process.
-    status = [(process / "status").read_text() for process in _processes()]
-    peaks = [text.split("VmHWM:")[1].split()[0] for text in status if "VmHWM:" in text]
-    return 1024 * sum(map(int, peaks))  # a process that has just ended has none
-
-
 def _processor_seconds() -> float:
     stat = [(process / "stat").read_text().rpartition(")")[2].split() for process in _processes()]
     ticks = sum(int(fields[11]) + int(fields[12]) for fields in stat)
@@ -130,7 +123,7 @@ def _processor_seconds() -> float:
 
 
 def main() -> None:
-    """Run one job and print wall seconds, processor seconds and peak memory."""
+    """Run one job and print wall seconds and processor seconds."""
     job = json.load(sys.stdin)
     convert, prepare = PEERS[job["peer"]]
     prepare()
@@ -141,7 +134,6 @@ def main() -> None:
     cost = {
         "seconds": seconds,
         "processor_seconds": _processor_seconds() - before,
-        "peak_bytes": _peak_bytes(),
     }
     sys.stdout.write(json.dumps(cost))
 

@@ -7,13 +7,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+
+import psutil
 
 from batch_pipeline.model.encoding import Format
 from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.real_targets import installed
 from batch_pipeline_tests.benchmarks import encode_peers
-from batch_pipeline_tests.benchmarks.measures import Cost
+from batch_pipeline_tests.benchmarks.measures import Cost, PeakMemory, tree
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import Conversion
 
@@ -39,7 +42,8 @@ class Peers:
 
     def versions(self) -> str:
         """Return the versions of the installed packages."""
-        return self._output(["-c", _VERSIONS], "").strip()
+        output, _ = self._output(["-c", _VERSIONS], "")
+        return f"{output.strip()}, pyspark {version('pyspark')}"
 
     def run(self, peer: str, conversion: Conversion, paths: Sequence[Path], folder: Path) -> Cost:
         """Convert files into a folder by a peer."""
@@ -53,23 +57,30 @@ class Peers:
         }
         arguments = ["-W", "ignore", encode_peers.__file__]
         is_spark = peer == "pyspark"  # of the project's own environment, by its own Java
-        output = self._output(arguments, json.dumps(job), is_spark=is_spark)
-        return Cost(**json.loads(output))
+        output, peak_bytes = self._output(arguments, json.dumps(job), is_spark=is_spark)
+        return Cost(**json.loads(output), peak_bytes=peak_bytes)
 
-    def _output(self, arguments: Sequence[str], text: str, *, is_spark: bool = False) -> str:
+    def _output(
+        self, arguments: Sequence[str], text: str, *, is_spark: bool = False
+    ) -> tuple[str, int]:
+        """Return what a program prints, and the peak memory of all its processes."""
         environment = foreign_environment() | {"POLARS_MAX_THREADS": str(encode_peers.THREADS)}
         if is_spark:
             environment["JAVA_HOME"] = str(find_java_home(Path(tempfile.gettempdir()), os.environ))
-        result = subprocess.run(
+        with subprocess.Popen(
             [sys.executable if is_spark else str(self.python), *arguments],
-            input=text,
-            check=False,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             env=environment,
-        )
-        assert result.returncode == 0, result.stderr[-2_000:]
-        return result.stdout
+        ) as process:
+            root = psutil.Process(process.pid)
+            memory = PeakMemory(lambda: tree(root))
+            output, errors = process.communicate(text)
+            peak_bytes = memory.stop()
+        assert process.returncode == 0, errors[-2_000:]
+        return output, peak_bytes
 
 
 def foreign_environment() -> dict[str, str]:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from batch_pipeline_tests.benchmarks.measures import PAGE_HEADER
+
 _PROJECT = Path(__file__).parents[2]
 _TIMEOUT_SECONDS = 600
+PAGE = PAGE_HEADER.partition("\n")[0]
 _FEW_RECORDS = "--records 100 --files 2 --rounds 1"
 
 
@@ -46,13 +49,13 @@ SMALLEST = {
     ),
     "encode": Form(
         options=_FEW_RECORDS,
-        tables={"conversion way median s from to CPU s MB/s out MB peak MB ours is": 13},
+        tables={"conversion way median s from to CPU s MB/s out MB peak MB ours is": 13, PAGE: 3},
         has_cache=True,
     ),
     "end_to_end": Form(
         options="--rows one-file nothing-new cold-home second-run csv-10 jsonl-1 small-files "
         "--records 100 --small-files 20 --repeat 1",
-        tables={"| row | way | wall s | CPU s | peak MB | ours is |": 28},
+        tables={"| row | way | wall s | CPU s | peak MB | ours is |": 28, PAGE: 7},
         has_cache=True,
     ),
     "load": Form(

@@ -12,17 +12,17 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from batch_pipeline_tests.benchmarks.measures import PeakMemory, tree
+
 _SET_CHILD_SUBREAPER = 36
 _SAMPLE_SECONDS = 0.05
 _ORPHAN_TIMEOUT_SECONDS = 60  # to wait for processes that the command left
-_GROWTH = 1.01  # of the resident memory, above which shared pages are counted again
 
 
 def main() -> int:
@@ -34,43 +34,22 @@ def main() -> int:
     args = parser.parse_args()
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process
     roots = [psutil.Process(pid) for pid in (args.beside,) if pid is not None]
-    peak, ended = [0], threading.Event()
-    watcher = threading.Thread(target=_watch, args=(roots, peak, ended))
-    watcher.start()
+    memory = PeakMemory(lambda: [*psutil.Process().children(recursive=True), *_trees(roots)])
     before = _processor_seconds(roots)
     started = time.perf_counter()
     code = subprocess.run(args.command, check=False).returncode
     seconds = time.perf_counter() - started
     _wait_for_orphans()
-    ended.set()
-    watcher.join()
+    peak_bytes = memory.stop()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor_seconds = usage.ru_utime + usage.ru_stime + _processor_seconds(roots) - before
-    cost = {"seconds": seconds, "processor_seconds": processor_seconds, "peak_bytes": peak[0]}
+    cost = {"seconds": seconds, "processor_seconds": processor_seconds, "peak_bytes": peak_bytes}
     args.report.write_text(json.dumps(cost))
     return code
 
 
-def _watch(roots: list[psutil.Process], peak: list[int], ended: threading.Event) -> None:
-    resident = 0
-    while not ended.wait(_SAMPLE_SECONDS):
-        tree = [*psutil.Process().children(recursive=True), *_trees(roots)]
-        resident_now = _bytes(tree, "memory_info", "rss")
-        if resident_now > resident * _GROWTH:  # counting shared pages takes milliseconds
-            resident = resident_now
-            peak[0] = max(peak[0], _bytes(tree, "memory_full_info", "pss"))
-
-
 def _trees(roots: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for root in roots for process in (root, *root.children(recursive=True))]
-
-
-def _bytes(processes: list[psutil.Process], method: str, kind: str) -> int:
-    total = 0
-    for process in processes:
-        with suppress(psutil.Error):
-            total += getattr(getattr(process, method)(), kind)
-    return total
+    return [process for root in roots for process in tree(root)]
 
 
 def _processor_seconds(roots: list[psutil.Process]) -> float:

@@ -34,7 +34,7 @@ _SEE = {
     "metrics": "metrics.md",
     "pack": "spark.md#executors",
 }
-_QUOTED = re.compile(r"'(\S+)'")
+_BOUNDS = re.compile(r"(; )?(\d+<=)?x[<>]=?\d+")  # of numbers, as click shows them
 _MAX_SUMMARY = 200
 _EVENT = re.compile(r"ASSET_(?P<event>[MO]\w+) orders/(?P<asset>\w+): (?P<key>\S+)")
 _EVENTS = (
@@ -112,7 +112,7 @@ def _options(command: click.Command, context: click.Context) -> list[_Option]:
     options = [option for option in command.params if isinstance(option, click.Option)]
     records = [option.get_help_record(context) for option in options if option.name != "as_json"]
     return [
-        _Option(names, _QUOTED.sub(r"`\1`", text).replace("  [", " ["))
+        _Option(names, _BOUNDS.sub("", text).replace("  []", "").replace("  [", " ["))
         for names, text in filter(None, records)
     ]
 

@@ -35,7 +35,7 @@ def test_monitoring_statements_run(
         statements = [
             text for block in _blocks("monitor", "sql") for text in block.split(";\n\n") if text
         ]
-        assert len(statements) == 5
+        assert len(statements) == 3
         with psycopg.connect(database_url, autocommit=True) as connection:
             for statement in statements:
                 assert connection.execute(statement.encode()).description is not None
