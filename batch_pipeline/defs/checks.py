@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.instance.private_api import has_failed, materialized_by_run
 from batch_pipeline.defs.names import (
     CHECK_STREAMS_JOB,
     CHECKS_RESOURCE,
@@ -108,12 +109,8 @@ def _evaluations(
 
 def _have_passed(instance: dg.DagsterInstance, checks: AssetChecks) -> bool:
     """Return whether the last evaluations passed; one that is running does not count."""
-    records = (
-        instance.get_latest_asset_check_evaluation_record(key)
-        for key in checks.keys
-        if Check(key.name).is_severe
-    )
-    return all(record is None or record.status.value == "SUCCEEDED" for record in records)
+    severe = (key for key in checks.keys if Check(key.name).is_severe)
+    return not any(has_failed(instance, key) for key in severe)
 
 
 def _evaluation(result: CheckResult, check: Check | None = None) -> dict[str, Any]:
@@ -182,7 +179,7 @@ def _checks_definition(stream: Stream, checks: AssetChecks) -> dg.AssetChecksDef
         batch_pipeline: PipelineResource,
         batch_pipeline_checks: CheckScope,
     ) -> Iterator[dg.AssetCheckResult]:
-        is_encoded_by_run = checks.asset_key in context.job_def.asset_layer.selected_asset_keys
+        is_encoded_by_run = checks.asset_key in materialized_by_run(context)
         if is_encoded_by_run and checks.asset_key != files_key(stream):
             context.log.info("The step that encodes evaluates the checks of its batches.")
             return

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import dagster as dg
-from dagster.components.core.component_tree import TestComponentTree
-from dagster.components.core.context import ComponentDeclLoadContext
-from dagster.components.core.decl import YamlDecl
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
 
 from batch_pipeline.config.attribute_types import Location, stream_name
@@ -95,6 +92,7 @@ def _storage_root(project: Path | None, folder: Path, stream: str) -> str:
     return Path(os.path.relpath(project / "batches" / stream, folder)).as_posix()
 
 
+_FILES = ("defs.yaml", "defs.yml", "component.yaml")  # in Dagster's order
 _EXAMPLE = {
     "stream": "orders",
     "source": {"uri": "./landing", "include": ["orders-*.csv"], "format": "csv"},
@@ -149,23 +147,22 @@ class BatchStream(dg.Component, dg.Resolvable):
             StreamFileError: the attributes are not valid.
             ConfigurationError: they are not valid, and not from a file.
         """
-        decl = context.component_decl
-        if not isinstance(decl, YamlDecl) or decl.source_tree is None:
+        number = context.component_path.instance_key  # of the document in its file
+        files = (context.path / name for name in _FILES)
+        path = next((file for file in files if file.exists()), None)
+        if path is None or not isinstance(number, int):
             given = attributes.model_dump() if attributes is not None else {}
             return cls.from_attributes_dict(attributes=given, context=context)
-        number = getattr(decl.loc, "instance_key", None)
-        path = Path(decl.source_tree.source_position_tree.position.filename)
-        resolution = context.resolution_context.at_path("attributes")
-        stream = read_component(
-            path,
-            number=number if isinstance(number, int) else 0,
-            fill=resolution.resolve_value,
-        )
-        return cls(stream)
+
+        def fill(values: Any) -> Any:
+            # Errors name the position below `attributes`.
+            return context.resolution_context.resolve_value({"attributes": values})["attributes"]
+
+        return cls(read_component(path, number=number, fill=fill))
 
     @classmethod
     def from_attributes_dict(
-        cls, *, attributes: Mapping[str, Any], context: ComponentDeclLoadContext | None = None
+        cls, *, attributes: Mapping[str, Any], context: dg.ComponentLoadContext | None = None
     ) -> "BatchStream":
         """Build the component in Python; relative paths start at the folder of its module.
 
@@ -200,6 +197,6 @@ class BatchStream(dg.Component, dg.Resolvable):
     def _components(self, context: dg.ComponentLoadContext) -> "list[BatchStream]":
         """Return the streams of the project; this one alone outside of a project."""
         tree = context.component_tree
-        if isinstance(tree, TestComponentTree):
+        if isinstance(tree, type(dg.ComponentTree.for_test())):  # has no project
             return [self]
         return tree.get_all_components(BatchStream) or [self]

@@ -1,11 +1,10 @@
 """Dagster runs in the process of a command, without Dagster's output and error classes."""
 
 import os
-import signal
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,6 +20,7 @@ from batch_pipeline.defs.instance.dagster_home import (
     command_run_tags,
     open_instance,
 )
+from batch_pipeline.defs.instance.private_api import keep_interrupts_from_log_processes
 from batch_pipeline.defs.metadata import LANDING_ERROR
 from batch_pipeline.defs.names import register_job, run_tags
 from batch_pipeline.defs.partition_sync import PartitionSync
@@ -90,35 +90,13 @@ def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterIns
         RetryableError: another command holds the lock.
     """
     with pipeline.home.lock(command), open_shared(pipeline) as instance:
-        _keep_interrupts_from_log_processes(instance)
+        keep_interrupts_from_log_processes(instance)
         open_in_background()
         try:
             yield instance
         finally:
             if end_session():
                 build_later(pipeline.home.path)
-
-
-def _keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
-    """Keep Ctrl-C from the processes that copy the output of steps.
-
-    Dagster starts them in the terminal's process group; interrupted, they print tracebacks.
-    Processes that are started while interrupts are blocked never receive any.
-    """
-    manager = instance.compute_log_manager
-    capture_logs = manager.capture_logs
-
-    @contextmanager
-    def capture(log_key: Sequence[str]) -> Iterator[Any]:
-        with ExitStack() as stack:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                context = stack.enter_context(capture_logs(log_key))
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            yield context
-
-    manager.capture_logs = capture  # type: ignore[method-assign]
 
 
 _MAX_MESSAGE = 300  # characters of an unexpected exception

@@ -41,6 +41,7 @@ from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.runs import (
     UNFINISHED,
+    find_runs,
     materializes,
     priority,
     runs_about_to_be_repeated,
@@ -348,7 +349,7 @@ def _tick(
         return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
     check_code_location(context, stream, cursor, now)
     runs = [
-        *instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)),
+        *find_runs(instance, dg.RunsFilter(statuses=UNFINISHED)),
         *runs_about_to_be_repeated(instance),
     ]
     if any(materializes(instance, run, load_job(stream), loaded_key(stream)) for run in runs):

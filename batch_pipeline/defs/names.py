@@ -19,6 +19,7 @@ DATA_VERSION_TAG = "dagster/data_version"
 PRIORITY_TAG = "dagster/priority"
 RETRY_TAG = "dagster/retry_number"  # on a run with which Dagster repeats one whose process died
 WILL_RETRY_TAG = "dagster/will_retry"  # value `true` on a failed run: Dagster will repeat it
+AUTO_RETRY_TAG = "dagster/auto_retry_run_id"  # on a failed run: Dagster has repeated it
 MAX_RETRIES_TAG = "dagster/max_retries"
 LAUNCH_TAG = "batch_pipeline/launch"  # value `new`: skip batches that are published already
 BACKFILL_TAG = "batch_pipeline/backfill"  # value: the name of the backfill

@@ -11,6 +11,7 @@ from typing import Self, cast
 import dagster as dg
 
 from batch_pipeline.defs.instance.code_locations import ensure_only_location
+from batch_pipeline.defs.instance.private_api import is_awaited, location_of_run
 from batch_pipeline.defs.metadata import generation_of, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG, DRAIN_TAG, LAUNCH_TAG, RETRY_TAG
 from batch_pipeline.inventory.database import Database
@@ -78,9 +79,7 @@ class Materializations:
 
     def __post_init__(self) -> None:
         """Determine whether an asset of the run waits for the step."""
-        layer = self.context.job_def.asset_layer
-        downstream = layer.get(self.context.asset_key).child_keys
-        self.is_awaited = not layer.selected_asset_keys.isdisjoint(downstream)
+        self.is_awaited = is_awaited(self.context)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -189,11 +188,9 @@ def ensure_own_location(
     Raises:
         Failure: one does; the step has done nothing.
     """
-    origin = context.run.remote_job_origin
-    location = None if origin is None else origin.repository_origin.code_location_origin
-    name = None if location is None else location.location_name
+    location = location_of_run(context.run)
     try:
-        ensure_only_location(context.instance, stream, name, time.time())
+        ensure_only_location(context.instance, stream, location, time.time())
     except ConfigurationError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
 

@@ -11,6 +11,7 @@ from itertools import islice
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.instance.private_api import latest_tags, materialized_keys
 from batch_pipeline.defs.metadata import batch_materialization, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, batches_of
@@ -31,7 +32,9 @@ from batch_pipeline.storage.landing_poll import PolledLanding
 MAX_KEYS_PER_TICK = 10_000  # adding so many takes Postgres half a second
 MAX_EVENTS_PER_TICK = 500
 TICKS_PER_FULL_SYNC = 120
-_MAX_KEYS_PER_LOOKUP = 500  # above, reading all that Dagster knows is cheaper than asking for each
+# Above, reading all that Dagster knows is cheaper than asking for each.
+_MAX_KEYS_PER_LOOKUP = 500
+_MAX_KEYS_ONE_BY_ONE = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,11 +255,9 @@ class PartitionSync:
 def _existing_keys(
     instance: dg.DagsterInstance, asset: PartitionedAsset, keys: Collection[str]
 ) -> Collection[str]:
-    if not keys:
-        return ()
-    if len(keys) > _MAX_KEYS_PER_LOOKUP:
+    if len(keys) > _MAX_KEYS_ONE_BY_ONE:
         return instance.get_dynamic_partitions(asset.set_name)
-    return instance.get_existing_dynamic_partitions(asset.set_name, list(keys))
+    return [key for key in keys if instance.has_dynamic_partition(asset.set_name, key)]
 
 
 def _up_to_date_keys(
@@ -271,21 +272,12 @@ def _up_to_date_keys(
     """
     if not published:
         return []
-    if len(published) > _MAX_KEYS_PER_LOOKUP:
-        materialized: Collection[str] = instance.get_materialized_partitions(asset.asset_key)
-    else:
-        materialized = instance.event_log_storage.get_latest_storage_id_by_partition(
-            asset.asset_key, dg.DagsterEventType.ASSET_MATERIALIZATION, partitions={*published}
-        )
+    is_many = len(published) > _MAX_KEYS_PER_LOOKUP
+    materialized = materialized_keys(instance, asset.asset_key, None if is_many else published)
     shown = {key: 1 for key in materialized if key in published}
     later = [key for key in shown if published[key][1] > 1]
     if later:
-        tags = instance.event_log_storage.get_latest_tags_by_partition(
-            asset.asset_key,
-            dg.DagsterEventType.ASSET_MATERIALIZATION,
-            [DATA_VERSION_TAG],
-            asset_partitions=None if len(later) > _MAX_KEYS_PER_LOOKUP else later,
-        )
-        versions = {key: tags[key][DATA_VERSION_TAG] for key in later if key in tags}
-        shown |= {key: int(text) for key, text in versions.items() if text.isdecimal()}
+        some = None if len(later) > _MAX_KEYS_PER_LOOKUP else later
+        versions = latest_tags(instance, asset.asset_key, DATA_VERSION_TAG, some)
+        shown |= {key: int(versions[key]) for key in later if versions.get(key, "").isdecimal()}
     return [key for key, generation in shown.items() if published[key][1] <= generation]

@@ -12,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs.instance.private_api import planned_assets, tag_run
 from batch_pipeline.defs.names import (
+    AUTO_RETRY_TAG,
     CLOSED_TAG,
     DRAIN_TAG,
     LAUNCH_TAG,
@@ -78,9 +80,7 @@ def materializes(
         return True
     if run.asset_selection is not None or STREAM_TAG in run.tags:
         return False
-    planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-    events = (log.dagster_event for log in instance.all_logs(run.run_id, of_type=planned))
-    return any(event is not None and event.asset_key == asset_key for event in events)
+    return asset_key in planned_assets(instance, run.run_id)
 
 
 def partition_keys_of(run: dg.DagsterRun, order: KeyOrder) -> list[str]:
@@ -114,10 +114,15 @@ class AssetRuns:
 
 def unfinished_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
     """Find the queued and running runs of an asset."""
-    runs = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED))
+    runs = find_runs(instance, dg.RunsFilter(statuses=UNFINISHED))
     return AssetRuns(
         [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
     )
+
+
+def find_runs(instance: dg.DagsterInstance, runs: dg.RunsFilter) -> list[dg.DagsterRun]:
+    """Return the runs that a filter matches, the newest first."""
+    return [record.dagster_run for record in instance.get_run_records(runs)]
 
 
 def reporting_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
@@ -142,8 +147,8 @@ def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRu
     )
     return [
         run
-        for run in instance.get_runs(failed)
-        if run.is_complete_and_waiting_to_retry and DRAIN_TAG not in run.tags
+        for run in find_runs(instance, failed)
+        if {AUTO_RETRY_TAG, DRAIN_TAG}.isdisjoint(run.tags)
     ]
 
 
@@ -152,7 +157,7 @@ def ended_runs(
 ) -> Sequence[dg.DagsterRun]:
     """Find the runs that ended with one of some statuses since a time, in seconds since 1970."""
     updated_after = datetime.fromtimestamp(max(since - _OVERLAP_SECONDS, 0), UTC)
-    return instance.get_runs(dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
+    return find_runs(instance, dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
 
 
 def cancel_batches(
@@ -174,7 +179,7 @@ def cancel_batches(
         batches = [status.batch for status in asset.statuses(pipeline.database)]
         batch_ids += [batch.id for batch in batches if asset.key_of(batch) in keys]
     closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
-    instance.add_run_tags(run.run_id, {CLOSED_TAG: "cancelled"})
+    tag_run(instance, run.run_id, CLOSED_TAG, "cancelled")
     return closed.batches
 
 

@@ -17,6 +17,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
 from batch_pipeline.defs.checks import evaluate_file_checks
 from batch_pipeline.defs.instance.code_locations import ensure_only_location
+from batch_pipeline.defs.instance.private_api import location_of_sensor
 from batch_pipeline.defs.metadata import (
     backfill_observation,
     changed_observation,
@@ -92,10 +93,8 @@ def check_code_location(
     Raises:
         ConfigurationError: another one does.
     """
-    origin = context.code_location_origin
     if now // 60 != cursor.looked_at // 60:  # the states of all sensors are read
-        location = None if origin is None else origin.location_name
-        ensure_only_location(context.instance, stream, location, now)
+        ensure_only_location(context.instance, stream, location_of_sensor(context), now)
 
 
 _AT_ONCE = 3

@@ -1,13 +1,27 @@
 """Project rules that no linter checks."""
 
+import ast
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._annotations import is_public
 
 import batch_pipeline
 
 PROJECT = Path(__file__).parents[2]
+# Attributes of contexts and runs that are not documented. Those of instances are looked up.
+NOT_PUBLIC = {
+    "asset_layer",
+    "at_path",
+    "code_location_origin",
+    "is_complete_and_waiting_to_retry",
+    "repository_origin",
+}
 
 
 def test_layers_import_only_lower_layers() -> None:
@@ -38,3 +52,58 @@ def test_command_line_imports_no_heavy_packages() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def private_uses(source: str) -> Iterator[str]:
+    """Yield what Python source uses of Dagster that is not public."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "dagster":
+                yield f"from {module}"
+            case ast.Attribute(
+                attr=name, value=ast.Name(id="instance") | ast.Attribute(attr="instance")
+            ) if not is_public(getattr(dg.DagsterInstance, name, None)):
+                yield f"instance.{name}"
+            case ast.Attribute(attr=name, value=ast.Name(id="dg")) if not hasattr(dg, name):
+                yield f"dg.{name}"
+            case ast.Attribute(attr=name) if name in NOT_PUBLIC or name.startswith("_dagster"):
+                yield name
+            case _:
+                pass
+
+
+def test_definitions_use_only_public_dagster_api() -> None:
+    """What is not public is in `defs/instance`, which checks the version of Dagster."""
+    package = PROJECT / "batch_pipeline"
+    modules = [*package.glob("defs/*.py"), package / "definitions.py"]
+    uses = {(path.name, use) for path in modules for use in private_uses(path.read_text("utf-8"))}
+    assert uses == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "use"),
+    [
+        ("from dagster.components.core.decl import YamlDecl", "from dagster.components.core.decl"),
+        ("context.instance.event_log_storage", "instance.event_log_storage"),
+        ("instance.get_runs()", "instance.get_runs"),
+        ("dg.YamlDecl", "dg.YamlDecl"),
+        ("context.job_def.asset_layer", "asset_layer"),
+    ],
+)
+def test_private_dagster_api_is_detected(source: str, use: str) -> None:
+    assert [*private_uses(source)] == [use]
+
+
+def test_other_series_of_dagster_is_refused() -> None:
+    """Loading any module that uses private parts of Dagster checks the version."""
+    script = "import dagster; dagster.__version__ = '1.14.2'; import batch_pipeline.defs.instance.storage"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].endswith(
+        "ConfigurationError: Dagster 1.14.2 is installed; batch-pipeline uses parts of Dagster "
+        "that are not public, and is tested with 1.13.0 to 1.13.29. Nothing was loaded. Install "
+        "another release of Dagster, for example with `uv add 'dagster~=1.13.0'`, or a newer one "
+        "of batch-pipeline."
+    )

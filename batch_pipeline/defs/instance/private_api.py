@@ -1,0 +1,99 @@
+"""What definitions need from Dagster and its public API does not have."""
+
+import signal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import dagster as dg
+
+_MATERIALIZATION = dg.DagsterEventType.ASSET_MATERIALIZATION
+
+
+def materialized_keys(
+    instance: dg.DagsterInstance, asset_key: dg.AssetKey, keys: Collection[str] | None
+) -> Collection[str]:
+    """Return those of some partitions, or of all, that have events, without reading any event.
+
+    `get_status_by_partition`, which is public, updates a cache of the whole asset.
+    """
+    if keys is None:
+        return instance.get_materialized_partitions(asset_key)
+    storage = instance.event_log_storage
+    return storage.get_latest_storage_id_by_partition(
+        asset_key, _MATERIALIZATION, partitions={*keys}
+    )
+
+
+def latest_tags(
+    instance: dg.DagsterInstance, asset_key: dg.AssetKey, tag: str, keys: Sequence[str] | None
+) -> Mapping[str, str]:
+    """Return the tag of the latest event by partition, for some partitions or all."""
+    tags = instance.event_log_storage.get_latest_tags_by_partition(
+        asset_key, _MATERIALIZATION, [tag], asset_partitions=keys
+    )
+    return {key: values[tag] for key, values in tags.items()}
+
+
+def has_failed(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> bool:
+    """Return whether the last evaluation of a check failed or is running."""
+    record = instance.get_latest_asset_check_evaluation_record(check)
+    return record is not None and record.status.value != "SUCCEEDED"
+
+
+def planned_assets(instance: dg.DagsterInstance, run_id: str) -> set[dg.AssetKey | None]:
+    """Return the assets that a run was created to materialize."""
+    planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+    events = (log.dagster_event for log in instance.all_logs(run_id, of_type=planned))
+    return {event.asset_key for event in events if event is not None}
+
+
+def tag_run(instance: dg.DagsterInstance, run_id: str, tag: str, value: str) -> None:
+    """Add a tag to a run."""
+    instance.add_run_tags(run_id, {tag: value})
+
+
+def materialized_by_run(context: Any) -> Collection[dg.AssetKey]:
+    """Return the assets that the run of a step or check materializes."""
+    keys: Collection[dg.AssetKey] = context.job_def.asset_layer.selected_asset_keys
+    return keys
+
+
+def is_awaited(context: dg.AssetExecutionContext) -> bool:
+    """Return whether the run materializes an asset directly downstream of that of the step."""
+    downstream = context.job_def.asset_layer.get(context.asset_key).child_keys
+    return not downstream.isdisjoint(materialized_by_run(context))
+
+
+def location_of_sensor(context: dg.SensorEvaluationContext) -> str | None:
+    """Return the code location of a sensor; None outside of a code location."""
+    origin = context.code_location_origin
+    return None if origin is None else origin.location_name
+
+
+def location_of_run(run: dg.DagsterRun) -> str | None:
+    """Return the code location that a run was launched from; None if from Python."""
+    origin = run.remote_job_origin
+    return None if origin is None else origin.location_name
+
+
+def keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
+    """Keep Ctrl-C from the processes that copy the output of steps.
+
+    Dagster starts them in the terminal's process group; interrupted, they print tracebacks.
+    Processes that are started while interrupts are blocked never receive any.
+    """
+    manager = instance.compute_log_manager
+    capture_logs = manager.capture_logs
+
+    @contextmanager
+    def capture(log_key: Sequence[str]) -> Iterator[Any]:
+        with ExitStack() as stack:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                context = stack.enter_context(capture_logs(log_key))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield context
+
+    manager.capture_logs = capture  # type: ignore[method-assign]
