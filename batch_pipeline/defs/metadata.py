@@ -105,8 +105,8 @@ def batch_metadata(
 
 def _schema_text(manifest: Manifest, changes: Sequence[SchemaChange]) -> str:
     version = f"version {manifest.schema_version}"
-    if manifest.schema_version == 1:
-        return f"{version}, the initial schema"
+    if manifest.schema_version == 1:  # only the first batch has changed the schema to it
+        return f"{version}, the initial schema" if changes else version
     listed = "; ".join(change.sentence for change in changes)
     return f"{version}: {listed}" if listed else version
 

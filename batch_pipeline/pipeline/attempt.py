@@ -92,7 +92,7 @@ class Published:
     """A published batch.
 
     `pointer_uri` is the URI of its manifest file, `seconds` the time from the claim to that file,
-    and `schema_changes` are the changes that its records made to the schema of the stream.
+    and `schema_changes` are the changes that it made to the schema of the stream.
     """
 
     manifest: Manifest
@@ -182,9 +182,10 @@ def _encode_items(
     watch = EncodeCallbacks(
         on_progress=on_progress, is_cancelled=lambda: not context.attempts.holds(attempt)
     )
+    _, before = context.schemas.latest(context.stream.name)
     version, schema = _known_schema(context.schemas, context.stream)
     passes = _passes(context.stream, schema)
-    changes: tuple[SchemaChange, ...] = ()
+    changes = changes_between(before, schema)  # those of the declaration
     for stream, sample_records in passes:
         result = context.encoder.encode(
             EncodeRequest(

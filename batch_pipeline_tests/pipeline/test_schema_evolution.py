@@ -57,8 +57,20 @@ def test_schema_changes_are_recorded_with_their_first_record(harness: EncodeHarn
         f"added `note` (string), first in {LOCATION}"
     )
     assert batch_metadata(*facts)["schema"] == "version 2"
-    first = replace(published.manifest, schema_version=1)
-    assert batch_metadata(first, *facts[1:])["schema"] == "version 1, the initial schema"
+
+
+@pytest.mark.parametrize("declared", [None, RecordSchema((ID,))])
+def test_initial_schema_is_mentioned_by_the_first_batch_only(
+    harness: EncodeHarness, declared: RecordSchema | None
+) -> None:
+    set_schema_rules(harness, declared=declared)
+    harness.encoder.script = [{}, {}] if declared else [{"misfits": (misfit(ID),)}, {}, {}]
+    texts = []
+    for run in ("run-1", "run-2"):
+        published = encode(harness.context, harness.batch, run_id=run)
+        facts = (published.manifest, published.pointer_uri, published.seconds)
+        texts.append(batch_metadata(*facts, published.schema_changes)["schema"])
+    assert texts == ["version 1, the initial schema", "version 1"]
 
 
 @pytest.mark.parametrize(
