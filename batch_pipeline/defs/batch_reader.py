@@ -13,7 +13,7 @@ from typing import Any, overload
 import dagster as dg
 from pydantic import Field
 
-from batch_pipeline.defs.names import batches_of, partitions_of
+from batch_pipeline.defs.names import partitions_of
 from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.location import to_uri
@@ -87,7 +87,7 @@ def _partitions_of_run(context: dg.AssetExecutionContext) -> tuple[str, tuple[st
     inputs = {
         key.path[0]: name
         for name, key in context.assets_def.keys_by_input_name.items()
-        if key == batches_of(key.path[0])
+        if [*key.path[1:]] == ["batches"]
     }
     if len(inputs) != 1:
         found = ", ".join(sorted(inputs)) or "none"

@@ -8,7 +8,7 @@ import re
 
 import dagster as dg
 
-from batch_pipeline.model.stream import Stream
+from batch_pipeline.model.stream import Stream, checked_name
 
 STREAM_TAG = "batch_pipeline/stream"
 RANGE_START_TAG = "dagster/asset_partition_range_start"  # Dagster's tags of a run over a range
@@ -40,16 +40,23 @@ CHECKS_RESOURCE = "batch_pipeline_checks"
 
 
 def batches_of(stream: str) -> dg.AssetKey:
-    """Return the key of the asset whose partitions are a stream's batches, for `deps`."""
-    return dg.AssetKey([stream, "batches"])
+    """Return the key of the asset whose partitions are a stream's batches, for `deps`.
+
+    Raises:
+        InvalidValueError: the name cannot be that of a stream.
+    """
+    return dg.AssetKey([checked_name(stream), "batches"])
 
 
 def partitions_of(stream: str) -> dg.DynamicPartitionsDefinition:
     """Return the partitions definition of a stream's batches, for `partitions_def`.
 
     Keys are added in the order in which batches are planned, and never removed.
+
+    Raises:
+        InvalidValueError: the name cannot be that of a stream.
     """
-    return dg.DynamicPartitionsDefinition(name=f"{stream}.batches")
+    return dg.DynamicPartitionsDefinition(name=f"{checked_name(stream)}.batches")
 
 
 def backfill_partitions_of(stream: str) -> dg.DynamicPartitionsDefinition:

@@ -87,6 +87,16 @@ class Strategy(StrEnum):
 STREAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
+def checked_name(stream: str) -> str:
+    """Return the name of a stream.
+
+    Raises:
+        InvalidValueError: it does not match the pattern.
+    """
+    require(STREAM_NAME.fullmatch(stream), "stream", stream, f"to match {STREAM_NAME.pattern}")
+    return stream
+
+
 class SourceFormat(StrEnum):
     """Formats of landed files; `auto` detects the format of each file by its first bytes."""
 
@@ -406,11 +416,12 @@ class Stream:
     targets: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        fits: object = STREAM_NAME.fullmatch(self.name)
-        require(fits, "stream", self.name, f"to match {STREAM_NAME.pattern}")
+        checked_name(self.name)
         shown = [name.value for name in self.lineage]
         require(len({*shown}) == len(shown), "lineage", shown, "names, each once")
-        fits = self.max_item_bytes is None or LineageColumn.RECORD_NUMBER not in self.lineage
+        fits: object = (
+            self.max_item_bytes is None or LineageColumn.RECORD_NUMBER not in self.lineage
+        )
         expected = "none beside `lineage: [_record_number]`, which counts from a file's start"
         require(fits, "source.max_item_size", self.max_item_bytes, expected)
         table, least = self.user_table, self.limits.min_weight

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.load.batch_tables import common_schema, read_batches, read_table
-from batch_pipeline.model.batch import stream_batch_key
+from batch_pipeline.model.batch import parse_late_key, stream_batch_key
 from batch_pipeline.model.errors import (
     BatchNotPublishedError,
     ConfigurationError,
@@ -21,6 +21,8 @@ from batch_pipeline.model.manifest import MAX_BYTES, Manifest, read_manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
+
+_SHOWN_KEYS = 20
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,16 +207,32 @@ class StoredBatches:
     root: str
 
     def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
-        """Look up batches; a key without a manifest file is an `UnknownBatchError`."""
-        newest = {
-            manifest.batch.key: manifest
-            for kind, manifest in self._manifests(stream)
-            if kind is JobKind.INCREMENTAL
-        }
+        """Look up batches by range of ids, those of late arrivals included.
+
+        Raises:
+            UnknownBatchError: no manifest file has the key.
+        """
+        stored = self._manifests(stream)
+        newest = {manifest.batch.key: manifest for _, manifest in stored}
+        for kind, manifest in stored:
+            if kind is JobKind.INCREMENTAL:  # a late batch may have the same range
+                newest[manifest.batch.key] = manifest
         for key in keys:
             if key not in newest:
-                raise UnknownBatchError.of_partition(stream, key)
+                raise self._unknown_key(stream, key, sorted(newest))
         return PublishedBatches(stream, tuple(newest[key] for key in keys))
+
+    def _unknown_key(self, stream: str, key: str, known: Sequence[str]) -> UnknownBatchError:
+        more = f" and {len(known) - _SHOWN_KEYS} more" if len(known) > _SHOWN_KEYS else ""
+        late = (
+            ""
+            if parse_late_key(key) is None
+            else (" The number of a late batch is not in its manifest: give its range of ids.")
+        )
+        return UnknownBatchError(
+            f"{stream}: the storage root {shown(self.root)} has no manifest of {key!r}. Nothing "
+            f"was read. Its batches: {', '.join(known[:_SHOWN_KEYS]) or 'none'}{more}.{late}"
+        )
 
     def current(self, stream: str) -> PublishedBatches:
         """Look up all live batches."""

@@ -96,7 +96,10 @@ def test_private_dagster_api_is_detected(source: str, use: str) -> None:
 
 def test_other_series_of_dagster_is_refused() -> None:
     """Loading any module that uses private parts of Dagster checks the version."""
-    script = "import dagster; dagster.__version__ = '1.14.2'; import batch_pipeline.defs.instance.storage"
+    script = (
+        "import dagster; dagster.__version__ = '1.14.2'\n"
+        "import batch_pipeline.defs.instance.storage"
+    )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -5,7 +6,7 @@ import pytest
 
 from batch_pipeline import BatchReader, batches_of, partitions_of
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.pipeline.test_published_batches import PublishedStream, ids
 
@@ -171,3 +172,10 @@ def test_example_of_the_docs_loads_its_partition(
         )
     (event,) = result.get_asset_materialization_events()
     assert event.materialization.metadata["cities"].value == 2
+
+
+@pytest.mark.parametrize("name", ["", "sales/batches", "sales report", "-sales"])
+@pytest.mark.parametrize("function", [batches_of, partitions_of])
+def test_malformed_stream_name_is_rejected(name: str, function: Callable[[str], object]) -> None:
+    with pytest.raises(InvalidValueError, match=r"stream is .*; expected to match \[A-Za-z0-9_\]"):
+        function(name)

@@ -137,6 +137,31 @@ def test_unknown_key_and_stream_are_rejected(published: PublishedStream, source:
         source.current("order")
 
 
+def test_unknown_key_in_a_storage_root_lists_the_keys(published: PublishedStream) -> None:
+    published.encode(published.batches[0], 1)
+    with pytest.raises(UnknownBatchError) as caught:
+        StoredBatches(to_uri(published.root)).partitions("orders", ["late-00000012"])
+    assert str(caught.value) == (
+        f"orders: the storage root {published.root} has no manifest of 'late-00000012'. "
+        f"Nothing was read. Its batches: {published.keys[0]}. The number of a late batch is not in "
+        f"its manifest: give its range of ids."
+    )
+
+
+def test_late_batch_of_a_storage_root_is_read_by_its_range(published: PublishedStream) -> None:
+    published.encode(published.batches[0], 1, 2)
+    (path,) = (published.root / "manifests").iterdir()
+    values = json.loads(path.read_text())
+    values.update(stream="orders.late", batch_id="00000004-00000009")
+    values["inventory"]["job"].update(name="orders.late", kind="late")
+    values["inventory"]["batch"]["item_ids"] = [4, 9]
+    (path.parent / "orders.late-00000004-00000009.g1.json").write_text(json.dumps(values))
+    source = StoredBatches(to_uri(published.root))
+    late = source.partitions("orders", ["00000004-00000009"])
+    assert (late.keys, late.manifest.job) == (("00000004-00000009",), "orders.late")
+    assert len(source.current("orders")) == 2
+
+
 def test_unknown_stream_is_reported_before_its_key(published: PublishedStream) -> None:
     with pytest.raises(ConfigurationError, match="no stream 'sales'"):
         InventoryBatches(published.database).partitions("sales", published.keys[:1])
