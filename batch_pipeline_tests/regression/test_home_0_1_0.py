@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,60 @@ def test_old_partitions_stay_materialized_in_dagster(old_home: Home) -> None:
         backfill = instance.get_materialized_partitions(dg.AssetKey(["orders", "backfill"]))
     assert batches == {*OLD_PARTITIONS} - {"000000000005-000000000006", SEVENTH}
     assert backfill == {"2023:000000000001-000000000002", "2023:000000000003-000000000003"}
+
+
+@pytest.mark.guarantee("G13")
+def test_manifest_with_old_key_that_the_inventory_does_not_know_is_detected(
+    old_home: Home,
+) -> None:
+    old_home.run_ok("migrate")
+    folder = old_home.folder / "batches/orders/manifests"
+    manifest = json.loads((folder / "orders-000000000006-000000000006.g1.json").read_text())
+    unknown = folder / f"orders-{SEVENTH}.g1.json"
+    unknown.write_text(json.dumps({**manifest, "batch_id": SEVENTH}))
+    refused = old_home.run("run", "orders")
+    assert refused.exit_code == 1
+    assert f"manifests unknown to it: 1, {unknown.name} first" in refused.output
+    old_home.run_ok("reconcile", "orders", "--discard")
+    assert not unknown.exists()
+    old_home.run_ok("run", "orders")
+    assert newest(old_home)[SEVENTH]["generation"] == 1
+
+
+def test_gc_deletes_part_files_with_old_keys(old_home: Home) -> None:
+    old_home.run_ok("migrate")
+    stream_file = old_home.folder / "streams/orders/defs.yaml"
+    text = stream_file.read_text(encoding="utf-8")
+    stream_file.write_text(text.replace("  storage:\n", "  storage:\n    keep_superseded: 1d\n"))
+    root = old_home.folder / "batches/orders"
+    unknown = root / "orders-000000000005-000000000006-a9-0badf00d-00000000-abcdef01.jsonl.gz"
+    unknown.touch()
+    for path in root.glob("*.*"):
+        os.utime(path, (1_750_000_000, 1_750_000_000))
+    [superseded] = root.glob("orders-*-a1-5617f084-*")
+    [report] = old_home.json("gc", "orders", "--unknown")["streams"]
+    deleted = {entry["path"]: entry["reason"] for entry in report["garbage"]}
+    assert deleted == {superseded.name: "superseded", unknown.name: "unknown"}
+    assert not unknown.exists()
+    assert not superseded.exists()
+    old_home.run_ok("verify", "--all", "--deep")
+
+
+def test_late_batches_are_partitions_of_batches(old_home: Home) -> None:
+    """Release 0.1.0 had an asset of late arrivals; their batches get keys of their own."""
+    old_home.run_ok("migrate")
+    old_home.land_invoice(7)
+    old_home.run_ok("run", "invoices")
+    old_home.land_invoice(6)
+    old_home.run_ok("reconcile", "invoices")
+    old_home.run_ok("run", "invoices")
+    keys = [f"{first:012d}-{last:012d}" for first, last in ((1, 2), (3, 5), (6, 7))]
+    with old_home.dagster() as (instance, _):
+        assert instance.get_dynamic_partitions("invoices.batches") == [
+            *keys[:2],
+            "late-00000007",
+            keys[2],
+            "late-00000013",
+        ]
+        materialized = instance.get_materialized_partitions(dg.AssetKey(["invoices", "batches"]))
+    assert materialized == {*keys, "late-00000007", "late-00000013"}
