@@ -5,6 +5,7 @@ has failed. So batches of cancelled runs wait for a person, and those of failed 
 again.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -57,10 +58,19 @@ def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
     return {PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
 
 
+def default_status(*automation: Automation | None) -> dg.DefaultSensorStatus:
+    """Return whether a sensor runs by default, given the automation of its streams.
+
+    Never in a branch deployment of Dagster+: its inventory may be that of production.
+    """
+    is_branch = os.environ.get("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT") == "1"
+    is_running = Automation.RUNNING in automation and not is_branch
+    return dg.DefaultSensorStatus.RUNNING if is_running else dg.DefaultSensorStatus.STOPPED
+
+
 def sensor_status(*streams: Stream) -> dg.DefaultSensorStatus:
     """Return whether a sensor of streams runs by default."""
-    is_running = any(stream.dagster.automation is Automation.RUNNING for stream in streams)
-    return dg.DefaultSensorStatus.RUNNING if is_running else dg.DefaultSensorStatus.STOPPED
+    return default_status(*(stream.dagster.automation for stream in streams))
 
 
 def schedule_status(*streams: Stream) -> dg.DefaultScheduleStatus:

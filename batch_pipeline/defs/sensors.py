@@ -46,6 +46,7 @@ from batch_pipeline.defs.resources import PipelineResource, lands_in_s3
 from batch_pipeline.defs.runs import (
     cancel_batches,
     cancel_batches_since,
+    default_status,
     ended_runs,
     priority,
     sensor_status,
@@ -456,7 +457,7 @@ def stream_files_sensor(
     @dg.sensor(
         name=STREAM_FILES_SENSOR,
         minimum_interval_seconds=_STREAM_FILES_SECONDS,
-        default_status=dg.DefaultSensorStatus(automation.value.upper()),
+        default_status=default_status(automation),
         description=f"Reads the stream files in {folder}; fails while one is invalid.",
     )
     def stream_files() -> dg.SkipReason:

@@ -89,6 +89,23 @@ def test_automation_is_stopped_unless_enabled(
         assert len(statuses) == 7
 
 
+@pytest.mark.parametrize(("value", "status"), [("1", "STOPPED"), ("0", "RUNNING")])
+def test_automation_is_stopped_in_branch_deployments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, status: str
+) -> None:
+    """Their inventory may be that of production. Dagster+ sets the variable."""
+    monkeypatch.setenv("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT", value)
+    orders = stream(source=Source(uri=to_uri(tmp_path)))
+    for streams in ([orders], tmp_path):
+        definitions = build_definitions(streams, automation=Automation.RUNNING)
+        sensors = definitions.get_repository_def().sensor_defs
+        statuses = {sensor.name: sensor.default_status.value for sensor in sensors}
+        if streams == [orders]:
+            assert statuses == {"orders_new_files": status, "batch_pipeline_run_ends": status}
+        else:
+            assert statuses["batch_pipeline_stream_files"] == status
+
+
 def test_names_of_streams_do_not_collide_with_our_definitions(tmp_path: Path) -> None:
     names = ["plan", "plan_encode", "failed", "cancelled", "orders.backfill", "orders"]
     repository = _definitions(tmp_path, *names).get_repository_def()
