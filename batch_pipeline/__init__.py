@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from batch_pipeline.config.stream_file import describe_stream
     from batch_pipeline.defs.batch_reader import BatchReader
     from batch_pipeline.defs.build import build_definitions
-    from batch_pipeline.defs.component import BatchStream
+    from batch_pipeline.defs.component import BatchResources, BatchStream
     from batch_pipeline.defs.names import batches_of, partitions_of
     from batch_pipeline.defs.resources import PipelineResource, SparkResource
     from batch_pipeline.model.errors import (
@@ -115,6 +115,7 @@ __all__ = [
     "BatchNotPublishedError",
     "BatchReader",
     "BatchReleasedError",
+    "BatchResources",
     "BatchStream",
     "ConfigurationError",
     "ConflictError",
@@ -165,6 +166,7 @@ _ERRORS = "batch_pipeline.model.errors"
 _ELSEWHERE = {
     **{name: _ERRORS for name in __all__ if name.endswith("Error")},
     "BatchReader": "batch_pipeline.defs.batch_reader",
+    "BatchResources": "batch_pipeline.defs.component",
     "BatchStream": "batch_pipeline.defs.component",
     "PipelineResource": "batch_pipeline.defs.resources",
     "PublishedBatches": "batch_pipeline.pipeline.published_batches",

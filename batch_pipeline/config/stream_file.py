@@ -26,6 +26,7 @@ from batch_pipeline.model.stream import Source, Stream
 
 FILE_NAME = "defs.yaml"
 COMPONENT = "batch_pipeline.BatchStream"
+_RESOURCES = "batch_pipeline.BatchResources"
 _SHOWN_PROBLEMS = 10
 _NEXT_STEP = "The stream was not loaded. Correct the file and run again."
 
@@ -92,7 +93,7 @@ def read_stream_file(path: Path) -> Stream:
     Raises:
         StreamFileError: it cannot be read or used; lists all problems, each with its line.
     """
-    return _read(path)[0]
+    return _read(path, _parse(path, None))[0]
 
 
 def find_stream_files(folder: Path) -> list[Path]:
@@ -124,7 +125,9 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     read, errors, streams = [], [], {}
     for path in find_stream_files(folder):
         try:
-            read.append((path, *_read(path)))
+            document = _parse(path, None)
+            if not _is_resources(document):
+                read.append((path, *_read(path, document)))
         except StreamFileError as error:
             errors.append(error)
     for path, stream, line in read:
@@ -200,9 +203,13 @@ def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
     )
 
 
-def _read(path: Path) -> tuple[Stream, int]:
-    """Read a file; return its stream and the line of the stream's name."""
-    document = _parse(path, None)
+def _is_resources(document: Document) -> bool:
+    """Return whether a file is the component of a Dagster project's resources."""
+    return isinstance(document.value, dict) and document.value.get("type") == _RESOURCES
+
+
+def _read(path: Path, document: Document) -> tuple[Stream, int]:
+    """Return the stream of a file and the line of the stream's name."""
     if not isinstance(document.value, dict):
         text = f"the file has no keys and values; expected `type: {COMPONENT}` and `attributes:`"
         raise _error(path, [Problem(document.line(()), text)])

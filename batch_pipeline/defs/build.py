@@ -65,7 +65,13 @@ def build_definitions(
         streams = by_name.values()
     automated = [_with_automation(stream, Automation(automation)) for stream in streams]
     parts += [stream_definitions(stream) for stream in automated]
-    return dg.Definitions.merge(shared_definitions(automated, pipeline, spark), *parts)
+    resources = dg.Definitions(
+        resources={
+            PIPELINE_RESOURCE: pipeline or PipelineResource(),
+            SPARK_RESOURCE: spark or SparkResource(),
+        }
+    )
+    return dg.Definitions.merge(shared_definitions(automated), resources, *parts)
 
 
 def _with_automation(stream: Stream, automation: Automation) -> Stream:
@@ -74,12 +80,8 @@ def _with_automation(stream: Stream, automation: Automation) -> Stream:
     return replace(stream, dagster=replace(stream.dagster, automation=automation))
 
 
-def shared_definitions(
-    streams: Sequence[Stream],
-    pipeline: PipelineResource | None = None,
-    spark: SparkResource | None = None,
-) -> dg.Definitions:
-    """Build what a code location has once, however many streams: resources and maintenance.
+def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
+    """Build what a code location has once, however many streams, except pipeline and Spark.
 
     Raises:
         InvalidValueError: two streams have the same name.
@@ -95,8 +97,6 @@ def shared_definitions(
         sensors=[run_ends_sensor(streams)],
         schedules=schedules,
         resources={
-            PIPELINE_RESOURCE: pipeline or PipelineResource(),
-            SPARK_RESOURCE: spark or SparkResource(),
             CHECKS_RESOURCE: CheckScope(),
             **_s3_resource(streams),
         },

@@ -1,9 +1,11 @@
-"""The component of a stream, and its scaffolding by `dg scaffold defs`."""
+"""The components of streams and of their resources, and scaffolding by `dg scaffold defs`."""
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel
@@ -12,6 +14,9 @@ from batch_pipeline.config.attribute_types import Location, stream_name
 from batch_pipeline.config.stream_attributes import StreamAttributes
 from batch_pipeline.config.stream_file import read_component, stream_of, stream_text
 from batch_pipeline.defs.build import shared_definitions, stream_definitions
+from batch_pipeline.defs.names import PIPELINE_RESOURCE, SPARK_RESOURCE
+from batch_pipeline.defs.resources import PipelineResource, SparkResource
+from batch_pipeline.model.errors import require
 from batch_pipeline.model.stream import SourceFormat, Stream, stream_name_of
 
 _PYTHON = """\
@@ -92,6 +97,7 @@ def _storage_root(project: Path | None, folder: Path, stream: str) -> str:
     return Path(os.path.relpath(project / "batches" / stream, folder)).as_posix()
 
 
+_VARIABLE = re.compile(r"\{\{\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _FILES = ("defs.yaml", "defs.yml", "component.yaml")  # in Dagster's order
 _EXAMPLE = {
     "stream": "orders",
@@ -188,15 +194,65 @@ class BatchStream(dg.Component, dg.Resolvable):
             InvalidValueError: two streams of the project have the same name.
         """
         own = stream_definitions(self.stream)
-        components = self._components(context)
+        components = _components(context, BatchStream) or [self]
         if components[0] is not self:
             return own
-        streams = [component.stream for component in components]
-        return dg.Definitions.merge(shared_definitions(streams), own)
+        shared = [shared_definitions([component.stream for component in components])]
+        if not _components(context, BatchResources):
+            shared.append(BatchResources().build_defs(context))
+        return dg.Definitions.merge(*shared, own)
 
-    def _components(self, context: dg.ComponentLoadContext) -> "list[BatchStream]":
-        """Return the streams of the project; this one alone outside of a project."""
-        tree = context.component_tree
-        if isinstance(tree, type(dg.ComponentTree.for_test())):  # has no project
-            return [self]
-        return tree.get_all_components(BatchStream) or [self]
+
+def _resolve_setting(context: dg.ResolutionContext, value: str | None) -> str | None:
+    """Return a variable as such, so that Dagster hides its value and reads it in each run."""
+    variable = _VARIABLE.fullmatch(value or "")
+    return dg.EnvVar(variable[1]) if variable else context.resolve_value(value, as_type=str)
+
+
+def _setting(description: str) -> dg.Resolver:
+    return dg.Resolver(
+        _resolve_setting,
+        model_field_type=str | None,
+        description=description,
+        inject_before_resolve=False,
+    )
+
+
+@dataclass(kw_only=True)
+class BatchResources(dg.Component, dg.Resolvable):
+    """Inventory and Spark session of all streams of a project, in place of the environment's.
+
+    A template that is one variable, as `{{ env.NAME }}`, is read when a run starts.
+    """
+
+    inventory_conn: Annotated[str | None, _setting("Postgres URL of the inventory.")] = None
+    home: Annotated[str | None, _setting("Folder of logs and of the embedded server.")] = None
+    spark_master: Annotated[str | None, _setting("Spark master, for example local[2].")] = None
+    spark_remote: Annotated[str | None, _setting("Spark Connect URL.")] = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build the two resources.
+
+        Raises:
+            InvalidValueError: the project has several of these components.
+        """
+        count = len(_components(context, BatchResources))
+        require(count <= 1, "number of BatchResources components", count, "at most one")
+        return dg.Definitions(
+            resources={
+                PIPELINE_RESOURCE: PipelineResource(
+                    inventory_conn=self.inventory_conn, home=self.home
+                ),
+                SPARK_RESOURCE: SparkResource(master=self.spark_master, remote=self.spark_remote),
+            }
+        )
+
+
+_Component = TypeVar("_Component", bound=dg.Component)
+
+
+def _components(context: dg.ComponentLoadContext, kind: type[_Component]) -> list[_Component]:
+    """Return the components of a type in the project; none outside of a project."""
+    tree = context.component_tree
+    is_project = not isinstance(tree, type(dg.ComponentTree.for_test()))
+    return tree.get_all_components(kind) if is_project else []

@@ -9,6 +9,8 @@ import pytest
 from dagster.components.core.component_tree import ComponentTreeException
 
 from batch_pipeline import BatchStream
+from batch_pipeline.config.stream_file import load_streams
+from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -202,3 +204,52 @@ def test_mistake_in_python_is_reported_with_the_nearest_key() -> None:
     attributes = {"stream": "orders", "source": {"uri": "a"}, "batch": {"max_wieght": 1}}
     with pytest.raises(ConfigurationError, match="did you mean `max_weight`"):
         BatchStream.from_attributes_dict(attributes=attributes)
+
+
+RESOURCES = """\
+type: batch_pipeline.BatchResources
+attributes:
+  inventory_conn: "{{ env.SHOP_DATABASE }}"
+  spark_master: local[1]
+"""
+
+
+def test_resources_of_a_project_are_set_in_yaml(
+    project: DgProject,
+    database: Database,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The variable is read when a run starts, so that Dagster's pages do not show its value."""
+    monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHOP_DATABASE", "set later")
+    for folder, name in [("a", "orders"), ("z", "refunds")]:
+        project.write(f"{folder}/defs.yaml", STREAM.format(name=name))
+    (project.defs / "a/landing").mkdir()
+    project.write("resources/defs.yaml", RESOURCES)
+    definitions = project.load(monkeypatch)
+    resources = definitions.resources or {}
+    assert resources["batch_pipeline"].inventory_conn == dg.EnvVar("SHOP_DATABASE")
+    assert resources["batch_pipeline_spark"].master == "local[1]"
+    monkeypatch.setenv("SHOP_DATABASE", database_url)
+    assert definitions.resolve_job_def("orders_register").execute_in_process().success
+    assert [report.job.name for report in database.jobs.jobs()] == ["orders"]
+
+
+def test_resources_of_a_project_are_defined_once(
+    project: DgProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a", "b"):
+        project.write(f"{folder}/defs.yaml", RESOURCES)
+    error = load_error(project, monkeypatch)
+    assert str(error) == "number of BatchResources components is 2; expected at most one."
+
+
+def test_streams_folder_may_have_resources(tmp_path: Path) -> None:
+    """Commands read a folder of components, and take their settings from the environment."""
+    for folder, text in (("orders", STREAM.format(name="orders")), ("resources", RESOURCES)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "defs.yaml").write_text(text)
+    assert [*load_streams(tmp_path)] == ["orders"]
