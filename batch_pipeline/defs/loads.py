@@ -347,7 +347,7 @@ def _tick(
     is_same = published == cursor.published and loads.cursor(stream.name, targets) == cursor.mark
     if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
-    check_code_location(context, stream, cursor, now)
+    check_code_location(context, pipeline, stream, cursor, now)
     runs = [
         *find_runs(instance, dg.RunsFilter(statuses=UNFINISHED)),
         *runs_about_to_be_repeated(instance),

@@ -7,9 +7,12 @@ may be repeated, or lost in a crash. `dagster.yaml` limits how many runs execute
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
+from uuid import UUID
 
 import dagster as dg
 
@@ -87,15 +90,40 @@ class SensorCursor:
 
 
 def check_code_location(
-    context: dg.SensorEvaluationContext, stream: Stream, cursor: SensorCursor, now: float
+    context: dg.SensorEvaluationContext,
+    pipeline: Pipeline,
+    stream: Stream,
+    cursor: SensorCursor,
+    now: float,
 ) -> None:
     """Check that no other code location launches the stream: in a first tick, and once a minute.
 
+    Logs a warning if another Dagster instance encodes it.
+
     Raises:
-        ConfigurationError: another one does.
+        ConfigurationError: another code location launches it.
     """
-    if now // 60 != cursor.looked_at // 60:  # the states of all sensors are read
-        ensure_only_location(context.instance, stream, location_of_sensor(context), now)
+    if now // 60 == cursor.looked_at // 60:  # the states of all sensors are read
+        return
+    instance = context.instance
+    ensure_only_location(instance, stream, location_of_sensor(context), now)
+    recent = pipeline.database.change_feed.recent_runs(stream.name)
+    foreign = (run for run in recent if _is_uuid(run) and instance.get_run_by_id(run) is None)
+    for run in islice(foreign, 1):
+        context.log.warning(
+            "Another Dagster instance encodes the stream %r in the same inventory: its run %s is "
+            "not in this one. Each batch is published once all the same, but neither shows the "
+            "runs of the other. Stop the sensors of one of the two.",
+            stream.name,
+            run,
+        )
+
+
+def _is_uuid(run_id: str) -> bool:
+    """Return whether an id may be that of a Dagster run; programs choose theirs."""
+    with suppress(ValueError):
+        return str(UUID(run_id)) == run_id
+    return False
 
 
 _AT_ONCE = 3
@@ -254,7 +282,7 @@ def _launch(
     cursor = LaunchCursor.of_cursor(context.cursor)
     now = time.time()
     try:
-        check_code_location(context, stream, cursor, now)
+        check_code_location(context, pipeline, stream, cursor, now)
         cancel_batches_since(pipeline, context.instance, stream, cursor.looked_at)
         found = find(replace(cursor, looked_at=now, stream=stream.name))
         sync = found.sync

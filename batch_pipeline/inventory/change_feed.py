@@ -139,6 +139,22 @@ class ChangeFeed:
                 return
             after = batch_ids[-1]
 
+    def recent_runs(self, stream: str) -> list[str]:
+        """Return the runs of attempts on a stream's batches that started in the last two minutes.
+
+        Only the newest attempts of the inventory are read.
+        """
+        newest = sa.select(attempt).order_by(attempt.c.id.desc()).limit(_PAGE).subquery()
+        since = sa.func.now() - sa.text("interval '2 minutes'")
+        runs = (
+            sa.select(newest.c.run_id)
+            .distinct()
+            .join(batch, batch.c.id == newest.c.batch_id)
+            .join(job, job.c.id == batch.c.job_id)
+            .where(job.c.stream == stream, newest.c.started_at > since)
+        )
+        return fetch_column(self.engine, runs)
+
     def open_backfills(self, stream: str) -> list[str]:
         """Return the names of a stream's backfills that have unfinished batches."""
         waits = sa.exists().where(

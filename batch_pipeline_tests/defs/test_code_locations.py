@@ -1,5 +1,6 @@
 """A stream that is defined in two code locations of a Dagster instance."""
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from dagster._core.scheduler.instigation import (
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import LaunchCursor
+from batch_pipeline.pipeline.attempt import LEASE
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 
 SENSOR = "orders_new_files"
@@ -69,7 +71,12 @@ def _tick_elsewhere(
 
 
 def _tick(
-    harness: DefsHarness, *, cursor: str | None = None, sensor: str = SENSOR, location: str = "copy"
+    harness: DefsHarness,
+    *,
+    cursor: str | None = None,
+    sensor: str = SENSOR,
+    location: str = "copy",
+    messages: list[str] | None = None,
 ) -> dg.SensorResult | str:
     """Evaluate a sensor of a code location; return its result or its skip message."""
     definition = harness.definitions.resolve_sensor_def(sensor)
@@ -78,6 +85,10 @@ def _tick(
         instance=harness.instance, cursor=cursor, resources=resources
     ) as context:
         context._code_location_origin = _repository(location).code_location_origin
+        if messages is not None:
+            handler = logging.Handler()
+            handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+            context.log.addHandler(handler)
         result = definition(context)
     if isinstance(result, dg.SkipReason):
         return str(result.skip_message)
@@ -153,3 +164,24 @@ def test_run_in_the_second_location_fails_without_registering(
     messages = ["'etl' and 'copy'" in str(failure.dagster_event) for failure in failures]
     assert messages == [True] * is_rejected
     assert bool(harness.instance.get_dynamic_partitions("orders.batches")) is not is_rejected
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_runs_of_another_dagster_instance_are_warned_of(
+    harness: DefsHarness, is_known: bool
+) -> None:
+    job = harness.definitions.resolve_job_def("orders_encode")
+    with dg.DagsterInstance.ephemeral() as other:
+        instance = harness.instance if is_known else other
+        run_id = instance.create_run_for_job(job_def=job).run_id
+    batch, *_ = harness.database.batches.statuses("orders")
+    claim = harness.database.attempts.claim(batch.batch, run_id=run_id, lease=LEASE)
+    messages: list[str] = []
+    with claim:
+        assert isinstance(_tick(harness, messages=messages), dg.SensorResult)
+    assert len(messages) == (not is_known)
+    if not is_known:
+        assert messages[0].startswith(
+            f"Another Dagster instance encodes the stream 'orders' in the same inventory: its run "
+            f"{run_id} is not in this one."
+        )

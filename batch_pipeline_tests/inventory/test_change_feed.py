@@ -10,7 +10,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.job import JobKind
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.seeds import claimed, plan, planned, publish, register
+from batch_pipeline_tests.seeds import claimed, execute, plan, planned, publish, register
 
 
 def _changes(database: Database, cursors: Mapping[int, Cursor] | None = None) -> Changes:
@@ -117,3 +117,14 @@ def test_backfill_is_open_until_its_last_batch_ends(database: Database, ends_wit
     else:
         database.jobs.cancel("orders.a")
     assert database.change_feed.open_backfills("orders") == []
+
+
+def test_recent_runs_are_those_of_attempts_of_the_last_two_minutes(database: Database) -> None:
+    first, second = planned(database, 2)
+    publish(database, first)
+    assert len(database.change_feed.recent_runs("orders")) == 1
+    assert database.change_feed.recent_runs("refunds") == []
+    execute(database, "UPDATE batch_pipeline.attempt SET started_at = now() - interval '3 minutes'")
+    assert database.change_feed.recent_runs("orders") == []
+    with claimed(database, second):
+        assert len(database.change_feed.recent_runs("orders")) == 1
