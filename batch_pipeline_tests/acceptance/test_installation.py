@@ -4,10 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from batch_pipeline.defs.instance import OLDEST
 
 ROOT = Path(__file__).parents[2]
 PROJECT = """
@@ -63,6 +66,58 @@ def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _uv("venv", "--quiet", "--python", sys.executable, str(folder))
     _uv("pip", "install", "--quiet", "--python", str(folder), str(wheel))
     return folder / "bin"
+
+
+CORE = ("dagster", "dagster-pipes", "dagster-shared")
+PROGRAMS = ("dagster", "dagster-dg-cli", "dagster-webserver")
+LIBRARIES = ("dagster-aws", "dagster-postgres", "dagster-pyspark")
+SUBSET = (
+    *("test_backfill_sensor.py", "test_build.py", "test_checks.py", "test_code_locations.py"),
+    *("test_component.py", "test_component_schema.py", "test_downstream.py"),
+    *("test_materialized_by_hand.py", "test_partition_sync.py", "test_services.py"),
+)
+
+
+def test_oldest_dagster_is_the_lower_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    bounds = {f"{name}>=0.29.{OLDEST.split('.')[2]},<0.30" for name in LIBRARIES}
+    assert {*project["dependencies"]} >= {f"dagster>={OLDEST},<1.14", *bounds}
+
+
+@pytest.mark.parametrize("release", ["oldest", "newest"])
+def test_definitions_work_with_other_releases_of_dagster(release: str, tmp_path: Path) -> None:
+    """The newest core may be ahead of the libraries, which warn of it and refuse to resolve."""
+    python, requirements = tmp_path / "venv/bin/python", tmp_path / "requirements.txt"
+    locked = _uv(
+        *("export", "--frozen", "--quiet", "--no-hashes", "--no-emit-project"),
+        *("--all-extras", "--all-groups"),
+    ).splitlines()
+    wanted: list[str] = []
+    if release == "oldest":
+        # An older `dg` needs an older tomlkit.
+        locked = [line for line in locked if not line.startswith(("dagster", "tomlkit"))]
+        library = f"0.29.{OLDEST.split('.')[2]}"
+        wanted = [
+            *(f"{one}=={OLDEST}" for one in PROGRAMS),
+            *(f"{one}=={library}" for one in LIBRARIES),
+        ]
+    requirements.write_text("\n".join([*locked, *wanted]), encoding="utf-8")
+    _uv("venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv"))
+    install = ("pip", "install", "--quiet", "--python", str(python))
+    _uv(*install, "--requirements", str(requirements))
+    if release == "newest":
+        _uv(*install, "--no-deps", "--upgrade", *(f"{name}<1.14" for name in CORE))
+    _uv(*install, "--no-deps", "--editable", str(ROOT))
+    ignored = "ignore:Found version mismatch:UserWarning"
+    tests = [f"batch_pipeline_tests/defs/{name}" for name in SUBSET]
+    result = subprocess.run(
+        [python, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-W", ignored, *tests],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5_000:]
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])

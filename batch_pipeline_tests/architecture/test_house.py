@@ -106,7 +106,7 @@ def test_other_series_of_dagster_is_refused() -> None:
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].endswith(
         "ConfigurationError: Dagster 1.14.2 is installed; batch-pipeline uses parts of Dagster "
-        "that are not public, and is tested with 1.13.0 to 1.13.29. Nothing was loaded. Install "
+        "that are not public, and is tested with 1.13.7 to 1.13.29. Nothing was loaded. Install "
         "another release of Dagster, for example with `uv add 'dagster~=1.13.0'`, or a newer one "
         "of batch-pipeline."
     )

@@ -8,7 +8,7 @@ from dagster import __version__
 
 from batch_pipeline.model.errors import ConfigurationError
 
-OLDEST, NEWEST = "1.13.0", "1.13.29"  # releases of Dagster that the tests passed with
+OLDEST, NEWEST = "1.13.7", "1.13.29"  # releases of Dagster that the tests passed with
 SERIES = "1.13"
 
 
