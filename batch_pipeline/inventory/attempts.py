@@ -21,6 +21,7 @@ from sqlalchemy import exc
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.connection import (
     OWNER_IS_GONE,
+    copy_rows,
     fetch_value,
     is_connection_dead,
     named_statement,
@@ -243,24 +244,23 @@ def _insert_files(connection: sa.Connection, attempt_id: int, result: EncodeResu
         for quarantine, parts in ((False, result.part_files), (True, result.quarantine_files))
         for position, part in enumerate(parts)
     ]
-    items = [
-        {
-            "attempt_id": attempt_id,
-            "item_id": item.item_id,
-            "read": item.read,
-            "written": item.written,
-            "filtered": item.filtered,
-            "quarantined": item.quarantined,
-            "bad_file": None if item.bad_file is None else storable(item.bad_file),
-            "read_etag": item.etag,
-            "read_version": item.version,
-        }
-        for item in result.items
-    ]
     if files:
         connection.execute(sa.insert(part_file), files)
-    if items:
-        connection.execute(sa.insert(attempt_item), items)
+    items = (
+        (
+            attempt_id,
+            item.item_id,
+            item.read,
+            item.written,
+            item.filtered,
+            item.quarantined,
+            None if item.bad_file is None else storable(item.bad_file),
+            item.etag,
+            item.version,
+        )
+        for item in result.items
+    )
+    copy_rows(connection, attempt_item, attempt_item.columns.keys(), items)
 
 
 @dataclass(frozen=True, slots=True)

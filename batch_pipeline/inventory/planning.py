@@ -21,7 +21,7 @@ from batch_pipeline.inventory.batch_states import (
     batch_from_row,
     planned_ids,
 )
-from batch_pipeline.inventory.connection import fetch_row, lock_planning, transaction
+from batch_pipeline.inventory.connection import copy_rows, fetch_row, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     Gap,
@@ -64,10 +64,16 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
 
-_COPY = (
-    "COPY batch_pipeline.batch "
-    "(job_id, first_id, last_id, weight, item_count, oversized, config, item_ids, "
-    "id_runs) FROM STDIN"
+_COLUMNS = (
+    "job_id",
+    "first_id",
+    "last_id",
+    "weight",
+    "item_count",
+    "oversized",
+    "config",
+    "item_ids",
+    "id_runs",
 )
 CutRange = tuple[Gap, Iterator[Cut]]
 
@@ -237,17 +243,19 @@ def insert_batches(
     )
     after_batch_id = connection.execute(highest).scalar_one()
     planned = Planned()
-    raw = connection.connection.driver_connection
-    assert raw is not None  # noqa: S101 - the connection is open
     config_json = json.dumps(dict(config))
-    with raw.cursor() as cursor, cursor.copy(_COPY) as copy:
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal planned
         for cut, item_ids in batches:
             ids, oversized = cut.id_range, cut.weight > limits.max_weight
             values = (ids.first_id, ids.last_id, cut.weight, cut.count, oversized, config_json)
             listed = None if item_ids is None else list(item_ids)
             runs = None if cut.runs is None else [cut.runs.firsts, cut.runs.lasts]
-            copy.write_row((job_id, *values, listed, runs))
+            yield (job_id, *values, listed, runs)
             planned = planned.plus_cut(cut)
+
+    copy_rows(connection, batch, _COLUMNS, rows())
     if planned.batches:
         is_new = (batch.c.job_id == job_id, batch.c.id > after_batch_id)
         batch_states.insert_states(connection, *is_new)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.connection import (
     LockClass,
+    copy_rows,
     fetch_rows,
     fetch_value,
     lock_in_transaction,
@@ -37,21 +38,22 @@ if TYPE_CHECKING:  # it imports pyarrow
     from batch_pipeline.encode.readers.decoded_file import ItemCutter
 
 _CHUNK = 5_000
+_COPIED = ("stream", "id", "location", "size_bytes", "modified_at", "etag")
+_FACTS = (item.c.location, item.c.size_bytes, item.c.modified_at, item.c.etag)
 _COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")
 _FilesByLocation = Mapping[str, Sequence[LandedFile]]
 _Row = TypeVar("_Row")
 
 
-def _item_from_row(row: sa.Row[Any]) -> Item:
-    """Return the item of a row. The file of a range has the size of the whole file."""
+def _file_from_row(row: sa.Row[Any]) -> LandedFile:
+    """Return the file of a row. The file of a range has the size of the whole file."""
     _, byte_range = split_location(row.location)
-    file = LandedFile(
+    return LandedFile(
         location=row.location,
         size_bytes=row.size_bytes if byte_range is None else byte_range.file_bytes,
         modified_at=row.modified_at,
         etag=row.etag,
     )
-    return Item(id=row.id, file=file)
 
 
 def _has_changed(file: LandedFile, registered_files: Sequence[LandedFile]) -> bool:
@@ -154,7 +156,7 @@ class OwnMetaTable(StreamTable):
         key.
         """
         locations = [file.location for file in files]
-        own = sa.select(item).where(item.c.stream == self.stream)
+        own = sa.select(*_FACTS).where(item.c.stream == self.stream)
         whole = own.where(is_any_of(item.c.location, locations))
         file = sa.literal_column(FILE_OF_RANGE, sa.Text)
         starts = list({location.partition("#")[0] for location in locations})
@@ -162,9 +164,9 @@ class OwnMetaTable(StreamTable):
         ranges = own.where(sa.text(IS_RANGE), is_any_of(file, starts), is_part)
         registered: dict[str, list[LandedFile]] = defaultdict(list)
         for row in connection.execute(whole):
-            registered[row.location].append(_item_from_row(row).file)
+            registered[row.location].append(_file_from_row(row))
         for row in connection.execute(ranges.order_by(item.c.id)):
-            part = _item_from_row(row).file
+            part = _file_from_row(row)
             if part.range is not None:
                 registered[part.uri].append(part)
         return registered
@@ -183,18 +185,10 @@ class OwnMetaTable(StreamTable):
         next_id = connection.execute(highest).scalar_one() + 1
         parts = (part for file in new for part in cuts.get(file.location, (file,)))
         rows = [
-            {
-                "stream": self.stream,
-                "id": item_id,
-                "location": part.location,
-                "size_bytes": part.range_bytes,
-                "modified_at": part.modified_at,
-                "etag": part.etag,
-            }
+            (self.stream, item_id, part.location, part.range_bytes, part.modified_at, part.etag)
             for item_id, part in enumerate(parts, start=next_id)
         ]
-        if rows:
-            connection.execute(sa.insert(item), rows)
+        copy_rows(connection, item, _COPIED, rows)
         failpoint("register.before_commit")
         return len(rows)
 
@@ -257,7 +251,8 @@ class OwnMetaTable(StreamTable):
         """Return the items of rows with the facts of their files, which were listed."""
         is_listed = is_any_of(item.c.id, [row.id for row in rows])
         query = sa.select(item).where(item.c.stream == self.stream, is_listed).order_by(item.c.id)
-        return [_item_from_row(row) for row in fetch_rows(self.inventory, query)]
+        rows_of_items = fetch_rows(self.inventory, query)
+        return [Item(id=row.id, file=_file_from_row(row)) for row in rows_of_items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
