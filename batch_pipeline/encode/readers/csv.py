@@ -216,8 +216,12 @@ class CsvReader:
 
     def _parse_header(self, data: bytes, *, eof: bool) -> int:
         """Set the column names and return the bytes that they take, 0 if they are incomplete."""
-        scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
+        start = data[:_DIALECT_BYTES]  # the scanner splits all that it gets into lines
+        scanner = CsvScanner(start, self._options, first_line=self.line, eof=False)
         first = next(iter(scanner), None)
+        if first is None:
+            scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
+            first = next(iter(scanner), None)
         if first is None:
             self.line = scanner.line
             return scanner.consumed

@@ -59,11 +59,13 @@ def parse_cells(
     tables of hundreds of columns. With `values` the result has the values, null where a cell is
     invalid; without, the cells remain text.
     """
-    groups: dict[Column, dict[str, pa.StringArray]] = defaultdict(dict)
+    groups: dict[tuple[ColumnType, int, int], dict[str, pa.StringArray]] = defaultdict(dict)
     for name, array in cells.items():
-        groups[replace(columns[name], name="")][name] = array
+        column = columns[name]
+        groups[column.type, column.precision, column.scale][name] = array
     parsed: dict[str, ConvertedColumn] = {}
-    for column, group in groups.items():
+    for group in groups.values():
+        column = columns[next(iter(group))]
         texts = pa.concat_arrays(list(group.values()))
         if not values and _is_valid_unparsed(texts, column):
             parsed |= {name: ConvertedColumn(array) for name, array in group.items()}
@@ -131,7 +133,7 @@ class TableValidator:
             text.discard(RESCUED)
         return replace(
             table,
-            batch=pa.RecordBatch.from_pydict(arrays) if arrays else table.batch,
+            batch=_batch_of(arrays) if arrays else table.batch,
             text=frozenset(text),
             json=table.json & arrays.keys(),
             rescued=table.rescued + len(rescued),
@@ -297,6 +299,11 @@ def _set_null(array: pa.Array, rows: Collection[int]) -> pa.Array:
 
 def _columns_of(table: Table) -> Iterable[tuple[str, pa.Array]]:
     return zip(table.batch.schema.names, table.batch.columns, strict=True)
+
+
+def _batch_of(arrays: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return columns by name as a batch; `from_pydict` takes three times as long."""
+    return pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
 
 
 def _rows(mask: pa.BooleanArray) -> list[int]:
