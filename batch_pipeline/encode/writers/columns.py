@@ -3,6 +3,7 @@
 `storage.part_formats` writes the bytes of each format.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -47,11 +48,10 @@ def batch_of_table(
     table: Table, schema: RecordSchema, arrow_schema: pa.Schema, on_nonfinite: OnNonfinite
 ) -> pa.RecordBatch:
     """Convert a table, whose values fit the schema; columns that it lacks are null."""
-    present = {name: index for index, name in enumerate(table.batch.schema.names)}
+    present = dict(zip(table.batch.schema.names, table.batch.columns, strict=True))
     arrays = []
     for column in schema.columns:
-        index = present.get(column.name)
-        array = None if index is None else table.batch.column(index)
+        array = present.get(column.name)
         if array is None or array.null_count == len(array):
             arrays.append(pa.nulls(table.good, arrow_type_of(column)))
         else:
@@ -174,9 +174,13 @@ class RowGroupWriter(PartWriter[TableRows]):
     def _write_group(self) -> None:
         if not self._held:
             return
-        # In one piece: where pages end must not depend on how the rows arrived.
-        group = pa.Table.from_batches(self._held).combine_chunks()
+        schema = self._held[0].schema
+        pieces = [deque(batch.columns) for batch in self._held]
         self._held, self._group = [], _empty_group()
+        # In one piece: where pages end must not depend on how the rows arrived. Column by column,
+        # and the pieces of a column are freed before the next one: a group is in memory once.
+        columns = [pa.concat_arrays([piece.popleft() for piece in pieces]) for _ in schema]
+        group = pa.Table.from_arrays(columns, schema=schema)
         if self._writer is None:
             self._writer = self._codec.open_writer(self._file, group, self._encoding)
         self._writer.write(group)
