@@ -36,7 +36,9 @@ _MACOS_STUB = "/usr/bin/java" if sys.platform == "darwin" else None
 
 # The JVM has little to do, since records stay in Python: the first-tier compiler and the serial
 # collector start fastest. A user's `spark.driver.extraJavaOptions` come later and win.
-JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+# The heap starts small and grows to `spark.driver.memory`: by default it starts with a 64th of the
+# machine's memory, and fills that before the first collection.
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xms96m")
 
 # Since then archives need no base archive, which slimmed runtimes such as the bundled one lack.
 _AOT_CACHE_VERSION = 25

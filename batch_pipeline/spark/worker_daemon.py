@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 MODULES = (
+    "pandas",  # pyarrow imports it for the first array that it makes, if it is installed
     "pyarrow.csv",
     "pyarrow.parquet",
     "pyspark.worker",
