@@ -41,6 +41,7 @@ BUFFER_BYTES = 2**18
 PART_BYTES = 8 * 2**20  # S3 takes 10,000 parts, so 80 GB of an object
 WHOLE_BYTES = 4 * 2**20  # objects up to this are read by one request, and held in memory
 _SKIP_BYTES = 2**20  # a seek that goes less far ahead reads what lies between
+_PIECE_BYTES = 2**20  # of what is read whole: it is lost if the connection is reset meanwhile
 _REOPENINGS = 4
 _PARALLEL_PARTS = 3  # so many parts are sent at once; they and the next one are held in memory
 _MARK = "batch-pipeline-upload"
@@ -227,17 +228,8 @@ class ObjectReader(io.RawIOBase):
             OSError: the object is gone or cannot be read.
         """
         view = memoryview(buffer).cast("B")
-        wanted = min(len(view), self.facts.size_bytes - self._position)
-        if wanted <= 0:
-            return 0
-        try:
-            data = self._read_here(wanted)
-        except OSError as error:
-            self.errors.append(error)
-            raise
+        data = self._read_next(len(view))
         view[: len(data)] = data
-        self._position += len(data)
-        self._body_position = self._position
         return len(data)
 
     def readall(self) -> bytes:
@@ -245,17 +237,27 @@ class ObjectReader(io.RawIOBase):
 
         Not in one piece: a connection that is reset loses the piece that is being read.
         """
-        rest = bytearray(max(self.facts.size_bytes - self._position, 0))
-        view, done = memoryview(rest), 0
-        while done < len(rest):
-            done += self.readinto(view[done : done + BUFFER_BYTES])
-        return bytes(rest)
+        return b"".join(iter(lambda: self._read_next(_PIECE_BYTES), b""))
 
     def close(self) -> None:
         """Release the connection."""
         if not self.closed:
             self._drop_body()
         super().close()
+
+    def _read_next(self, most: int) -> bytes:
+        """Read what the store sends next, at most so many bytes; none at the end."""
+        wanted = min(most, self.facts.size_bytes - self._position)
+        if wanted <= 0:
+            return b""
+        try:
+            data = self._read_here(wanted)
+        except OSError as error:
+            self.errors.append(error)
+            raise
+        self._position += len(data)
+        self._body_position = self._position
+        return data
 
     def _read_here(self, wanted: int) -> bytes:
         for _ in range(_REOPENINGS):
@@ -306,8 +308,7 @@ class PinnedObject:
         self._whole: bytes | None = None
         if self.facts.size_bytes <= WHOLE_BYTES:
             with reader:
-                whole = io.BufferedReader(reader, BUFFER_BYTES)
-                self._whole = whole.read(self.facts.size_bytes)
+                self._whole = reader.readall()
 
     @property
     def error(self) -> OSError | None:

@@ -3,9 +3,10 @@
 import io
 
 import pytest
+from botocore.response import StreamingBody
 
 from batch_pipeline.storage.filesystem import UnreachableError, digest, local_file, reason_of
-from batch_pipeline.storage.s3 import BUFFER_BYTES, S3, ObjectReader
+from batch_pipeline.storage.s3 import S3, ObjectReader
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
@@ -48,19 +49,20 @@ def test_read_after_the_end_is_empty(bucket: str) -> None:
             file.seek(-1)
 
 
-def test_read_all_uses_large_buffers(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_all_takes_large_pieces(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     S3.put(f"{bucket}/large", LARGE)
-    sizes: list[int] = []
+    sizes: list[int | None] = []
 
-    def readinto(reader: ObjectReader, buffer: bytearray) -> int:
-        sizes.append(len(buffer))
-        return original(reader, buffer)
+    def read(body: StreamingBody, size_bytes: int | None = None) -> bytes:
+        sizes.append(size_bytes)
+        data: bytes = original(body, size_bytes)
+        return data
 
-    original = ObjectReader.readinto
-    monkeypatch.setattr(ObjectReader, "readinto", readinto)
+    original = StreamingBody.read
+    monkeypatch.setattr(StreamingBody, "read", read)
     with S3.open(f"{bucket}/large") as file:
         assert file.read() == LARGE
-    assert len(sizes) == -(-len(LARGE) // BUFFER_BYTES)
+    assert sizes == [2**20] * 3
 
 
 def test_small_object_is_read_with_one_request(bucket: str, faults: Faults) -> None:

@@ -39,7 +39,12 @@ if TYPE_CHECKING:  # it imports pyarrow
 
 _CHUNK = 5_000
 _COPIED = ("stream", "id", "location", "size_bytes", "modified_at", "etag")
-_FACTS = (item.c.location, item.c.size_bytes, item.c.modified_at, item.c.etag)
+_FACTS: tuple[sa.Column[Any], ...] = (
+    item.c.location,
+    item.c.size_bytes,
+    item.c.modified_at,
+    item.c.etag,
+)
 _COLUMNS = MetaColumns(uid="id", item="location", weight="size_bytes")
 _FilesByLocation = Mapping[str, Sequence[LandedFile]]
 _Row = TypeVar("_Row")
