@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_pipeline.config.stream_attributes import BatchAttributes
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.spark.java import find_java_home
 from batch_pipeline_tests.acceptance.sandbox import command, new_sandbox
@@ -206,13 +207,14 @@ def _ours(row: Row, files: GeneratedFiles) -> Iterator[Task]:
     """Prepare a home whose stream `orders` has published one file."""
     stream = "orders" if row.source is None else "wide"
     parquet = {"format": "parquet", "compression": "snappy"}  # default compressions everywhere
+    batch = {"max_count": BatchAttributes().max_count}  # the default
     encoding = parquet if row.conversion == "csv-parquet" else {}
     with new_sandbox() as sandbox:
         postgres = sandbox.home / "postgres"
-        sandbox.write_stream("orders", encoding=parquet)
+        sandbox.write_stream("orders", batch=batch, encoding=parquet)
         if stream == "wide":
             source = {"include": ["wide-*"], "format": "auto"}
-            sandbox.write_stream("wide", source=source, encoding=encoding)
+            sandbox.write_stream("wide", source=source, batch=batch, encoding=encoding)
         for name in ("orders", stream):
             sandbox.landing(name).mkdir(parents=True, exist_ok=True)
             sandbox.storage(name).mkdir(parents=True, exist_ok=True)
