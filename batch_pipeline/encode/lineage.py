@@ -22,12 +22,12 @@ class Lineage:
     def __init__(
         self, columns: tuple[LineageColumn, ...], item: Item, context: LineageContext
     ) -> None:
-        self._columns = columns
-        self._values = _values(item, context)
+        self.columns = columns
+        self._values = _values(item, context) if columns else {}
 
     def conflicts(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names that are both columns of the source and lineage columns."""
-        return tuple(sorted({column.value for column in self._columns} & set(names)))
+        return tuple(sorted({column.value for column in self.columns} & set(names)))
 
     @overload
     def added(self, chunk: Table) -> Table: ...
@@ -38,7 +38,7 @@ class Lineage:
 
         JSON records have them in their text, tables as typed columns.
         """
-        if not self._columns:
+        if not self.columns:
             return chunk
         if isinstance(chunk, Table):
             return self._added_to_table(chunk)
@@ -46,7 +46,7 @@ class Lineage:
 
     def _added_to_table(self, table: Table) -> Table:
         arrays, names = table.batch.columns, table.batch.schema.names
-        for column in self._columns:
+        for column in self.columns:
             names.append(column.value)
             arrays.append(self._array(column, table))
         # Arrow counts the rows by the first column: there is one now, if there was none before.
@@ -63,7 +63,7 @@ class Lineage:
 
     def _added_to_json(self, records: JsonRecords) -> JsonRecords:
         before, after = self._text_around_number()
-        if LineageColumn.RECORD_NUMBER in self._columns:
+        if LineageColumn.RECORD_NUMBER in self.columns:
             ends = [b"%s%d%s" % (before, number, after) for number in records.record_numbers]
         else:
             ends = [before] * records.good
@@ -73,7 +73,7 @@ class Lineage:
     def _text_around_number(self) -> tuple[bytes, bytes]:
         """Return the text of all columns in front of and behind the record number."""
         text, before = b"", None
-        for column in self._columns:
+        for column in self.columns:
             text += b',"%s":' % column.value.encode()
             if column is LineageColumn.RECORD_NUMBER:
                 text, before = b"", text
@@ -88,6 +88,8 @@ def joined_lineage(table: Table, lineages: Sequence[Lineage], counts: Sequence[i
 
     The table holds the records of the items in order, `counts` of each, numbered from 1.
     """
+    if not lineages[0].columns:
+        return table
     batches, start = [], 0
     for lineage, count in zip(lineages, counts, strict=True):
         batch, numbers = table.batch.slice(start, count), range(1, count + 1)

@@ -39,6 +39,7 @@ from batch_pipeline.model.manifest import ItemReport, PartFile
 from batch_pipeline.model.record_rules import BadFileKind, LineageContext, OnBadFile
 from batch_pipeline.model.schema import Misfit, RecordSchema
 from batch_pipeline.model.stream import SourceFormat, Stream
+from batch_pipeline.storage.filesystem import FileFacts
 
 MAX_REPORTED_BAD_RECORDS = 20
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # what the systems count in
@@ -133,9 +134,15 @@ def error_report(number: int, error: Exception) -> TaskReport:
 
 
 def item_report(
-    item: Item, *, good: int = 0, bad: int = 0, filtered: int = 0, rescued: int = 0
+    item: Item,
+    facts: FileFacts | None = None,
+    *,
+    good: int = 0,
+    bad: int = 0,
+    filtered: int = 0,
+    rescued: int = 0,
 ) -> ItemReport:
-    """Return the report of an item, or of a part of one, that was read."""
+    """Return the report of an item, or of a part of one; `facts` are those of what was read."""
     return ItemReport(
         item_id=item.id,
         location=item.file.location,
@@ -144,6 +151,8 @@ def item_report(
         quarantined=bad,
         filtered=filtered,
         rescued=rescued,
+        etag=None if facts is None else facts.etag,
+        version=None if facts is None else facts.version,
     )
 
 
@@ -231,11 +240,11 @@ class _LateBadFileError(Exception):
 
 
 class _JoinedItems:
-    """Items whose small files are read together, each with a report that lacks the counts."""
+    """Items whose small files are read together, and the facts of these files."""
 
     def __init__(self, stream: Stream) -> None:
         self.items: list[Item] = []
-        self.reports: list[ItemReport] = []
+        self.facts: list[FileFacts] = []
         self.csv = JoinedCsvFiles(stream)
 
 
@@ -325,8 +334,7 @@ class TaskRun:
             self._joins = bool(joined.items)
             return False
         joined.items.append(item)
-        facts = source.facts
-        joined.reports.append(replace(item_report(item), etag=facts.etag, version=facts.version))
+        joined.facts.append(source.facts)
         return True
 
     def _encode_joined(self, joined: _JoinedItems) -> bool:
@@ -355,8 +363,8 @@ class TaskRun:
         if checked.good:
             self._output.write(joined_lineage(checked, lineages, counts))
         self._formats.add(SourceFormat.CSV)
-        for report, count in zip(joined.reports, counts, strict=True):
-            self._items.append(replace(report, read=count, written=count))
+        for item, facts, count in zip(joined.items, joined.facts, counts, strict=True):
+            self._items.append(item_report(item, facts, good=count))
         return True
 
     def _encode_item(self, item: Item) -> bool:
@@ -416,8 +424,9 @@ class TaskRun:
             if used:
                 raise _LateBadFileError(item, report) from error
             return report
-        report = item_report(item, good=good, bad=bad, filtered=filtered, rescued=rescued)
-        return replace(report, etag=source.facts.etag, version=source.facts.version)
+        return item_report(
+            item, source.facts, good=good, bad=bad, filtered=filtered, rescued=rescued
+        )
 
     def chunks(self, source: DecodedFile, lineage: Lineage) -> Iterator[Chunk]:
         """Read, map, check and write the records of a file, chunk by chunk."""

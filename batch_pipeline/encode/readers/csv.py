@@ -263,6 +263,7 @@ class JoinedCsvFiles:
         self._header: tuple[str, ...] = ()
         self._header_text = b""
         self._bodies: list[bytes] = []
+        self._counts: list[int] = []
 
     def add(self, source: TextInput) -> bool:
         """Read a file from its start, return whether it is now one of these files.
@@ -281,12 +282,14 @@ class JoinedCsvFiles:
         if not (self._header and is_complete and text.startswith(self._header_text)):
             return False
         body = text[len(self._header_text) :]
-        self._bodies.append(body if body.endswith(NEWLINE) or not body else body + NEWLINE)
+        body = body if body.endswith(NEWLINE) or not body else body + NEWLINE
+        self._bodies.append(body)
+        self._counts.append(count_lines(body))
         return True
 
     def keep(self, count: int) -> None:
         """Remove all files but the first `count`."""
-        del self._bodies[count:]
+        del self._bodies[count:], self._counts[count:]
 
     def parse(self) -> Table | None:
         """Return the records of all files, None if some text is irregular."""
@@ -311,7 +314,7 @@ class JoinedCsvFiles:
 
     def record_counts(self) -> list[int]:
         """Return the number of records of each file, which holds for files that can be parsed."""
-        return [count_lines(body) for body in self._bodies]
+        return self._counts
 
     def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
         """Return the column names, and the text that they take at the start of the file."""
