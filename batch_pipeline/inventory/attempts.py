@@ -358,6 +358,7 @@ class FencedAttempts:
 
         self._publish(claimed, facts, insert_files)
         failpoint("publish.after_commit")
+        self.heartbeat.stop_renewing(claimed.token)
         manifests = Manifests(self.engine)
         return manifests.with_origin(manifests.of_attempt(claimed.id))
 

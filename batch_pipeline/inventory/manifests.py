@@ -92,6 +92,7 @@ _ORIGIN = (
         job.c.bisect,
         _parent.c.name.label("parent"),
         batch.c.config.label("planned_with"),
+        attempt.c.id.label("attempt_id"),
         attempt.c.publish_number,
         attempt.c.run_id,
         attempt.c.started_at,
@@ -111,16 +112,14 @@ _ITEMS = sa.select(
 ).order_by(attempt_item.c.item_id)
 
 
-def origin_of(
-    connection: sa.Connection, attempt_id: int, schema: RecordSchema
-) -> dict[str, Any] | None:
-    """Read the origin of a published attempt, as JSON for its manifest file.
+def _origin_of(connection: sa.Connection, manifest: Manifest) -> dict[str, Any] | None:
+    """Read the origin of a published manifest, as JSON for its manifest file.
 
     None for jobs without a stream and for batches of more than 200,000 items. The schema is
     included because a JSON Schema cannot express all column types. Location, size, time and ETag of
     an item are those of its row in the product's own meta table.
     """
-    row = connection.execute(_ORIGIN.where(attempt.c.id == attempt_id)).one()
+    row = connection.execute(_ORIGIN.where(attempt.c.token == manifest.token)).one()
     if row.stream is None or row.facts is None or row.facts["items"] > _MAX_ORIGIN_ITEMS:
         return None
     is_listed = sa.and_(
@@ -130,7 +129,7 @@ def origin_of(
         == _REGISTERED_TABLE,  # the ids of a user's table are not those of `item`
     )
     query = _ITEMS.select_from(attempt_item.outerjoin(item, is_listed))
-    items = connection.execute(query.where(attempt_item.c.attempt_id == attempt_id))
+    items = connection.execute(query.where(attempt_item.c.attempt_id == row.attempt_id))
     return {
         "version": VERSION,
         "job": {
@@ -149,7 +148,7 @@ def origin_of(
         "planned_with": row.planned_with,
         "facts": {name: row.facts[name] for name in _COUNTER_NAMES if name in row.facts},
         "weight_read": 0 if row.seen is None else row.seen["weight"],
-        "columns": schema.to_json(),
+        "columns": manifest.schema.to_json(),
         "items": [_origin_item(item_row) for item_row in items.mappings()],
     }
 
@@ -177,10 +176,8 @@ class Manifests:
 
     def with_origin(self, manifest: Manifest) -> Manifest:
         """Return a published manifest with the origin that its manifest file contains."""
-        query = sa.select(attempt.c.id).where(attempt.c.token == manifest.token)
         with transaction(self.engine) as connection:
-            attempt_id = connection.execute(query).scalar_one()
-            return replace(manifest, origin=origin_of(connection, attempt_id, manifest.schema))
+            return replace(manifest, origin=_origin_of(connection, manifest))
 
     def of_batch(self, published_batch: Batch) -> Manifest | None:
         """Read the newest generation of a batch; None if it is not published."""

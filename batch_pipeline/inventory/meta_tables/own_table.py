@@ -163,13 +163,16 @@ class OwnMetaTable(StreamTable):
         locations = [file.location for file in files]
         own = sa.select(*_FACTS).where(item.c.stream == self.stream)
         whole = own.where(is_any_of(item.c.location, locations))
-        file = sa.literal_column(FILE_OF_RANGE, sa.Text)
-        starts = list({location.partition("#")[0] for location in locations})
-        is_part = sa.func.strpos(item.c.location, MARK) > 0
-        ranges = own.where(sa.text(IS_RANGE), is_any_of(file, starts), is_part)
         registered: dict[str, list[LandedFile]] = defaultdict(list)
         for row in connection.execute(whole):
             registered[row.location].append(_file_from_row(row))
+        ranges = own.where(sa.text(IS_RANGE))
+        if not connection.execute(sa.select(ranges.exists())).scalar_one():
+            return registered  # as of most streams: it is a third of the time to look for some
+        file = sa.literal_column(FILE_OF_RANGE, sa.Text)
+        starts = list({location.partition("#")[0] for location in locations})
+        is_part = sa.func.strpos(item.c.location, MARK) > 0
+        ranges = ranges.where(is_any_of(file, starts), is_part)
         for row in connection.execute(ranges.order_by(item.c.id)):
             part = _file_from_row(row)
             if part.range is not None:
