@@ -11,7 +11,7 @@ import yaml
 from dagster._core.instance.config import dagster_instance_config
 from dagster._core.workspace.config_schema import process_workspace_config
 
-from batch_pipeline import build_definitions, describe_stream
+from batch_pipeline import BatchResources, build_definitions, describe_stream
 from batch_pipeline.config.stream_attributes import StreamAttributes
 from batch_pipeline.config.stream_file import read_stream_file, stream_of
 from batch_pipeline.model.errors import PipelineError
@@ -35,13 +35,14 @@ pytestmark = [
 def _kind(value: Mapping[str, Any]) -> str:
     """Return the kind of a block; settings are recognized by a key that they always have."""
     if "attributes" in value:
-        return "stream file"
+        return "resources" if value["type"].endswith("Resources") else "stream file"
     if "custom" in value.get("storage", {}):
         return "concurrency"  # a dagster.yaml
     if set(value) <= KEYS:
         return "fragment"
     return next(
-        (key for key in ("ops", "concurrency", "plugins", "load_from") if key in value), "unknown"
+        (key for key in ("ops", "concurrency", "plugins", "load_from", "sources") if key in value),
+        "unknown",
     )
 
 
@@ -63,6 +64,13 @@ def folder(tmp_path: Path) -> Path:
 def test_each_block_has_a_known_kind() -> None:
     assert [str(block) for block, _ in BLOCKS["unknown"]] == []
     assert len(BLOCKS["plugins"]) == 1  # run by test_meltano.py
+    assert len(BLOCKS["sources"]) == 1  # run by test_published_batches.py
+
+
+def test_resources_are_valid() -> None:
+    assert BLOCKS["resources"]
+    for _, value in BLOCKS["resources"]:
+        BatchResources.from_attributes_dict(attributes=value["attributes"])
 
 
 def test_stream_files_are_valid(folder: Path) -> None:

@@ -1,5 +1,9 @@
 import json
+import os
+import shlex
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.pipeline.attempt import encode
 from batch_pipeline.pipeline.published_batches import InventoryBatches, StoredBatches, _to_pandas
 from batch_pipeline_tests.defs.defs_fixture import write_stream
+from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.pipeline.attempt_fixture import open_harness
@@ -176,7 +181,7 @@ def test_copy_of_a_storage_root_can_be_read(published: PublishedStream, tmp_path
 
 
 def test_batches_in_a_bucket_are_read(
-    published: PublishedStream, bucket: str, object_store: ObjectStore
+    published: PublishedStream, bucket: str, object_store: ObjectStore, tmp_path: Path
 ) -> None:
     published.encode(published.batches[0], 1, 2)
     for path in published.root.rglob("*.*"):
@@ -189,6 +194,8 @@ def test_batches_in_a_bucket_are_read(
     current = StoredBatches(f"{bucket}/orders").current("orders")
     assert ids(current.to_arrow()) == [1, 2]
     assert current.files[0].startswith(f"{bucket}/orders/orders-")
+    with session_of("local", tmp_path / "home") as session:  # without Hadoop's S3 client
+        assert sorted(row["id"] for row in current.to_spark(session).collect()) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -232,21 +239,26 @@ def test_spark_frame_has_the_records_of_all_batches(
         assert current[2:].to_spark(session).collect() == []
 
 
-def test_files_command_lists_the_current_files(
-    published: PublishedStream, database_url: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def parquet_files(published: PublishedStream, database_url: str, tmp_path: Path) -> dict[str, str]:
+    """The environment of commands, with three batches of `orders` that have parquet files."""
     parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
     published.context = replace(published.context, stream=parquet)
     for number, batch in enumerate(published.batches):
         published.encode(batch, number)
     published.encode(published.batches[0], 7)
     write_stream(tmp_path, "orders")
-    environment = {
+    return {
         "BATCH_PIPELINE_HOME": str(tmp_path / "home"),
         "BATCH_PIPELINE_STREAMS": str(tmp_path / "streams"),
         "BATCH_PIPELINE_INVENTORY_CONN": database_url,
     }
-    listed = CliRunner().invoke(cli, ["files", "orders"], env=environment)
+
+
+def test_files_command_lists_the_current_files(
+    parquet_files: dict[str, str], tmp_path: Path
+) -> None:
+    listed = CliRunner().invoke(cli, ["files", "orders"], env=parquet_files)
     assert listed.exit_code == 0, listed.output
     paths = listed.stdout.splitlines()
     assert polars.read_parquet(paths)["id"].to_list() == [1, 2, 7]
@@ -258,8 +270,48 @@ def test_files_command_lists_the_current_files(
         )
         query = "SELECT sum(id) FROM read_parquet(getvariable('files'))"
         assert connection.execute(query).fetchall() == [(10,)]
-    as_json = CliRunner().invoke(cli, ["files", "orders", "--json"], env=environment)
+    with session_of("local", tmp_path / "home") as session:
+        frame = session.read.parquet(*paths)
+        assert sorted(row["id"] for row in frame.collect()) == [1, 2, 7]
+    as_json = CliRunner().invoke(cli, ["files", "orders", "--json"], env=parquet_files)
     values = json.loads(as_json.stdout)
     assert [to_path(file["uri"]) for file in values["files"]] == paths
     assert [file["generation"] for file in values["files"]] == [1, 1, 2]
     assert values["stream"] == "orders"
+
+
+@pytest.mark.long
+def test_files_are_a_source_of_dbt(parquet_files: dict[str, str], tmp_path: Path) -> None:
+    """The newest dbt-core downloads a part of it from elsewhere than the package index."""
+    [source] = [block.text for block in blocks("yaml") if "# models/sources.yml" in block.text]
+    [export, build] = [
+        line.removeprefix("$ ")
+        for block in blocks("console")
+        if "$ dbt build" in block.text
+        for line in block.text.splitlines()
+    ]
+    folder = tmp_path / "dbt"
+    (folder / "models").mkdir(parents=True)
+    (folder / "models/sources.yml").write_text(source.replace("sales", "orders"))
+    (folder / "models/total.sql").write_text(
+        "select sum(id) as total from {{ source('batches', 'orders') }}"
+    )
+    (folder / "dbt_project.yml").write_text("{name: shop, profile: shop}")
+    (folder / "profiles.yml").write_text(
+        "shop: {target: dev, outputs: {dev: {type: duckdb, path: shop.duckdb}}}"
+    )
+    dbt = "uv run --isolated --no-project --with dbt-duckdb --with dbt-core<1.12 dbt"
+    script = f"{export.replace('sales', 'orders')}\n{build.replace('dbt', shlex.join(dbt.split()))}"
+    environment = os.environ | parquet_files | {"DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}
+    programs = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    built = subprocess.run(
+        [str(shutil.which("bash")), "-euc", script],
+        cwd=folder,
+        env=environment | {"PATH": programs},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    with duckdb.connect(folder / "shop.duckdb", read_only=True) as connection:
+        assert connection.execute("SELECT total FROM total").fetchall() == [(10,)]
