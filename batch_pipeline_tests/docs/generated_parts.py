@@ -63,9 +63,9 @@ def commands() -> str:
             for usage in entries[name]
             for line in usage.lines(shared)
         ]
-        lists.append("\n".join([f"### {section.value}\n", *lines]))
+        lists.append("\n".join([f"## {section.value}\n", *lines]))
     lines = [f"- `{option.names}`: {option.text}" for option in shared]
-    return "\n\n".join([*lists, "\n".join(["### Shared options\n", *lines])])
+    return "\n\n".join([*lists, "\n".join(["## Shared options\n", *lines])])
 
 
 class _Option(NamedTuple):
