@@ -83,7 +83,7 @@ class ExampleProject:
         """
         program, *words = shlex.split(self._to_sandbox(command), comments=True)
         if program != "batch-pipeline":
-            return self._run_in_shell(self._to_sandbox(command))
+            return self.run_in_shell(self._to_sandbox(command))
         result = CliRunner().invoke(cli, words, env=self._variables)
         output = result.output
         if isinstance(result.exception, PipelineError):  # as `main` prints it
@@ -93,7 +93,8 @@ class ExampleProject:
         assert result.exc_info is None or result.exc_info[0] is SystemExit, result.exc_info
         return result.exit_code, self._to_page(output)
 
-    def _run_in_shell(self, command: str) -> tuple[int, str]:
+    def run_in_shell(self, command: str) -> tuple[int, str]:
+        """Run a command by a shell, in the folder of the project."""
         bin_folder = str(Path(sys.executable).parent)
         environment = self.sandbox.environment
         environment["PATH"] = os.pathsep.join([bin_folder, environment["PATH"]])

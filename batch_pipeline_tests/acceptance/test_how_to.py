@@ -2,12 +2,14 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import duckdb
 import psycopg
 import pytest
 
@@ -136,7 +138,7 @@ PAGES_OF_OTHER_TESTS = {
     "monitor": "docs/test_operating_pages.py",
     "move_from_pybatchintory": "test_from_pybatchintory.py",
     "move_to_a_cluster": "test_cluster_page_commands_publish_on_a_cluster",
-    "read_batches": "pipeline/test_published_batches.py and defs/test_batch_reader.py",
+    "read_batches": "defs/test_batch_reader.py and test_other_programs_read_the_listed_files",
     "transform_with_pyspark": "spark/test_transform.py",
 }
 
@@ -193,6 +195,20 @@ def test_cluster_page_commands_publish_on_a_cluster(
         assert result.returncode == 0, result.stdout + result.stderr
         assert cluster.applications() == 1
     assert len(manifests(sandbox.storage("hits"))) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+def test_other_programs_read_the_listed_files(project: ExampleProject) -> None:
+    attributes = {"encoding": {"format": "parquet", "compression": "snappy"}}
+    files = landing_files("takings", *csv_files(2))
+    project.set_up(PageSetup(stream="takings", files=files, attributes=attributes, published=True))
+    listing, _ = (step.command for step in steps(PAGES["read_batches"]))
+    code, output = project.run_in_shell(listing.replace("sales", "takings"))
+    assert code == 0, output
+    for statement in re.findall(r"^D (.+)$", PAGES["read_batches"], re.MULTILINE):
+        result = duckdb.execute(statement)
+    assert result.fetchall() == [(4,)]
 
 
 REFERENCE = FOLDER.parent / "reference"
