@@ -31,7 +31,7 @@ class NonfiniteError(ValueError):
     """A value contains NaN or an infinity, which JSON cannot represent."""
 
     def __init__(self, number: str) -> None:
-        super().__init__(f"holds {number}, which JSON cannot say")
+        super().__init__(f"holds {number}, which JSON cannot represent")
 
 
 def json_text(value: Any, on_nonfinite: OnNonfinite) -> bytes:

@@ -61,7 +61,7 @@ def read_start(file: LandedFile, stream: Stream) -> FileStart:
             return FileStart(format=source.format)
         text = source.read(_START_BYTES)
         if b"\0" in text:
-            raise source.bad_file("holds zero bytes, which no text does")
+            raise source.bad_file("contains zero bytes, so it is not text")
         is_whole = len(text) < _START_BYTES
     charset = guess_charset(text)
     return FileStart(format=source.format, text=text, charset=charset, is_whole=is_whole)

@@ -180,7 +180,7 @@ def unreadable_error(
     if is_missing_bucket(error) or not is_about_file(location, error):
         return SourceRefusedError(location, reason_of(error))
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return bad_file_error(stream, location, "is not there", kind=BadFileKind.MISSING)
+        return bad_file_error(stream, location, "does not exist", kind=BadFileKind.MISSING)
     return bad_file_error(stream, location, f"cannot be read ({reason_of(error)})")
 
 

@@ -475,7 +475,7 @@ class TaskRun:
             return
         for item, report in zip(self._spec.items, self._items, strict=False):
             if report.written:
-                reason = f"its records have no columns, so {encoding.format} cannot hold them"
+                reason = f"its records have no columns, so {encoding.format} cannot store them"
                 bad = replace(item_report(item), bad_file=reason, bad_kind=BadFileKind.CORRUPT)
                 raise _LateBadFileError(item, bad)
 

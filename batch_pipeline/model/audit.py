@@ -80,7 +80,7 @@ class Audit:
         """Return the findings and their consequences, for people."""
         if self.other_table:
             return [
-                f"Nothing was compared or planned: {problem}. Take a new name for the job, or "
+                f"Nothing was compared or planned: {problem}. Use a new name for the job, or "
                 f'correct what it reads ("Moving a meta table" in docs/reference/meta_tables.md).'
                 for problem in self.other_table
             ]
@@ -99,10 +99,10 @@ class Audit:
             )
         lines += self._gone_or_changed()
         if self.is_clean:
-            lines.append("Nothing is late, gone or changed.")
+            lines.append("No late, deleted or changed items.")
         if count := self.left_out:
             lines.append(
-                f"Published batches left out: {count}. Their items were not recorded, or "
+                f"Published batches not compared: {count}. Their items were not recorded, or "
                 f"they are running again."
             )
         return lines
@@ -110,7 +110,7 @@ class Audit:
     def _gone_or_changed(self) -> Iterator[str]:
         if count := self.missing.count:
             yield (
-                f"Items gone since they were published: {count} (ids: {self.missing}). Their "
+                f"Items deleted since they were published: {count} (ids: {self.missing}). Their "
                 f"published records stay."
             )
         if count := self.changed.count:

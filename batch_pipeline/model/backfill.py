@@ -20,7 +20,7 @@ from batch_pipeline.model.stream import STREAM_NAME
 MAX_NAME = 50
 _EXPECTED_NAME = (
     f"1 to {MAX_NAME} letters, digits, '_', '.' or '-', starting with a letter, digit or '_', and "
-    f"not 'late', which is the job of late arrivals; without '...', which parts partition keys"
+    f"not 'late', which is the job of late arrivals; without '...', which separates partition keys"
 )
 
 _ENDED = frozenset({BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED})
@@ -48,13 +48,13 @@ class Selection:
     def __post_init__(self) -> None:
         check_times(self.since, self.until)
         fits = not (self.failed_only and self.has_times)
-        require(fits, "times", "since, until", "none beside failed batches")
+        require(fits, "times", "since, until", "none together with failed batches")
         if self.item_ids is not None:
             name, shown = "item ids", ", ".join(map(str, self.item_ids[:5]))
             shown += ", …" if len(self.item_ids) > 5 else ""
             whole = IdRange(first_id=MIN_ID, last_id=MAX_ID)
             alone = not (self.failed_only or self.has_times) and self.ids == whole
-            require(alone, name, shown, "nothing else beside them")
+            require(alone, name, shown, "no other selection")
             require(self.item_ids, name, (), "at least one")
             fits = min(self.item_ids) >= MIN_ID and max(self.item_ids) <= MAX_ID
             require(fits, name, shown, "64-bit integers")

@@ -155,8 +155,8 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
         Check.QUARANTINE,
         numbers,
         passed=ratio <= limit,
-        text=f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}), last batches: "
-        f"{len(recent)}; {limit:.2%} are allowed.",
+        text=f"quarantined records: {quarantined:,} of {read:,} ({ratio:.2%}) in batches: "
+        f"{len(recent)}; allowed: {limit:.2%}.",
         worst=f"batch {worst.label} with {worst.quarantined:,} of {worst.read:,}",
         next_step="Look at its quarantine file, which has each record with its reason; correct the "
         "source, or set `dagster.max_quarantined_ratio` to what is normal.",
@@ -216,7 +216,7 @@ def _describe_backlog(status: StreamStatus) -> str:
     """Describe the backlog; batches that need a person are listed apart, as `jobs` does."""
     stopped = [(state, status.states.get(state, BatchTotals())) for state in _NEED_A_PERSON]
     count = status.waiting.items - sum(amount.items for _, amount in stopped)
-    parts = [f"items that wait: {count:,}" if count else "nothing waits"]
+    parts = [f"items waiting: {count:,}" if count else "nothing waits"]
     for state, amount in stopped:
         if amount.batches:
             parts.append(f"batches {state}: {amount.batches:,} (items: {amount.items:,})")
@@ -241,7 +241,7 @@ def _backlog_step(stuck: Stuck) -> str:
             "Correct what the error names, then materialize the partition, or "
             "`batch-pipeline jobs retry` the job."
         )
-    return "See whether the sensor runs and runs are started; `batch-pipeline status` shows more."
+    return "Check that the sensor is on and that runs start; `batch-pipeline status` shows more."
 
 
 def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
@@ -263,15 +263,15 @@ def evaluate_coverage(tiling: Tiling, audit: Audit | None) -> CheckResult:
     text = f"batches: {tiling.batches:,}, compared with the table: {audit.batches:,}"
     if not passed:
         text = (
-            f"overlaps: {tiling.overlaps}, holes: {tiling.holes}, items in two batches: "
-            f"{tiling.doubled_items}, items that no batch saw: {late} ({text})"
+            f"overlaps: {tiling.overlaps}, gaps: {tiling.holes}, items in two batches: "
+            f"{tiling.doubled_items}, items in no batch: {late} ({text})"
         )
     worst: str | None
     if audit.other_table:
-        text, worst = audit.other_table[0], "the ids of the batches mean rows of another table"
+        text, worst = audit.other_table[0], "the ids of the batches refer to rows of another table"
         step = "`batch-pipeline reconcile` shows what to do."
     elif broken or tiling.doubled_items:
-        worst, step = tiling.worst, "This must not happen: please report it."
+        worst, step = tiling.worst, "This is a bug: please report it."
     else:
         unseen = audit.late if audit.late.count else audit.refused
         worst = f"items {unseen}, which appeared after their ids had been planned"
@@ -331,8 +331,8 @@ def compare_clocks(other: str, other_time: datetime, local_time: datetime) -> It
     apart = abs((other_time - local_time).total_seconds())
     if apart > 60:
         text = (
-            f"this machine is {apart:,.0f} seconds apart from {other}. This affects ages of files, "
-            f"not leases, which use the database's clock only; stores refuse requests from 15 "
-            f"minutes on. Synchronize the clocks by NTP."
+            f"this machine's clock differs from {other} by {apart:,.0f} seconds. This affects ages "
+            f"of files, not leases, which use the database's clock only; stores refuse requests "
+            f"from 15 minutes on. Synchronize the clocks by NTP."
         )
         yield warning("clock", text)

@@ -314,11 +314,11 @@ class DatabaseUnreachableError(RetryableError):
 
 
 class PermissionDeniedError(ConfigurationError):
-    """The database role lacks a right."""
+    """The database role lacks a privilege."""
 
     def __init__(self, location: str, reason: str) -> None:
         super().__init__(
-            f"The database role used at {location} lacks a right ({reason}). Nothing was "
+            f"The database role used at {location} lacks a privilege ({reason}). Nothing was "
             f"changed. Grant it, or name a role that has it in BATCH_PIPELINE_INVENTORY_CONN."
         )
 
@@ -326,8 +326,8 @@ class PermissionDeniedError(ConfigurationError):
 def port_in_use(port: int) -> ConfigurationError:
     """Build the error of a port that another program listens on."""
     return ConfigurationError(
-        f"Port {port} on 127.0.0.1 is taken. Nothing was started. Stop what listens there "
-        f"or pass another one: `batch-pipeline dev --port {port + 1}`."
+        f"Port {port} on 127.0.0.1 is in use. Nothing was started. Stop the process that "
+        f"listens there, or choose another port: `batch-pipeline dev --port {port + 1}`."
     )
 
 
@@ -364,7 +364,7 @@ class SourceUnavailableError(RetryableError):
     def sentence(self) -> str:
         return (
             f"{self.uri} cannot be read now ({self.reason}). Nothing was published, and the object "
-            f"was not set aside. Run again when the store can be reached."
+            f"was not excluded. Run again when the store can be reached."
         )
 
 
@@ -375,7 +375,7 @@ class SourceRefusedError(SourceUnavailableError):
     def sentence(self) -> str:
         return (
             f"{self.uri} cannot be read ({self.reason}). Nothing of its batch was published, and "
-            f"the object was not set aside. Grant read access to the tasks, or restore the "
+            f"the object was not excluded. Grant read access to the tasks, or restore the "
             f"object: the batch is retried automatically. Otherwise cancel the batch."
         )
 
@@ -450,7 +450,7 @@ class MetaTableRestartedError(MetaTableError):
     def sentence(self) -> str:
         return (
             f"{self.meta_table} was truncated or replaced: job {self.job!r} has planned its ids up "
-            f"to {self.planned_up_to}, and the next id to be given is {self.next_id}. Nothing was "
+            f"to {self.planned_up_to}, but the next id will be {self.next_id}. Nothing was "
             f"acquired. Use a new name for the job, or continue the ids above {self.planned_up_to}."
         )
 
@@ -594,7 +594,7 @@ class InventoryOlderError(StorageUnavailableError):
         return (
             f"{self.stream}: {OLDER} {self.uri}: {self.reason}. It was restored from a backup, or "
             f"is another one. Nothing was registered, planned or claimed, and the stream is "
-            f"paused. `batch-pipeline reconcile {self.stream} --discard` sets the manifests aside "
+            f"paused. `batch-pipeline reconcile {self.stream} --discard` moves the manifests away "
             f"(preview: --dry-run). To keep them, restore the inventory to a later point in time."
         )
 

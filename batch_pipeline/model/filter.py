@@ -180,11 +180,11 @@ def _fits(operator: Operator, value: object) -> tuple[bool, str]:
         return value is None, "no value"
     if operator in _WITH_LIST:
         fits = isinstance(value, tuple) and bool(value) and all(map(_is_scalar, value))
-        return fits, "a list of at least one text, number or truth value"
+        return fits, "a list of at least one string, number or boolean"
     if operator is Operator.LIKE:
-        expected = "a pattern with % and _, in which a backslash stands in front of something"
+        expected = "a pattern with % and _ that does not end in a single backslash"
         return isinstance(value, str) and _is_scalar(value) and _is_ended(value), expected
-    return _is_scalar(value), "a text, number or truth value ('is null' tests for NULL)"
+    return _is_scalar(value), "a string, number or boolean ('is null' tests for NULL)"
 
 
 def _is_ended(pattern: str) -> bool:

@@ -227,5 +227,5 @@ def check_storable(name: str, text: str) -> str:
     Raises:
         InvalidValueError: it contains NUL or is not valid UTF-8; `name` is the argument's name.
     """
-    require(is_storable(text), name, text, "text without NUL characters and unpaired surrogates")
+    require(is_storable(text), name, text, "text without NUL characters or unpaired surrogates")
     return text

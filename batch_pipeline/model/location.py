@@ -160,8 +160,8 @@ def to_location(written: object) -> str:
     if location is not None:
         return location
     expected = (
-        f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT}, without "
-        f"`.`, `..`, nothing, or a backslash between slashes; in URIs of files `?` is %3F, `#` %23"
+        f"an absolute path, {_EXPECTED}, or {_EXPECTED_OBJECT}, without `.`, `..`, empty parts or "
+        f"backslashes between slashes; in URIs of files `?` is %3F, `#` %23"
     )
     raise InvalidValueError("location", written, expected)
 
@@ -241,7 +241,7 @@ class Roots:
     @property
     def advice(self) -> str:
         """Return why a file was not opened, and how to allow it."""
-        return f"lies outside of `{self.key}`, so it was not opened; move it, or add its folder"
+        return f"is outside `{self.key}`, so it was not opened; move it, or add its folder"
 
 
 def has_dots(location: str) -> bool:

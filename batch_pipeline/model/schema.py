@@ -72,7 +72,7 @@ def name_fault(name: str) -> str | None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        return "a name with half of a surrogate pair cannot be stored in PostgreSQL"
+        return "a name with an unpaired surrogate cannot be stored in PostgreSQL"
     return None
 
 
@@ -208,7 +208,7 @@ class RecordSchema:
         seen: set[str] = set()
         for name in self.names:
             if name in seen:
-                raise InvalidValueError("column", name, "a name that is there once")
+                raise InvalidValueError("column", name, "a unique name")
             seen.add(name)
 
     @property

@@ -57,10 +57,10 @@ class Arrivals:
 
     def __post_init__(self) -> None:
         key, relist = "source.listing.relist", self.relist
-        expected = "none without `order: ascending` or `source.events`: every look lists all"
+        expected = "none without `order: ascending` or `source.events`: every poll lists all keys"
         require(relist is None or not self._lists_always, key, str(relist), expected)
         require(relist is None or relist > timedelta(0), key, str(relist), "more than 0 s")
-        expected = "none beside `source.events`, which report new files"
+        expected = "none with `source.events`, which report new files"
         fits = self.queue is None or self.order is KeyOrder.ANY
         require(fits, "source.listing.order", self.order, expected)
 
@@ -130,9 +130,9 @@ class CsvOptions:
             fits = value is None or (len(value) == 1 and value.isascii() and value not in "\r\n\0")
             require(fits, f"{key}.{name}", value, "one ASCII character")
         fits = self.delimiter != self.quote
-        require(fits, f"{key}.quote", self.quote, "another than the delimiter")
+        require(fits, f"{key}.quote", self.quote, "a character other than the delimiter")
         fits = self.escape not in {self.delimiter, self.quote}
-        require(fits, f"{key}.escape", self.escape, "another than delimiter and quote")
+        require(fits, f"{key}.escape", self.escape, "a character other than delimiter and quote")
         fits = len(set(self.names)) == len(self.names) and "" not in self.names
         require(fits, f"{key}.names", list(self.names), "names, each once")
 
@@ -285,8 +285,8 @@ class DagsterRules:
     the project's own with a Spark session. With `backfills` the stream has an asset for
     the batches of its backfills.
     `partitions_per_run` is the number of batches per run, `runs_at_once` the number of runs that
-    sensors keep queued or running. `schedule` is a cron line in `timezone` for polling the landing;
-    without it the landing is polled continuously. `pool` is the Dagster pool that limits the runs.
+    sensors keep queued or running. `schedule` is a cron schedule in `timezone` of polls; without it
+    the landing is polled continuously. `pool` is the Dagster pool that limits the runs.
     `max_backlog_age` of the oldest item and `max_quarantined_ratio` of records are the thresholds
     of the checks.
 
@@ -344,23 +344,23 @@ _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def check_cron(line: str, *, name: str) -> None:
-    """Check that a cron line is valid and fires at some time.
+    """Check that a cron schedule is valid and fires at some time.
 
     Raises:
         InvalidValueError: the line is not valid or never fires; the message names the field.
     """
     texts = line.lower().split()
-    expected = "a cron line of five fields, for example 0 6 * * *"
+    expected = "a cron schedule of five fields, for example 0 6 * * *"
     require(len(texts) == len(_FIELDS), name, line, expected)
     values = []
     for (cron_field, lowest, highest, names), text in zip(_FIELDS, texts, strict=True):
         parts = [_values(part, lowest, highest, names) for part in text.split(",")]
-        expected = f"a cron line whose {cron_field}, {text!r}, is within {lowest} to {highest}"
+        expected = f"a cron schedule whose {cron_field}, {text!r}, is within {lowest} to {highest}"
         require(all(parts), name, line, expected)
         values.append(set().union(*parts))
     _, _, days, months, _ = values
     fires = texts[4] != "*" or any(min(days) <= _DAYS[month - 1] for month in months)
-    require(fires, name, line, "a cron line with a day that its months have")
+    require(fires, name, line, "a cron schedule with a day that its months have")
 
 
 def _values(part: str, lowest: int, highest: int, names: dict[str, int]) -> set[int]:
@@ -422,7 +422,7 @@ class Stream:
         fits: object = (
             self.max_item_bytes is None or LineageColumn.RECORD_NUMBER not in self.lineage
         )
-        expected = "none beside `lineage: [_record_number]`, which counts from a file's start"
+        expected = "none with `lineage: [_record_number]`, which counts from a file's start"
         require(fits, "source.max_item_size", self.max_item_bytes, expected)
         table, least = self.user_table, self.limits.min_weight
         fits = table is None or table.imported is not None or not least

@@ -53,8 +53,8 @@ class PublishedBatches(Sequence["PublishedBatches"]):
         """
         if len(self.manifests) != 1:
             raise ConfigurationError(
-                f"{self.stream}: these are {len(self.manifests)} batches, and `manifest` is that "
-                f"of a single one. Iterate over the batches, or use `manifests`."
+                f"{self.stream}: `manifest` needs a single batch, but there are "
+                f"{len(self.manifests)}. Iterate over the batches, or use `manifests`."
             )
         return self.manifests[0]
 
@@ -265,8 +265,8 @@ def _unknown_stream(stream: str, place: str, known: list[str]) -> ConfigurationE
 
 def _removed(stream: str, what: str, when: str = "") -> ConfigurationError:
     return ConfigurationError(
-        f"{stream}: {what} were deleted{when} after loading, as `storage.keep_loaded` of the "
-        f"stream file says. Materialize the partition again to read it."
+        f"{stream}: {what} were deleted{when} after loading, as configured in "
+        f"`storage.keep_loaded`. Materialize the partition again to read it."
     )
 
 

@@ -94,7 +94,7 @@ def verify(
     number of batches, for progress, if it is known.
     """
     tallies = {check: _Tally(check=check) for check in checks}
-    for batch in track(batches, "looking at batches", total=total):
+    for batch in track(batches, "checking batches", total=total):
         for check, problems_of in checks.items():
             if batch.files_removed and check is not Check.CONSERVATION:
                 tallies[check].gone += 1

@@ -296,7 +296,7 @@ def find_problem(report: ExecutorReport, digest: str) -> tuple[str, str] | None:
         return f"{python} lacks modules: {modules}", _pack_step(report.missing_modules)
     if report.import_error is not None:
         problem = f"{python} cannot import what tasks need ({report.import_error})"
-        return problem, f"{_pack_step()} (an archive works only on machines like its maker's)"
+        return problem, f"{_pack_step()} (an archive works only on the platform that built it)"
     if report.package_digest != digest:
         return "it has another release of batch-pipeline than the driver", _pack_step()
     return None
@@ -366,7 +366,7 @@ def _run_probes(session: "SparkSession", target: str, probe: Callable[[int], str
         return running.result(timeout=EXECUTOR_TIMEOUT_SECONDS)
     except FutureTimeoutError as error:
         stop_context(session)  # else the job would wait on
-        reason = f"no executor came within {EXECUTOR_TIMEOUT_SECONDS} s"
+        reason = f"no executor registered within {EXECUTOR_TIMEOUT_SECONDS} s"
         raise SparkUnavailableError(target, reason) from error
 
 

@@ -244,6 +244,6 @@ class _InlinePayloads:
 def _encode_cancelled(stem: str) -> ConflictError:
     return ConflictError(
         f"{stem}: the encode was cancelled while it ran: another attempt took over its batch, or "
-        f"somebody cancelled the batch. Its tasks ended and their files were removed. Nothing was "
+        f"the batch was cancelled. Its tasks ended and their files were removed. Nothing was "
         f"published, and no action is needed."
     )

@@ -158,7 +158,7 @@ class SourceLanding:
         """Describe why a file is not, or not yet, one that this landing lists."""
         name = self.files.resolve(self.source.uri, file)
         if name is None:
-            return "the file lies outside of the landing"
+            return "the file is outside the landing"
         if misfit := _misfit(self.uri_of(name)):
             return f"its key {misfit}; copy the object to another key"
         if absence := self._absence(name):
@@ -166,21 +166,21 @@ class SourceLanding:
         if re.match(f"{_HIDDEN_FOLDER}|{_expression(UNFINISHED)}", name):
             return f"names like {', '.join(UNFINISHED)} are unfinished files"
         if not wanted_names(self.source).match(name):
-            return "left out by `source.include` and `source.exclude`"
-        return "there and not registered yet: `batch-pipeline run` takes it"
+            return "excluded by `source.include` and `source.exclude`"
+        return "not registered yet: `batch-pipeline run` registers it"
 
     def _absence(self, name: str) -> str | None:
         """Describe why there is no file of this name that can be registered."""
         try:
             facts = self._facts(name)
         except OSError as error:
-            return f"it cannot be looked at ({reason_of(error)})"
+            return f"it cannot be read ({reason_of(error)})"
         if facts is None or not facts.is_regular:
             return "no such file in the landing"
         if self.files.leads_outside(self.uri_of(name), self.source.within):
             return "a link that leads out of this folder, and not into one of `source.roots`"
         is_marker = _is_folder_marker(name, facts)
-        return "empty objects that stand for folders are left out" if is_marker else None
+        return "folder markers are ignored" if is_marker else None
 
     def _unavailable(self, reason: str, uri: str | None = None) -> LandingUnavailableError:
         return LandingUnavailableError(self.stream.name, uri or self.source.uri, reason)
@@ -199,15 +199,15 @@ class SourceLanding:
         uri = self.uri_of(one.name)
         if one.is_link and self.files.leads_outside(uri, self.source.within):
             place, why = shown(uri), "it is a link that leads out of the landing"
-            step = "Put the file itself there, add the folder that it lies in to `source.roots`,"
+            step = "Put the file itself there, add its folder to `source.roots`,"
         elif misfit := _misfit(uri):
             place, why = uri, f"its key {misfit}"
             step = "Copy the object to another key and delete this one,"
         else:
             return None
         return ConfigurationError(
-            f"{self.stream.name}: {place!r} was not registered, for {why}; what else has landed "
-            f"is. {step} or leave it out by `source.exclude`."
+            f"{self.stream.name}: {place!r} was not registered: {why}. Other files were "
+            f"registered. {step} or exclude it with `source.exclude`."
         )
 
     def _present(self, name: str) -> Examined:
@@ -273,5 +273,5 @@ def _misfit(uri: str) -> str | None:
     except InvalidValueError:
         is_range = True  # one that no file can have
     if is_range:
-        return "ends as locations of ranges of bytes do"
-    return "holds a NUL, which no database takes" if "\0" in uri else None
+        return "ends like a byte range"
+    return "contains a NUL, which databases do not accept" if "\0" in uri else None

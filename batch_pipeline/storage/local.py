@@ -267,7 +267,7 @@ class StagedLocalFile:
         self.file.flush()
         os.fsync(self.file.fileno())
         if self._path.exists():
-            raise FileExistsError(errno.EEXIST, "a file of this name is there")
+            raise FileExistsError(errno.EEXIST, "a file with this name exists")
         self._hidden.rename(self._path)
         try:
             self.file.close()

@@ -82,7 +82,7 @@ class PartFileStorage:
 
         Raises:
             ConfigurationError: one is not there, or not of its size.
-            StorageUnavailableError: one cannot be looked at.
+            StorageUnavailableError: one cannot be read.
         """
         if not self._files.is_local:
             return
@@ -90,13 +90,13 @@ class PartFileStorage:
             with self._unavailable():
                 facts = self._facts(part.uri)
             if facts is None or facts.size_bytes != part.size_bytes:
-                there = "is not there" if facts is None else f"has {facts.size_bytes} B"
+                there = "does not exist" if facts is None else f"has {facts.size_bytes} B"
                 raise ConfigurationError(
                     f"Storage {self.storage.root}: an executor wrote {part.uri} with "
-                    f"{part.size_bytes} B, and seen from here it {there}. Executors write to "
-                    f"another disk. Nothing was published; what they wrote is left on their "
+                    f"{part.size_bytes} B, and from the driver it {there}. Executors write to "
+                    f"another disk. Nothing was published; their files remain on their "
                     f"disks. Share the folder with all machines of the cluster at the same path, "
-                    f"or let `storage.root` be in S3, then run again."
+                    f"or set `storage.root` to S3, then run again."
                 )
 
     def remove_attempt(self, stem: str) -> int:
@@ -212,7 +212,7 @@ class PartFileStorage:
                 with self._files.open(self._uri(Folder.MANIFESTS, name)) as file:
                     text = file.read(most + 1)
             except FileNotFoundError as error:
-                raise ManifestUnfitError(name, "it is not there any more") from error
+                raise ManifestUnfitError(name, "it no longer exists") from error
         if len(text) > most:
             raise ManifestUnfitError(name, f"it has more than {most} bytes")
         return text
@@ -293,9 +293,9 @@ class PartFileStorage:
 
         def build(reason: str) -> StorageUnavailableError:
             text = (
-                f"The manifests in {uri} cannot be looked at ({reason}), so nobody knows whether "
-                f"the inventory is as new as they are. Nothing was planned. Make it readable, then "
-                f"try again."
+                f"The manifests in {uri} cannot be read ({reason}), so it is unknown whether "
+                f"the inventory is older than they are. Nothing was planned. Make them readable, "
+                f"then try again."
             )
             return StorageUnavailableError(uri, reason, text)
 
@@ -349,6 +349,6 @@ def check_manifest_file(there: bytes, manifest: Manifest, uri: str) -> None:
     if written is None or written.get("token") != str(manifest.token):
         reason = (
             "the manifest file of another attempt has its name, as after a restore from an older "
-            "backup; `batch-pipeline reconcile STREAM --discard` sets that file aside"
+            "backup; `batch-pipeline reconcile STREAM --discard` moves that file away"
         )
         raise ManifestFileTakenError(uri, reason)

@@ -116,7 +116,7 @@ class S3FileSystem(FileSystem):
                 # It was removed again: try to be the next one.
             else:
                 return True
-        raise UnreachableError(errno.EBUSY, "others write and remove it all the time", uri)
+        raise UnreachableError(errno.EBUSY, "other processes keep writing and deleting it", uri)
 
     def delete(self, *uris: str) -> None:
         if len(uris) == 1:
@@ -265,7 +265,7 @@ class ObjectReader(io.RawIOBase):
             data = self._read_body(wanted)
             if data:
                 return data
-        text = f"the connection breaks off, each time, at byte {self._position:,}"
+        text = f"the connection is lost every time at byte {self._position:,}"
         raise UnreachableError(errno.ECONNRESET, text, self.uri)
 
     def _go_to_position(self) -> None:

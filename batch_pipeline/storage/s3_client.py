@@ -129,7 +129,7 @@ def _retry_conflict(most: int, attempts: int, response: Any, **_: Any) -> float 
 
 _CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
 _BAD_SETTINGS = "AWS's settings are not valid"
-_NO_REASON = "the store gives no reason (400): is it another region? have credentials expired?"
+_NO_REASON = "the store gives no reason (400): wrong region or expired credentials?"
 _BUSY = (errno.EBUSY, "the store is busy")
 
 # The meanings of codes of S3, SQS and STS: an errno, which decides the class, and a text. The
@@ -143,7 +143,7 @@ _MEANINGS: dict[str, tuple[int, str]] = {
     "InvalidObjectState": (errno.EACCES, "it is archived; restore it first"),
     "NoSuchUpload": (
         errno.ENOENT,
-        "the upload is not there any more: it was aborted, or is complete",
+        "the upload no longer exists: it was aborted, or is complete",
     ),
     "404|NoSuchKey|NotFound": (errno.ENOENT, os.strerror(errno.ENOENT)),
     "412|PreconditionFailed": (errno.EEXIST, OTHER_VERSION),
@@ -157,7 +157,7 @@ _ACCESS_MEANINGS: dict[str, tuple[int, str]] = {
     ),
     "RequestTimeTooSkewed|RequestExpired": (
         errno.EACCES,
-        "the clock of this machine differs from the store's; set it right",
+        "the clock of this machine differs from the store's; synchronize it",
     ),
     "409|ConditionalRequestConflict|OperationAborted|RequestTimeout|SlowDown": _BUSY,
     "(Throttling|RequestThrottled|RequestLimitExceeded).*": _BUSY,
@@ -202,7 +202,7 @@ def translate_store_errors(uri: str) -> Iterator[None]:
     except known.ParamValidationError as error:
         raise OSError(errno.EINVAL, " ".join(str(error).split()), uri) from error
     except (HTTPError, known.IncompleteReadError, known.ResponseStreamingError) as error:
-        text = f"the connection broke off ({_first_line(error)})"
+        text = f"the connection was lost ({_first_line(error)})"
         raise UnreachableError(errno.ECONNRESET, text, uri) from error
     except ResponseParserError as error:
         raise unreachable(uri) from error
@@ -214,7 +214,7 @@ def translate_store_errors(uri: str) -> Iterator[None]:
 def unreachable(uri: str) -> UnreachableError:
     """Return the error that something else than a store, or a queue, answers."""
     kind = "an SQS queue" if uri.startswith("http") else "an S3 server"
-    text = f"what answers there is not {kind}; set AWS_ENDPOINT_URL to the address of one"
+    text = f"the server at this address is not {kind}; set AWS_ENDPOINT_URL to the address of one"
     return UnreachableError(errno.EPROTO, text, uri)
 
 
@@ -265,7 +265,7 @@ def _of_access(error: Any, code: str, status: int, message: str) -> tuple[int, s
         return meaning[0], f"{meaning[1]} ({code}, after {requests} requests)"
     if error.operation_name.startswith(_CREDENTIAL_REQUESTS):
         answered = f"it answers {error.operation_name} by {code}: {message}"
-        return errno.EACCES, f"AWS gives no credentials: {answered}"
+        return errno.EACCES, f"AWS returns no credentials: {answered}"
     return (errno.EACCES, _NO_REASON) if code == "400" else None  # a HEAD has no words
 
 

@@ -100,7 +100,7 @@ class S3EventListing:
             for uri, is_creation in events_in(message["Body"]):
                 name = self._landing.name_of(uri)
                 if name is None:
-                    why = why or f"it tells of {uri}"
+                    why = why or f"it reports {uri}"
                 elif is_creation:
                     new.append(name)
         except InvalidValueError as error:
@@ -108,7 +108,7 @@ class S3EventListing:
         if why is not None:
             log = logging.getLogger("batch_pipeline")
             left = f"message {message['MessageId']} is left in the queue {self._queue}"
-            after = "The queue's dead-letter rules take it."
+            after = "The queue's redrive policy handles it."
             log.warning("%s: %s: %s. %s", self._landing.stream.name, left, why, after)
         return new, why is None
 

@@ -184,14 +184,14 @@ def verify_contents(part: PartFile) -> str | None:
     if contents.damage is not None:
         inside = f"cannot be read to its end ({contents.damage})"
     elif contents.records is not None and contents.records != part.records:
-        inside = f"has other records: {contents.records:,}, published: {part.records:,}"
+        inside = f"has a record count of {contents.records:,}, published: {part.records:,}"
     if inside is None:
         return other
     return f"{shown(part.uri)} {inside}" if other is None else f"{other}, and {inside}"
 
 
 def store_problem(uri: str, error: OSError, verb: str) -> str:
-    """Return what is wrong with a file that cannot be read, or only `looked at`.
+    """Return what is wrong with a file that cannot be read, or not even `accessed`.
 
     Raises:
         RetryableError: the error is not about the file: its store is unreachable now, or refuses.
@@ -200,9 +200,9 @@ def store_problem(uri: str, error: OSError, verb: str) -> str:
         return f"{shown(uri)} is missing"
     if not is_about_file(uri, error):
         raise RetryableError(
-            f"The part file {uri} cannot be read now ({reason_of(error)}). Nothing says that it is "
-            f"not as it was published, and no batch counts as sent or loaded by this. Let the "
-            f"store answer, then run again."
+            f"The part file {uri} cannot be read now ({reason_of(error)}). Nothing "
+            f"indicates damage; no batch was marked as sent or loaded. Run again when the store "
+            f"can be reached."
         ) from error
     return f"{shown(uri)} cannot be {verb} ({reason_of(error)})"
 
@@ -212,7 +212,7 @@ def _facts(part: PartFile) -> FileFacts | str:
     try:
         facts = filesystem_of(part.uri).head(part.uri, checksum=True)
     except OSError as error:
-        return store_problem(part.uri, error, "looked at")
+        return store_problem(part.uri, error, "accessed")
     if facts.size_bytes != part.size_bytes:
         size = f"{facts.size_bytes:,} B, published: {part.size_bytes:,} B"
         return f"{shown(part.uri)} has {size}"
@@ -257,7 +257,7 @@ def _difference(text: bytes, one: PublishedBatch) -> str | None:
     if written is None:
         return "is not JSON"
     if written.get("token") != str(one.token):
-        return "belongs to another attempt than the published one"
+        return "belongs to an attempt other than the published one"
     if written.get("generation") != one.generation:
         return "has another generation"
     for key in ("part_files", "quarantine_files"):
@@ -266,7 +266,7 @@ def _difference(text: bytes, one: PublishedBatch) -> str | None:
             return f"has other {key} than the inventory"
     records = written.get("records")
     counted = records.get("written") if isinstance(records, dict) else None
-    return None if counted == one.batch.written else "has other counters than the inventory"
+    return None if counted == one.batch.written else "has counters that differ from the inventory's"
 
 
 def _entry_facts(entries: object) -> list[tuple[object, ...]]:

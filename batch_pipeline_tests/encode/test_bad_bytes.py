@@ -52,7 +52,7 @@ NULS_IN_KEYS = [
 BAD_RECORDS = [
     *((text, "is not valid JSON") for text in INVALID_JSON),
     *((text, "is not UTF-8") for text in INVALID_UTF_8),
-    *((text, "has a text with half of a surrogate pair") for text in LONE_SURROGATES),
+    *((text, "has a text with an unpaired surrogate") for text in LONE_SURROGATES),
     *((text, "has the key ") for text in DUPLICATE_KEYS),
     *((text, "has the key ") for text in NULS_IN_KEYS),
     (b'[{"a":1}]', "is not a JSON object but array"),
@@ -74,8 +74,8 @@ UNTERMINATED = "the record that starts here has no end"
 BAD_DOCUMENTS = [
     (b'{"a":[1}', UNTERMINATED),
     (b'{"a":"x', UNTERMINATED),
-    (b'{"a":1 "b":2}', "its quotes do not match: where it ends cannot be told"),
-    (b'{"a":1},', "a comma stands between documents"),
+    (b'{"a":1 "b":2}', "its quotes do not match: its end cannot be determined"),
+    (b'{"a":1},', "a comma between documents"),
 ]
 
 
@@ -182,7 +182,7 @@ def test_records_without_columns_are_rejected_for_columnar_output(
     """A table without columns has no row count, so the records would be lost."""
     report, rows = encode(tmp_path, b"{}\n{}\n", SourceFormat.JSONL, output)
 
-    reason = f"its records have no columns, so {output} cannot hold them"
+    reason = f"its records have no columns, so {output} cannot store them"
     assert (report.items[0].bad_file, rows) == (reason, [])
 
 
@@ -203,7 +203,7 @@ FILES = {
     "is a PDF document, which cannot be read": b"%PDF-1.7\n",
     "is damaged: the schema in its header is not JSON": b"Obj\x01" + bytes(20),
     "is not a parquet file, or its end is missing": b"PAR1" + bytes(99),
-    "line 1: header: holds a zero byte, which no text does": bytes(100),
+    "line 1: header: contains a zero byte, so it is not text": bytes(100),
 }
 
 

@@ -77,7 +77,7 @@ def test_json_text_of_nonfinite_number_follows_rule(number: float, name: str) ->
     with pytest.raises(NonfiniteError) as raised:
         json_text(value, QUARANTINE)
 
-    assert str(raised.value) == f"holds {name}, which JSON cannot say"
+    assert str(raised.value) == f"holds {name}, which JSON cannot represent"
     assert json_text(value, OnNonfinite.NULL) == b'{"a":[1.5,{"b":null}]}'
     assert json_text(value, OnNonfinite.STRING) == b'{"a":[1.5,{"b":"%b"}]}' % name.encode()
 

@@ -232,7 +232,7 @@ def test_task_with_columnless_records_for_parquet_reports_bad_file(
 
     report = task.encode()
 
-    reason = "its records have no columns, so parquet cannot hold them"
+    reason = "its records have no columns, so parquet cannot store them"
     assert [(item.read, item.bad_file) for item in report.items] == [(0, reason)]
     assert (report.part_files, len(report.quarantine_files)) == ((), 1)
 
@@ -278,7 +278,7 @@ def truncated_gzip() -> bytes:
 BAD_FILES = {
     "gzip data ends early": gzip.compress(b"a\n1\n")[:-9],
     "gzip checksum is wrong": gzip.compress(b"a\n1\n")[:-8] + b"\0" * 8,
-    "line 1: header: column 'a' is there twice": b"a,a\n1,2\n",
+    "line 1: header: column 'a' is duplicated": b"a,a\n1,2\n",
     "is a zip archive (or a spreadsheet), which cannot be read": b"PK\x03\x04" + b"\0" * 30,
 }
 

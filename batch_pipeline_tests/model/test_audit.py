@@ -34,8 +34,8 @@ def test_sentence_of_clean_audit() -> None:
     audit = Audit(job="orders", late_job="orders.late", batches=12)
     assert audit.is_clean
     assert audit.sentence() == (
-        "orders: Published batches compared with the meta table: 12. Nothing is late, gone or "
-        "changed."
+        "orders: Published batches compared with the meta table: 12. No late, deleted or "
+        "changed items."
     )
 
 
@@ -57,8 +57,9 @@ def test_sentence_of_audit_names_all_findings() -> None:
         "Late items planned by earlier audits: 5. "
         "Late items with a weight that cannot be counted: 1 (ids: 9). "
         "Correct it, and the next audit plans them. "
-        "Items gone since they were published: 2 (ids: 4, 5). Their published records stay. "
+        "Items deleted since they were published: 2 (ids: 4, 5). Their published records stay. "
         "Batches whose weight has changed since they were published: 1 "
         "(00000007-00000009). Their published records stay. "
-        "Published batches left out: 1. Their items were not recorded, or they are running again."
+        "Published batches not compared: 1. Their items were not recorded, or they are running "
+        "again."
     )

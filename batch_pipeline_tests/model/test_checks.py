@@ -151,7 +151,7 @@ def test_backlog_check_names_older_unplanned_items_as_worst() -> None:
                 BatchState.FAILED: BatchTotals(batches=2, items=4),
                 BatchState.DEAD: BatchTotals(batches=1, items=3),
             },
-            "Passed: items that wait: 1, batches failed: 2 (items: 4), batches dead: 1 (items: 3)",
+            "Passed: items waiting: 1, batches failed: 2 (items: 4), batches dead: 1 (items: 3)",
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_missing_part_file_fails_the_attempt(harness: EncodeHarness) -> None:
 
     harness.encoder.script = [delete_part_file]
     error = encode_error(harness, ConfigurationError)
-    assert "with 12 B, and seen from here it is not there. Executors write to" in str(error)
+    assert "with 12 B, and from the driver it does not exist. Executors write to" in str(error)
     assert_retry_succeeds(harness)
 
 

@@ -99,7 +99,7 @@ def test_bad_file_is_handled_as_configured(run: EncodeRun) -> None:
     run.stream = allowed
     published = run.encode(a="integer")
 
-    reasons = [None, "line 1: header: column 'a' is there twice"]
+    reasons = [None, "line 1: header: column 'a' is duplicated"]
     assert [item.bad_file for item in failed.items] == reasons
     assert left == []
     assert [item.bad_file for item in published.items] == reasons

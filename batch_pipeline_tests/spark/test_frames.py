@@ -73,5 +73,5 @@ def test_frame_columns_of_other_types_have_narrowest_column_type(
 def test_frame_columns_of_unsupported_type_or_duplicate_name_raise() -> None:
     with pytest.raises(ArrowTypeUnknownError, match=r"'v' has the type array<variant>; cast it"):
         columns_of(StructField("v", ArrayType(VariantType())))
-    with pytest.raises(ArrowTypeUnknownError, match=r"column 'c' is there twice"):
+    with pytest.raises(ArrowTypeUnknownError, match=r"column 'c' is duplicated"):
         columns_of(StructField("c", LongType()), StructField("c", StringType()))

@@ -189,7 +189,7 @@ def test_transform_reads_other_files_if_one_is_bad(run: EncodeRun) -> None:
         ("wrong_attribute", r"at transforms.py:\d+ in wrong_attribute \("),
         ("wrong_column", r"UNRESOLVED_COLUMN.* `nope` cannot be resolved"),
         ("bad_cast", r"CAST_INVALID_INPUT.* 'x0' .*cannot be cast"),
-        ("duplicate_names", r"column 'id' is there twice"),
+        ("duplicate_names", r"column 'id' is duplicated"),
         ("not_a_number", r"it returned a record that .*column 'n'"),
     ],
 )

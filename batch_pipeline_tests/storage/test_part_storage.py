@@ -76,7 +76,7 @@ def test_check_written_fails_for_files_on_another_disk(
     parts = [part_file(uri=root.put("a", b"x" * 100)), part_file(uri=to_uri(tmp_path / "b"))]
     with pytest.raises(ConfigurationError, match="Executors write to another disk") as caught:
         storage_at(root.uri).check_written(parts)
-    assert f"wrote {to_uri(tmp_path / 'b')} with 100 B, and seen from here it {problem}. " in str(
+    assert f"wrote {to_uri(tmp_path / 'b')} with 100 B, and from the driver it {problem}. " in str(
         caught.value
     )
 

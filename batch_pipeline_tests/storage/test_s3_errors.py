@@ -13,7 +13,7 @@ from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
-NO_S3 = "what answers there is not an S3 server; set AWS_ENDPOINT_URL to the address of one"
+NO_S3 = "the server at this address is not an S3 server; set AWS_ENDPOINT_URL to the address of one"
 ROLE = """
 [profile base]
 aws_access_key_id = old
@@ -150,13 +150,13 @@ def test_wrong_credentials_are_unreachable_error(
             (403, "RequestTimeTooSkewed"),
             S3.open,
             UnreachableError,
-            "the clock of this machine differs from the store's; set it right (RequestTimeTooSkew",
+            "the clock of this machine differs from the store's; synchronize it (RequestTimeToo",
         ),
         (
             (400, "ExpiredToken"),
             S3.head,
             UnreachableError,
-            "the store gives no reason (400): is it another region? have credentials expired?",
+            "the store gives no reason (400): wrong region or expired credentials?",
         ),
         (
             (400, "EntityTooLarge"),
@@ -272,7 +272,7 @@ def assume_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("InvalidIdentityToken", "the store does not accept the credentials; set AWS_"),
         (
             "AccessDenied",
-            "AWS gives no credentials: it answers AssumeRole by AccessDenied: said by",
+            "AWS returns no credentials: it answers AssumeRole by AccessDenied: said by",
         ),
     ],
 )

@@ -131,7 +131,7 @@ def test_repeatedly_lost_connection_is_unreachable_error(bucket: str, faults: Fa
         raw.seek(3_000_000)
         with pytest.raises(UnreachableError) as failed:
             raw.read(4)
-    assert reason_of(failed.value) == "the connection breaks off, each time, at byte 3,000,000"
+    assert reason_of(failed.value) == "the connection is lost every time at byte 3,000,000"
 
 
 def test_object_overwritten_before_reconnect_is_detected(

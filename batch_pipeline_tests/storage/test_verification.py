@@ -117,7 +117,7 @@ def test_truncated_file_is_found_by_reading(tmp_path: Path) -> None:
 
 def test_missing_line_is_found_by_record_count(tmp_path: Path) -> None:
     two = gzipped(LINES[9:])
-    expected = "has other records: 2, published: 3"
+    expected = "has a record count of 2, published: 3"
     part = publish(tmp_path, "jsonl.gz", two)
     assert verify_contents(part) == f"{tmp_path}/orders-0.jsonl.gz {expected}"
     before = publish(tmp_path, "jsonl.gz", gzipped(b'{"id":9}\n{"id":8}\n{"id":7}\n'))
@@ -168,7 +168,7 @@ def test_inaccessible_file_is_reported(tmp_path: Path) -> None:
     part = publish(tmp_path, "jsonl", b"12345")
     (tmp_path / "orders-0.jsonl").rename(tmp_path / "elsewhere")
     (tmp_path / "orders-0.jsonl").symlink_to("orders-0.jsonl")
-    assert "cannot be looked at" in str(size_problem(part))
+    assert "cannot be accessed" in str(size_problem(part))
 
 
 OTHER = str(UUID(int=7))
@@ -207,14 +207,14 @@ def test_matching_manifest_file_has_no_problem(published: PublishedBatch, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ({"token": OTHER}, "belongs to another attempt than the published one"),
+        ({"token": OTHER}, "belongs to an attempt other than the published one"),
         ({"generation": 2}, "has another generation"),
         ({"part_files": []}, "has other part_files than the inventory"),
         ({"part_files": 7}, "has other part_files than the inventory"),
         ({"part_files": ["a"]}, "has other part_files than the inventory"),
         ({"quarantine_files": []}, "has other quarantine_files than the inventory"),
-        ({"records": {"written": 4}}, "has other counters than the inventory"),
-        ({"records": 5}, "has other counters than the inventory"),
+        ({"records": {"written": 4}}, "has counters that differ from the inventory's"),
+        ({"records": 5}, "has counters that differ from the inventory's"),
     ],
 )
 def test_manifest_file_that_differs_from_inventory_is_reported(

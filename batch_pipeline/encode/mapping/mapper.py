@@ -56,9 +56,10 @@ class Selection:
         for text in patterns:
             pattern = text.removeprefix("!")
             if not pattern:
-                raise InvalidValueError("select", text, "a pattern of properties, as `address.*`")
+                expected = "a pattern of properties, such as `address.*`"
+                raise InvalidValueError("select", text, expected)
             if text != pattern and pattern in self._keys:
-                expected = "no key of the stream: without it records cannot be told apart"
+                expected = "no key of the stream: records cannot be identified without it"
                 raise InvalidValueError("select", text, expected)
             self._patterns.append((text == pattern, pattern))
         self.choice = cache(self._choose)
@@ -190,7 +191,7 @@ def _is_column(schema: Any) -> bool:
     return True
 
 
-_TEXT_WITHHELD = "its text is withheld, as the mapping hides values"
+_TEXT_WITHHELD = "its text is omitted because the mapping removes values"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class NoJsonFormError(TypeError):
     """A value of an expression has no JSON form; quarantined records name this class."""
 
     def __init__(self, value: object) -> None:
-        super().__init__(f"gives a {type(value).__name__}, which has no JSON form")
+        super().__init__(f"returns a {type(value).__name__}, which has no JSON form")
 
 
 class UnmappableRecordError(Exception):
@@ -472,7 +472,7 @@ class _TableMapping:
             flat = flattening.flattened(mapped, texts)
         for name in flat:
             if fault := name_fault(name):
-                raise UnmappableRecordError(f"flattening gives {name!r}: {fault}")
+                raise UnmappableRecordError(f"flattening produces {name!r}: {fault}")
         return flat
 
     def _column(self, name: str, values: list[Any], source: ColumnCells | None) -> ColumnCells:

@@ -231,12 +231,12 @@ def resolve_stream_map(
     for name, entry in entries.items():
         key = f"stream_maps.{name}"
         is_name = isinstance(name, str) and not name.startswith("__")
-        _require(is_name, key, entry, "the name of a stream, or a pattern, in its place")
+        _require(is_name, key, entry, "the name of a stream, or a pattern, instead")
         source = entry.get(_SOURCE) if isinstance(entry, Mapping) else None
         pattern = name if source is None else source
         if isinstance(pattern, str) and not fnmatch(stream, pattern):
             continue
-        expected = "left out: one stream gives no second one; make a stream file for the copy"
+        expected = "nothing: a stream cannot produce a second one; create a stream file for it"
         _require(source is None, f"{key}.{_SOURCE}", source, expected)
         removed_by, resolved = key, None
         if entry not in _REMOVED:
@@ -266,16 +266,16 @@ def _parse_entry(
     _require(is_list, f"{prefix}.{_KEYS}", keys, "a list of properties, or null")
     keeps_unmapped = _ELSE not in options
     unmapped = options.pop(_ELSE, None)
-    _require(unmapped in _REMOVED, f"{prefix}.{_ELSE}", unmapped, "null, or left out")
+    _require(unmapped in _REMOVED, f"{prefix}.{_ELSE}", unmapped, "null, or nothing")
     rules = {
         key: None if text in _REMOVED else parse_expression(text, f"{prefix}.{key}", key)
         for key, text in options.items()
     }
     for key in keys:
         if not keeps_unmapped and key not in rules:
-            expected = f"a map of the key {key!r} too (`{key}: {key}`), as `{_ELSE}` drops it"
+            expected = f"a map of the key {key!r} too (`{key}: {key}`), because `{_ELSE}` drops it"
             raise InvalidValueError(f"{prefix}.{_ELSE}", None, expected)
-        expected = f"an expression, as it is a key, or `{_KEYS}` that do without it"
+        expected = f"an expression, because it is a key, or `{_KEYS}` without it"
         _require(rules.get(key, ...) is not None, f"{prefix}.{key}", None, expected)
     return StreamMap(
         alias=stream if alias == name else alias,
@@ -288,16 +288,16 @@ def _parse_entry(
 
 def _alias_of(text: object, stream: str, key: str) -> str:
     """Evaluate an alias; one that names unknown things is a name itself."""
-    _require(isinstance(text, str), key, text, "a name, or an expression that gives one")
+    _require(isinstance(text, str), key, text, "a name, or an expression that returns one")
     evaluator = simpleeval.EvalWithCompoundTypes(names={"__stream_name__": stream})
     try:
         alias = evaluator.eval(text)
     except simpleeval.NameNotDefined:
         alias = text
     except Exception as error:
-        expected = f"a name, or an expression with `__stream_name__` that gives one ({error})"
+        expected = f"a name, or an expression with `__stream_name__` that returns one ({error})"
         raise InvalidValueError(key, text, expected) from error
-    _require(isinstance(alias, str) and bool(alias), key, text, f"a name; it gives {alias!r}")
+    _require(isinstance(alias, str) and bool(alias), key, text, f"a name; it returns {alias!r}")
     return str(alias)
 
 
@@ -510,7 +510,7 @@ class Flattening:
         """Return the error for two properties to which flattening gives the same name."""
         if self._hides_values:  # names of properties inside of objects can be values, too
             return UnmappableRecordError("cannot be flattened")
-        return UnmappableRecordError(f"flattening gives two properties {name!r}")
+        return UnmappableRecordError(f"flattening produces two properties {name!r}")
 
     def name_of(self, path: Path) -> str:
         """Return the name of the column that a property at a path becomes."""

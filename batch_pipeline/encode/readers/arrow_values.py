@@ -203,7 +203,7 @@ def check_nested_type(name: str, arrow_type: pa.DataType) -> None:
         children = [plain.field(index) for index in range(plain.num_fields)]
     names = [child.name for child in children]
     if at.is_struct(plain) and len(set(names)) < len(names):
-        raise ArrowTypeUnknownError(f"column {name!r} holds objects with a name twice: {plain}")
+        raise ArrowTypeUnknownError(f"column {name!r} holds objects with a duplicate name: {plain}")
     for child in children:
         check_nested_type(f"{name}.{child.name}", child.type)
 
@@ -241,7 +241,7 @@ def _object(pairs: list[tuple[Any, Any]]) -> Any:
             return key
     values = dict(pairs)
     if len(values) < len(pairs):
-        return ConversionError("holds a map with a key that is there twice", str(pairs))
+        return ConversionError("holds a map with a duplicate key", str(pairs))
     return values
 
 
@@ -281,7 +281,7 @@ def check_column_names(names: Collection[str], limits: ReadLimits) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ArrowTypeUnknownError(f"column {name!r} is there twice")
+            raise ArrowTypeUnknownError(f"column {name!r} is duplicated")
         if fault := name_fault(name):
             raise ArrowTypeUnknownError(f"column {name!r}: {fault}")
         seen.add(name)

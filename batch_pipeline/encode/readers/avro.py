@@ -111,7 +111,7 @@ class AvroFile:
             if block["count"] < 0:
                 raise InvalidAvroError(f"is damaged: block {number} has a size below 0")
             if block["sync"] != self._sync:
-                reason = f"is damaged: the mark behind block {number} is not its mark"
+                reason = f"is damaged: the sync marker after block {number} does not match"
                 raise InvalidAvroError(reason)
             compressed_bytes += len(compressed)
             allowed = compressed_bytes * self._max_expansion
@@ -123,10 +123,10 @@ class AvroFile:
                 reason = f"is damaged: block {number} cannot be decompressed"
                 raise InvalidAvroError(reason) from error
             if len(records) > limit:
-                reason = f"becomes larger than {_MAX_BLOCK_BYTES >> 20} MiB, the most"
+                reason = f"expands to more than {_MAX_BLOCK_BYTES >> 20} MiB, the maximum"
                 if limit == allowed:
                     advice = f"`read_limits.max_expansion` allows ({self._max_expansion})"
-                    reason = f"grows too much, more than {advice}"
+                    reason = f"expands too much, more than {advice}"
                 raise InvalidAvroError(f"block {number} {reason}")
             record_bytes += len(records)
             yield block["count"], records
@@ -137,7 +137,7 @@ class AvroFile:
         try:
             return fastavro.schemaless_reader(self._file, schema, None)  # type: ignore[arg-type] # it only reads
         except EOFError as error:
-            raise InvalidAvroError("is cut off: the last block has no end") from error
+            raise InvalidAvroError("is truncated: the last block has no end") from error
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             if isinstance(error, InvalidAvroError):
                 raise
@@ -350,7 +350,7 @@ class _SchemaReader:
         kind = parsed["type"] if isinstance(parsed, dict) else parsed
         if kind != "record":
             shown = "union" if isinstance(kind, list) else kind
-            raise InvalidAvroError(f"holds no records but values of the type {shown}")
+            raise InvalidAvroError(f"holds values of a type other than record: {shown}")
         return self._fields(parsed)
 
     def _fields(self, record: dict[str, Any]) -> dict[str, AvroType]:
@@ -358,7 +358,7 @@ class _SchemaReader:
         self._types[name] = None
         fields = {_text(field["name"]): self._type_of(field["type"]) for field in record["fields"]}
         if len(fields) < len(record["fields"]):
-            raise InvalidAvroError(f"has a schema with a field of {name} that is there twice")
+            raise InvalidAvroError(f"has a schema with a duplicate field of {name}")
         _extent(fields.values())
         return fields
 
@@ -379,7 +379,7 @@ class _SchemaReader:
     def _reference(self, name: str) -> AvroType:
         known = self._types[name]
         if known is None:
-            reason = f"has a schema of values that hold themselves ({name}), which is not supported"
+            reason = f"has a recursive schema ({name}), which is not supported"
             raise InvalidAvroError(reason)
         return replace(known, decoded=known.decoded["name"])
 
@@ -536,7 +536,7 @@ def _error_of(value: Any) -> ConversionError | None:
     return value if isinstance(value, ConversionError) else None
 
 
-_WRONG_COUNT = "is damaged: a block has other records than it says"
+_WRONG_COUNT = "is damaged: the record count of a block is wrong"
 _CHUNK_BYTES = 2 * 2**20
 _MAX_EMPTY = 10**6  # of no bytes: a file of a few bytes could claim any number of them
 Record = dict[str, Any]
@@ -613,7 +613,7 @@ class _Decoder:
         """Yield the records, and the bytes that they had, a few MiB at a time."""
         size = len(block)
         if count * self._min_bytes > size:
-            raise InvalidAvroError("is damaged: a block has not all of its records")
+            raise InvalidAvroError("is damaged: a block lacks some of its records")
         if size and not self._min_bytes:  # as the end of an array, they would be a further count
             raise InvalidAvroError(_WRONG_COUNT)
         self._empty += 0 if self._min_bytes else count

@@ -81,8 +81,8 @@ class DecompressedFile:
         read = self._raw.tell()
         if self._size_bytes > self._max_expansion * read:
             raise DecodeError(
-                f"its first {read} bytes become more than {self._max_expansion} times as many when "
-                f"they are decompressed, which `read_limits.max_expansion` does not allow"
+                f"its first {read} bytes expand more than {self._max_expansion}-fold when they "
+                f"are decompressed, which `read_limits.max_expansion` does not allow"
             )
 
 
@@ -157,7 +157,7 @@ def _reason(compression: SourceCompression, message: str) -> str:
     if "crc" in message or "check" in message:
         return f"{compression} checksum is wrong"
     if "descriptor" in message:
-        return f"bytes behind the {compression} data are not {compression}"
+        return f"trailing bytes after the {compression} data are not {compression}"
     if "memory" in message:
         return f"{compression} data takes too much memory to decompress"
     return f"{compression} data is damaged"

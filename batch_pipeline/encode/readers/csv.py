@@ -328,7 +328,7 @@ def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
     if not _is_utf8(record.raw):
         return "is not UTF-8"
     if b"\0" in record.raw:  # a damaged disk block, or a file of another kind
-        return "holds a zero byte, which no text does"
+        return "contains a zero byte, so it is not text"
     if len(record.cells) > max_columns:
         limit = "`read_limits.max_columns`"
         return f"has {len(record.cells)} columns, more than {limit} allows ({max_columns})"
@@ -337,7 +337,7 @@ def _header_fault(record: CsvRecord, max_columns: int) -> str | None:
         if not cell:
             return f"column {number} has no name"
         if cell in names:
-            return f"column {str(cell, 'utf-8')!r} is there twice"
+            return f"column {str(cell, 'utf-8')!r} is duplicated"
         names.add(cell)
     return None
 
@@ -437,7 +437,7 @@ def read_slice(source: "DecodedFile", part: CsvSlice, stream: Stream) -> Iterato
     except OSError as error:
         raise source.bad_file(os_error_reason(error)) from error
     if not (names.is_regular and reader.is_regular):
-        raise TaskInputError("a quote against the rules or a bad record")
+        raise TaskInputError("an invalid quote or a bad record")
 
 
 def read_header(source: "DecodedFile", stream: Stream) -> tuple[CsvReader, int]:

@@ -326,7 +326,7 @@ class CsvScanner:
         for part in text.splitlines(keepends=True):
             raw = self._data[start : start + len(part.rstrip(b"\r\n"))]
             is_first = start == self.consumed
-            why = reason if is_first else f"stands behind an open quote of line {self.line}"
+            why = reason if is_first else f"follows an unclosed quote on line {self.line}"
             if raw:
                 bad.append(MalformedRecord(line=line, reason=why, raw=raw))
             line += self._count_lines(start, len(part))
@@ -400,8 +400,8 @@ def wrong_delimiter_reason(
         return None
     detected = dialect.delimiter.replace("\t", "\\t")
     return (
-        f"is one column, {header[:60]!r}, with `{options.delimiter}` between cells, and "
-        f"{len(names)} columns with `{detected}`, as the records; set `source.options: "
+        f"has one column, {header[:60]!r}, with delimiter `{options.delimiter}`, but "
+        f"{len(names)} with `{detected}`, like the records; set `source.options: "
         f'{{delimiter: "{detected}"}}`, or `{{delimiter: "{options.delimiter}"}}` to read it as '
         f"one column"
     )

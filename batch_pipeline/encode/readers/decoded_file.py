@@ -161,17 +161,17 @@ class DecodedFile:
         """Check that the range starts and ends at ends of lines, or of the file."""
         if not self.can_be_cut:
             raise self.bad_file(
-                "a range of bytes is wanted, and only plain csv and jsonl files in UTF-8 can "
-                "be read in ranges"
+                "a byte range was requested, but only plain csv and jsonl files in UTF-8 "
+                "can be read in ranges"
             )
         with self.reopened() as file:
             for position in (part.start, part.stop):
                 file.seek(max(position - 1, 0))
                 around = self._translate_errors(lambda: file.read(2))
                 if position and not around:
-                    raise self.bad_file(f"has no byte {position - 1}, up to which it is wanted")
+                    raise self.bad_file(f"has no byte {position - 1}, which its range includes")
                 if position and len(around) > 1 and around[:1] not in {b"\n", b"\r"}:
-                    raise self.bad_file(f"byte {position} is inside of a line")
+                    raise self.bad_file(f"byte {position} is inside a line")
 
     def _decompress(self) -> bool:
         """Set up decompression, read the first bytes, return whether the file is compressed."""
@@ -191,12 +191,12 @@ class DecodedFile:
         declared, detected = self._stream.source.format, detect_binary_format(self._start)
         is_auto = declared is SourceFormat.AUTO
         if detected is not None and not is_auto and declared is not detected.format:
-            reason = f"is a file of format {detected.format}, but `source.format` is {declared}"
+            reason = f"has format {detected.format}, but `source.format` is {declared}"
             raise self.bad_file(reason)
         if detected is not None:
             return detected
         if not is_auto and SOURCE_READERS[declared].magic:
-            reason = f"is not a file of format {declared}, which `source.format` says"
+            reason = f"does not have format {declared}, which `source.format` declares"
             raise self.bad_file(reason)
         self._decode_text()
         return SOURCE_READERS[detect_text_format(self._start) if is_auto else declared]
@@ -336,7 +336,7 @@ def detect_charset(start: bytes, declared: str) -> tuple[str, int]:
     charset = codecs.lookup(declared).name.removesuffix("-sig")
     if charset in {"utf-16", "utf-32"} and start:
         orders = f"{charset}-le or {charset}-be"
-        raise DecodeError(f"has no byte order mark: let `source.options.charset` be {orders}")
+        raise DecodeError(f"has no byte order mark: set `source.options.charset` to {orders}")
     if charset == "utf-8" and (order := _utf16_byte_order(start[:4])):
         raise DecodeError(
             "is UTF-16 text without a byte order mark: "
@@ -390,5 +390,5 @@ class Utf8Transcoder:
             offset = self._position - len(error.object) + error.start
             raise DecodeError(f"is not {self._charset} text at byte {offset}") from error
         except UnicodeEncodeError as error:
-            reason = f"holds half of a surrogate pair, of {self._charset} text"
+            reason = f"holds an unpaired surrogate of {self._charset} text"
             raise DecodeError(reason) from error

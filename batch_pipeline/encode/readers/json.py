@@ -164,7 +164,7 @@ def find_scalar_documents(text: bytes, start: int, stop: int) -> Spans:
         match = _SCALAR.match(text, start, stop)
         if match is None:
             is_comma = text[start : start + 1] == b","
-            reason = "a comma stands between documents" if is_comma else "a quote is not closed"
+            reason = "a comma between documents" if is_comma else "a quote is not closed"
             raise RecordBoundaryError(reason, start)
         spans.append(match.span())
         start = match.end()
@@ -181,14 +181,14 @@ def check_boundaries(text: bytes, start: int, stop: int) -> None:
     bare = _STRINGS.sub(b'""', text[start:stop])
     rest = bare.replace(b'""', b"")
     if b'"' in rest or b"\\" in rest or _MISPLACED.search(bare):
-        raise RecordBoundaryError("its quotes do not match: where it ends cannot be told", start)
+        raise RecordBoundaryError("its quotes do not match: its end cannot be determined", start)
     expected: list[bytes] = []
     for bracket in _BRACKET.findall(bare):
         if bracket in b"[{":
             expected.append(b"]" if bracket == b"[" else b"}")
         elif not expected or expected.pop() != bracket:
             raise RecordBoundaryError(
-                "its brackets do not match: where it ends cannot be told", start
+                "its brackets do not match: its end cannot be determined", start
             )
 
 
@@ -201,7 +201,7 @@ def _join_broken_lines(text: bytes) -> bytes:
 
 def _check_quotes(text: bytes, start: int, stop: int) -> None:
     if b'"' in text[start:stop] and not _STRINGS.fullmatch(text, start, stop):
-        raise RecordBoundaryError("a quote is at a wrong place", start)
+        raise RecordBoundaryError("a misplaced quote", start)
 
 
 def _strip(text: bytes, start: int, stop: int) -> tuple[int, int]:
@@ -304,7 +304,7 @@ class JsonReader:
 
     def _check_closing(self, text: bytes, at: int) -> None:
         if not self._is_array or text[at : at + 1] != b"]":
-            raise RecordBoundaryError("a bracket closes what was not opened", at)
+            raise RecordBoundaryError("an unmatched closing bracket", at)
 
     def _check_end(self, text: bytes, scan: BracketScan) -> None:
         if scan.open_at is not None:
@@ -315,9 +315,7 @@ class JsonReader:
     def _check_rest(self, text: bytes, start: int) -> None:
         rest = text[start:].lstrip(BLANKS)
         if rest:
-            raise RecordBoundaryError(
-                "something follows the end of the array", len(text) - len(rest)
-            )
+            raise RecordBoundaryError("data follows the end of the array", len(text) - len(rest))
 
     def _add_scalars(self, text: bytes, spans: Spans, stop: int | None) -> Spans:
         """Check the text around the records up to `stop`, and add the spans of scalars in it."""

@@ -129,7 +129,7 @@ class JsonlReader:
         is_one_line = self._starts_file and b"\n" not in rest[:-1]
         if is_one_line and _RETURN_BETWEEN_RECORDS.search(rest):
             reason = (
-                "its lines end with a return alone, and JSON lines end with a line feed; "
+                "its lines end with carriage returns, but JSON lines end with line feeds; "
                 "`source.format: json` reads them"
             )
             raise self._source.bad_file(reason)

@@ -95,7 +95,7 @@ def _damage_reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return os_error_reason(error)
     if isinstance(error, MemoryError):
-        return "takes more memory to read than there is"
+        return "needs more memory to read than is available"
     text = str(error)
     for mark, phrase in _PHRASES.items():
         if mark in text.lower():
@@ -103,7 +103,7 @@ def _damage_reason(error: BaseException) -> str:
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     shown = first if len(first) <= _MAX_MESSAGE else f"{first[:_MAX_MESSAGE]}…"
     if isinstance(error, pa.ArrowNotImplementedError):
-        return f"uses something of parquet that is not supported ({shown})"
+        return f"uses a Parquet feature that is not supported ({shown})"
     return f"is damaged ({shown})"
 
 
@@ -170,7 +170,7 @@ class ParquetReader:
             yield convert_batch(batch, columns, self._on_nonfinite, number, errors)
             number += batch.num_rows
         if left:
-            raise self._bad_file(f"is damaged: row group {group + 1} has not all of its records")
+            raise self._bad_file(f"is damaged: row group {group + 1} lacks some of its records")
 
     def _check_expansion(self, file: pq.ParquetFile) -> None:
         """Check the sizes in the metadata before memory is allocated for them."""
@@ -187,7 +187,7 @@ class ParquetReader:
         file_bytes, most = self._file_bytes, self._limits.max_expansion
         if size_bytes >= EXPANSION_CHECKED_FROM_BYTES and size_bytes > most * file_bytes:
             raise self._bad_file(
-                f"its {file_bytes} bytes become more than {most} times as many when they are "
+                f"its {file_bytes} bytes expand more than {most}-fold when they are "
                 f"decompressed, which `read_limits.max_expansion` does not allow"
             )
 

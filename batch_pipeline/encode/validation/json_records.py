@@ -132,7 +132,7 @@ def replace_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
         if token.startswith(b'"'):
             return token
         if rule is OnNonfinite.QUARANTINE:
-            raise BadRecordError(f"holds {token.decode()}, which JSON cannot say")
+            raise BadRecordError(f"holds {token.decode()}, which JSON cannot represent")
         return b"null" if rule is OnNonfinite.NULL else b'"%b"' % token
 
     return _STRING_OR_NONFINITE.sub(replacement, line)
@@ -174,7 +174,7 @@ def _explain_malformed(line: bytes, error: Exception) -> str:
             return "starts with a byte order mark in the middle of the file"
         return f"is not valid JSON ({error})"
     # Python's parser accepts lone surrogates, msgspec does not.
-    return "has a text with half of a surrogate pair, which UTF-8 cannot hold"
+    return "has a text with an unpaired surrogate, which UTF-8 cannot encode"
 
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

@@ -149,7 +149,7 @@ class TableValidator:
                 for row in _rows(pc.invert(pc.is_finite(array))):
                     number = nonfinite_text(array[row].as_py())
                     reasons.setdefault(
-                        row, f"column {name!r} holds {number}, which JSON cannot say"
+                        row, f"column {name!r} holds {number}, which JSON cannot represent"
                     )
         return move_rows_to_bad(table, reasons)
 

@@ -9,7 +9,7 @@ from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.factories import stream
 
-WITHHELD = "its text is withheld, as the mapping hides values"
+WITHHELD = "its text is omitted because the mapping removes values"
 ADA_MAIL = "ada@secret.example"
 
 

@@ -144,7 +144,7 @@ def test_flattening_to_existing_name_loses_no_value(line: bytes, expected: bytes
     rules = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
     chunk = mapped(rules, line)
     assert chunk.lines == ([] if expected is None else [expected])
-    reasons = ["flattening gives two properties 'a__b'"] if expected is None else []
+    reasons = ["flattening produces two properties 'a__b'"] if expected is None else []
     assert [bad.reason for bad in chunk.bad] == reasons
 
 
@@ -155,7 +155,7 @@ def test_decimal_nan_becomes_null() -> None:
 
 def test_record_with_result_not_representable_in_json_is_quarantined() -> None:
     (bad,) = mapped(mapping(a="set(b)"), b'{"b":["x","y"]}').bad
-    assert bad.reason.startswith('stream map of "a": NoJsonFormError: gives a set')
+    assert bad.reason.startswith('stream map of "a": NoJsonFormError: returns a set')
 
 
 def test_shared_expression_names_the_property_on_which_it_fails() -> None:

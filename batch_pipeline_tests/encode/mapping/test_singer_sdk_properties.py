@@ -112,7 +112,7 @@ def _is_flattened_twice(line: bytes, config: dict[str, Any]) -> bool:
     assert mapper is not None
     [bad] = mapper.mapped(json_records([line])).bad
     return b"a__b" in line and bad.reason.startswith(
-        ("flattening gives two properties 'a__b'", "cannot be flattened")
+        ("flattening produces two properties 'a__b'", "cannot be flattened")
     )
 
 

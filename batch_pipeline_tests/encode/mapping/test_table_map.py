@@ -39,7 +39,7 @@ def test_flattened_row_with_nul_in_name_is_quarantined() -> None:
     record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
     result = mapped_table(record_mapping, table(columns, json=frozenset({"a"})))
     assert result.batch.to_pydict() == {"a__b": [1, 3]}
-    reason = "flattening gives 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
+    reason = "flattening produces 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
     assert [(bad.line, bad.reason) for bad in result.bad] == [(12, reason)]
 
 

@@ -304,7 +304,7 @@ def test_avro_reader_rejects_block_over_expansion_limit(codec: str) -> None:
     data = header + block(1, body)
 
     assert rejection(data, max_expansion=1) == (
-        "block 1 grows too much, more than `read_limits.max_expansion` allows (1)"
+        "block 1 expands too much, more than `read_limits.max_expansion` allows (1)"
     )
 
 
@@ -318,10 +318,10 @@ WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
     ("data", "reason"),
     [
         (b"", "is not an avro file"),
-        (FILE[:20], "is cut off: the last block has no end"),
-        (FILE[:-1], "is cut off: the last block has no end"),
-        (FILE[:-1] + b"x", "is damaged: the mark behind block 3 is not its mark"),
-        (FILE + b"\0", "is cut off: the last block has no end"),
+        (FILE[:20], "is truncated: the last block has no end"),
+        (FILE[:-1], "is truncated: the last block has no end"),
+        (FILE[:-1] + b"x", "is damaged: the sync marker after block 3 does not match"),
+        (FILE + b"\0", "is truncated: the last block has no end"),
         (
             FILE.replace(b"\x08null", b"\x06lz4"),
             "is compressed with 'lz4'; known are null, deflate, snappy, zstandard, bzip2, xz",
@@ -329,9 +329,9 @@ WRONG_CHECKSUM = compressed_file("snappy", blocks=0) + block(
         (FILE.replace(b'{"type"', b'["type"'), "is damaged: the schema in its header is not JSON"),
         (FILE.replace(b'"long"', b'"lang"'), "has no valid avro schema (lang)"),
         (WRONG_CHECKSUM, "is damaged: block 1 cannot be decompressed"),
-        (EMPTY + block(5, bytes(2)), "is damaged: a block has not all of its records"),
-        (EMPTY + block(1, bytes(4)), "is damaged: a block has other records than it says"),
-        (EMPTY + block(2**40, bytes(2)), "is damaged: a block has not all of its records"),
+        (EMPTY + block(5, bytes(2)), "is damaged: a block lacks some of its records"),
+        (EMPTY + block(1, bytes(4)), "is damaged: the record count of a block is wrong"),
+        (EMPTY + block(2**40, bytes(2)), "is damaged: a block lacks some of its records"),
     ],
 )
 def test_avro_reader_rejects_damaged_file_with_reason(data: bytes, reason: str) -> None:
@@ -354,7 +354,7 @@ def test_avro_reader_rejects_bytes_after_zero_byte_records() -> None:
     header = avro(schema(a="null"), [], codec="null")
     left = block(1, number(2**60))
 
-    assert rejection(header + left) == "is damaged: a block has other records than it says"
+    assert rejection(header + left) == "is damaged: the record count of a block is wrong"
 
 
 def test_avro_reader_rejects_int_of_more_than_32_bits() -> None:
@@ -370,7 +370,7 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("string", "holds no records but values of the type string"),
+        ("string", "holds values of a type other than record: string"),
         (schema(), "has no columns"),
         (
             {"type": "record", "name": "r", "fields": [{"name": 5, "type": "int"}]},
@@ -378,9 +378,9 @@ NODE = {"type": "record", "name": "n", "fields": [{"name": "next", "type": ["nul
         ),
         (
             schema(a="int") | {"fields": [{"name": "a", "type": "int"}] * 2},
-            "has a schema with a field of r that is there twice",
+            "has a schema with a duplicate field of r",
         ),
-        (schema(a=NODE), "has a schema of values that hold themselves (n), which is not supported"),
+        (schema(a=NODE), "has a recursive schema (n), which is not supported"),
         (
             schema(a={"type": "array", "items": "null"}),
             "has a schema of arrays of nothing, which is not supported",

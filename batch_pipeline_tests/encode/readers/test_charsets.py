@@ -72,11 +72,11 @@ def test_large_source_with_declared_charset_is_decoded() -> None:
         (b"\xff\xfea\0b\0c", "utf-8", "is not utf-16-le text at byte 6"),
         (b"ab\x82", "shift_jis", "is not shift_jis text at byte 2"),
         (b"a" * (2**20 - 1) + b"\x82\xff", "shift_jis", "is not shift_jis text at byte 1048575"),
-        (b"+2AA-", "utf-7", "holds half of a surrogate pair, of utf-7 text"),
+        (b"+2AA-", "utf-7", "holds an unpaired surrogate of utf-7 text"),
         (
             b"a\0b\0c\0",
             "utf-16",
-            "has no byte order mark: let `source.options.charset` be utf-16-le or utf-16-be",
+            "has no byte order mark: set `source.options.charset` to utf-16-le or utf-16-be",
         ),
         (
             b"\0a\0,\0b",

@@ -241,7 +241,7 @@ FOUND_1_OF_2 = "expected fields: 2, found: 1"
             [],
             [
                 (2, "a quote is not closed", b'1,"x'),
-                (3, "stands behind an open quote of line 2", b"2,y"),
+                (3, "follows an unclosed quote on line 2", b"2,y"),
             ],
         ),
         (b'1,2\n"a"b,c\n3,4\n', ["12", "34"], [(3, "text follows a closing quote", b'"a"b,c')]),
@@ -291,7 +291,7 @@ def test_csv_reader_without_records_returns_none(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "line", "reason"),
     [
-        (b"a,a\n1,2\n", 1, "header: column 'a' is there twice"),
+        (b"a,a\n1,2\n", 1, "header: column 'a' is duplicated"),
         (b"a,\n1,2\n", 1, "header: column 2 has no name"),
         (b'\na,""\n', 2, "header: column 2 has no name"),
         (b"a,\xff\n", 1, "header: is not UTF-8"),
@@ -324,8 +324,8 @@ def test_csv_reader_rejects_other_delimiter_and_names_it(
     name = data.split(b"\n")[0].decode()
     assert caught.value.line == 1
     assert caught.value.reason == (
-        f"header: is one column, {name!r}, with `,` between cells, and {count} columns with "
-        f'`{written}`, as the records; set `source.options: {{delimiter: "{written}"}}`, or '
+        f"header: has one column, {name!r}, with delimiter `,`, but {count} with "
+        f'`{written}`, like the records; set `source.options: {{delimiter: "{written}"}}`, or '
         f'`{{delimiter: ","}}` to read it as one column'
     )
 

@@ -88,7 +88,7 @@ def test_binary_file_declared_as_text_is_bad_file(declared: SourceFormat) -> Non
     with pytest.raises(BadFileError) as error:
         in_memory(PARQUET, stream_of(declared))
 
-    reason = f"is a file of format parquet, but `source.format` is {declared}"
+    reason = f"has format parquet, but `source.format` is {declared}"
     assert line_and_reason(error) == (None, reason)
 
 

@@ -44,8 +44,8 @@ def test_valid_lines_are_unchanged() -> None:
     ("line", "reason"),
     [
         (b'{"a":1', "is not valid JSON (Input data was truncated)"),
-        (b'{"a":NaN}', "holds NaN, which JSON cannot say"),
-        (b'{"x":[-Infinity]}', "holds -Infinity, which JSON cannot say"),
+        (b'{"a":NaN}', "holds NaN, which JSON cannot represent"),
+        (b'{"x":[-Infinity]}', "holds -Infinity, which JSON cannot represent"),
         (b"[1]", "is not a JSON object but array"),
         (b"7", "is not a JSON object but number"),
         (b"null", "is not a JSON object but null"),
@@ -57,11 +57,11 @@ def test_valid_lines_are_unchanged() -> None:
         (b'\xef\xbb\xbf{"a":1}', "starts with a byte order mark in the middle of the file"),
         (
             b'{"s":"\\ud800"}',
-            "has a text with half of a surrogate pair, which UTF-8 cannot hold",
+            "has a text with an unpaired surrogate, which UTF-8 cannot encode",
         ),
         (
             b'{"x":{"\\udc00":1}}',
-            "has a text with half of a surrogate pair, which UTF-8 cannot hold",
+            "has a text with an unpaired surrogate, which UTF-8 cannot encode",
         ),
         (b'{"a":1,"a":1}', 'has the key "a" twice'),
         (b'{"a":1,"s":"x" , "a" : 2,"x":1}', 'has the key "a" twice'),
@@ -322,7 +322,7 @@ def test_validation_for_columns_keeps_nan_in_column_of_doubles() -> None:
 
     assert isinstance(chunk, Table)
     assert chunk.batch.column("n").to_pylist() == [float("inf"), 2.0]
-    assert reasons(chunk) == [(2, "holds NaN, which JSON cannot say")]
+    assert reasons(chunk) == [(2, "holds NaN, which JSON cannot represent")]
 
 
 def test_record_with_too_many_columns_is_rejected() -> None:

@@ -218,7 +218,7 @@ def test_row_with_nan_is_rejected_for_lines_only() -> None:
         validate(ValidatorUnderTest(known, values=True), given),
     )
 
-    assert reasons(lines) == [(2, "column 'n' holds NaN, which JSON cannot say")]
+    assert reasons(lines) == [(2, "column 'n' holds NaN, which JSON cannot represent")]
     assert json.loads(lines.bad[0].raw) == {"n": "NaN", "s": "y"}
     assert (lines.batch.column("s").to_pylist(), list(lines.record_numbers)) == (["x", "z"], [1, 3])
     assert (columns.good, columns.bad) == (3, ())
