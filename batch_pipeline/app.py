@@ -176,9 +176,9 @@ class Pipeline:
         home = Home(path=self.settings.home)
         if self.settings.inventory_conn is None and not home.postgres.is_dir():
             raise ConfigurationError(
-                f"There is no inventory in {home.path}. Nothing was made. Change to the folder of "
-                f"your project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
-                f"`batch-pipeline run` makes a new embedded inventory."
+                f"There is no inventory in {home.path}. Nothing was created. Change to the folder "
+                f"of your project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
+                f"`batch-pipeline run` creates a new embedded inventory."
             )
         database = open_database(self.database_url, migrated=None)
         try:

@@ -42,7 +42,7 @@ class Listed(NamedTuple):
 
 # In the order of the list. A summary is one line of it on a terminal of 80 columns.
 COMMANDS = {
-    "demo": Listed(Section.START, "Run the main job on generated files, step by step."),
+    "demo": Listed(Section.START, "Run the whole pipeline on generated files, step by step."),
     "init": Listed(Section.START, "Create a project for an existing folder of files."),
     "dev": Listed(Section.START, "Start everything, with Dagster's UI, until Ctrl-C."),
     "doctor": Listed(Section.START, "Check the installation and suggest fixes."),
@@ -56,7 +56,7 @@ COMMANDS = {
     "load": Listed(Section.STEPS, "Load published batches into the stream's targets."),
     "jobs": Listed(Section.JOBS, "List, pause, resume, cancel, retry or split jobs."),
     "verify": Listed(Section.UPKEEP, "Check published batches and the backlog."),
-    "reconcile": Listed(Section.UPKEEP, "Repair what crashes left, and plan late items."),
+    "reconcile": Listed(Section.UPKEEP, "Clean up after crashes, and plan late items."),
     "gc": Listed(Section.UPKEEP, "Delete files that are no longer needed."),
     "migrate": Listed(Section.UPKEEP, "Upgrade the inventory schema to this release."),
     "metrics": Listed(Section.AROUND, "Serve metrics for Prometheus, until Ctrl-C."),
@@ -73,8 +73,8 @@ _MODULES = {
 # Commands of earlier releases, with what to use instead.
 REMOVED = {
     "completion": (
-        f'Put `eval "$({VARIABLE}=bash_source batch-pipeline)"` into ~/.bashrc; for other '
-        "shells zsh_source or fish_source."
+        f'Add `eval "$({VARIABLE}=bash_source batch-pipeline)"` to ~/.bashrc; for other '
+        "shells use zsh_source or fish_source."
     ),
     "report": "Use `status`, the plots of Dagster's asset pages, or `metrics` for Prometheus.",
     "import-pybatchintory": (
@@ -146,13 +146,13 @@ class _Commands(Suggestions):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="batch-pipeline")
 def cli() -> None:
-    """Process files that land exactly once, in batches of bounded size.
+    """Process landed files exactly once, in batches of bounded size.
 
     `batch-pipeline COMMAND -h` describes a command. Settings come from the environment:
     BATCH_PIPELINE_HOME, BATCH_PIPELINE_STREAMS, BATCH_PIPELINE_INVENTORY_CONN,
     BATCH_PIPELINE_META_CONN, BATCH_PIPELINE_SPARK_REMOTE, BATCH_PIPELINE_ENV_FILE and others.
 
-    Exit codes: 0 success, 1 an error that you must fix, 2 wrong usage, 3 some batches failed,
+    Exit codes: 0 success, 1 configuration error, 2 usage error, 3 some batches failed,
     75 try again later, 130 interrupted.
     """
 

@@ -1,4 +1,4 @@
-"""The command `demo`: the main job on generated files, explained step by step."""
+"""The command `demo`: the whole pipeline on generated files, explained step by step."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ _NEXT = (
 @click.command()
 @click.option("--reset", is_flag=True, help="Delete the previous demo and start over.")
 def demo(reset: bool) -> None:
-    """Run the main job on generated order files and explain each step.
+    """Run the whole pipeline on generated order files and explain each step.
 
     The files, the stream demo_orders and its output are in `demo` below the home folder. A second
     run finds nothing to do. For use in programs, call `run --json`.

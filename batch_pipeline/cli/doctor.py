@@ -209,7 +209,8 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
             text = f"{name} is set, but there is no such setting.{meant} Correct or unset it."
             yield warning("settings", text)
     if environment.get(failpoint.VARIABLE):
-        text = f"{failpoint.VARIABLE} is set: processes end or wait on purpose. Unset it."
+        what = "a test setting that makes processes exit or pause"
+        text = f"{failpoint.VARIABLE} is set, {what}. Unset it."
         yield warning("settings", text)
     if file := environment.get(ENV_FILE):
         mode = Path(file).expanduser().stat().st_mode
@@ -250,7 +251,7 @@ def check_versions(installed: Callable[[str], str] = version) -> Iterator[Findin
         if versions.get(name, wanted) != wanted
     ]
     if other:
-        text = f"Dagster {dagster} does not belong with {', '.join(other)}. {_SYNC}"
+        text = f"Dagster {dagster} does not match {', '.join(other)}. {_SYNC}"
         yield warning("versions", text)
     python = platform.python_version()
     yield fine(
@@ -389,7 +390,7 @@ def _absent(subject: str, path: Path, created_by: str) -> Finding:
 
 def _grant(path: Path) -> str:
     user = psutil.Process().username()
-    return f"Give the user {user} the right to, or use another folder than {path}."
+    return f"Grant user {user} that permission, or use another folder than {path}."
 
 
 def _exists(path: Path) -> bool:

@@ -100,7 +100,7 @@ def _why_not(pipeline: "Pipeline", file: str) -> list[str]:
     from batch_pipeline.model.stream import Source
 
     what = "item or batch" if _BATCH_NAME.fullmatch(file) else "item"
-    lines = [f"{file} is not a registered {what} of any stream. The streams read:"]
+    lines = [f"{file} is not a registered {what} of any stream. Checked:"]
     for stream in pipeline.usable_streams.values():
         place, reason = stream.source.place, "no such row"
         if isinstance(stream.source, Source):
@@ -316,7 +316,7 @@ def _state(story: dict[str, Any], now: datetime) -> str:
         when = "" if ended is None else f" {ago(ended, now)}"
         texts.append(f"published{when}, generation {story['generation']}")
         if done and done[-1]["bad_file"]:
-            texts.append("the whole file was not used")
+            texts.append("the whole file was excluded")
         elif done and (count := done[-1]["quarantined"]):
             texts.append(f"records quarantined: {count:,} of {done[-1]['read']:,}")
         if story["files_removed"] is not None:
@@ -401,7 +401,7 @@ def _print_attempt(
         version = "" if one["read_version"] is None else f", version {one['read_version']}"
         fact("", f"from the object with etag {one['read_etag']}{version}")
     if one["bad_file"]:
-        fact("", f"the whole file was not used: {one['bad_file']}")
+        fact("", f"the whole file was excluded: {one['bad_file']}")
 
 
 def _print_batch(story: dict[str, Any], now: datetime) -> None:
@@ -433,13 +433,13 @@ def _print_loads(story: dict[str, Any], now: datetime) -> None:
         if one["loaded"]:
             state = f"records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
         elif one["status"] is None:
-            state = "due; `batch-pipeline load` loads it"
+            state = "pending; `batch-pipeline load` loads it"
         elif one["status"] == LoadStatus.RUNNING:
             state = f"being loaded by run {one['run_id']}"
         elif one["status"] == LoadStatus.SUCCEEDED:
             state = "to be loaded again"
         else:
-            state = f"due, {one['status']}, tries: {one['tries']}"
+            state = f"pending, {one['status']}, attempts: {one['tries']}"
         fact("9 load", f"{one['target']}: {state}")
         if one["error"]:
             fact("", one["error"])

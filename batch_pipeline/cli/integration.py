@@ -153,7 +153,7 @@ def metrics(port: int, host: str) -> None:
 def pack(file: Path, added: tuple[str, ...], as_json: bool) -> None:
     """Write FILE (.tar.gz) with this release and the packages that Spark tasks import.
 
-    For executors without these packages, on the same kind of machine and with the same minor
+    Use it on executors that lack these packages, on the same platform and with the same minor
     version of Python. Set BATCH_PIPELINE_SPARK_PACKED to the file.
 
     \b

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 on_table = click.option(
     "--meta-table",
     metavar="TABLE",
-    help="Meta table of the job, if several have a job of that name.",
+    help="Meta table of the job, if several jobs share the name.",
 )
 
 
@@ -114,7 +114,7 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
 
 @jobs.command()
 @one_job
-@click.option("--reason", default="", help="Shown to everyone who finds the job paused.")
+@click.option("--reason", default="", help="Reason shown while the job is paused.")
 @on_table
 @as_json
 def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
@@ -193,7 +193,7 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
 def retry(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bool) -> None:
     """Retry failed, dead and cancelled batches of JOB.
 
-    Resets their number of attempts. The command does not start them: a sensor, `batch-pipeline run`
+    Resets their attempt count. The command does not start them: a sensor, `batch-pipeline run`
     or the job's workers take them before new batches. Published batches are not affected.
 
     \b

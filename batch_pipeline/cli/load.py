@@ -46,7 +46,7 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
     """Load published batches of STREAM into its targets, if they are not loaded yet.
 
     A batch counts as loaded when the target has acknowledged it; a load is tried three times.
-    Batches that are given with --batch are loaded again even if they are loaded already.
+    Batches named with --batch are loaded even if they are already loaded.
 
     Exit codes: 3 if some batches failed.
 
@@ -80,7 +80,7 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
     if unknown or not known:
         raise ConfigurationError(
             f"The stream {stream.name} has no target{''.join(unknown[:1])} (targets of its stream "
-            f"file: {', '.join(known) or 'none'}). Nothing was loaded. Describe the target below "
+            f"file: {', '.join(known) or 'none'}). Nothing was loaded. Define the target under "
             f"`targets` in the stream file."
         )
     return [target for target in stream.targets if not names or target.name in names]
@@ -93,8 +93,8 @@ def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
         ConfigurationError: there is no published batch of the name.
     """
     not_published = ConfigurationError(
-        f"{stream.name} has no published batch {name!r}. Nothing was loaded. Name a batch as "
-        f"`batch-pipeline explain FILE` names its partition, by its id range, or by its number."
+        f"{stream.name} has no published batch {name!r}. Nothing was loaded. Name a batch by "
+        f"its partition key, which `batch-pipeline explain FILE` prints, its id range or number."
     )
     try:
         batch = find_batch(pipeline, stream, name)

@@ -120,8 +120,8 @@ class _Result:
 
 
 _INSTEAD_OF_ADOPT = (
-    "Restore the inventory to a later point in time, or use --discard: it sets the manifests "
-    "aside and continues from the backup. See docs/how_to/back_up_and_restore.md."
+    "Restore the inventory to a later point in time, or use --discard: it moves the "
+    "manifests away and continues from the backup. See docs/how_to/back_up_and_restore.md."
 )
 
 
@@ -144,7 +144,7 @@ _INSTEAD_OF_ADOPT = (
 def reconcile(
     stream: tuple[str, ...], discard: bool, dry_run: bool, as_json: bool, **audit: Any
 ) -> None:
-    """Repair what crashes left behind, and find late and removed items.
+    """Clean up after crashes, and find late and removed items.
 
     Processes all streams, or the given ones. Closes attempts whose process is gone and writes
     missing manifest files. Then audits published batches against the meta table: items that
@@ -228,7 +228,7 @@ def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
     elif discarded is not None:
         to = "that would be moved below" if dry_run else "moved below"
         say(f"  manifests {to} {discarded.folder}: {discarded.manifests}")
-        say(f"    records that may be in targets, which get them again: {discarded.records:,}")
+        say(f"    records that may be in targets, which receive them again: {discarded.records:,}")
         if discarded.unread:
             unread = "manifests that could not be read, whose records are not counted"
             say(f"    {unread}: {discarded.unread}")
@@ -237,7 +237,7 @@ def _print_reconciled(one: _Result, *, dry_run: bool) -> None:
     for sentence in () if one.audit is None else one.audit.sentences():
         say(f"  {sentence}")
     if one.errors:
-        say("  stopped by an error (see the end)")
+        say("  stopped by an error (see below)")
 
 
 _BECAUSE = {
@@ -330,7 +330,7 @@ def _print_collected(one: "Collected", *, dry_run: bool) -> None:
         print_some([garbage.file.path for garbage in one.garbage], indent="    ")
     if unknown := [garbage.file for garbage in one.unknown]:
         size = format_bytes(sum(file.size_bytes for file in unknown))
-        say(f"  Files left alone, {_BECAUSE[Reason.UNKNOWN]}: {len(unknown)}, {size}.")
+        say(f"  Files kept, {_BECAUSE[Reason.UNKNOWN]}: {len(unknown)}, {size}.")
         say("  If no other inventory's files are stored here, delete them with")
         say(f"  `batch-pipeline gc {one.stream} --unknown`:")
         print_some([file.path for file in unknown], indent="    ")

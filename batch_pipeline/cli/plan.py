@@ -177,7 +177,7 @@ def _print_registered(stream: str, done: Registered, *, accept_changed: bool) ->
         say("earlier content keep it until their partition is materialized again.")
     advice = "(see --accept-changed)"
     if accept_changed:
-        advice = "(the ranges of its items no longer fit: copy it to another name)"
+        advice = "(the ranges of its items no longer match: copy it to another name)"
     for location in done.changed:
         say(f"changed after it was registered: {location} {advice}")
 
@@ -217,5 +217,5 @@ def _print_estimate(_stream: str, job: str, estimate: Estimate) -> None:
     usual = format_duration(timedelta(seconds=pace.seconds_per_batch))
     rate = pace.weight_per_second
     speed = "" if rate is None else f"{format_bytes(round(rate))}/s, "
-    say(f"  about {seconds} for one worker, by the last attempts of {pace.job}")
-    say(f"  that succeeded ({pace.attempts}): {speed}{usual} a batch (medians)")
+    say(f"  about {seconds} for one worker, from the last successful attempts of")
+    say(f"  {pace.job} ({pace.attempts}): {speed}{usual} per batch (medians)")

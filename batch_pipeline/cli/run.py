@@ -54,8 +54,8 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
     Invalid stream files are reported and skipped. If streams are given, invalid files of other
     streams are only notes.
 
-    Exit codes: 1 if there is something for you to fix, 3 if some batches failed or a stream stopped
-    unexpectedly, 75 if the rest is paused or has to wait.
+    Exit codes: 1 for a configuration error, 3 if some batches failed or a stream stopped
+    unexpectedly, 75 if the remaining work is paused or must be retried later.
 
     \b
     Example:
@@ -188,9 +188,9 @@ def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> Non
     if isinstance(result.error, JobPausedError):
         fact("stopped", "the job is paused")
     elif isinstance(result.error, LandingTroubleError):
-        fact("skipped", "a file that landed (see the end)")
+        fact("skipped", "a file that landed (see the error below)")
     elif result.error is not None:
-        fact("stopped", "by an error (see the end)")
+        fact("stopped", "by an error (see below)")
     elif not result.statuses:
         say("  nothing left to encode")
     if result.statuses:
@@ -208,9 +208,9 @@ def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) 
         fact("", f"{key}  files: {one.batch.count:>4}  {weight:>10}{of}")
     if len(listed) < len(statuses):
         fact("", f"… and {len(statuses) - len(listed)} more")
-    fact("4 partition", "each batch is a partition of the Dagster asset of that key")
+    fact("4 partition", f"each batch is a partition of the Dagster asset {result.stream}/batches")
     attempts = max((manifest.attempt for manifest in done), default=0)
-    fact("5 claim", f"attempts succeeded: {len(done)} (highest number {attempts})")
+    fact("5 claim", f"attempts succeeded: {len(done)} (highest attempt number: {attempts})")
     parts = sum(len(manifest.part_files) for manifest in done)
     size = format_bytes(sum(manifest.size_bytes for manifest in done))
     fact("6 encode", f"part files: {parts}, {size}")
@@ -220,7 +220,7 @@ def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) 
     fact("", f"records: {read} read = {written} written + {bad} quarantined")
     for one in result.failed:
         key, of = _key_and_job(result, one.batch)
-        fact("failed", f"{key}{of}, attempt {one.attempts} (reason: see the end)")
+        fact("failed", f"{key}{of}, attempt {one.attempts} (see the error below)")
     fact("7 publish", f"manifests: {len(done)}, in {shown(stream.storage.root)}/manifests")
 
 
@@ -321,7 +321,8 @@ def _print_reprocessed(
     for (key, status), one in islice(zip_longest(selected.partitions.items(), results), _SHOWN):
         what = f"generation {status.generation}"
         if one is not None:
-            what = f"generation {one.after.generation}" if one.is_new else f"failed, keeps {what}"
+            new = f"generation {one.after.generation}"
+            what = new if one.is_new else f"failed, {what} stays current"
         weight = format_bytes(status.batch.weight)
         say(f"  {key}  files: {status.batch.count:>4}  {weight:>10}  {what}")
     every = len(selected.batches)

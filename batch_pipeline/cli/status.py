@@ -245,7 +245,7 @@ def _print(report: dict[str, Any], reading: "WatermarkReading | None", now: date
         ceiling = describe_reading(reading).removeprefix("high watermark ")
         if reading.value is None:
             ceiling = f"none yet{ceiling.removeprefix('no high watermark yet')}"
-        fact("ceiling", ceiling)
+        fact("watermark", ceiling)
 
 
 def _print_unfinished(batches: list[dict[str, Any]], now: datetime) -> None:
@@ -273,7 +273,7 @@ def _print_backfill(backfill: dict[str, Any]) -> None:
     weight, done = format_bytes(backfill["weight_bytes"]), backfill["weight_bytes_done"]
     items = f"items done: {backfill['items_done']} of {backfill['items']}"
     left = backfill["seconds_left"]
-    rest = f", {format_duration(timedelta(seconds=left))} left at the pace so far" if left else ""
+    rest = f", {format_duration(timedelta(seconds=left))} left at the current rate" if left else ""
     fact("", f"{items}, {format_bytes(done)} of {weight}{rest}")
 
 
@@ -281,7 +281,7 @@ def _print_target(one: dict[str, Any], now: datetime) -> None:
     """Print how far a target is."""
     last = "" if one["loaded_at"] is None else f", last {ago(one['loaded_at'], now)}"
     failed = f", {one['failed']} of them failed" if one["failed"] else ""
-    fact("target", f"{one['target']}: {one['loaded']} loaded{last}, {one['due']} due{failed}")
+    fact("target", f"{one['target']}: {one['loaded']} loaded{last}, {one['due']} pending{failed}")
     if one["gone"]:
         lacks = f"{one['gone']} were never loaded, and their files have been deleted:"
         fact("", f"{lacks} materialize their partitions again to load them")

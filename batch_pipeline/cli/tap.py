@@ -39,7 +39,7 @@ class InventorySource:
         manifests, numbers = self.pipeline.database.manifests, bookmark.numbers
         lost = manifests.count_removed_after(stream, numbers, backfills=backfills)
         if lost:
-            text = "%s: published batches that are not sent, as gc deleted their files: %d"
+            text = "%s: published batches not sent because gc deleted their files: %d"
             log.warning(text, stream, lost)
         return manifests.published_after(stream, numbers, backfills=backfills, last=bookmark.last)
 

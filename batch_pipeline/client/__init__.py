@@ -156,7 +156,7 @@ def acquire_batches(  # noqa: PLR0913, PLR0917 - as acquire_batch
     arguments = dict(locals())
     del arguments["iterations"]
     if iterations is not None and (not isinstance(iterations, int) or iterations < 0):
-        raise InvalidValueError("iterations", iterations, "a whole number from 0, or None")
+        raise InvalidValueError("iterations", iterations, "a whole number of at least 0, or None")
     return _acquire_each(AcquireOptions(**arguments), iterations)
 
 

@@ -203,7 +203,7 @@ class Batch:
         with self:
             items = self.items
             if not items:
-                log.warning("%r: none of its %d items is left; nothing is done", self, self.count)
+                log.warning("%r: none of its %d items is left; nothing to do", self, self.count)
                 return None
             returned = func(items, *args, **kwargs)
             if self._outcome is None:
@@ -242,7 +242,7 @@ class Batch:
             self._close(status, _error_text(error), None)
         except RetryableError as release_error:
             # Keep the original error; without renewals the lease expires.
-            log.warning("%r was not released, its lease runs out: %s", self, release_error)
+            log.warning("%r was not released; its lease will expire: %s", self, release_error)
             self._attempts.heartbeat.release_later(self._attempt.token)
 
     def _close(
@@ -254,7 +254,7 @@ class Batch:
                 self._attempt, error, status, counts=counts, result=result, logging=logging
             )
             if not is_unpublished:
-                log.warning("%r had been published already, which stays", self)
+                log.warning("%r was already published and stays published", self)
 
     @contextmanager
     def _release_once(self, outcome: str) -> Iterator[None]:
@@ -313,6 +313,6 @@ def _error_text(error: object) -> str:
 def _other_process_error(job: str, label: str, process_id: int) -> ConfigurationError:
     return ConfigurationError(
         f"{job}: batch {label} belongs to process {process_id} and can be "
-        f"neither copied, pickled nor released elsewhere. Its state is unchanged. Hand its items "
-        f"over, and release it where it was acquired; or acquire in the process that works."
+        f"neither copied, pickled nor released elsewhere. Its state is unchanged. Pass its items "
+        f"on, and release it where it was acquired; or acquire it in the process that works on it."
     )

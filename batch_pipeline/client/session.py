@@ -74,7 +74,7 @@ class AcquireOptions:
             self.meta_table_cols, PUBLISHED_COLUMNS if is_chained else MetaColumns()
         )
         if self.batch_weight is not None and columns.weight is None:
-            expected = "None where meta_table_cols names no weight"
+            expected = "None, because meta_table_cols names no weight"
             raise InvalidValueError("batch_weight", self.batch_weight, expected)
         return SourceTerms(
             name=self.meta_table_name,

@@ -65,7 +65,7 @@ def files_asset(stream: Stream) -> dg.AssetsDefinition:
     """
     is_own = stream.user_table is None
     files = f"Files that landed in {stream.source.place}, one row each, in order of arrival."
-    rows = f"Rows of {stream.source.place}, a table of yours with one row for each file."
+    rows = f"Rows of {stream.source.place}, your own table, one row per file."
 
     @dg.asset(
         key=files_key(stream),
@@ -231,7 +231,7 @@ def _encode_partition(
         return
     earlier = already_published_by_run(context, database, batch)
     if earlier is not None:
-        context.log.info("%s is published already (generation %s)", key, earlier.generation)
+        context.log.info("%s is already published (generation %s)", key, earlier.generation)
         pointer_uri = pointer_of(earlier, database.manifests, encode_context.storage)
         event = batch_materialization(encode_context.stream, asset, earlier, pointer_uri)
         published.add(event, is_repeated=True)

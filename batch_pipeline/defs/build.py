@@ -88,7 +88,7 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
     """
     for name, count in Counter(stream.name for stream in streams).items():
         if count > 1:
-            expected = f"a name of its own for each stream; {count} have this one"
+            expected = f"a unique name per stream; {count} streams share it"
             raise InvalidValueError("stream", name, expected)
     checks = [check_streams_job(streams)] if streams else []
     schedules = maintenance_schedules(streams) if streams else []

@@ -154,7 +154,7 @@ def check_streams_job(streams: Sequence[Stream]) -> Any:
         selection=dg.AssetSelection.checks(*keys),
         executor_def=dg.in_process_executor,
         description=(
-            f"Executes the checks of all streams. Compares sizes of part files; with `checksums` "
+            f"Runs the checks of all streams. Compares sizes of part files; with `checksums` "
             f"in the configuration of the resource {CHECKS_RESOURCE} also their SHA-256."
         ),
     )

@@ -317,7 +317,7 @@ class Reconcile(dg.Config):
 
     streams: list[str] = Field([], description="Names of streams; all if empty.")
     days: int = Field(
-        7, ge=0, le=36_500, description="Audit batches published in so many days; 0: no audit."
+        7, ge=0, le=36_500, description="Audit batches published in the last N days; 0: no audit."
     )
 
 

@@ -283,7 +283,7 @@ def _pace(recent: Sequence[RecentBatch]) -> str:
     paces = [batch.records_per_second for batch in recent]
     shares = [batch.quarantined_ratio for batch in recent]
     lines = [
-        f"last batches: {len(recent)}, the newest right",
+        f"last batches: {len(recent)}, newest on the right",
         "",
         "| | | newest |",
         "|---|---|---:|",

@@ -47,7 +47,7 @@ class InventoryResource(dg.ConfigurableResource[Any]):
 
     inventory_conn: str | None = Field(
         default=None,
-        description="Postgres URL of the inventory, best given as `dg.EnvVar`; default "
+        description="Postgres URL of the inventory, preferably a `dg.EnvVar`; default "
         "BATCH_PIPELINE_INVENTORY_CONN.",
     )
     home: str | None = Field(
@@ -126,7 +126,7 @@ class SparkResource(LazyPySparkResource):
     )
     remote: str | None = Field(
         default=None,
-        description="Spark Connect URL, best given as `dg.EnvVar`; default "
+        description="Spark Connect URL, preferably a `dg.EnvVar`; default "
         "BATCH_PIPELINE_SPARK_REMOTE.",
     )
 

@@ -66,13 +66,13 @@ def _check_new(folder: Path, name: str) -> None:
     path = folder / STREAMS / name / FILE_NAME
     other = "choose another name with --name, or remove the file"
     if path.exists():
-        step = f"It says how the stream runs: change it by hand, {other}."
-        raise project_not_made(str(path), "is there already", step)
+        step = f"It defines how the stream runs: edit it by hand, {other}."
+        raise project_not_made(str(path), "already exists", step)
     known, _ = load_valid_streams(folder / STREAMS)
     if name in known:
         where = str(folder / STREAMS)
-        problem = f"has the stream {name} already, in a file of another folder's name"
-        raise project_not_made(where, problem, f"Change that one by hand, {other}.")
+        problem = f"already has the stream {name}, in a folder with another name"
+        raise project_not_made(where, problem, f"Edit that one by hand, {other}.")
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:

@@ -139,8 +139,8 @@ def _times(
         raise InvalidValueError("time_column", None, "the name of a column of times")
     column_type = table.column(name, "time").type
     if not isinstance(column_type, sa.DateTime | sa.Date):
-        problem = f"its type is {column_type!r}, and a date or a time is needed"
-        step = "Name the column that tells when a row was inserted."
+        problem = f"its type is {column_type!r}, but a date or a time is needed"
+        step = "Name the column with the time at which a row was inserted."
         raise unfit_column(table.canonical_name, name, "time", problem, step)
     is_date = isinstance(column_type, sa.Date)
     bounds = (

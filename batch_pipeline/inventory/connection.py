@@ -406,5 +406,5 @@ def lock_timeout(location: str, reason: str) -> RetryableError:
     """Return the error for a lock that another session holds for too long."""
     return RetryableError(
         f"Another session holds a lock at {location} ({reason}). Nothing was "
-        f"changed. Run again; if it stays, look for an open transaction in pg_stat_activity."
+        f"changed. Run again; if it persists, look for an open transaction in pg_stat_activity."
     )

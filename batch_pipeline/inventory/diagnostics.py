@@ -104,7 +104,7 @@ def check_source(
     choice, table = source.choice, source.table
     reading = describe_reading(source.read_high_watermark())
     yield fine(subject, f"{source.name} can be read; {reading}.")
-    yield fine(subject, f"its ceiling is {choice.strategy.value!r}: {choice.reason}.")
+    yield fine(subject, f"high watermark strategy {choice.strategy.value!r}: {choice.reason}.")
     for note in (*table.notes, *choice.warnings):
         yield warning(subject, f"{note}.")
     high_watermark = source.known_high_watermark()
@@ -112,7 +112,7 @@ def check_source(
         return
     planned = None if job_name is None else _planned_up_to(inventory, job_name, source.name)
     cost = filter_cost(table, planned, high_watermark)
-    text = f"rows that its filter reads: {cost.scanned}, kept of those that come next: {cost.kept}."
+    text = f"rows read to filter the next ones: {cost.scanned}, kept: {cost.kept}."
     if cost.proposal is None:
         yield fine(subject, text)
     else:
@@ -183,15 +183,16 @@ def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -
         findings.append(failure(_SUBJECT, text))
     for row in idle:
         text = (
-            f"{row.name} (pid {row.pid}) has had a transaction open for {row.seconds:,} s and does "
-            f"nothing in it: ceilings and vacuum wait. End that program, or run "
+            f"{row.name} (pid {row.pid}) has been idle in a transaction for {row.seconds:,} s, "
+            f"which holds back high watermarks and vacuum. End that program, or run "
             f"`SELECT pg_terminate_backend({row.pid});`."
         )
         findings.append(warning(_SUBJECT, text))
     for row in prepared:
         text = (
-            f"the prepared transaction {row.gid!r} has been open for {row.seconds:,} s: ceilings "
-            f"and vacuum wait. Run `COMMIT PREPARED` or `ROLLBACK PREPARED` for it."
+            f"the prepared transaction {row.gid!r} has been open for {row.seconds:,} s, which "
+            f"holds back high watermarks and vacuum. Run `COMMIT PREPARED` or `ROLLBACK PREPARED` "
+            f"for it."
         )
         findings.append(warning(_SUBJECT, text))
     if collation is not None and None not in collation and collation.made != collation.now:
@@ -208,7 +209,7 @@ def check_server(inventory: sa.Engine, *, long: timedelta = _LONG_TRANSACTION) -
 
 def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
     if facts.replica:
-        yield failure(_SUBJECT, "it is a replica, which takes no writes. Name its primary.")
+        yield failure(_SUBJECT, "it is a replica, which accepts no writes. Name its primary.")
     for name in ("fsync", "full_page_writes"):
         if getattr(facts, name) != "on":
             text = (
@@ -229,7 +230,7 @@ def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
         yield warning(_SUBJECT, text)
     if facts.xid_age > _MAX_XID_AGE:
         text = (
-            f"{facts.xid_age:,} transactions are not frozen; at 2,147,483,648 it stops taking "
+            f"{facts.xid_age:,} transactions are not frozen; at 2,147,483,648 it stops accepting "
             f"writes. Run `VACUUM FREEZE` and find what blocks autovacuum."
         )
         yield warning(_SUBJECT, text)

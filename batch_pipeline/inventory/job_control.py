@@ -39,8 +39,8 @@ from batch_pipeline.model.job import Job, JobReport, check_storable
 
 RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
 _RETRYABLE_STATES = {*RETRIED_STATES, BatchState.INTERRUPTED}
-_CANCEL_REASON = "cancelled by a person"
-_RUN_CANCELLED_REASON = "its run was cancelled by a person"
+_CANCEL_REASON = "cancelled by a user"
+_RUN_CANCELLED_REASON = "its run was cancelled by a user"
 _WAITING_STATES = (BatchState.PLANNED.value, BatchState.INTERRUPTED.value)
 
 

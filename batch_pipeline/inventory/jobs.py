@@ -172,8 +172,8 @@ def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | Non
             before = sa.select(job.c.meta_table).where(of_stream(terms.stream or ""))
             moved_from = connection.execute(before).scalar_one()
             raise MetaTableError(
-                f"{terms.name}: its items were listed by {moved_from} so far, and the stream "
-                f"file now names {terms.meta_table}, whose ids are others. Nothing was planned. "
+                f"{terms.name}: its items have come from {moved_from}, but the stream file "
+                f"now names {terms.meta_table}, which has other ids. Nothing was planned. "
                 f"Correct `source`, or rename the stream."
             )
     row = _with_identity(connection, row, terms)

@@ -376,7 +376,7 @@ def _part(row: sa.Row[Any]) -> PartFile:
 def _state_mismatch(stream: str, expected: str, actual: str) -> ConfigurationError:
     return ConfigurationError(
         f"{stream}: the state says that {expected}, but this inventory has {actual}. It is "
-        f"another inventory than that of the state, or an older copy of it. No batch was sent. "
+        f"not the inventory of the state, or an older copy of it. No batch was sent. "
         f"Restore the inventory, or omit the state to start from the first batch."
     )
 

@@ -88,7 +88,7 @@ def test_pybatchintory_job_is_continued_without_loss_or_repetition(url: str) -> 
     assert acquire_batch("orders", "ops.files", COLUMNS) is None
     audit = audit_job("orders", since=None)
     assert "Published batches compared with the meta table: 3" in audit.sentence()
-    assert "Nothing is late, gone or changed" in audit.sentence()
+    assert "No late, deleted or changed items" in audit.sentence()
     _check(url)
 
 

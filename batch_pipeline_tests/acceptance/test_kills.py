@@ -30,7 +30,7 @@ SERVICES = {
     "database": (("bin/postgres", "-D"), "database ended"),
     "Spark": (("SparkConnectServer",), "Spark server ended with exit code 137"),
     "code server": (("code-server", "start"), "code server ended with exit code 137"),
-    "definitions": (("api", "grpc"), "code server has lost the process with the definitions"),
+    "definitions": (("api", "grpc"), "code server lost the process that loads the definitions"),
     "webserver": (("dagster_webserver",), "webserver ended with exit code 137"),
     "daemon": (("dagster._daemon",), "daemon ended with exit code 137"),
 }

@@ -45,7 +45,7 @@ def test_audit_without_differences_exits_0(gap: Database, run: Run) -> None:
         "orders",
         "  attempts closed: 0, manifest files written: 1",
         "  Published batches compared with the meta table: 1.",
-        "  Nothing is late, gone or changed.",
+        "  No late, deleted or changed items.",
     ]
 
 

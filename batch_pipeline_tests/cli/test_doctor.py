@@ -126,7 +126,7 @@ def test_slow_filter_is_a_warning_that_proposes_an_index(
     ]
     [(level, _, text)] = findings[2:]
     assert level == "warn"
-    assert "rows that its filter reads: 5000, kept of those that come next: 5" in text
+    assert "rows read to filter the next ones: 5000, kept: 5" in text
     proposal = text.partition("An index would help: ")[2]
     execute(postgres, proposal.replace(" CONCURRENTLY", ""))
     assert [level for level, about, _ in findings_of(run("--json")) if about == "rare"] == [

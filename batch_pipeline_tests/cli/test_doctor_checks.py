@@ -103,7 +103,7 @@ def test_mismatched_dagster_library_is_a_warning() -> None:
     mixed = VERSIONS | {"dagster-postgres": "0.28.3", "dagster-webserver": "1.12.3"}
     (level, _, text), _ = as_tuples(check_versions(mixed.__getitem__))
     assert level == "warn"
-    assert "does not belong with dagster-webserver 1.12.3, dagster-postgres 0.28.3" in text
+    assert "does not match dagster-webserver 1.12.3, dagster-postgres 0.28.3" in text
     assert "`uv sync`" in text
 
 
@@ -186,7 +186,7 @@ def test_local_folders_are_checked_without_writing(
         patch.setattr(os, "access", lambda _path, _mode: False)
         storage, source = as_tuples(check_places(stream_, NOON))
     assert (storage[0], source[0]) == ("fail", "fail")
-    assert f"{tmp_path}/batches cannot be written (storage.root). Give the user " in storage[2]
+    assert f"{tmp_path}/batches cannot be written (storage.root). Grant user " in storage[2]
     assert f"{tmp_path}/landing cannot be read (source.uri)." in source[2]
     for name in ("landing", "batches"):
         (tmp_path / name).rmdir()
@@ -241,7 +241,7 @@ def test_clock_difference_above_a_minute_is_a_warning() -> None:
     for other in (NOON + 2 * minute, NOON - 2 * minute):
         [(level, subject, text)] = as_tuples(compare_clocks("the store", other, NOON))
         assert (level, subject) == ("warn", "clock")
-        assert text.startswith("this machine is 120 seconds apart from the store.")
+        assert text.startswith("this machine's clock differs from the store by 120 seconds.")
 
 
 def test_port_in_use_is_reported_with_its_process() -> None:

@@ -91,7 +91,7 @@ def test_unknown_files_are_listed_and_deleted_only_with_unknown(
     assert lines == [
         "orders",
         "  Nothing to delete.",
-        "  Files left alone, of attempts that the inventory does not know: 1, 10 B.",
+        "  Files kept, of attempts that the inventory does not know: 1, 10 B.",
         "  If no other inventory's files are stored here, delete them with",
         "  `batch-pipeline gc orders --unknown`:",
         f"    {UNKNOWN}",

@@ -230,11 +230,13 @@ def test_explain_shows_the_load_step_per_target(
 ) -> None:
     published(database, tmp_path, 1)
     before = run("explain", "1").stdout
-    assert "  9 load      good: due; `batch-pipeline load` loads it\n" in before
+    assert "  9 load      good: pending; `batch-pipeline load` loads it\n" in before
     run("load", "orders")
     after = run("explain", "1").stdout
     assert "  9 load      good: records: 2, loaded 20" in after
-    assert "  9 load      silent: due, failed, tries: 3\n              orders: batch" in after
+    assert (
+        "  9 load      silent: pending, failed, attempts: 3\n              orders: batch" in after
+    )
     (item,) = run_json(run, "explain", "1")["items"]
     good, silent = item["targets"]
     assert (good["loaded"], good["records"], good["messages"]) == (True, 2, "record")

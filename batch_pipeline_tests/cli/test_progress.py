@@ -138,6 +138,6 @@ def test_verification_total_is_the_number_of_selected_batches(
     with caplog.at_level(logging.INFO, log.name):
         run("verify", "--last", last)
     events = [
-        vars(record) for record in caplog.records if record.getMessage() == "looking at batches"
+        vars(record) for record in caplog.records if record.getMessage() == "checking batches"
     ]
     assert (events[0]["done"], events[-1]["done"], events[-1]["total"]) == (0, total, total)

@@ -105,7 +105,7 @@ def swap(file: Path, other: Path) -> None:
     [
         (flip, 1, "was published"),
         (cut, 1, "has 99 B, published: 100 B"),
-        (cut_line, 1, "was published, and has other records: 14, published: 15"),
+        (cut_line, 1, "was published, and has a record count of 14, published: 15"),
         (swap, 2, "was published"),
     ],
 )

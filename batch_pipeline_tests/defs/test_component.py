@@ -197,7 +197,7 @@ def test_components_with_the_same_stream_name_are_rejected(
     project.write("b/defs.yaml", STREAM.format(name="orders"))
     error = load_error(project, monkeypatch)
     assert isinstance(error, InvalidValueError)
-    assert "a name of its own for each stream; 2 have this one" in str(error)
+    assert "a unique name per stream; 2 streams share it" in str(error)
 
 
 def test_mistake_in_python_is_reported_with_the_nearest_key() -> None:

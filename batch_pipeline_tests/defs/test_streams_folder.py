@@ -147,5 +147,5 @@ def test_all_mistakes_of_a_described_stream_are_reported() -> None:
 
 def test_streams_with_the_same_name_are_rejected() -> None:
     orders = describe_stream("orders", source={"uri": "/data"})
-    with pytest.raises(InvalidValueError, match="a name of its own for each stream; 2 have"):
+    with pytest.raises(InvalidValueError, match="a unique name per stream; 2 streams share"):
         build_definitions([orders, orders])

@@ -140,7 +140,7 @@ def test_encode_task_quarantines_files_outside_roots(
     good = [item.location for item in report.items if item.bad_file is None]
     assert f"file://{exports.folder}/a.csv" in good
     assert len(good) < 10
-    outside = [item for item in report.items if "lies outside of `source.me" in str(item.bad_file)]
+    outside = [item for item in report.items if "is outside `source.me" in str(item.bad_file)]
     assert len(outside) > 100
     written = b"".join(
         gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -177,7 +177,7 @@ def test_landed_file_replaced_by_link_is_not_read(exports: Exports) -> None:
         assert status.st_size == other.stat().st_size
         (exports.folder / swapped).rename(exports.parent / f"old-{swapped}")
         (exports.folder / swapped).symlink_to(other if swapped == name else other.parent)
-        with pytest.raises(BadFileError, match=r"lies outside of `source\.roots`"):
+        with pytest.raises(BadFileError, match=r"is outside `source\.roots`"):
             read(file, orders)
         allowed = Source(uri=to_uri(exports.folder), roots=(to_uri(other.parent),))
         assert read(file, replace(orders, source=allowed)) == SECRET
@@ -188,7 +188,7 @@ def test_file_registered_outside_source_is_read_but_not_through_link(exports: Ex
     real = exports.parent / "secret" / "a.csv"
     assert read(to_uri(real), orders) == SECRET
     (exports.parent / "alias").symlink_to(real.parent)
-    with pytest.raises(BadFileError, match=r"lies outside of `source\.roots`"):
+    with pytest.raises(BadFileError, match=r"is outside `source\.roots`"):
         read(to_uri(exports.parent / "alias" / "a.csv"), orders)
 
 

@@ -137,7 +137,7 @@ def test_reconcile_discard_prints_counts(restored: RestorableStream, run: Run) -
     folder = moved.removeprefix("  manifests moved below ").removesuffix(": 1")
     assert (head, sent_again, attempts_closed) == (
         "orders",
-        "    records that may be in targets, which get them again: 2",
+        "    records that may be in targets, which receive them again: 2",
         "  attempts closed: 0, manifest files written: 0",
     )
     assert [path.name for path in Path(to_path(folder), "manifests").iterdir()] == [

@@ -61,7 +61,7 @@ def _own_settings(path: Path) -> Mapping[str, Any]:
     try:
         own = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:
-        own = f"no YAML: {str(error).splitlines()[0]}"
+        own = f"not valid YAML: {str(error).splitlines()[0]}"
     if own is None or isinstance(own, dict):
         return own or {}
     problem = own if isinstance(own, str) else "not a mapping of settings"
@@ -106,7 +106,7 @@ _REASON = (
     "The process of this run exited without reporting. What it had published stays published; the "
     "other batches are encoded by another run."
 )
-_CANCELLED = "A person cancelled this run, whose process then exited without reporting."
+_CANCELLED = "A user cancelled this run, whose process then exited without reporting."
 
 
 def command_run_tags(pipeline: Pipeline) -> dict[str, str]:

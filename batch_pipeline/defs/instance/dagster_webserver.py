@@ -49,7 +49,7 @@ def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
     """
     host, origin = headers.get("host", ""), headers.get("origin")
     if not _is_this_machine(host):
-        return "This server is 127.0.0.1 and localhost only; nothing was done."
+        return "Only requests to 127.0.0.1 and localhost are accepted; nothing was done."
     if origin is not None and origin.partition("://")[2] != host:
         return "The request came from a page of another server; nothing was done."
     if path.rstrip("/").endswith("/graphql") and "upgrade" not in headers:

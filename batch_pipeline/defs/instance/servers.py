@@ -191,7 +191,7 @@ class _CodeServer(GuardedServer):
         processes = self.family()
         is_front_there = any(_runs(process, "code-server") for process in processes)
         if ended is None and is_front_there and not any(_runs(one, "api") for one in processes):
-            return "has lost the process with the definitions"
+            return "lost the process that loads the definitions"
         return ended
 
     def wait_until_ready(self) -> None:

@@ -215,11 +215,11 @@ def resolve_columns(
         if name not in by_name:
             raise missing_column(entry.canonical_name, name, "filter", tuple(by_name))
     if not _is_integer(by_name[resolved.uid].type, dialect):
-        problem = f"its type is {by_name[resolved.uid].type!r}, and ids must be integers"
+        problem = f"its type is {by_name[resolved.uid].type!r}, but ids must be integers"
         step = "Name an integer column that grows with every row."
         raise unfit_column(entry.canonical_name, resolved.uid, "uid", problem, step)
     if resolved.weight is not None and not _is_weight(by_name[resolved.weight].type, dialect):
-        problem = f"its type is {by_name[resolved.weight].type!r}, and weights must be numbers"
+        problem = f"its type is {by_name[resolved.weight].type!r}, but weights must be numbers"
         step = "Name a column of numbers, or a view that casts it to one."
         raise unfit_column(entry.canonical_name, resolved.weight, "weight", problem, step)
     is_nullable = bool(by_name[resolved.uid].nullable)

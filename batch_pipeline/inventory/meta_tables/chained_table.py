@@ -216,7 +216,7 @@ def _check_terms(terms: SourceTerms) -> None:
     if terms.strategy not in {None, Strategy.REGISTRAR} or terms.settle_by is not None:
         problem = "publish numbers are assigned in commit order, so 'registrar' is exact"
         strategy = (terms.strategy or Strategy.SETTLE).value
-        raise watermark_unavailable(PUBLISHED, strategy, problem, "Leave `ceiling` out.")
+        raise watermark_unavailable(PUBLISHED, strategy, problem, "Omit `ceiling`.")
     uid = PUBLISHED_COLUMNS.uid
     if terms.columns.uid != uid:
         expected = f"{uid!r}: other ids are not in the order in which batches are published"

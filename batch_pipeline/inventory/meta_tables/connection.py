@@ -205,7 +205,7 @@ def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | e
         return MetaTableChangedError(place, reason)
     if code in _BUSY or reason.startswith("database is locked"):
         return MetaUnreachableError(
-            f"The meta table's database at {place} canceled a read ({reason}). Nothing "
+            f"The meta table's database at {place} cancelled a read ({reason}). Nothing "
             f"was changed. Run again; if it fails again, look for sessions that lock the table."
         )
     operational = isinstance(error, exc.OperationalError)

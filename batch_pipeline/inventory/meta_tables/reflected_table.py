@@ -826,9 +826,9 @@ def ensure_ids_not_negative(table: ReflectedMetaTable) -> None:
     with read_one_statement(table.engine) as connection:
         row = connection.execute(table.weighed(MIN_ID, -1).limit(1)).first()
     if row is not None:
-        problem = f"the id {row[0]} is negative, and partition keys have no sign"
+        problem = f"the id {row[0]} is negative, but partition keys have no sign"
         condition = f"{{column: {table.columns.uid}, operator: '>=', value: 0}}"
-        step = f"Leave such rows out: `where: [{condition}]`"
+        step = f"Exclude such rows: `where: [{condition}]`"
         name = table.canonical_name
         raise unfit_column(name, table.columns.uid, "uid", problem, f"{step}.")
 

@@ -300,7 +300,7 @@ def next_ids(table: ReflectedMetaTable, highest: int | None) -> NextIds:
             return _next_auto_increment_id(connection, table)
         if dialect == "sqlite":
             return _next_rowid(connection, table, highest)
-    return NextIds(unknown=f"{dialect} is not asked for the next id")
+    return NextIds(unknown=f"the next id is not available from {dialect}")
 
 
 def _next_sequence_ids(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
@@ -347,7 +347,7 @@ def _next_rowid(
     definition = (connection.execute(query).scalar_one_or_none() or "").upper()
     is_rowid = connection.execute(_SQLITE_COLUMN, names).scalar_one_or_none()
     if not is_rowid or "WITHOUT ROWID" in definition:
-        return NextIds(unknown=f"ids of {table.columns.uid} are not given by SQLite")
+        return NextIds(unknown=f"ids of {table.columns.uid} are not assigned by SQLite")
     if "AUTOINCREMENT" not in definition:
         return NextIds(ids=(1 if highest is None else highest + 1,))
     sequences = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq"), schema=schema)
@@ -371,7 +371,7 @@ def check_not_restarted(table: ReflectedMetaTable, job: str, planned_up_to: int)
     if highest is not None and highest >= planned_up_to:
         return
     next_rows = next_ids(table, highest)
-    reason = next_rows.unknown or "several sequences give them"
+    reason = next_rows.unknown or "several sequences assign them"
     if next_rows.ids and min(next_rows.ids) > planned_up_to:
         return
     if next_rows.ids and max(next_rows.ids) <= planned_up_to:
@@ -382,8 +382,8 @@ def check_not_restarted(table: ReflectedMetaTable, job: str, planned_up_to: int)
     if next(_first_call(job, table.canonical_name), False):
         current_end = "there are none" if highest is None else f"end at {highest}"
         log.warning(
-            "%s: ids of %s are planned up to %d and now %s; whether they start again cannot be "
-            "known (%s). Rows that get ids up to %d would not be acquired.",
+            "%s: ids of %s are planned up to %d and now %s; whether they restart is unknown "
+            "(%s). Rows that get ids up to %d would not be acquired.",
             *(job, table.canonical_name, planned_up_to, current_end, reason, planned_up_to),
         )
 

@@ -68,9 +68,9 @@ def describe_reading(reading: WatermarkReading) -> str:
         more = f", and {len(held_by) - 1} more" if len(held_by) > 1 else ""
         cause = f"held back by {_holder_text(held_by[0])}{more}"
     elif reading.strategy is Strategy.LOCKING_READ:
-        cause = "the database does not name who may hold it back"
+        cause = "the database does not report what may hold it back"
     elif reading.strategy is Strategy.SETTLE:
-        cause = "rows younger than its delay are left alone"
+        cause = "rows younger than its delay are ignored"
     position = "no high watermark yet" if value is None else f"high watermark {value}"
     return f"{position} ({reading.strategy}); {cause}"
 
@@ -238,7 +238,7 @@ class SettleTimeWatermark:
         role, name = "insert time", self.settle_by.column
         column_type = self.table.column(name, role).type
         if not isinstance(column_type, sa.DateTime):
-            problem = f"its type is {column_type!r}, and a date with time is needed"
+            problem = f"its type is {column_type!r}, but a timestamp is needed"
             step = "Name a column of timestamps that the database sets when a row is inserted."
             raise unfit_column(self.table.canonical_name, name, role, problem, step)
 
@@ -457,7 +457,7 @@ def choose_watermark(
         obstacle,
     ):
         problem = obstacle or f"{table.engine.dialect.name} has {exact.value!r} for this"
-        step = "Leave the strategy out to use the default."
+        step = "Omit the strategy to use the default."
         raise watermark_unavailable(table.canonical_name, strategy.value, problem, step)
     watermark: HighWatermark = HighestIdWatermark(table=table, strategy=strategy)
     warnings: tuple[str, ...] = ()

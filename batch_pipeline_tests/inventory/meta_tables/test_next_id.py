@@ -192,7 +192,7 @@ def test_sqlite_key_without_rowid_alias_warns(
     )
     table = ReflectedMetaTable.open(sqlite, "files", FILES)
     assert restart_next_id(table, "by hand") is None
-    assert "ids of id are not given by SQLite" in warnings.text
+    assert "ids of id are not assigned by SQLite" in warnings.text
 
 
 def test_acquire_from_restarted_table_raises_and_changes_nothing(

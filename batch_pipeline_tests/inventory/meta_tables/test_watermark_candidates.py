@@ -441,11 +441,11 @@ def holder(
         ),
         (
             WatermarkReading(value=7, strategy=Strategy.LOCKING_READ),
-            "high watermark 7 (locking_read); the database does not name who may hold it back",
+            "high watermark 7 (locking_read); the database does not report what may hold it back",
         ),
         (
             WatermarkReading(value=7, strategy=Strategy.SETTLE),
-            "high watermark 7 (settle); rows younger than its delay are left alone",
+            "high watermark 7 (settle); rows younger than its delay are ignored",
         ),
         (
             locks(9, holder("prepared transaction late", pid=None, age_seconds=5.0)),
