@@ -46,7 +46,7 @@ class Scrape:
 
 def up(*, is_up: bool) -> Metric:
     """Return the metric of whether the inventory could be read."""
-    text = "1 if the inventory could be read; else 0, and no other metric is served."
+    text = "1 if the inventory could be read, else 0; then no other metric is served."
     return GaugeMetricFamily(f"{_PREFIX}up", text, value=int(is_up))
 
 
@@ -56,7 +56,7 @@ def families(scrape: Scrape) -> Iterator[Metric]:
     yield _batches(scrape)
     own = {(stream, JobKind.INCREMENTAL): 0 for stream in scrape.streams}
     published = {**own, **scrape.published}.items()
-    yield _counter("generations_published", "Generations published ever.", _OF_JOB, published)
+    yield _counter("generations_published", "Total generations published.", _OF_JOB, published)
     yield from _totals(scrape.totals)
 
 
@@ -64,9 +64,7 @@ def _backlog(scrape: Scrape) -> Iterator[Metric]:
     scope = "own and late ones; unfinished batches and items in no batch."
     items = _gauge("backlog_items", f"Items that are not published, {scope}", _OF_STREAM)
     weight = _gauge("backlog_bytes", f"Weight of items that are not published, {scope}", _OF_STREAM)
-    oldest = _gauge(
-        "backlog_oldest_seconds", "How long the oldest of the backlog has waited.", _OF_STREAM
-    )
+    oldest = _gauge("backlog_oldest_seconds", "Age of the oldest waiting item.", _OF_STREAM)
     table_up = _gauge("meta_table_up", "1 if the meta table could be read, else 0.", _OF_STREAM)
     for stream in scrape.streams:
         rest = scrape.not_planned[stream]
@@ -104,7 +102,7 @@ def _batches(scrape: Scrape) -> Metric:
 def _totals(totals: Totals) -> Iterator[Metric]:
     by_result, since = [*_OF_JOB, "result"], "since this process started"
     yield _counter("attempts", f"Attempts that ended {since}.", by_result, totals.attempts.items())
-    text = f"Records of published attempts {since}, by where they went."
+    text = f"Records of published attempts {since}, by result."
     yield _counter("records", text, by_result, totals.records.items())
     text = f"Bytes of part files of published attempts {since}."
     yield _counter("part_file_bytes", text, _OF_JOB, totals.size_bytes.items())

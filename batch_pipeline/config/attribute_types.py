@@ -199,7 +199,7 @@ def _command(value: Any) -> tuple[str, ...]:
     try:
         words = shlex.split(value) if isinstance(value, str) else value
     except ValueError as error:
-        raise refusal(f"is {value!r:.80}, where a quote is not closed") from error
+        raise refusal(f"is {value!r:.80}, which has an unclosed quote") from error
     if not isinstance(words, list | tuple) or not all(isinstance(one, str) for one in words):
         raise refusal("is not a command; expected a line such as target-csv, or a list of words")
     if not words or not all(words):
@@ -208,7 +208,7 @@ def _command(value: Any) -> tuple[str, ...]:
         problem = f"starts with {words[0]!r:.80}, but no shell expands ~"
         raise refusal(f"{problem}; expected a full path, or a name on the PATH")
     if any(one == "--config" or one.startswith("--config=") for one in words):
-        raise refusal("names a --config; write what is in that file below `config`")
+        raise refusal("contains --config; put the content of that file under `config`")
     return tuple(words)
 
 

@@ -47,7 +47,7 @@ def _secret_url(pattern: str, expected: str) -> AfterValidator:
 
     def check(secret: SecretStr) -> SecretStr:
         if not re.fullmatch(pattern, secret.get_secret_value(), re.DOTALL):
-            raise ValueError(f"is no {expected}")
+            raise ValueError(f"is not a valid {expected}")
         return secret
 
     return AfterValidator(check)
@@ -63,9 +63,9 @@ _SparkConnectUrl = Annotated[
 
 def _master(text: str) -> str:
     if not text.strip():
-        raise ValueError("is empty; give a Spark master such as local[*] or spark://host:7077")
+        raise ValueError("is empty; set a Spark master such as local[*] or spark://host:7077")
     if text.strip().startswith("sc://"):
-        raise ValueError("is a Spark Connect address; give it as BATCH_PIPELINE_SPARK_REMOTE")
+        raise ValueError("is a Spark Connect address; set BATCH_PIPELINE_SPARK_REMOTE to it")
     return text.strip()
 
 
@@ -84,15 +84,15 @@ class Settings(BaseModel):
     """Folder with <name>/defs.yaml per stream; streams below the current one, or the demo's while
     there is no such folder."""
     inventory_conn: _PostgresUrl | None = None
-    """Postgres URL of the inventory; the embedded server if left out."""
+    """Postgres URL of the inventory (default: the embedded server)."""
     meta_conn: _DatabaseUrl | None = None
-    """URL of the meta tables' database; the inventory's if left out."""
+    """URL of the meta tables' database (default: the inventory's)."""
     spark_remote: _SparkConnectUrl | None = None
-    """Spark Connect URL; a session of its own if left out."""
+    """Spark Connect URL (default: a local session)."""
     spark_master: Annotated[str, AfterValidator(_master)] = "local[*]"
-    """Spark master; all cores of this machine if left out."""
+    """Spark master (default: all cores of this machine)."""
     spark_packed: Annotated[Path, AfterValidator(_absolute)] | None = None
-    """Archive of what executors import, made by `pack`; what they have if left out."""
+    """Archive of what executors import, written by `pack` (default: their own packages)."""
     spark_keep_minutes: Annotated[int, Field(ge=0, le=1440)] = 0
     """Idle minutes for which a command leaves its local Spark running for the next one."""
 

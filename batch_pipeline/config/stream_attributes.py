@@ -75,7 +75,7 @@ class TableAttributes(Section):
     table: Text
     """Its name; another schema's table as `schema.table`."""
     roots: tuple[Location, ...] = ()
-    """Folders and prefixes such as s3://bucket/prefix below which its files are, links resolved.
+    """Folders and prefixes such as s3://bucket/prefix that contain its files, links resolved.
     Rows with other files are refused; `[/]` allows any on disks (default: none, which is
     refused)."""
     conn: Connection | None = None
@@ -102,8 +102,8 @@ class TableAttributes(Section):
     def check(self) -> None:
         if not self.roots:
             problem = (
-                "is missing; expected the places below which rows may name files, such as "
-                '`roots: ["/data/exports"]`, or `roots: ["/"]` for every file of this machine'
+                "is missing; expected the folders whose files rows may name, such as "
+                '`roots: ["/data/exports"]`, or `roots: ["/"]` forevery file of this machine'
             )
             raise refusal(problem, key=f"{_KEY}.roots")
         self.to_model(Path("/"))
@@ -140,21 +140,21 @@ class OptionAttributes(Section):
     """How text files are written."""
 
     delimiter: str = ","
-    """csv: one ASCII character between cells."""
+    """csv: delimiter, one ASCII character."""
     quote: str = '"'
-    """csv: one ASCII character around cells."""
+    """csv: quote, one ASCII character."""
     escape: str | None = None
-    """csv: one ASCII character before a literal one (default: none, quotes are doubled)."""
+    """csv: escape character, one ASCII character (default: none, quotes are doubled)."""
     names: tuple[Text, ...] = ()
-    """csv: columns of files without a header (default: the header)."""
+    """csv: column names of files without a header (default: the header)."""
     charset: str = "utf-8"
-    """csv and JSON: a charset of Python (default utf-8)."""
+    """csv and JSON: a Python codec (default utf-8)."""
 
     def check(self) -> None:
         try:
             "".encode(self.charset)  # also refuses codecs that give no text
         except LookupError as error:
-            problem = f"is {self.charset!r:.80}; expected a charset that Python knows"
+            problem = f"is {self.charset!r:.80}; expected a Python codec"
             raise refusal(problem, key="source.options.charset") from error
         self.csv()
 
@@ -173,7 +173,7 @@ class ListingAttributes(Section):
     """How a bucket is listed."""
 
     order: KeyOrder = KeyOrder.ANY
-    """any: each poll lists all keys; ascending: only those behind the highest known (default
+    """any: each poll lists all keys; ascending: only those after the highest known (default
     any)."""
     relist: Duration | None = None
     """With ascending or events: period of listing all keys (seconds, or with a unit; default:
@@ -209,8 +209,8 @@ class SourceAttributes(Section):
     """Larger plain csv and jsonl files become several items, ranges of whole records (bytes, or
     with a unit; default: none)."""
     format: SourceFormat = SourceFormat.AUTO
-    """Contents of the files; json is an array or documents; auto decides file by file (default
-    auto)."""
+    """Contents of the files; json is an array or concatenated objects; auto: detected per file
+    (default auto)."""
     options: OptionAttributes = OptionAttributes()
     """How text files are written."""
 
@@ -308,7 +308,7 @@ class SchemaAttributes(Section):
 
 
 class OnBadRecordAttributes(Section):
-    """How many malformed records are set aside in a quarantine file before the batch fails."""
+    """How many malformed records are quarantined before the batch fails."""
 
     max_bad_records: int | None = Field(None, strict=True, ge=0)
     """Maximum per batch (default: 0, or any number with `max_bad_ratio`)."""
@@ -355,7 +355,7 @@ class ReadLimitAttributes(Section):
     max_record_bytes: Annotated[Size, Field(ge=1)] = 64 * 2**20
     """Maximum length of a record (bytes, or with a unit; default 64MiB)."""
     max_expansion: Count = 250
-    """Maximum growth of a compressed file, checked from 64MiB on (default 250)."""
+    """Maximum expansion ratio of a compressed file, checked from 64MiB on (default 250)."""
     max_columns: Count = 10_000
     """Maximum number of columns (default 10000)."""
 
@@ -426,10 +426,10 @@ class StorageAttributes(Section):
     """Prefix of file names (default: none)."""
     keep_superseded: Duration | None = None
     """How long replaced generations are kept, at least 24h (seconds, or with a unit such as 30d;
-    default: for ever)."""
+    default: forever)."""
     keep_loaded: Duration | None = None
     """How long generations are kept after all `targets` loaded them, at least 24h (seconds, or with
-    a unit such as 30d; default: for ever)."""
+    a unit such as 30d; default: forever)."""
     keep_quarantine: Duration | None = None
     """How long quarantine files are kept after publishing, at least 24h (seconds, or with a unit
     such as 90d; default: as their generation)."""
@@ -491,7 +491,7 @@ class DagsterAttributes(Section):
     tags: dict[Text, str] = Field({})
     """Tags of the assets (default: none)."""
     schedule: Text | None = None
-    """Cron line of polls for new files (default: continuously)."""
+    """Cron schedule of polls (default: continuous polling)."""
     timezone: Text = "UTC"
     """Time zone of the schedule (default UTC)."""
     pool: Text | None = None
@@ -515,7 +515,7 @@ class PostgresTargetAttributes(Section):
     table: Text | None = None
     """Its name (default: the stream's name in messages)."""
     mode: WriteMode = WriteMode.APPEND
-    """append, or upsert: the newest record of a key stays (default append)."""
+    """append, or upsert: keep the newest record of each key (default append)."""
 
 
 class TargetAttributes(Section):
@@ -580,7 +580,7 @@ class StreamAttributes(MappingAttributes):
     """NaN and infinity in JSON: quarantine the record, or write null or a string (default
     quarantine)."""
     transform: Text | None = None
-    """`package.module:function`, from DataFrame to DataFrame (default: none)."""
+    """`package.module:function` that takes and returns a DataFrame (default: none)."""
     lineage: LineageValue = ()
     """Columns added to each record; true: `_sdc_…` (default: none)."""
     read_limits: ReadLimitAttributes = ReadLimitAttributes()

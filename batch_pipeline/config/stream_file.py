@@ -198,7 +198,7 @@ def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
     problem = ";\n  ".join(one.text for one in made[:_SHOWN_PROBLEMS])
     stop = "" if problem.endswith("?") else "."
     raise ConfigurationError(
-        f"The stream {str(attributes.get('stream', ''))!r}: {problem}{stop} It was not made. "
+        f"The stream {str(attributes.get('stream', ''))!r}: {problem}{stop} It was not defined. "
         f"Correct the arguments."
     )
 
@@ -274,8 +274,8 @@ def _check_apart(stream: Stream) -> None:
     landing, root = stream.source.uri, stream.storage.root
     inside = f"/{root}/".removeprefix(f"/{landing}/")
     if f"{root}/".startswith(f"{landing}/") and "/." not in f"/{inside}":
-        expected = f"a place outside of `source.uri` ({landing}), or else part files land there"
-        raise InvalidValueError("storage.root", root, f"{expected} and are read again")
+        expected = f"a location outside `source.uri` ({landing}); part files would land there"
+        raise InvalidValueError("storage.root", root, f"{expected} and be read again")
 
 
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
@@ -288,8 +288,8 @@ _REMOVED = {
     "`batch.target_seconds`": "choose `batch.max_weight` and `batch.max_count` instead, which "
     "bound a batch",
     "`source.options.columns`": _AS_CSV,
-    "`storage.archive`": "copy files away before `keep_superseded` or `keep_loaded` ends, or leave "
-    "these keys out to keep all generations",
+    "`storage.archive`": "copy files elsewhere before `keep_superseded` or `keep_loaded` ends, or "
+    "omit these keys to keep all generations",
 }
 _REMOVED_VALUES = {("`source.format`", "text"): _AS_CSV}
 # What pydantic says in terms of Python, or in more words.
@@ -447,13 +447,13 @@ def _check(
     if id(node) in around:
         raise YamlProblemError(line, "a value contains itself through an alias")
     if isinstance(node, yaml.ScalarNode) and _UNSTORABLE.search(node.value):
-        problem = "a text has a NUL or half of a surrogate pair, which PostgreSQL cannot store"
+        problem = "a text has a NUL or an unpaired surrogate, which PostgreSQL cannot store"
         raise YamlProblemError(line, problem)
     around.add(id(node))
     size = 1 + sum(_check(child, around, sizes, duplicates) for child in _children(node))
     around.discard(id(node))
     if size > _MOST_VALUES:
-        raise YamlProblemError(line, f"aliases make more than {_MOST_VALUES} values of this one")
+        raise YamlProblemError(line, f"aliases expand this value to more than {_MOST_VALUES}")
     sizes[id(node)] = size
     duplicates += _duplicates(node)
     return size
@@ -509,7 +509,7 @@ _COMMENTS = {
     "source.uri": "the folder where files land: a path, relative to this file, or file:///…",
     "source.include": "patterns of file names, such as orders-*.csv",
     "source.exclude": "patterns of file names to ignore",
-    "source.format": "csv, jsonl, json, parquet, avro; auto decides file by file",
+    "source.format": "csv, jsonl, json, parquet, avro; auto: detected per file",
     "source.options": "how text files are written",
     "batch.max_weight": "maximum size of its files; a larger file is a batch of its own",
     "batch.max_count": "maximum number of files",

@@ -425,11 +425,11 @@ def _location_of(place: str) -> str:
     try:
         uri = absolute_uri(place, Path.cwd())
     except (InvalidValueError, RuntimeError) as error:
-        step = "Give a folder, or a URI such as s3://bucket/prefix."
+        step = "Name a folder, or a URI such as s3://bucket/prefix."
         raise project_not_made(place, "is not a folder or bucket", step) from error
     path = Path(shown(uri))
     if uri.startswith("file:") and path.is_file():
-        step = f"Give its folder: --from {path.parent} --include {path.name}"
+        step = f"Name its folder: --from {path.parent} --include {path.name}"
         raise project_not_made(str(path), "is a file, not a folder", step)
     if uri.startswith("file:") and not path.is_dir():
         step = "Correct --from, or create the folder and copy files there first."

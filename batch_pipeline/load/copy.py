@@ -151,7 +151,7 @@ class BatchWriter:
             records = sum(rows.count for rows in sent if rows.location == part.uri)
             if records != part.records:
                 raise UnusablePartError(
-                    f"{part.uri} holds other records: {records}, published: {part.records}"
+                    f"{part.uri} has a record count of {records}, published: {part.records}"
                 )
 
     def _make_staging(self, writer: "RowWriter") -> None:

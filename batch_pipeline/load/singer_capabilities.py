@@ -109,7 +109,7 @@ def _encodings(script: str) -> tuple[list[str], str]:
     if not named:
         return [], "no installed package has this command"
     if util.find_spec("singer_sdk") is None:
-        return [], "it is not made with the Singer SDK"
+        return [], "it is not built with the Singer SDK"
     from singer_sdk.target_base import Target
 
     target = _target_class(named[0].value, Target)
@@ -141,9 +141,9 @@ def _encodings_of_sink(sink: type) -> tuple[list[str], str]:
     if _overrides(sink, "process_batch_files"):
         return ["jsonl+gzip"], f"{sink.__name__} reads BATCH files itself"
     if not hasattr(sink, "process_batch_files") or not issubclass(sink, BatchSink):
-        return [], f"{sink.__name__} takes record by record and would lose BATCH messages"
+        return [], f"{sink.__name__} processes single records and would lose BATCH messages"
     if _overrides(sink, "process_record"):
-        return [], f"{sink.__name__} puts records elsewhere than where BATCH files go"
+        return [], f"{sink.__name__} writes records elsewhere than BATCH files"
     has_pyarrow = util.find_spec("pyarrow") is not None
     encodings = ["jsonl+gzip", "jsonl+none", *["parquet"] * has_pyarrow]
     return encodings, f"{sink.__name__} writes whole batches"

@@ -33,7 +33,7 @@ STDERR_TAIL_BYTES = 64 * 2**10
 _CHUNK_BYTES = 64 * 2**10
 _MAX_LINE_BYTES = 2**20
 _LONG_LINE_MARKER = bytes(_MAX_LINE_BYTES)
-_OMITTED_LINE = f"(a line of more than {_MAX_LINE_BYTES:,} bytes is left out)\n"
+_OMITTED_LINE = f"(a line of more than {_MAX_LINE_BYTES:,} bytes is omitted)\n"
 _POLL_SECONDS = 5.0
 _BUSY_CPU_SHARE = 0.01  # of a core; a waiting process uses less
 log = logging.getLogger("batch_pipeline.targets")
@@ -161,7 +161,7 @@ class TargetRun:
         if is_busy or self._waits_for_lines:
             self._active_at = now
         elif now - self._active_at >= self._timeout:
-            raise MisbehavedError("did nothing for as long as it may")
+            raise MisbehavedError("was idle for longer than `timeout`")
 
     def _used_cpu_seconds(self) -> float:
         total = 0.0

@@ -223,7 +223,7 @@ class Table:
             kind = known_type(present[name]) if name in present else None
             if kind is None or not can_hold(present[name], column):
                 raise self._incompatible(
-                    name, present.get(name, "no type: it is not there"), column
+                    name, present.get(name, "no type: it does not exist"), column
                 )
             types[name] = kind
         return types
@@ -309,13 +309,13 @@ def load_error(
     code, reason = error.sqlstate or "", server_message(error)
     if code in _BUSY_CODES:
         problem = f"another session holds {table} ({reason})"
-        step = "Run `batch-pipeline load` again; if it stays, look into pg_stat_activity."
+        step = "Run `batch-pipeline load` again; if it persists, look into pg_stat_activity."
         return RetryableError(unloaded.text(problem, _NOTHING_LOADED, step))
     lost = not code and isinstance(error, psycopg.OperationalError)
     if lost or code.startswith(_UNREACHABLE_CODES):
         left = (
             f"{_NOTHING_LOADED[:-1]}, "
-            "unless the answer to a commit was lost: the next try will notice."
+            "unless the answer to a commit was lost: the next attempt detects it."
         )
         step = f"Start the server or correct `conn` of the target, {_LOAD_AGAIN}"
         return RetryableError(unloaded.text(f"{server} cannot be reached ({reason})", left, step))

@@ -134,8 +134,8 @@ class MessageError(ConfigurationError):
         stream = "" if self.stream is None else f", stream {self.stream!r}"
         key = "" if self.key is None else f", key `{self.key}`"
         return (
-            f"Line {self.line}{stream}{key}: {self.problem}. It was not taken, nor is anything "
-            f"that no printed STATE covers. {self.next_step}, then run again from the last STATE "
+            f"Line {self.line}{stream}{key}: {self.problem}. Nothing after the last printed STATE "
+            f"was saved. {self.next_step}, then run again from the last STATE "
             f"that was printed."
         )
 
@@ -229,7 +229,7 @@ def _parse_object(line: bytes, number: int) -> dict[str, Any]:
     try:
         value = parse(line)
     except DuplicateKeyError as error:
-        raise MessageError(number, "is there twice", None, str(error)) from error
+        raise MessageError(number, "is duplicated", None, str(error)) from error
     except ValueError as error:
         problem = f"is not JSON ({error}); it begins with {abbreviate(line[:40])}"
         raise MessageError(number, problem) from error
@@ -273,7 +273,7 @@ def _batch_message(values: dict[str, Any], number: int) -> BatchMessage:
     message = _convert({**values, "sha256": ()}, BatchMessage, number)
     manifest = message.manifest
     if not manifest:
-        raise _error(values, number, "manifest", "is empty; expected one file or more")
+        raise _error(values, number, "manifest", "is empty; expected at least one file")
     if len(set(manifest)) < len(manifest):
         duplicate = next(uri for uri in manifest if manifest.count(uri) > 1)
         raise _error(values, number, "manifest", f"has {abbreviate(duplicate)} twice")
@@ -420,7 +420,7 @@ def lines(
 
 def _check_length(length: int, number: int, max_bytes: int) -> None:
     if length > max_bytes:
-        problem = f"is longer than {max_bytes} bytes, the most that is held"
+        problem = f"is longer than {max_bytes} bytes, the maximum"
         raise MessageError(number, problem, next_step=_TOO_LONG)
 
 

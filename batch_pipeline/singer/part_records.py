@@ -138,7 +138,7 @@ def _json_lines(
     except OSError as error:
         raise _error(manifest, store_problem(part.uri, error, "read")) from error
     if count != part.records:
-        problem = f"{place} has other records: {count}, published: {part.records}"
+        problem = f"{place} has a record count of {count}, published: {part.records}"
         raise _error(manifest, problem)
 
 

@@ -61,42 +61,40 @@ def _setting(kinds: str, description: str, **more: Any) -> dict[str, Any]:
 CONFIG_JSON_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "home": _setting(
-            "string", "Home folder of the pipeline; as BATCH_PIPELINE_HOME if left out."
-        ),
+        "home": _setting("string", "Home folder of the pipeline (default: BATCH_PIPELINE_HOME)."),
         "streams_folder": _setting(
             "string",
-            "Folder with <name>/defs.yaml per stream; as BATCH_PIPELINE_STREAMS if left out.",
+            "Folder with <name>/defs.yaml per stream (default: BATCH_PIPELINE_STREAMS).",
         ),
         "inventory_conn": _setting(
             "string",
-            "Postgres URL of the inventory; as BATCH_PIPELINE_INVENTORY_CONN if left out.",
+            "Postgres URL of the inventory (default: BATCH_PIPELINE_INVENTORY_CONN).",
             secret=True,
             writeOnly=True,
         ),
         "streams": _setting(
             "array",
-            "Names of the streams to offer; all of the folder if left out.",
+            "Names of the streams to offer (default: all of the folder).",
             items={"type": "string"},
         ),
         "mode": _setting(
             "string object",
             "How batches are sent: `batch`, or `record` for targets that cannot read BATCH "
-            "messages; also per stream, as {orders: batch}. If left out, `batch` with a "
-            "batch_config, else `record`.",
+            "messages; also per stream, as {orders: batch} (default: `batch` with a "
+            "batch_config, else `record`).",
             anyOf=[
                 {"enum": [*_MODES, None]},
                 {"type": "object", "additionalProperties": {"enum": _MODES}},
             ],
         ),
         "backfills": _setting(
-            "boolean", "Whether batches of backfills are sent, too.", default=True
+            "boolean", "Whether batches of backfills are also sent.", default=True
         ),
         "batch_config": _setting(
             "object",
-            "The Singer SDK's. `encoding` has to be that of the stream file; where the files lie "
-            "and how long they are was decided when they were published, so `storage` and "
-            "`batch_size` change nothing.",
+            "The Singer SDK's. `encoding` must be that of the stream file. Files keep the place "
+            "and size with which they were published, so `storage` and `batch_size` have no "
+            "effect.",
             properties={
                 "encoding": {
                     "type": "object",
@@ -177,11 +175,11 @@ def check_encoding(
     if text != actual.format or compression not in (None, actual.compression):
         text = text if compression is None else f"{text} with {compression}"
         problem = (
-            f"the stream {stream} is to be sent as {text}, and `encoding` in {where} is "
+            f"the stream {stream} was requested as {text}, but `encoding` in {where} is "
             f"{actual.format} with {actual.compression}"
         )
         step = (
-            "Files are not encoded again. Leave `encoding` out of batch_config, or change it in "
+            "Files are not encoded again. Omit `encoding` from batch_config, or change it in "
             "the stream file and materialize the batches again; `mode: record` sends any encoding."
         )
         raise unusable_setting("batch_config.encoding", problem, step)
@@ -378,7 +376,7 @@ class PublishedStream(singer_sdk.Stream):
         stream = self._offered.stream
         check_encoding(config, stream.encoding, stream=self.name)
         if self.columns is not None:
-            text = "The files hold columns that the catalog leaves out, so records are sent"
+            text = "The files have columns that the catalog omits, so records are sent"
             self.log(text, level=logging.WARNING)
             return None
         configured = {
@@ -527,7 +525,7 @@ def selected_columns(
         elif len(breadcrumb) > 2 and not mask[breadcrumb] and mask[breadcrumb[:2]]:
             problem = f"{'.'.join(breadcrumb[1::2])} of the stream {stream} is deselected"
             step = (
-                "Nothing was sent: only whole columns can be left out. Deselect "
+                "Nothing was sent: only whole columns can be deselected. Deselect "
                 f"{breadcrumb[1]}, or use `select` or `stream_maps` in the stream file."
             )
             raise unusable_setting("catalog", problem, step)

@@ -136,7 +136,7 @@ def test_files_of_other_kinds_are_excluded_with_a_reason(tmp_path: Path) -> None
         "photo*.zip": "is a zip archive (or a spreadsheet), which cannot be read",
         "README*.md": "neither csv nor JSON; convert it to csv",
         "empty*.json": "empty",
-        "image*.raw": "holds zero bytes, which no text does",
+        "image*.raw": "contains zero bytes, so it is not text",
     }
     assert (proposal.files_found, proposal.plan.files) == (9, 3)
 

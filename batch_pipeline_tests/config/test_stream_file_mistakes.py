@@ -295,7 +295,7 @@ def test_storage_root_inside_the_landing_is_rejected(
     error = read_error(tmp_path, text)
     assert error.line == 5
     assert error.problem.startswith("storage.root is ")
-    assert "expected a place outside of `source.uri` (" in error.problem
+    assert "expected a location outside `source.uri` (" in error.problem
 
 
 @pytest.mark.parametrize("name", ["a b", ".hidden", "-x", "é", "a" * 101, "a/b", ""])
@@ -334,14 +334,14 @@ def test_more_than_ten_mistakes_are_truncated(tmp_path: Path) -> None:
         ("type: x\ninclude: [*.csv]\n", 2, "(write patterns that start with * in quotes)"),
         (MINIMAL + "---\n" + MINIMAL, 5, "a second document starts here"),
         ("type: x\na: \x01\n", 2, "a control character is not allowed"),
-        ('type: x\na: "x\\0y"\n', 2, "a text has a NUL or half of a surrogate pair"),
-        ('type: x\n"a\\ud800": 1\n', 2, "a text has a NUL or half of a surrogate pair"),
+        ('type: x\na: "x\\0y"\n', 2, "a text has a NUL or an unpaired surrogate"),
+        ('type: x\n"a\\ud800": 1\n', 2, "a text has a NUL or an unpaired surrogate"),
         ("type: !python/name:os.system x\n", 1, "could not determine a constructor"),
         ("type: 2026-13-01\n", None, "a value cannot be read"),
         ("[a]: 1\n", 1, "unhashable key"),
         ("type: &a [*a]\n", 1, "a value contains itself through an alias"),
         ("a: 1\nb: &b\n  <<: *b\n", 2, "a value contains itself through an alias"),
-        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases make more than 100000"),
+        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases expand to more than 100000"),
         ("type: " + "[" * 2000 + "]" * 2000, None, "the values are nested too deeply"),
         ("type: !!int ''\n", None, "a value does not match its tag"),
         ("type: !!timestamp soon\n", None, "a value does not match its tag"),

@@ -71,8 +71,8 @@ def manifest_of(encoding: Encoding, *uris: str) -> Manifest:
     [
         (BATCH_SINK_TARGET, True, "Sink writes whole batches"),
         (BATCH_FILE_SINK, True, "Sink reads BATCH files itself"),
-        (RECORD_SINK_TARGET, False, "Sink takes record by record and would lose BATCH messages"),
-        (BATCH_AND_RECORD_SINK, False, "Sink puts records elsewhere than where BATCH files go"),
+        (RECORD_SINK_TARGET, False, "Sink processes single records and would lose BATCH messages"),
+        (BATCH_AND_RECORD_SINK, False, "Sink writes records elsewhere than BATCH files"),
         (DYNAMIC_SINK, False, "its sinks are chosen when it runs"),
         (BROKEN, False, "its classes cannot be read (CalledProcessError)"),
     ],
@@ -123,7 +123,7 @@ def test_target_in_an_environment_without_the_sdk_reads_nothing(tmp_path: Path) 
     for path in (tmp_path / "v").glob("lib/python*/site-packages/ours.pth"):
         path.unlink()
     target = probe([str(script)])
-    assert (target.encodings, target.reason) == ((), "it is not made with the Singer SDK")
+    assert (target.encodings, target.reason) == ((), "it is not built with the Singer SDK")
 
 
 def test_encodings_match_by_format_or_with_compression() -> None:

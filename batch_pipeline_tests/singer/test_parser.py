@@ -147,11 +147,11 @@ def test_record_line_with_escaped_colons_is_parsed() -> None:
             "time_extracted",
         ),
         (b'{"type":"RECORD","stream":"x","record":{}}', "Have the tap write SCHEMA first", None),
-        (b'{"type":"RECORD","stream":"orders","record":{"a":1,"a":2}}', "is there twice", "a"),
-        (b'{"type":"RECORD","stream":"orders","stream":"x","record":{}}', "is there twice", None),
+        (b'{"type":"RECORD","stream":"orders","record":{"a":1,"a":2}}', "is duplicated", "a"),
+        (b'{"type":"RECORD","stream":"orders","stream":"x","record":{}}', "is duplicated", None),
         (
             rb'{"type":"RECORD","stream":"orders","record":{"a\u003a":1,"a:":2}}',
-            "is there twice",
+            "is duplicated",
             "a:",
         ),
         (b'{"type":"ACTIVATE_VERSION","stream":"orders","version":1.0}', "; expected ", "version"),
@@ -196,7 +196,7 @@ def test_message_of_missing_manifest() -> None:
     line = b'{"type":"BATCH","stream":"orders","encoding":{"format":"jsonl"}}'
     assert str(_error_of(line)) == (
         "Line 7, stream 'orders', key `manifest`: is missing; the message cannot be understood "
-        "without it. It was not taken, nor is anything that no printed STATE covers. Correct the "
+        "without it. Nothing after the last printed STATE was saved. Correct the "
         "program that wrote the line, then run again from the last STATE that was printed."
     )
 
@@ -254,5 +254,5 @@ def test_record_is_rejected_only_for_duplicate_keys(keys: list[str]) -> None:
     if len(set(keys)) == len(keys):
         assert isinstance(_reader().read(line, 2), RecordMessage)
     else:
-        with pytest.raises(MessageError, match="is there twice"):
+        with pytest.raises(MessageError, match="is duplicated"):
             _reader().read(line, 2)

@@ -213,8 +213,8 @@ def test_changed_part_file_is_rejected(tmp_path: Path, content: bytes, problem: 
         (ENCODINGS[1], b'{"order_id":1}\n', "is not jsonl with compression zstd"),
         (ENCODINGS[3], b'{"order_id":1}\n', "is not parquet"),
         (ENCODINGS[7], b'{"order_id":1}\n', "is not arrow"),
-        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has other records: 2, published: 1"),
-        (ENCODINGS[2], b"", "has other records: 0, published: 1"),
+        (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has a record count of 2, published: 1"),
+        (ENCODINGS[2], b"", "has a record count of 0, published: 1"),
     ],
 )
 def test_part_file_of_another_encoding_is_rejected(

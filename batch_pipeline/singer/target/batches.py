@@ -96,7 +96,7 @@ def _store_errors(message: BatchMessage, location: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UnusableFileError("is not there", location) from error
+        raise UnusableFileError("does not exist", location) from error
     except OSError as error:
         reason = reason_of(error)
         if is_about_file(location, error):
@@ -171,7 +171,7 @@ def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[BatchF
             file = _locate_file(message, uri, root, within)
             before = known.setdefault(file.location, uri)
             if len(known) == len(files):
-                problem = f"is what two entries of `manifest` stand for here: {before} and {uri}"
+                problem = f"is the file of two entries of `manifest`: {before} and {uri}"
                 raise UnusableFileError(problem, file)
             files.append(file)
     return files
@@ -202,7 +202,7 @@ def _locate_file(message: BatchMessage, uri: str, root: str | None, within: Root
                 raise _outside_roots(path)
             there = Path(os.path.realpath(path))
             return BatchFile(location=to_uri(there), path=there)
-    raise UnusableFileError("is not there, or is not a file", paths[0])
+    raise UnusableFileError("does not exist, or is not a file", paths[0])
 
 
 def _locate_object(message: BatchMessage, uri: str, root: str | None, within: Roots) -> BatchFile:
@@ -219,11 +219,11 @@ def _locate_object(message: BatchMessage, uri: str, root: str | None, within: Ro
         with _store_errors(message, location), suppress(FileNotFoundError):
             facts = filesystem_of(location).head(location)
             return BatchFile(location=location, facts=facts)
-    raise UnusableFileError("is not there", locations[0])
+    raise UnusableFileError("does not exist", locations[0])
 
 
 def _outside_roots(place: Path | str) -> UnusableFileError:
-    problem = "lies outside of `batch_roots`, so it was not opened"
+    problem = "is outside `batch_roots`, so it was not opened"
     return UnusableFileError(problem, place, step=_ADD_ROOT)
 
 
@@ -241,7 +241,7 @@ def _local_path(uri: str) -> Path:
 def _s3_uri(uri: str) -> str:
     """Return the normalized S3 URI of an object or root."""
     if scheme_of(uri) not in S3_SCHEMES:
-        raise UnusableFileError(f"lies in a {scheme_of(uri)} storage; {_EXPECTED}", uri)
+        raise UnusableFileError(f"is in {scheme_of(uri)} storage; {_EXPECTED}", uri)
     plain = as_s3(uri)
     try:
         split_object(plain)
@@ -347,7 +347,7 @@ def _count_lines(
                     raise UnusableFileError(f"line {number} lacks the key {key!r}")
             count += 1
     except DECOMPRESSION_ERRORS as error:
-        raise UnusableFileError(f"is damaged or breaks off ({error})") from error
+        raise UnusableFileError(f"is damaged or truncated ({error})") from error
     return count
 
 
@@ -444,7 +444,7 @@ def _decompressed(message: BatchMessage, raw: BinaryIO) -> IO[bytes]:
 def _check_expansion(limits: BatchLimits, packed_bytes: int, size_bytes: int) -> None:
     if size_bytes >= _MIN_CHECKED_BYTES and size_bytes > limits.max_expansion * packed_bytes:
         raise UnusableFileError(
-            f"becomes more than {limits.max_expansion} times as large when it is decompressed "
+            f"expands more than {limits.max_expansion}-fold when it is decompressed "
             f"(`max_expansion`)"
         )
 

@@ -61,18 +61,18 @@ _KEYS: dict[str, tuple[Any, str]] = {
         "boolean",
         "Write a stream file for a Singer stream that has none (default true).",
     ),
-    "stream_names": ("object", "Singer stream to stream here, where the names differ."),
+    "stream_names": ("object", "Maps Singer streams to streams here, where the names differ."),
     "format": ("string", "Files that RECORDs are written to: jsonl (default) or parquet."),
     "compression": (
         "string",
         "jsonl: gzip (default), zstd or none; parquet: snappy (default), zstd, gzip or none.",
     ),
-    "max_records": ("integer", "Records of a file, at most (default 100000)."),
-    "max_bytes": ("integer", "Bytes of a file before compression, at most (default 134217728)."),
-    "max_age_seconds": ("number", "Seconds that a file grows, at most (default 300)."),
+    "max_records": ("integer", "Maximum records per file (default 100000)."),
+    "max_bytes": ("integer", "Maximum bytes per file before compression (default 134217728)."),
+    "max_age_seconds": ("number", "Maximum age of an open file, in seconds (default 300)."),
     "max_line_bytes": (
         "integer",
-        "Bytes of a line of input or of a BATCH file, at most (default 67108864).",
+        "Maximum length of a line of input or of a BATCH file, in bytes (default 67108864).",
     ),
     "batch_files": (
         "string",
@@ -80,13 +80,16 @@ _KEYS: dict[str, tuple[Any, str]] = {
     ),
     "max_expansion": (
         "integer",
-        "How many times larger a BATCH file may become, looked at from 64 MiB on (default 250).",
+        "Maximum expansion ratio of a BATCH file, checked from 64 MiB on (default 250).",
     ),
     "batch_roots": (
         "array",
-        "Folders and s3://bucket/prefix where files of BATCH messages may lie; / is any file.",
+        "Folders and s3://bucket/prefix where files of BATCH messages may be; / allows any file.",
     ),
-    "batch_config": ("object", "storage.root: where files of BATCH messages lie for this process."),
+    "batch_config": (
+        "object",
+        "storage.root: where this process finds the files of BATCH messages.",
+    ),
 }
 CONFIG_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -215,7 +218,7 @@ def _path(settings: Mapping[str, Any], key: str) -> Path | None:
     if not isinstance(value, str) or not value:
         raise InvalidValueError(key, value, "a path")
     if scheme_of(value):
-        expected = "a path; into a bucket lands what has a stream file with `source.uri: s3://…`"
+        expected = "a local path; only a stream file with `source.uri: s3://…` lands in a bucket"
         raise InvalidValueError(key, value, expected)
     return _absolute(key, value)
 
@@ -294,7 +297,7 @@ def _absolute(key: str, written: str) -> Path:
     try:
         path = Path(written).expanduser().absolute()
     except RuntimeError as error:
-        expected = "a path in full such as /data/here, or one whose ~ names a user of this machine"
+        expected = "an absolute path such as /data/here, or one whose ~ names a user here"
         raise InvalidValueError(key, written, expected) from error
     try:
         to_uri(path)

@@ -35,7 +35,7 @@ from batch_pipeline.storage.filesystem import UnreachableError, filesystem_of, r
 from batch_pipeline.storage.part_formats.jsonl import new_compressor
 
 LANDING_FILE_NAME = re.compile(r".*-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9]{6,}\.[a-z.]+")
-_LEFTOVER = "{} may be there as a whole, and would come twice: delete it before the tap runs again"
+_LEFTOVER = "{} may be complete and would be read twice: delete it before the tap runs again"
 _KINDS = {
     ColumnType.BOOLEAN: bool,
     ColumnType.INTEGER: int,
@@ -102,9 +102,9 @@ class LandingFile:
         reason = f"{reason_of(error)}{left}"
         if isinstance(error, UnreachableError):
             return RetryableError(
-                f"The landing {self._root} cannot be written now ({reason}). No half file is left, "
-                f"and no STATE was printed for what is lost. Run the tap again from the last STATE "
-                f"that was printed when the store works again."
+                f"The landing {self._root} cannot be written now ({reason}). No partial file is "
+                f"left, and no STATE was printed for what is lost. When the store works again, run "
+                f"the tap again from the last STATE that was printed."
             )
         return landing_failed(shown(self._root), reason)
 
@@ -112,7 +112,7 @@ class LandingFile:
 def landing_failed(folder: str, reason: str) -> ConfigurationError:
     """Build the error for a landing that cannot be written."""
     return ConfigurationError(
-        f"The landing folder {folder} cannot be written ({reason}). No half file is "
+        f"The landing folder {folder} cannot be written ({reason}). No partial file is "
         f"left, and no STATE was printed for what is lost. Free space or correct the folder, "
         f"then run the tap again from the last STATE that was printed."
     )

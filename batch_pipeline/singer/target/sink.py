@@ -206,7 +206,7 @@ class LandingSink(Sink):
 
     def activate_version(self, new_version: int) -> None:
         """Log the version; files are only added, so records of older versions remain."""
-        self.logger.info("version %s is active; rows of others are the consumer's", new_version)
+        self.logger.info("version %s is active; rows of other versions remain", new_version)
 
     @property
     def due_at(self) -> float | None:
@@ -311,9 +311,9 @@ def _copy(file: BatchFile, landing: LandingFile) -> None:
 
 def _file_taken(stream: str, location: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{stream}: {location} was registered before with another size or time, and "
-        f"is not taken a second time. No file of its manifest was registered, and no STATE "
-        f"printed after it. Use new names for the tap's files, or set `batch_files: copy`."
+        f"{stream}: {location} was already registered with another size or time. "
+        f"No file of its manifest was registered, and no STATE was printed after it. "
+        f"Use new names for the tap's files, or set `batch_files: copy`."
     )
 
 
@@ -344,7 +344,7 @@ class CompiledValidator(BaseJSONSchemaValidator):
         try:
             error = next(iter(self._compiled.iter_errors(record)))
         except ValueError as too_deep:  # the schema refers to itself
-            raise InvalidRecord("violates the schema, deep inside of objects", record) from too_deep
+            raise InvalidRecord("violates the schema inside nested objects", record) from too_deep
         place = ".".join(str(step) for step in error.instance_path)
         problem = error.message[:_MAX_SHOWN_CHARACTERS]
         raise InvalidRecord(f"{place}: {problem}" if place else problem, record)
@@ -361,7 +361,7 @@ _TEMPLATE = re.compile(r"\{[{%#]")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 _YAML = """\
 # Written by target-batch-pipeline from the first SCHEMA of the Singer stream {singer_name}.
-# Edit it as needed: it is not written again.
+# Edit it as needed: it is not overwritten.
 type: batch_pipeline.BatchStream
 
 attributes:

@@ -298,7 +298,7 @@ def test_catalog_has_keys_and_newest_columns(source: ListedSource) -> None:
 @pytest.mark.parametrize(
     ("encoding", "message"),
     [
-        ({"format": "parquet"}, "is to be sent as parquet, and `encoding` in the stream file is"),
+        ({"format": "parquet"}, "was requested as parquet, but `encoding` in the stream file is"),
         ({"format": "jsonl", "compression": "none"}, "sent as jsonl with none, and"),
     ],
 )

@@ -14,7 +14,11 @@ from batch_pipeline.singer.target.sink import CompiledValidator, scaffold
     ("name", "keys", "problem"),
     [
         ("orders", ("id", "a\0"), "has the key property 'a\\x00': a name with a NUL cannot be"),
-        ("orders", ("\ud800",), "has the key property '\\ud800': a name with half of a surrogate"),
+        (
+            "orders",
+            ("\ud800",),
+            "has the key property '\\ud800': a name with an unpaired surrogate",
+        ),
         ("a\0", (), "has the Singer name 'a\\x00': a name with a NUL cannot be"),
     ],
 )
@@ -33,5 +37,5 @@ def test_deep_record_that_violates_a_recursive_schema_is_invalid() -> None:
     for _ in range(900):
         record = {"a": record}
 
-    with pytest.raises(InvalidRecord, match="violates the schema, deep inside of objects"):
+    with pytest.raises(InvalidRecord, match="violates the schema inside nested objects"):
         validator.validate(record)

@@ -122,7 +122,7 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetHome) -> None:
         )
         assert isinstance(error, MessageError)
         assert "lies outside of" in str(error)
-        assert f"{spelling} lies outside of `batch_roots`, so it was not opened" in str(error)
+        assert f"{spelling} is outside `batch_roots`, so it was not opened" in str(error)
         assert (printed, home.files()) == ([], [])
     home.assert_error(MessageError, "lies outside of", schema(), batch(str(path)), batch_roots=[])
 
@@ -179,7 +179,7 @@ _gzip = partial(gzip.compress, mtime=0)  # test ids must be the same in every pr
     [
         (_GOOD, {}, "has compression none, while `encoding.compression` says gzip"),
         (_gzip(_GOOD), {"encoding": {"format": "jsonl"}}, "has compression gzip, while"),
-        (_gzip(_GOOD * 99)[:-9], {}, "is damaged or breaks off"),
+        (_gzip(_GOOD * 99)[:-9], {}, "is damaged or truncated"),
         (_gzip(b'{"id": 1}\n[1]\n'), {}, "line 2 is not a JSON object"),
         (_gzip(b'{"id": 1}\n{"a": 1}\n'), {}, "line 2 lacks the key 'id'"),
         (_gzip(b'{"id": "\xff"}\n'), {}, "line 1 is not a JSON object"),
@@ -213,7 +213,7 @@ def test_batch_with_matching_checksum_is_registered(home: TargetHome) -> None:
 
 def test_batch_in_unsupported_storage_is_rejected(home: TargetHome) -> None:
     _, error = home.run_until_error(schema(), batch("gs://bucket/a.gz"))
-    assert "lies in a gs storage; expected a file on a disk of this machine" in str(error)
+    assert "is in gs storage; expected a file on a disk of this machine" in str(error)
 
 
 def test_repeated_batch_is_registered_once(home: TargetHome) -> None:
