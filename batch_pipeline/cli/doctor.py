@@ -1,6 +1,5 @@
 """The command `doctor`: check the installation and suggest fixes."""
 
-import difflib
 import json
 import os
 import platform
@@ -50,7 +49,7 @@ from batch_pipeline.model.checks import (
     fine,
     warning,
 )
-from batch_pipeline.model.errors import InvalidValueError, SettingError
+from batch_pipeline.model.errors import InvalidValueError, SettingError, did_you_mean
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.location import shown, to_path
 from batch_pipeline.model.stream import Source, Strategy, Stream
@@ -148,6 +147,9 @@ def diagnose(terms: SourceTerms | None, job: str) -> Iterator[Finding]:
         yield from attempted("home", lambda: check_home(home))
         yield from attempted("disk", lambda: check_disks(home, streams.values()))
         yield from attempted("ports", check_port)
+        if settings.inventory_conn is None and not _exists(home.postgres):
+            yield from _without_inventory(home, settings.streams, terms)
+            return
         of_inventory = list(attempted("inventory", lambda: _inventory(pipeline)))
         yield from of_inventory
         if any(one.level is Level.FAIL for one in of_inventory):
@@ -166,13 +168,32 @@ def _inventory(pipeline: Pipeline) -> Iterator[Finding]:
         yield from attempted("dagster", lambda: check_dagster(database.engine, is_own=is_own))
 
 
-def _streams(pipeline: Pipeline) -> Iterator[Finding]:
-    folder = pipeline.settings.streams
+def _without_inventory(home: Home, folder: Path, terms: SourceTerms | None) -> Iterator[Finding]:
+    """Check stream files and their folders without creating an embedded inventory."""
+    text = f"there is none in {home.path} yet. `batch-pipeline run` creates it."
+    yield warning("inventory", text)
+    if terms is not None:
+        yield warning(terms.name, "not checked: there is no inventory yet.")
+        return
+    streams, findings = _stream_files(folder)
+    yield from findings
+    for stream in streams.values():
+        yield from attempted(stream.name, partial(check_places, stream, datetime.now(UTC)))
+
+
+def _stream_files(folder: Path) -> tuple[Mapping[str, Stream], list[Finding]]:
+    """Return the valid streams of a folder, and the findings of its files."""
     streams, errors = load_valid_streams(folder)
+    findings = [failure("streams", str(error)) for error in errors]
     if not streams and not errors:
-        yield warning("streams", str(no_streams(folder)))
-    for error in errors:  # Dagster runs the other streams, so they are checked here
-        yield failure("streams", str(error))
+        findings.append(warning("streams", str(no_streams(folder))))
+    return streams, findings
+
+
+def _streams(pipeline: Pipeline) -> Iterator[Finding]:
+    # Dagster runs the streams whose files are valid, so they are checked beside invalid ones.
+    streams, findings = _stream_files(pipeline.settings.streams)
+    yield from findings
     yield from attempted("streams", lambda: check_work(pipeline.database.engine))
     for stream in streams.values():
         yield from attempted(stream.name, partial(_stream, pipeline, stream))
@@ -204,8 +225,7 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
     given = sorted(name for name in environment if name.startswith(PREFIX) and environment[name])
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = f" Did you mean {close[0]}?" if close else ""
+            meant = did_you_mean(name, known)
             text = f"{name} is set, but there is no such setting.{meant} Correct or unset it."
             yield warning("settings", text)
     if environment.get(failpoint.VARIABLE):

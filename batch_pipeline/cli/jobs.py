@@ -1,6 +1,5 @@
 """The commands `jobs list`, `pause`, `resume`, `cancel`, `retry` and `split`."""
 
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from batch_pipeline.cli.options import (
 )
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
-from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
+from batch_pipeline.model.errors import ConfigurationError, UnknownJobError, closest
 from batch_pipeline.model.job import Job, JobReport
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class _Jobs(Suggestions):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; earlier releases took the name of a job instead."""
         names = self.list_commands(ctx)
-        if not (ctx.resilient_parsing or difflib.get_close_matches(args[0], names)):
+        if not (ctx.resilient_parsing or closest(args[0], names)):
             meant = f"batch-pipeline jobs list {args[0]}"
             ctx.fail(f"No such command {args[0]!r}. Did you mean `{meant}`?")
         return super().resolve_command(ctx, args)

@@ -3,7 +3,6 @@
 Nothing heavy is imported here: a shell that completes a command line waits for it.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from batch_pipeline.cli.console import exit_with, note, print_error
-from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
@@ -29,9 +28,9 @@ class Suggestions(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command."""
         names = self.list_commands(ctx)
-        close = difflib.get_close_matches(args[0], names, n=1)
-        if close and args[0] not in names and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        meant = did_you_mean(args[0], names)
+        if meant and args[0] not in names and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}.{meant}")
         return super().resolve_command(ctx, args)
 
 

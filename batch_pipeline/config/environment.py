@@ -3,7 +3,6 @@
 The environment arrives as an argument and is never written to; nothing is read at import.
 """
 
-import difflib
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from typing import Annotated
 from dotenv.parser import parse_stream
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from batch_pipeline.model.errors import SettingError
+from batch_pipeline.model.errors import SettingError, closest
 
 PREFIX = "BATCH_PIPELINE_"
 ENV_FILE = f"{PREFIX}ENV_FILE"
@@ -202,5 +201,5 @@ def _variable(field: str) -> str:
 
 
 def _suggestion(name: object, known: list[str]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else f" (known: {', '.join(known)})"
+    close = closest(name, known, cutoff=0.7)
+    return f"; did you mean {close}?" if close else f" (known: {', '.join(known)})"

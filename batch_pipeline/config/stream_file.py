@@ -3,7 +3,6 @@
 In this order: files and folders, the description of problems, YAML with lines, new files.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -21,7 +20,12 @@ from batch_pipeline.config.attribute_types import REFUSAL
 from batch_pipeline.config.stream_attributes import StreamAttributes, alternatives
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, StreamFileError
+from batch_pipeline.model.errors import (
+    ConfigurationError,
+    InvalidValueError,
+    StreamFileError,
+    closest,
+)
 from batch_pipeline.model.stream import Source, Stream
 
 FILE_NAME = "defs.yaml"
@@ -342,8 +346,8 @@ def _unknown_key(path: tuple[Hashable, ...]) -> str:
         return f"{_dotted(path)} was removed; {removed}"
     name, place = str(path[-1]), f" in {_dotted(path[:-1])}" if path[:-1] else ""
     alike = [key for key in _fields_at(path[:-1]) if abs(len(key) - len(name)) <= 2]
-    close = difflib.get_close_matches(name, alike, n=1, cutoff=0.6)
-    hint = f"did you mean `{close[0]}`?" if close else _known_keys(path[:-1])
+    close = closest(name, alike)
+    hint = f"did you mean `{close}`?" if close else _known_keys(path[:-1])
     return f"unknown key `{name}`{place}; {hint}"
 
 

@@ -11,7 +11,7 @@ the Dagster definitions translate errors into exit codes and failures.
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,17 @@ from importlib.util import find_spec
 from typing import Self, TypeVar
 
 _Result = TypeVar("_Result")
+
+
+def closest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the known name that an unknown one is probably a misspelling of."""
+    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a sentence that suggests a known name, with a space before it, or nothing."""
+    close = closest(name, known)
+    return "" if close is None else f" Did you mean {close!r}?"
 
 
 class PipelineError(Exception):
@@ -126,11 +137,10 @@ class UnknownStreamError(ConfigurationError):
 
     def sentence(self) -> str:
         known = ", ".join(self.known) or "none"
-        close = difflib.get_close_matches(self.stream, self.known, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
         return (
-            f"No stream {self.stream!r} in {self.folder} (streams there: {known}).{meant} Nothing "
-            f"was done. Correct the name or BATCH_PIPELINE_STREAMS."
+            f"No stream {self.stream!r} in {self.folder} (streams there: {known})."
+            f"{did_you_mean(self.stream, self.known)} Nothing was done. Correct the name or "
+            f"BATCH_PIPELINE_STREAMS."
         )
 
 
@@ -151,7 +161,8 @@ class UnknownJobError(ConfigurationError):
         known = f"jobs: {', '.join(self.known) or 'none'}"
         if self.streams:
             known = f"{known}; streams: {', '.join(self.streams)}"
-        return f"There is no job {self.job!r} ({known}). Nothing was done. Check the name."
+        meant = did_you_mean(self.job, (*self.known, *self.streams))
+        return f"There is no job {self.job!r} ({known}).{meant} Nothing was done. Correct the name."
 
 
 @dataclass(eq=False)

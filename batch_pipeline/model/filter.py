@@ -221,7 +221,7 @@ def upstream_of(reader: str, where: Filter | None) -> Upstream:
     if not jobs:
         raise _upstream_unclear(reader, "its filter does not say of which job")
     if len(jobs) > 1 or len(tables) > 1:
-        raise _upstream_unclear(reader, "its filter wants two jobs at once, which no row is of")
+        raise _upstream_unclear(reader, "its filter requires two jobs at once, which no row has")
     return Upstream(job=jobs.pop(), meta_table=tables.pop() if tables else None)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +13,7 @@ from batch_pipeline.model.errors import (
     BatchNotPublishedError,
     ConfigurationError,
     UnknownBatchError,
+    did_you_mean,
 )
 from batch_pipeline.model.job import OWN_KINDS, JobKind
 from batch_pipeline.model.location import shown
@@ -258,9 +258,8 @@ class StoredBatches:
 
 
 def _unknown_stream(stream: str, place: str, known: list[str]) -> ConfigurationError:
-    close = get_close_matches(stream, known, n=1)
-    hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known) or 'none'}."
-    return ConfigurationError(f"{place} has no stream {stream!r} with batches. {hint}")
+    hint = did_you_mean(stream, known) or f" Known: {', '.join(known) or 'none'}."
+    return ConfigurationError(f"{place} has no stream {stream!r} with batches.{hint}")
 
 
 def _removed(stream: str, what: str, when: str = "") -> ConfigurationError:

@@ -108,9 +108,9 @@ def _error(manifest: Manifest, problem: str) -> BatchDataError:
     batch = manifest.batch
     return BatchDataError(
         f"{batch.job}: a part file of batch {batch.label}, generation {manifest.generation}, "
-        f"cannot be sent: {problem}. No STATE was written for this batch, so it comes "
-        f"again. Put the file back, or materialize the partition again: its next generation takes "
-        f"the place of this one. `batch-pipeline verify` looks at all files."
+        f"cannot be sent: {problem}. No STATE was written for this batch, so it is "
+        f"sent again. Restore the file, or materialize the partition again: its next generation "
+        f"replaces this one. `batch-pipeline verify` checks all files."
     )
 
 

@@ -36,7 +36,7 @@ from singer_sdk.singerlib.encoding import GenericSingerWriter
 from singer_sdk.singerlib.encoding.simple import RecordMessage, SchemaMessage
 
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import ConfigurationError, did_you_mean
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
@@ -569,6 +569,11 @@ class PublishedTap(singer_sdk.Tap):
     def setup_mapper(self) -> None:
         """Set up the SDK's mapper after rejecting settings that map records."""
         check_settings(self.config)
+        known = self.config_jsonschema["properties"]
+        for name in self.config:  # Singer tolerates more keys, such as those of an orchestrator
+            if name not in known and name not in _STREAM_FILE_SETTINGS:
+                text = "config: the unknown key %r is ignored.%s"
+                self.logger.warning(text, name, did_you_mean(name, known))
         super().setup_mapper()
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -610,5 +615,10 @@ class PublishedTap(singer_sdk.Tap):
                 known = ", ".join(offered) or "none"
                 problem = f"there is no stream {name} (streams there: {known})"
                 step = "Nothing was sent. Correct the name or the streams folder."
-                raise unusable_setting("streams", problem, step)
+                meant = did_you_mean(name, offered).lstrip()
+                raise unusable_setting("streams", problem, f"{meant} {step}".lstrip())
+        for name in self.input_catalog or ():
+            if name not in offered:
+                text = "catalog: nothing is sent for %r, because there is no such stream.%s"
+                self.logger.warning(text, name, did_you_mean(name, offered))
         return [self.stream_class(self, offered[name], self.source) for name in names]

@@ -195,7 +195,7 @@ def test_dev_on_a_port_in_use_suggests_another(sandbox: Sandbox) -> None:
         port = taken.getsockname()[1]
         result = sandbox.run("dev", "--port", str(port))
     assert result.returncode == 1
-    assert f"Port {port} on 127.0.0.1 is taken" in result.stderr
+    assert f"Port {port} on 127.0.0.1 is in use" in result.stderr
     assert f"dev --port {port + 1}" in result.stderr
     assert "Traceback" not in result.stderr
     assert sandbox.processes() == []

@@ -168,7 +168,7 @@ if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("setpriv"):
         (sandbox.landing("orders") / "a.csv").write_text("id\n1\n2\n")
         for path in (sandbox.folder, *sandbox.folder.rglob("*")):
             os.chown(path, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
-        assert "Process files" in _run_unprivileged(sandbox, "--help")
+        assert "Process landed files" in _run_unprivileged(sandbox, "--help")
         [status] = json.loads(_run_unprivileged(sandbox, "status", "--json"))["streams"]
         [result] = json.loads(_run_unprivileged(sandbox, "run", "--json"))["streams"]
         assert status["batches"]["published"] == 0

@@ -45,15 +45,17 @@ def test_unknown_job_error_lists_jobs_and_streams(project: DefsHarness, command:
     result = CliRunner().invoke(cli, ["jobs", command, "ordres"])
     assert isinstance(result.exception, UnknownJobError)
     assert str(result.exception) == (
-        "There is no job 'ordres' (jobs: orders; streams: orders). Nothing was done. "
-        "Check the name."
+        "There is no job 'ordres' (jobs: orders; streams: orders). Did you mean 'orders'? "
+        "Nothing was done. Correct the name."
     )
 
 
 def test_pause_distinguishes_unknown_streams_from_new_ones(project: DefsHarness) -> None:
     project.database.delete_stream("orders")
     unknown = CliRunner().invoke(cli, ["jobs", "pause", "ordres"])
-    assert "no job 'ordres' (jobs: none; streams: orders)" in str(unknown.exception)
+    assert "no job 'ordres' (jobs: none; streams: orders). Did you mean 'orders'? " in str(
+        unknown.exception
+    )
     new = CliRunner().invoke(cli, ["jobs", "pause", "orders"])
     assert str(new.exception) == (
         "The stream 'orders' has no job yet. Nothing was done. `batch-pipeline plan orders` "

@@ -64,6 +64,23 @@ def test_healthy_pipeline_has_one_line_per_finding(run: Run, tmp_path: Path) -> 
     assert len(findings_of(run("--json"))) == len(lines)
 
 
+def test_missing_inventory_is_reported_and_not_created(tmp_path: Path) -> None:
+    """In an empty folder nothing is created, and no server is started."""
+    run = make_runner(tmp_path, "", "doctor")
+    text = f"there is none in {tmp_path}/home yet. `batch-pipeline run` creates it."
+    [*_, inventory, streams] = findings_of(run("--json"))
+    assert inventory == ("warn", "inventory", text)
+    assert streams[:2] == ("warn", "streams")
+    assert "Run `batch-pipeline init --from FOLDER` to create one" in streams[2]
+    assert list(tmp_path.iterdir()) == []
+    write_stream(tmp_path, "orders")
+    of_stream = [one for one in findings_of(run("--json")) if one[1] == "orders"]
+    assert any(f"{tmp_path}/landing does not exist (source.uri)" in text for *_, text in of_stream)
+    unchecked = ("warn", "ops.files", "not checked: there is no inventory yet.")
+    assert findings_of(run("--json", "--meta-table", "ops.files"))[-1] == unchecked
+    assert [path.name for path in tmp_path.iterdir()] == ["streams"]
+
+
 def test_missing_rights_of_a_login_are_warnings(logins: Logins, tmp_path: Path) -> None:
     warnings = {}
     for name in ("olga", "paul", "wanda", "rita", "lib"):
@@ -122,7 +139,7 @@ def test_slow_filter_is_a_warning_that_proposes_an_index(
             "rare",
             "ops.files can be read; high watermark 5000 (locks); nothing holds it back.",
         ),
-        ("ok", "rare", "its ceiling is 'locks': ids come from one sequence with CACHE 1."),
+        ("ok", "rare", "high watermark strategy 'locks': ids come from one sequence with CACHE 1."),
     ]
     [(level, _, text)] = findings[2:]
     assert level == "warn"

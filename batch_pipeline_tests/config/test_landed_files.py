@@ -229,7 +229,7 @@ def test_folder_with_special_characters_in_its_name_is_read_back(
         ({"1.csv": CSV}, {"place": "ftp://host/a"}, "is not a folder or bucket"),
         ({"a-1.csv": b"id,id\n1,2\n", "a-2.csv": CSV}, {}, "a-1.csv, line 1: header: column 'id'"),
         ({"a-1.csv.gz": gzip.compress(CSV, mtime=0)[:-9]}, {}, "a-1.csv.gz: gzip data ends early"),
-        ({"a-1.parquet": b"PA\0\0"}, {}, "a-1.parquet: holds zero bytes"),
+        ({"a-1.parquet": b"PA\0\0"}, {}, "a-1.parquet: contains zero bytes"),
     ],
 )
 def test_folder_without_usable_files_is_rejected_with_a_reason(

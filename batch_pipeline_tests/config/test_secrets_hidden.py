@@ -11,7 +11,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.servers import GuardedServer
 from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.load.postgres import PostgresLoader
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline.model.load import PostgresTarget
 from batch_pipeline.singer.target.config import CONFIG_SCHEMA, read_config
 from batch_pipeline.spark.session import SparkSettings
@@ -56,9 +56,9 @@ def test_target_url_with_unescaped_password_is_rejected_without_showing_it(url: 
 
 
 def test_misspelled_target_key_does_not_show_its_value() -> None:
-    with pytest.raises(InvalidValueError) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         read_config({"inventory_con": SENSITIVE}, CONFIG_SCHEMA["properties"])
-    assert "did you mean inventory_conn?" in str(caught.value)
+    assert "Did you mean 'inventory_conn'?" in str(caught.value)
     assert SENSITIVE not in str(caught.value)
 
 

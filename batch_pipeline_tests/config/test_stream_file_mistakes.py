@@ -154,7 +154,7 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
         ("", "`source.uri` is missing; expected it, or `source.meta_table`"),
         ("include: [a]", "`source.uri` is missing"),
         ("meta_table: {uid: id}", "`source.meta_table.table` is missing"),
-        ("meta_table: {table: t}", "`source.meta_table.roots` is missing; expected the places"),
+        ("meta_table: {table: t}", "`source.meta_table.roots` is missing; expected the folders"),
         ("meta_table: {table: t, roots: []}", "`source.meta_table.roots` is missing; expected the"),
         (
             "meta_table: {table: t, roots: [https://h/x]}",
@@ -249,8 +249,11 @@ def test_min_weight_requires_the_imported_column(tmp_path: Path) -> None:
         ("command: ''", "`targets.dw.command` is empty"),
         ("command: []", "`targets.dw.command` is empty"),
         ("command: 5", "is not a command; expected a line such as target-csv"),
-        ('command: "target-x \'a"', "where a quote is not closed"),
-        ("command: target-x --config x.json", "names a --config; write what is in that file below"),
+        ('command: "target-x \'a"', "which has an unclosed quote"),
+        (
+            "command: target-x --config x.json",
+            "contains --config; put the content of that file under",
+        ),
         ("command: ~/bin/target-x", "starts with '~/bin/target-x', but no shell expands ~"),
         ("command: x, config: [a]", "`targets.dw.config` is not a mapping"),
         ("command: x, config: {since: 2026-03-01}", "cannot be written as JSON"),

@@ -136,7 +136,7 @@ def test_example_of_the_dagster_page_loads() -> None:
 
 
 def test_all_mistakes_of_a_described_stream_are_reported() -> None:
-    with pytest.raises(ConfigurationError, match="It was not made") as caught:
+    with pytest.raises(ConfigurationError, match="It was not defined") as caught:
         describe_stream("orders", sorce={"uri": "a"}, batch={"max_count": 0})
     message = str(caught.value)
     assert message.startswith("The stream 'orders': ")

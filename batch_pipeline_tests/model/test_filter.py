@@ -133,5 +133,5 @@ def test_like_pattern_may_end_with_escaped_backslashes(ending: str) -> None:
 
 @pytest.mark.parametrize("ending", ["\\", r"\\" + "\\"])
 def test_like_pattern_that_ends_with_escape_character_is_rejected(ending: str) -> None:
-    with pytest.raises(InvalidValueError, match="a backslash stands in front of something"):
+    with pytest.raises(InvalidValueError, match="does not end in a single backslash"):
         Condition("kind", Operator.LIKE, f"a%{ending}")

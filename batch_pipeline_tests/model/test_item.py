@@ -78,5 +78,5 @@ def test_record_number_lineage_of_ranged_items_is_rejected() -> None:
     source = Source(uri="file:///landing", max_item_bytes=100)
     assert stream(source=source).max_item_bytes == 100
     assert stream().max_item_bytes is None
-    with pytest.raises(InvalidValueError, match="none beside `lineage: "):
+    with pytest.raises(InvalidValueError, match="none with `lineage: "):
         stream(source=source, lineage=(LineageColumn.RECORD_NUMBER,))

@@ -172,9 +172,9 @@ def test_missing_part_file_is_rejected(tmp_path: Path) -> None:
         next(record_lines(one, "sales"))
     assert str(caught.value) == (
         "orders: a part file of batch 00000001-00000003, generation 1, cannot be sent: "
-        f"{part_paths(one)[1]} is missing. No STATE was written for this batch, so it comes again. "
-        "Put the file back, or materialize the partition again: its next generation takes the "
-        "place of this one. `batch-pipeline verify` looks at all files."
+        f"{part_paths(one)[1]} is missing. No STATE was written for this batch, so it is sent "
+        "again. Restore the file, or materialize the partition again: its next generation "
+        "replaces this one. `batch-pipeline verify` checks all files."
     )
 
 

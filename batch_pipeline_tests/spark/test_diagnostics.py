@@ -156,7 +156,7 @@ def test_diagnose_executor_suggests_to_pack_missing_module() -> None:
         (
             {"import_error": "bad ELF"},
             "cannot import what tasks need (bad ELF)",
-            "on machines like",
+            "on the platform that built it",
         ),
         ({"package_digest": "xyz"}, "another release of batch-pipeline", "pack packed.tar.gz"),
     ],

@@ -230,8 +230,8 @@ def test_compare_registered_file_with_current_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("a.csv", "there and not registered yet"),
-        ("sub/a.csv", "there and not registered yet"),
+        ("a.csv", "not registered yet: `batch-pipeline run`"),
+        ("sub/a.csv", "not registered yet: `batch-pipeline run`"),
         ("a.csv.tmp", "unfinished"),
         (".hidden/a.csv", "unfinished"),
         ("a.txt", "left out by"),

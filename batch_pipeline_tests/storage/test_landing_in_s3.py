@@ -76,7 +76,7 @@ def test_key_that_looks_like_a_range_is_a_warning_unless_excluded(
     [warning] = landing.troubles
     assert isinstance(warning, ConfigurationError)
     assert key in str(warning)
-    assert "leave it out by `source.exclude`" in str(warning)
+    assert "exclude it with `source.exclude`" in str(warning)
     landing = s3_landing.landing(exclude=("*#bytes*",))
     assert (names(landing), landing.troubles) == (["+.csv", "b.csv"], [])
 
@@ -153,9 +153,9 @@ def test_compare_registered_object_with_current_state(s3_landing: BucketLanding)
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("a.csv", "there and not registered yet"),
-        ("{bucket}/in/sub/a.csv", "there and not registered yet"),
-        ("{s3a}/in/a.csv", "there and not registered yet"),
+        ("a.csv", "not registered yet: `batch-pipeline run`"),
+        ("{bucket}/in/sub/a.csv", "not registered yet: `batch-pipeline run`"),
+        ("{s3a}/in/a.csv", "not registered yet: `batch-pipeline run`"),
         ("a.csv.tmp", "unfinished"),
         ("a.txt", "left out by"),
         ("sub/", "stand for folders"),

@@ -293,7 +293,7 @@ def _int96_columns(file: pq.ParquetFile) -> list[str]:
             continue
         if leaf.path != leaf.name or at.is_nested(file.schema_arrow.field(leaf.name).type):
             raise ArrowTypeUnknownError(
-                f"column {leaf.path!r} holds INT96 times inside of other values, "
+                f"column {leaf.path!r} holds INT96 times inside other values, "
                 "which is not supported"
             )
         names.append(leaf.name)

@@ -378,7 +378,7 @@ def check_not_restarted(table: ReflectedMetaTable, job: str, planned_up_to: int)
         next_id = max(next_rows.ids)
         if highest is None or highest < next_id:
             raise MetaTableRestartedError(job, table.canonical_name, planned_up_to, next_id)
-        reason = f"the database would give {next_id} next, so they come from elsewhere"
+        reason = f"the database would assign {next_id} next, so they come from elsewhere"
     if next(_first_call(job, table.canonical_name), False):
         current_end = "there are none" if highest is None else f"end at {highest}"
         log.warning(

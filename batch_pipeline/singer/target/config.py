@@ -4,11 +4,10 @@
 its `StreamLanding`.
 """
 
-import difflib
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding, Format
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, did_you_mean
 from batch_pipeline.model.location import (
     S3_SCHEMES,
     Roots,
@@ -134,16 +133,12 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
     """Validate the config; `known` are all allowed keys, including those of the SDK.
 
     Raises:
-        InvalidValueError: a key is unknown or has an invalid value; names the key.
+        ConfigurationError: a key is unknown or has an invalid value; names the key.
     """
     settings = {key: value for key, value in written.items() if value is not None}
-    for key, value in settings.items():
+    for key in settings:
         if key not in known:
-            near = difflib.get_close_matches(key, list(known), n=1)
-            expected = f"no such key; did you mean {near[0]}?" if near else "no such key"
-            # Text is not shown, because the mistyped key may be that of a secret.
-            shown = value if isinstance(value, bool | int | float) else "(not shown)"
-            raise InvalidValueError(key, shown, expected)
+            raise _unknown_key(key, key, known)
     batch_files = settings.get("batch_files", "register")
     if batch_files not in ("register", "copy"):
         raise InvalidValueError("batch_files", batch_files, "register or copy")
@@ -255,12 +250,19 @@ def read_batch_config(written: object) -> str | None:
 def _object(name: str, written: object, known: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(written, Mapping):
         raise InvalidValueError(name, written, f"an object with {', '.join(known)}")
-    for key, value in written.items():
+    for key in written:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            expected = f"did you mean {near[0]}?" if near else f"only {', '.join(known)}"
-            raise InvalidValueError(f"{name}.{key}", value, f"no such key; {expected}")
+            raise _unknown_key(f"{name}.{key}", key, known)
     return written
+
+
+def _unknown_key(name: str, key: object, known: Collection[str]) -> ConfigurationError:
+    """Build the error without the value, because the mistyped key may be that of a secret."""
+    meant = did_you_mean(key, known) or f" Known keys: {', '.join(known)}."
+    return ConfigurationError(
+        f"`{name}` is not a key of the target's config.{meant} Nothing was read from the tap. "
+        f"Correct or remove the key."
+    )
 
 
 def _check(name: str, value: object, known: type[StrEnum]) -> None:

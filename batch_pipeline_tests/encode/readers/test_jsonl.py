@@ -107,7 +107,7 @@ def test_jsonl_reader_rejects_carriage_returns_as_line_ends(end: bytes) -> None:
     assert line_and_reason(error) == (
         None,
         (
-            "its lines end with a return alone, and JSON lines end with a line feed; "
+            "its lines end with carriage returns, but JSON lines end with line feeds; "
             "`source.format: json` reads them"
         ),
     )

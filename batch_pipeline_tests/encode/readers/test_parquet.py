@@ -285,7 +285,7 @@ def test_parquet_reader_rejects_duplicate_names() -> None:
     inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     for table, reason in [
         (pa.table([[1], [2]], names=["a", "a"]), "column 'a' is duplicated"),
-        (pa.table({"o": inner}), "column 'o' holds objects with a name twice"),
+        (pa.table({"o": inner}), "column 'o' holds objects with a duplicate name"),
     ]:
         assert rejection(parquet(table)).startswith(reason)
 

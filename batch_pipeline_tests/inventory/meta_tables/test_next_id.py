@@ -124,7 +124,7 @@ def test_explicit_ids_warn_once_per_job(
         "copied",
         "copied too",
     ]
-    assert "the database would give 1 next" in warnings.text
+    assert "the database would assign 1 next" in warnings.text
 
 
 def test_unreadable_sequence_warns(

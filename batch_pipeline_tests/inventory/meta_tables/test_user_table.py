@@ -422,7 +422,7 @@ def test_unusable_table_source_is_rejected(
 def test_watermark_strategy_of_other_database_is_rejected(orders: UserTableFixture) -> None:
     is_sqlite = orders.engine.dialect.name == "sqlite"
     wrong = Strategy.LOCKS if is_sqlite else Strategy.SQLITE
-    with pytest.raises(MetaTableError, match="Leave the strategy out"):
+    with pytest.raises(MetaTableError, match="Omit the strategy"):
         orders.plan(orders.with_source(ceiling=wrong))
 
 

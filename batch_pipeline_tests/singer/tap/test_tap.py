@@ -299,7 +299,7 @@ def test_catalog_has_keys_and_newest_columns(source: ListedSource) -> None:
     ("encoding", "message"),
     [
         ({"format": "parquet"}, "was requested as parquet, but `encoding` in the stream file is"),
-        ({"format": "jsonl", "compression": "none"}, "sent as jsonl with none, and"),
+        ({"format": "jsonl", "compression": "none"}, "requested as jsonl with none, but"),
     ],
 )
 def test_batch_config_with_another_encoding_is_rejected(
@@ -340,7 +340,8 @@ def test_invalid_configuration_is_rejected(source: ListedSource, config: Any) ->
         ({"stream_maps": {"orders": {"price": "md5(price)"}}}, "Write `stream_maps` into"),
         ({"flattening_enabled": True}, "Write `flattening_enabled` into"),
         ({"flattening_max_depth": 1}, "Write `flattening_max_depth` into"),
-        ({"streams": ["clicks"]}, r"no stream clicks \(streams there: orders\)"),
+        ({"streams": ["clicks"]}, r"no stream clicks \(streams there: orders\)\. Nothing was sent"),
+        ({"streams": ["ordres"]}, r"streams there: orders\)\. Did you mean 'orders'\? Nothing was"),
     ],
 )
 def test_unsupported_option_or_unknown_stream_is_rejected(
@@ -349,6 +350,27 @@ def test_unsupported_option_or_unknown_stream_is_rejected(
     """Stream maps of the tap would not be applied to published files."""
     with pytest.raises(ConfigurationError, match=message):
         tap_class(source)(config=config)
+
+
+def test_unknown_keys_and_streams_are_ignored_with_a_warning(
+    source: ListedSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An orchestrator may add keys, and a catalog may be older than the stream files."""
+    selection = catalog(source)
+    stale = {**copy.deepcopy(selection["streams"][0]), "tap_stream_id": "order", "stream": "order"}
+    selection["streams"].append(stale)
+    config = {**BATCHES, "backfils": False, "load_method": "secret"}
+    messages = sent(source, config=config, catalog=selection)
+    assert kinds(messages).count("BATCH") == 3
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warnings == [
+        (
+            "catalog: nothing is sent for 'order', because there is no such stream. "
+            "Did you mean 'orders'?"
+        ),
+        "config: the unknown key 'backfils' is ignored. Did you mean 'backfills'?",
+        "config: the unknown key 'load_method' is ignored.",
+    ]
 
 
 def test_state_of_another_tap_is_rejected(source: ListedSource) -> None:

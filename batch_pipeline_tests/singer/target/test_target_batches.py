@@ -88,7 +88,7 @@ def test_batch_with_two_entries_for_one_file_is_rejected(
     config = {"storage": {"root": str(home.root / "here")}}
     printed = home.assert_error(
         MessageError,
-        f"two entries of `manifest` stand for here: {uris[0]} and {uris[1]}",
+        f"is the file of two entries of `manifest`: {uris[0]} and {uris[1]}",
         schema(),
         batch(*uris),
         state(1),
@@ -228,7 +228,7 @@ def test_overwritten_batch_file_is_rejected(home: TargetHome) -> None:
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
     printed = home.assert_error(
-        ConfigurationError, "was registered before", schema(), batch(str(path)), state(2)
+        ConfigurationError, "was already registered", schema(), batch(str(path)), state(2)
     )
     assert printed == []
 
@@ -239,7 +239,7 @@ def test_batch_with_one_overwritten_file_registers_none(home: TargetHome) -> Non
     batch_file(path, 2, 3)
     fresh = batch_file(home.root / "b.gz", 4)
     home.assert_error(
-        ConfigurationError, "was registered before", schema(), batch(str(fresh), str(path))
+        ConfigurationError, "was already registered", schema(), batch(str(fresh), str(path))
     )
     assert home.files() == [path]
 

@@ -127,7 +127,7 @@ def test_overwritten_batch_in_s3_is_rejected(home: TargetHome, bucket: str) -> N
     uri = batch_object(f"{bucket}/a.gz", 1)
     home.run(schema(), batch(uri))
     batch_object(uri, 2)
-    home.assert_error(ConfigurationError, "was registered before", schema(), batch(uri), state(1))
+    home.assert_error(ConfigurationError, "was already registered", schema(), batch(uri), state(1))
     assert len(items(home)) == 1
 
 

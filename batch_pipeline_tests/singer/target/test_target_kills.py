@@ -112,7 +112,10 @@ def test_records_land_after_max_age_without_further_input(home: TargetHome) -> N
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"max_record": 1}, "max_record is 1; expected no such key; did you mean max_records?"),
+        (
+            {"max_record": 1},
+            "`max_record` is not a key of the target's config. Did you mean 'max_records'? ",
+        ),
         ({"batch_config": {"storage": {"roots": "x"}}}, "batch_config.storage.roots"),
         ({"format": "csv"}, "format is 'csv'; expected jsonl or parquet."),
         ({"compression": "snappy"}, "encoding.compression is 'snappy'"),
