@@ -252,7 +252,7 @@ def test_min_weight_requires_the_imported_column(tmp_path: Path) -> None:
         ('command: "target-x \'a"', "which has an unclosed quote"),
         (
             "command: target-x --config x.json",
-            "contains --config; put the content of that file under",
+            "contains --config; put the content of that file",
         ),
         ("command: ~/bin/target-x", "starts with '~/bin/target-x', but no shell expands ~"),
         ("command: x, config: [a]", "`targets.dw.config` is not a mapping"),
