@@ -134,11 +134,8 @@ class BatchStream(dg.Component, dg.Resolvable):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        """Return tags and kinds of definitions."""
-        return dg.ComponentTypeSpec(
-            tags=["ingestion", "spark", "singer"],
-            produces=["asset", "job", "sensor", "resource"],
-        )
+        """Return its tags."""
+        return dg.ComponentTypeSpec(tags=["ingestion", "spark", "singer"])
 
     @classmethod
     def model(cls) -> type[BaseModel]:
