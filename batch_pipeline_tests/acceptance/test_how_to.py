@@ -176,7 +176,9 @@ def test_cluster_page_commands_publish_on_a_cluster(
 ) -> None:
     sandbox.write_stream("hits")
     sandbox.land("hits", {"hits-1.csv": csv_files(1)[0].encode()})
-    commands = [step.command for step in steps(PAGES["move_to_a_cluster"])]
+    commands = [
+        one.command for one in steps(PAGES["move_to_a_cluster"]) if isinstance(one, Command)
+    ]
     assert len(commands) == 4
     with standalone_cluster(tmp_path / "spark", {}) as cluster:
         script = "\n".join(commands).replace("spark://host:7077", cluster.master)
@@ -203,7 +205,7 @@ def test_other_programs_read_the_listed_files(project: ExampleProject) -> None:
     attributes = {"encoding": {"format": "parquet", "compression": "snappy"}}
     files = landing_files("takings", *csv_files(2))
     project.set_up(PageSetup(stream="takings", files=files, attributes=attributes, published=True))
-    listing, _ = (step.command for step in steps(PAGES["read_batches"]))
+    listing, _ = (one.command for one in steps(PAGES["read_batches"]) if isinstance(one, Command))
     code, output = project.run_in_shell(listing.replace("sales", "takings"))
     assert code == 0, output
     for statement in re.findall(r"^D (.+)$", PAGES["read_batches"], re.MULTILINE):
