@@ -153,7 +153,7 @@ def test_quarantined_file_does_not_fail_its_batch(runs: Runs) -> None:
 def test_file_removed_after_registration_fails_its_batch(runs: Runs) -> None:
     result = runs.result("touched")
     errors = {batch["batch_id"]: batch["error"] for batch in result["failed"]}
-    assert "touched/removed.csv: is not there" in errors[_key(3)]
+    assert "touched/removed.csv: does not exist" in errors[_key(3)]
     assert [batch["batch_id"] for batch in result["published"]] == [_key(1), _key(4)]
 
 

@@ -79,7 +79,7 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("storage: {prefix: a/b}", "`storage.prefix` is 'a/b'; expected to match"),
         ("storage: {keep_loaded: 30d}", "is '30 days, 0:00:00'; expected none without `targets`"),
         ("storage: {keep_loaded: soon}", "is 'soon'; expected a duration such as"),
-        ("storage: {archive: ./old}", "`storage.archive` was removed; copy files away before"),
+        ("storage: {archive: ./old}", "`storage.archive` was removed; copy files elsewhere before"),
         ("storage: {root: gs://bucket/out}", "cannot read or write; expected s3://bucket/prefix, "),
         ("on_bad_file: {missing: drop}", "`on_bad_file.missing` is 'drop'; expected 'fail',"),
         ("on_bad_record: {max_bad_records: -1}", "is -1; expected at least 0"),

@@ -364,7 +364,7 @@ def test_task_reports_missing_or_changed_file_as_bad(task: TaskFixture) -> None:
 
     changed = "changed since it was registered:"
     assert [item.bad_file for item in report.items] == [
-        "is not there",
+        "does not exist",
         f"{changed} size 4 -> 6 B",
         f"{changed} modified 2024-05-01T12:00:00+00:00 -> 2024-05-01T12:00:00.000001+00:00",
     ]

@@ -38,7 +38,7 @@ REASONS = {
     "nested": "is nested too deeply",
     "columns": "`read_limits.max_expansion`",
     "avro block": "expands to more than 128 MiB",
-    "avro blocks": "grows too much",
+    "avro blocks": "expands too much",
     "avro count": "lacks some of its records",
     "parquet pages": "`read_limits.max_expansion`",
     "parquet dictionary": "`read_limits.max_expansion`",

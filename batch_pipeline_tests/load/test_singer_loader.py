@@ -141,7 +141,7 @@ def test_no_part_of_a_secret_remains_in_truncated_output(tmp_path: Path, body: s
     with pytest.raises(TargetFailedError) as caught:
         load(tmp_path, body, config=config)
     assert "r2!" not in caught.value.stderr
-    assert caught.value.stderr.endswith(("xxx\n", "is left out)\nthe end"))
+    assert caught.value.stderr.endswith(("xxx\n", "is omitted)\nthe end"))
 
 
 def test_secret_in_a_state_is_redacted(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_object_with_other_etag_is_reported_as_changed(landing: Root) -> None:
 def test_missing_object_is_reported_as_missing(landing: Root) -> None:
     file = landing.land("orders.csv", b"id\n1\n")
     landing.remove("orders.csv")
-    assert bad_file_of(file) == (BadFileKind.MISSING, "is not there")
+    assert bad_file_of(file) == (BadFileKind.MISSING, "does not exist")
     assert bad_file_of(LandedFile(location="s3://no_such_bucket!/a"))[0] is BadFileKind.CORRUPT
 
 

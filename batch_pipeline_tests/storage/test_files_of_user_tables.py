@@ -115,7 +115,7 @@ def test_file_changed_while_read_is_bad(landed: Path, content: str) -> None:
     ("location", "reason"),
     [
         ("relative.csv", "is not an absolute file URI"),
-        ("file:///no/such/file.csv", "is not there"),
+        ("file:///no/such/file.csv", "does not exist"),
         ("file:///", "is not a regular file"),
     ],
 )

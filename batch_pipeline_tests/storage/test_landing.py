@@ -234,7 +234,7 @@ def test_compare_registered_file_with_current_state(tmp_path: Path) -> None:
         ("sub/a.csv", "not registered yet: `batch-pipeline run`"),
         ("a.csv.tmp", "unfinished"),
         (".hidden/a.csv", "unfinished"),
-        ("a.txt", "left out by"),
+        ("a.txt", "excluded by"),
         ("missing.csv", "no such file"),
         ("../elsewhere.csv", "outside"),
         ("../nowhere.csv", "outside"),

@@ -66,7 +66,7 @@ def test_check_written_passes_for_existing_files(tmp_path: Path) -> None:
     storage_at(root.uri).check_written(parts)
 
 
-@pytest.mark.parametrize(("content", "problem"), [(None, "is not there"), (b"", "has 0 B")])
+@pytest.mark.parametrize(("content", "problem"), [(None, "does not exist"), (b"", "has 0 B")])
 def test_check_written_fails_for_files_on_another_disk(
     tmp_path: Path, content: bytes | None, problem: str
 ) -> None:

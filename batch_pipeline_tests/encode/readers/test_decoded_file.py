@@ -34,7 +34,7 @@ def test_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
     """Missing files and folders differ from unreadable ones."""
     for name in ("gone", "no/folder"):
         file = LandedFile(location=to_uri(tmp_path / name), size_bytes=1)
-        assert rejection(file) == (BadFileKind.MISSING, "is not there")
+        assert rejection(file) == (BadFileKind.MISSING, "does not exist")
     assert rejection(LandedFile(location=to_uri(tmp_path))) == (
         BadFileKind.CORRUPT,
         "is not a regular file",

@@ -192,5 +192,5 @@ def test_jsonl_reader_of_part_counts_preceding_lines_on_demand(tmp_path: Path) -
     (tmp_path / "orders").unlink()
 
     assert len(chunk.line_numbers) == len(chunk.record_numbers) == chunk.good == 500
-    with pytest.raises(BadFileError, match="is not there"):
+    with pytest.raises(BadFileError, match="does not exist"):
         chunk.line_numbers[0]

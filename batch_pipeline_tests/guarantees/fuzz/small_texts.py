@@ -228,7 +228,7 @@ def _of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
 
 _ITEMS = (
     item(1, location="file:///landing/a%20b.csv", etag="x"),
-    item(3, read=1, written=0, quarantined=1, bad_file="is not there"),
+    item(3, read=1, written=0, quarantined=1, bad_file="does not exist"),
 )
 MANIFESTS = damaged_json(
     json.loads(manifest_file_text(manifest_with_origin(origin=origin(items=_ITEMS))))

@@ -102,7 +102,7 @@ def test_batch_file_name_cannot_escape_storage_root(home: TargetHome) -> None:
     (home.root / "here").mkdir()
     config = {"storage": {"root": str(home.root / "here")}}
     message = batch("file:///external/..%2Foutside.gz")
-    home.assert_error(MessageError, "is not there", schema(), message, batch_config=config)
+    home.assert_error(MessageError, "does not exist", schema(), message, batch_config=config)
 
 
 @pytest.mark.guarantee("S1")
@@ -121,10 +121,10 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetHome) -> None:
             schema(), batch(spelling), state(1), batch_roots=roots
         )
         assert isinstance(error, MessageError)
-        assert "lies outside of" in str(error)
+        assert "is outside" in str(error)
         assert f"{spelling} is outside `batch_roots`, so it was not opened" in str(error)
         assert (printed, home.files()) == ([], [])
-    home.assert_error(MessageError, "lies outside of", schema(), batch(str(path)), batch_roots=[])
+    home.assert_error(MessageError, "is outside", schema(), batch(str(path)), batch_roots=[])
 
 
 def test_linked_batch_file_is_registered_by_its_real_path(home: TargetHome) -> None:
@@ -156,7 +156,7 @@ def test_batch_with_missing_file_registers_none(home: TargetHome) -> None:
     )
     assert isinstance(error, MessageError)
     assert (error.line, error.stream) == (3, "orders")
-    assert "gone.gz is not there" in str(error)
+    assert "gone.gz does not exist" in str(error)
     assert printed == [{"at": 1}]
     assert home.files() == []
 

@@ -104,7 +104,7 @@ def test_batch_files_are_found_in_storage_root_in_s3(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none.gz", "is not there"),
+        ("none.gz", "does not exist"),
         ("a.gz#bytes=0-9", "looks like a range"),
         ("bad.gz", "line 1 lacks the key 'id'"),
         ("plain.gz", "has compression none"),
