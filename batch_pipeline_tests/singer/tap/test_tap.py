@@ -364,12 +364,12 @@ def test_unknown_keys_and_streams_are_ignored_with_a_warning(
     assert kinds(messages).count("BATCH") == 3
     warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert warnings == [
+        "config: the unknown key 'backfils' is ignored. Did you mean 'backfills'?",
+        "config: the unknown key 'load_method' is ignored.",
         (
             "catalog: nothing is sent for 'order', because there is no such stream. "
             "Did you mean 'orders'?"
         ),
-        "config: the unknown key 'backfils' is ignored. Did you mean 'backfills'?",
-        "config: the unknown key 'load_method' is ignored.",
     ]
 
 
