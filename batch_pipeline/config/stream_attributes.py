@@ -103,7 +103,7 @@ class TableAttributes(Section):
         if not self.roots:
             problem = (
                 "is missing; expected the folders whose files rows may name, such as "
-                '`roots: ["/data/exports"]`, or `roots: ["/"]` forevery file of this machine'
+                '`roots: ["/data/exports"]`, or `roots: ["/"]` for every file of this machine'
             )
             raise refusal(problem, key=f"{_KEY}.roots")
         self.to_model(Path("/"))
