@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -60,11 +61,12 @@ def test_each_page_with_commands_or_code_is_run_by_a_test() -> None:
 
 
 @pytest.mark.long
-def test_commands_of_the_guarantees_select_proofs() -> None:
+def test_commands_of_the_guarantees_select_proofs(tmp_path: Path) -> None:
     """Only collected here: the run itself is what includes this test."""
     [block] = [block for block in blocks("console") if block.page.stem == "guarantees"]
     for line in re.findall(r"^\$ uv run pytest (.+)$", block.text, re.MULTILINE):
-        command = [sys.executable, "-m", "pytest", *shlex.split(line), "--collect-only", "-q"]
+        words = shlex.split(line.replace("--table=", f"--table={tmp_path}/"))
+        command = [sys.executable, "-m", "pytest", *words, "--collect-only", "-q"]
         result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout[-2_000:] + result.stderr[-2_000:]
         assert "test_crashes.py" in result.stdout
