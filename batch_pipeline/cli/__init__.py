@@ -42,7 +42,7 @@ class Listed(NamedTuple):
 
 # In the order of the list. A summary is one line of it on a terminal of 80 columns.
 COMMANDS = {
-    "demo": Listed(Section.START, "Run the whole pipeline on generated files, step by step."),
+    "demo": Listed(Section.START, "Run the pipeline on generated files, step by step."),
     "init": Listed(Section.START, "Create a project for an existing folder of files."),
     "dev": Listed(Section.START, "Start everything, with Dagster's UI, until Ctrl-C."),
     "doctor": Listed(Section.START, "Check the installation and suggest fixes."),

@@ -202,9 +202,9 @@ def test_status_shows_loaded_due_and_failed_batches_per_target(
     output = run("status", "orders").stdout
     assert "\n  now         2 not loaded into silent; last published just now\n" in output
     assert "\n  next        `batch-pipeline load orders` retries failed loads\n" in output
-    assert "  target      good: 2 loaded, last just now, 0 due\n" in output
+    assert "  target      good: 2 loaded, last just now, 0 pending\n" in output
     assert (
-        "  target      silent: 0 loaded, 2 due, 2 of them failed\n              orders: batch"
+        "  target      silent: 0 loaded, 2 pending, 2 of them failed\n              orders: batch"
     ) in output
 
 
@@ -266,7 +266,7 @@ def test_deleted_files_are_reported_and_not_loaded(
     output = run("status", "orders").stdout
     assert "  target      good: 1 loaded, last just now" in output
     assert (
-        "  target      silent: 0 loaded, 0 due\n              1 were never loaded, and their files"
+        "  target      silent: 0 loaded, 0 pending\n              1 were never loaded, and their files"
     ) in output
     result = run("load", "orders", "--target", "silent")
     assert (result.exit_code, result.stdout) == (

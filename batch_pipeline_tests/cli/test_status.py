@@ -72,7 +72,7 @@ def test_status_of_a_fully_published_stream(project: DefsHarness) -> None:
         "  now         everything is published, last 3 hours ago",
         "  batches     4 published",
         f"  source      folder {landing}",
-        "  ceiling     12 (registrar); nothing holds it back",
+        "  watermark   12 (registrar); nothing holds it back",
     ]
 
 
@@ -178,7 +178,7 @@ def test_status_of_a_new_stream_names_the_first_command(project: DefsHarness) ->
     lines = run_lines("status")
     assert lines[1] == "  now         nothing is registered yet"
     assert lines[2].startswith("  next        `batch-pipeline run orders` registers")
-    assert lines[-1] == "  ceiling     none yet (registrar); nothing holds it back"
+    assert lines[-1] == "  watermark   none yet (registrar); nothing holds it back"
 
 
 def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsHarness) -> None:

@@ -57,7 +57,10 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ),
         ("columns: {}", "unknown key `columns` in `attributes`; known keys: select, "),
         ("dagster: {owners: [ops]}", "`dagster.owners` is 'ops'; expected an e-mail address or"),
-        ("dagster: {schedule: hourly}", "'hourly'; expected a cron line of five fields, for ex"),
+        (
+            "dagster: {schedule: hourly}",
+            "'hourly'; expected a cron schedule of five fields, for ex",
+        ),
         ("dagster: {timezone: Mars/Olympus}", "`dagster.timezone` is 'Mars/Olympus'"),
         ("dagster: {max_quarantined_ratio: 2}", "is 2.0; expected 0 to 1"),
         ("dagster: {runs_at_once: 0}", "is 0; expected at least 1"),
@@ -126,7 +129,10 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
             "uri: x, options: {delimiter: ';;'}",
             "`source.options.delimiter` is ';;'; expected one A",
         ),
-        ("uri: x, options: {quote: ','}", "`source.options.quote` is ','; expected another than"),
+        (
+            "uri: x, options: {quote: ','}",
+            "`source.options.quote` is ','; expected a character other than",
+        ),
         ("uri: x, include: []", "`source.include` is []; expected at least one entry"),
         ("uri: x, max_item_size: 65535", "`source.max_item_size` is 65535; expected"),
         ("uri: x, format: text", "`source.format` text was removed; convert the files to csv, or"),
@@ -140,7 +146,7 @@ META_TABLE = "meta_table: {table: t, roots: [/]}"
         ("uri: 's3://b-1', listing: {order: ascending, relist: 0}", "is '0:00:00'; expected more"),
         (
             f"uri: 's3://b-1', listing: {{order: ascending}}, events: {{queue: '{QUEUE}'}}",
-            "`source.listing.order` is 'ascending'; expected none beside `source.events`",
+            "`source.listing.order` is 'ascending'; expected none with `source.events`",
         ),
         (
             "uri: 's3://b-1', events: {queue: landed}",
@@ -344,7 +350,7 @@ def test_more_than_ten_mistakes_are_truncated(tmp_path: Path) -> None:
         ("[a]: 1\n", 1, "unhashable key"),
         ("type: &a [*a]\n", 1, "a value contains itself through an alias"),
         ("a: 1\nb: &b\n  <<: *b\n", 2, "a value contains itself through an alias"),
-        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases expand to more than 100000"),
+        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases expand this value to more than 100000"),
         ("type: " + "[" * 2000 + "]" * 2000, None, "the values are nested too deeply"),
         ("type: !!int ''\n", None, "a value does not match its tag"),
         ("type: !!timestamp soon\n", None, "a value does not match its tag"),
