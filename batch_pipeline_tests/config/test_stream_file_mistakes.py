@@ -59,7 +59,7 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("dagster: {owners: [ops]}", "`dagster.owners` is 'ops'; expected an e-mail address or"),
         (
             "dagster: {schedule: hourly}",
-            "'hourly'; expected a cron schedule of five fields, for ex",
+            "'hourly'; expected a cron schedule of five fields",
         ),
         ("dagster: {timezone: Mars/Olympus}", "`dagster.timezone` is 'Mars/Olympus'"),
         ("dagster: {max_quarantined_ratio: 2}", "is 2.0; expected 0 to 1"),
@@ -350,7 +350,7 @@ def test_more_than_ten_mistakes_are_truncated(tmp_path: Path) -> None:
         ("[a]: 1\n", 1, "unhashable key"),
         ("type: &a [*a]\n", 1, "a value contains itself through an alias"),
         ("a: 1\nb: &b\n  <<: *b\n", 2, "a value contains itself through an alias"),
-        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases expand this value to more than 100000"),
+        ("a: &a [x, x]\n" + BILLION_LAUGHS, 6, "aliases expand this value to more than"),
         ("type: " + "[" * 2000 + "]" * 2000, None, "the values are nested too deeply"),
         ("type: !!int ''\n", None, "a value does not match its tag"),
         ("type: !!timestamp soon\n", None, "a value does not match its tag"),
