@@ -266,7 +266,7 @@ def test_deleted_files_are_reported_and_not_loaded(
     output = run("status", "orders").stdout
     assert "  target      good: 1 loaded, last just now" in output
     assert (
-        "  target      silent: 0 loaded, 0 pending\n              1 were never loaded, and their files"
+        "  target      silent: 0 loaded, 0 pending\n              1 were never loaded, and their"
     ) in output
     result = run("load", "orders", "--target", "silent")
     assert (result.exit_code, result.stdout) == (
