@@ -104,7 +104,7 @@ def test_init_of_an_existing_stream_fails_and_writes_nothing(run: Run, landing: 
     assert "--name" in str(result.exception)
     stream_file.parent.rename("streams/other")
     result = run("--from", str(landing))
-    assert "has the stream sales already" in str(result.exception)
+    assert "already has the stream sales" in str(result.exception)
     assert Path("streams/other/defs.yaml").read_text() == before
     assert not stream_file.exists()
 
