@@ -97,7 +97,8 @@ def test_private_dagster_api_is_detected(source: str, use: str) -> None:
 def test_other_series_of_dagster_is_refused() -> None:
     """Loading any module that uses private parts of Dagster checks the version."""
     script = (
-        "import dagster; dagster.__version__ = '1.14.2'\n"
+        "import importlib.metadata as metadata; version = metadata.version\n"
+        "metadata.version = lambda name: '1.14.2' if name == 'dagster' else version(name)\n"
         "import batch_pipeline.defs.instance.storage"
     )
     result = subprocess.run(
