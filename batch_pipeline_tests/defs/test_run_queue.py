@@ -206,7 +206,7 @@ def test_settings_of_the_home_override_those_of_the_package(home: Home) -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("- runs\n", "not a mapping of settings"), ("runs: [\n", "no YAML: while parsing")],
+    [("- runs\n", "not a mapping of settings"), ("runs: [\n", "not valid YAML: while parsing")],
 )
 def test_invalid_settings_of_the_home_are_rejected(home: Home, text: str, problem: str) -> None:
     (home.path / "dagster.yaml").write_text(text)

@@ -98,7 +98,7 @@ def test_bombs_in_batch_messages_are_refused(tmp_path: Path, kind: str, figures:
     message = BatchMessage(line=2, stream="orders", encoding=encoding, manifest=(str(path),))
     file = BatchFile(location=to_uri(path), path=path)
     limits = BatchLimits(max_line_bytes=64 * MIB)
-    with pytest.raises(MessageError, match=r"250 times as large .* \(`max_expansion`\)"):
+    with pytest.raises(MessageError, match=r"250-fold .* \(`max_expansion`\)"):
         check(message, 0, file, keys=("id",), limits=limits)
     if kind == "gzip":
         path.write_bytes(gzip.compress(lines, 9, mtime=0) * 6)

@@ -110,7 +110,7 @@ def test_restored_inventory_is_detected_before_planning(
         stream.publish()
     message = str(caught.value)
     assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in message
-    assert "`batch-pipeline reconcile orders --discard` sets the manifests aside" in message
+    assert "`batch-pipeline reconcile orders --discard` moves the manifests away" in message
     assert "restore the inventory to a later point in time" in message
     assert stream.rows() == before
     paused = stream.database.jobs.paused("orders")

@@ -204,7 +204,7 @@ def open_configs(_folder: Path) -> Check:
             value = value.get("batch_config", {})
         read_batch_config(value)
 
-    return refusing(_of_json(check), InvalidValueError)
+    return refusing(_of_json(check), ConfigurationError)
 
 
 def _of_text(check: Callable[[str], object]) -> Callable[[bytes], object]:

@@ -206,7 +206,7 @@ def test_acquire_from_restarted_table_raises_and_changes_nothing(
     assert acquire_or_none() is None
     execute(meta_table.engine, "DROP TABLE meta_table", CREATE_META_TABLE, rows[:-2] + "2)")
     with pytest.raises(
-        MetaTableRestartedError, match=r"'job' has planned its ids up to 5, .* is 3"
+        MetaTableRestartedError, match=r"'job' has planned its ids up to 5, .* will be 3"
     ):
         acquire_or_none()
     execute(meta_table.engine, "ALTER TABLE meta_table ALTER id RESTART WITH 6", rows)

@@ -293,7 +293,7 @@ def test_backfill_of_unplanned_stream_uses_filter(orders: UserTableFixture) -> N
 def test_stream_with_items_of_another_table_is_rejected(orders: UserTableFixture) -> None:
     orders.database.batches.plan(orders.database.meta_table("orders"), limits(), drain=True)
     orders.insert(1)
-    with pytest.raises(MetaTableError, match=r"listed by batch_pipeline\.item so far, and .* now"):
+    with pytest.raises(MetaTableError, match=r"come from batch_pipeline\.item, but .* now names"):
         orders.plan()
 
 
@@ -333,7 +333,7 @@ def test_location_outside_roots_fails_batch(orders: UserTableFixture, location: 
     [batch] = orders.plan()
     with pytest.raises(BatchDataError, match=r"is outside `source\.meta_table\.roots`") as caught:
         orders.table.items(batch)
-    assert f"the location is {location}, which lies outside" in str(caught.value)
+    assert f"the location is {location}, which is outside" in str(caught.value)
     roots = ("file:///", "s3://bucket")
     items = orders.with_source(roots=roots).items(batch)
     assert [item.id for item in items] == [1, 2]
