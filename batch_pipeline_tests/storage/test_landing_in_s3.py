@@ -160,7 +160,7 @@ def test_compare_registered_object_with_current_state(s3_landing: BucketLanding)
         ("a.txt", "excluded by"),
         ("sub/", "folder markers"),
         ("missing.csv", "no such file"),
-        ("a.csv#bytes=0-1", "ranges of bytes"),
+        ("a.csv#bytes=0-1", "like a byte range"),
         ("{bucket}/elsewhere.csv", "outside"),
         ("/in/a.csv", "outside"),
         ("file:///in/a.csv", "outside"),

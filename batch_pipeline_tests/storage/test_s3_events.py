@@ -180,7 +180,7 @@ def test_message_of_other_bucket_or_prefix_is_kept(
         poll(polled, database)
     assert _locations(database) == ["a.csv"]
     assert queued.message_count() == 2
-    assert "tells of s3://another-bucket/in/a.csv" in caplog.text
+    assert "reports s3://another-bucket/in/a.csv" in caplog.text
 
 
 def test_listing_receives_a_bounded_number_of_messages(
