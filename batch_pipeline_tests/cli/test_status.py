@@ -181,6 +181,7 @@ def test_status_of_a_new_stream_names_the_first_command(project: DefsHarness) ->
     assert lines[-1] == "  watermark   none yet (registrar); nothing holds it back"
 
 
+@pytest.mark.long
 def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsHarness) -> None:
     assert not any("warning" in line for line in run_lines("status"))
     execute(project.database, "DELETE FROM batch_pipeline.batch_state")

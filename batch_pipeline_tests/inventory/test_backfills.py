@@ -300,6 +300,7 @@ def test_concurrent_backfills_are_planned_once(database: Database, rival: Databa
     check_invariants(database)
 
 
+@pytest.mark.long
 def test_backfill_of_100_000_batches_becomes_visible_at_once(
     database: Database, rival: Database
 ) -> None:

@@ -57,6 +57,7 @@ def test_cancelled_encode_ends_tasks_and_leaves_no_files(run: EncodeRun) -> None
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", ["unchanged", "shuffled"])
 def test_cancelled_encode_with_transform_leaves_no_files(run: EncodeRun, function: str) -> None:
     """Both while reading and while writing tasks run."""

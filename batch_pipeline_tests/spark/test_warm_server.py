@@ -113,6 +113,7 @@ def test_server_in_use_is_neither_stopped_nor_replaced(home: Path) -> None:
     used.close()
 
 
+@pytest.mark.long
 def test_idle_server_with_other_settings_is_replaced(home: Path) -> None:
     first = use_running(spec(home))
     processes = tree_of(first.server)
