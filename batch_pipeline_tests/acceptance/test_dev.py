@@ -201,6 +201,7 @@ def test_dev_on_a_port_in_use_suggests_another(sandbox: Sandbox) -> None:
     assert sandbox.processes() == []
 
 
+@pytest.mark.long
 def test_dagster_dev_loads_the_project_and_stops(sandbox: Sandbox) -> None:
     write_demo(sandbox.home / "demo")
     port = free_port()

@@ -109,7 +109,7 @@ def postgres_feed(sandbox: Sandbox, empty_database_url: str) -> Iterator[Feed]:
         yield feed
 
 
-@pytest.fixture(params=["sqlite_feed", "postgres_feed"])
+@pytest.fixture(params=["sqlite_feed", pytest.param("postgres_feed", marks=pytest.mark.long)])
 def feed(request: pytest.FixtureRequest) -> Feed:
     """A feed from either database."""
     feed: Feed = request.getfixturevalue(request.param)

@@ -4,6 +4,7 @@ import signal
 from typing import Any
 
 import psutil
+import pytest
 
 from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, wait_until
 from batch_pipeline_tests.concurrency import is_running
@@ -39,6 +40,7 @@ def test_runs_share_a_server_until_it_is_stopped(sandbox: Sandbox) -> None:
     assert "spark_server" not in sandbox.json_of("status")
 
 
+@pytest.mark.long
 def test_interrupted_run_leaves_the_server_and_the_next_run_publishes(sandbox: Sandbox) -> None:
     sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_KEEP_MINUTES="5")
     sandbox.write_stream("orders")

@@ -9,6 +9,8 @@ import pytest
 from batch_pipeline_tests.defs.dg_project import DgProject, make_dg_project
 from batch_pipeline_tests.docs.pages import blocks
 
+# Without `dg`: test_scaffold.py, test_component.py, test_streams_folder.py.
+pytestmark = pytest.mark.long
 COMPONENT = "batch_pipeline.BatchStream"
 BROKEN = """\
 type: batch_pipeline.BatchStream
@@ -35,7 +37,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> DgProject:
     return project
 
 
-@pytest.mark.long
 def test_dg_list_components_lists_our_components_once(project: DgProject) -> None:
     listed = project.dg("list", "components", "--json")
     assert listed.returncode == 0, listed.stderr

@@ -260,6 +260,7 @@ _SYNCHRONOUS_RUNS = {
 }
 
 
+@pytest.mark.long
 # Dagster calls a deprecated function, and does not await a coroutine of a stopped server.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

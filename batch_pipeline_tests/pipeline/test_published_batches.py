@@ -4,6 +4,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import polars
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 
 from batch_pipeline.cli import cli
 from batch_pipeline.inventory.database import Database
@@ -69,6 +71,20 @@ def source(request: pytest.FixtureRequest, published: PublishedStream) -> Any:
     if request.param == "inventory":
         return InventoryBatches(published.database)
     return StoredBatches(to_uri(published.root))
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("connect", marks=pytest.mark.long)])
+def spark(
+    request: pytest.FixtureRequest,
+    object_store: ObjectStore,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SparkSession]:
+    """A session whose workers can read the tests' S3 server; they inherit the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in object_store.environment.items():
+            patch.setenv(name, value)
+        with session_of(request.param, tmp_path_factory.mktemp("spark")) as opened:
+            yield opened
 
 
 def ids(table: Any) -> list[int]:
@@ -181,7 +197,7 @@ def test_copy_of_a_storage_root_can_be_read(published: PublishedStream, tmp_path
 
 
 def test_batches_in_a_bucket_are_read(
-    published: PublishedStream, bucket: str, object_store: ObjectStore, tmp_path: Path
+    published: PublishedStream, bucket: str, object_store: ObjectStore, spark: SparkSession
 ) -> None:
     published.encode(published.batches[0], 1, 2)
     for path in published.root.rglob("*.*"):
@@ -194,8 +210,8 @@ def test_batches_in_a_bucket_are_read(
     current = StoredBatches(f"{bucket}/orders").current("orders")
     assert ids(current.to_arrow()) == [1, 2]
     assert current.files[0].startswith(f"{bucket}/orders/orders-")
-    with session_of("local", tmp_path / "home") as session:  # without Hadoop's S3 client
-        assert sorted(row["id"] for row in current.to_spark(session).collect()) == [1, 2]
+    # Without Hadoop's S3 client.
+    assert sorted(row["id"] for row in current.to_spark(spark).collect()) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -221,22 +237,20 @@ def test_incompatible_manifest_file_is_rejected(
     assert path.name in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["local", "connect"])
 def test_spark_frame_has_the_records_of_all_batches(
-    published: PublishedStream, tmp_path: Path, kind: str
+    published: PublishedStream, spark: SparkSession
 ) -> None:
     published.encode(published.batches[0], 1, 2)
     parquet = stream(encoding=PARQUET, storage=published.context.stream.storage)
     published.context = replace(published.context, stream=parquet)
     published.encode(published.batches[1], 3)
     published.encode(published.batches[2])
-    with session_of(kind, tmp_path / "home") as session:
-        current = InventoryBatches(published.database).current("orders")
-        frame = current.to_spark(session)
-        assert frame.schema.simpleString() == "struct<id:bigint,city:string>"
-        assert sorted(row["id"] for row in frame.collect()) == [1, 2, 3]
-        assert frame.filter("city = 'city 3'").count() == 1
-        assert current[2:].to_spark(session).collect() == []
+    current = InventoryBatches(published.database).current("orders")
+    frame = current.to_spark(spark)
+    assert frame.schema.simpleString() == "struct<id:bigint,city:string>"
+    assert sorted(row["id"] for row in frame.collect()) == [1, 2, 3]
+    assert frame.filter("city = 'city 3'").count() == 1
+    assert current[2:].to_spark(spark).collect() == []
 
 
 @pytest.fixture
@@ -256,7 +270,7 @@ def parquet_files(published: PublishedStream, database_url: str, tmp_path: Path)
 
 
 def test_files_command_lists_the_current_files(
-    parquet_files: dict[str, str], tmp_path: Path
+    parquet_files: dict[str, str], tmp_path: Path, spark: SparkSession
 ) -> None:
     listed = CliRunner().invoke(cli, ["files", "orders"], env=parquet_files)
     assert listed.exit_code == 0, listed.output
@@ -270,9 +284,8 @@ def test_files_command_lists_the_current_files(
         )
         query = "SELECT sum(id) FROM read_parquet(getvariable('files'))"
         assert connection.execute(query).fetchall() == [(10,)]
-    with session_of("local", tmp_path / "home") as session:
-        frame = session.read.parquet(*paths)
-        assert sorted(row["id"] for row in frame.collect()) == [1, 2, 7]
+    frame = spark.read.parquet(*paths)
+    assert sorted(row["id"] for row in frame.collect()) == [1, 2, 7]
     as_json = CliRunner().invoke(cli, ["files", "orders", "--json"], env=parquet_files)
     values = json.loads(as_json.stdout)
     assert [to_path(file["uri"]) for file in values["files"]] == paths

@@ -257,6 +257,7 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_local_session_started_in_advance(tmp_path: Path) -> None:
     home = tmp_path / "it's a home"
     assert run(STARTED_IN_ADVANCE, home, BATCH_PIPELINE_JAVA="bundled") == {
