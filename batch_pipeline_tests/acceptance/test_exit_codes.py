@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from batch_pipeline.inventory.database import Database
@@ -61,7 +62,13 @@ def test_interrupted_command_exits_130(sandbox: Sandbox) -> None:
     state = sandbox.folder / "state.json"
     os.mkfifo(state)
     process = sandbox.start("messages", "orders", "--state", str(state))
+    command_process = psutil.Process(process.pid)
     with state.open("w"):  # returns once the command has opened it for reading
+        # A signal between opening and reading would be handled only after the read.
+        wait_until(
+            lambda: command_process.status() == psutil.STATUS_SLEEPING,
+            "the command reads its state",
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(LONGEST_SECONDS) == 130
     assert "Error: Interrupted." in sandbox.output.read_text()
