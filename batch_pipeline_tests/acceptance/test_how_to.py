@@ -205,7 +205,7 @@ def test_other_programs_read_the_listed_files(project: ExampleProject) -> None:
     attributes = {"encoding": {"format": "parquet", "compression": "snappy"}}
     files = landing_files("takings", *csv_files(2))
     project.set_up(PageSetup(stream="takings", files=files, attributes=attributes, published=True))
-    listing, _ = (one.command for one in steps(PAGES["read_batches"]) if isinstance(one, Command))
+    listing, *_ = (one.command for one in steps(PAGES["read_batches"]) if isinstance(one, Command))
     code, output = project.run_in_shell(listing.replace("sales", "takings"))
     assert code == 0, output
     for statement in re.findall(r"^D (.+)$", PAGES["read_batches"], re.MULTILINE):
