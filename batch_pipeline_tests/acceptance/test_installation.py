@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -84,10 +86,19 @@ def test_oldest_dagster_is_the_lower_bound() -> None:
     assert {*project["dependencies"]} >= {f"dagster>={OLDEST},<1.14", *bounds}
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that the user of the embedded server may enter, unlike pytest's, if root tests."""
+    with TemporaryDirectory(prefix="bp-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
 @pytest.mark.parametrize("release", ["oldest", "newest"])
-def test_definitions_work_with_other_releases_of_dagster(release: str, tmp_path: Path) -> None:
+def test_definitions_work_with_other_releases_of_dagster(release: str, public: Path) -> None:
     """The newest core may be ahead of the libraries, which warn of it and refuse to resolve."""
-    python, requirements = tmp_path / "venv/bin/python", tmp_path / "requirements.txt"
+    python, requirements = public / "venv/bin/python", public / "requirements.txt"
     locked = _uv(
         *("export", "--frozen", "--quiet", "--no-hashes", "--no-emit-project"),
         *("--all-extras", "--all-groups"),
@@ -102,7 +113,7 @@ def test_definitions_work_with_other_releases_of_dagster(release: str, tmp_path:
             *(f"{one}=={library}" for one in LIBRARIES),
         ]
     requirements.write_text("\n".join([*locked, *wanted]), encoding="utf-8")
-    _uv("venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv"))
+    _uv("venv", "--quiet", "--python", sys.executable, str(public / "venv"))
     install = ("pip", "install", "--quiet", "--python", str(python))
     _uv(*install, "--requirements", str(requirements))
     if release == "newest":
