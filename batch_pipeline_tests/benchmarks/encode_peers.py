@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -112,7 +113,8 @@ def _processes() -> list[Path]:
     found = [Path("/proc/self")]
     for process in found:  # grows meanwhile
         for children in process.glob("task/*/children"):
-            found += [Path("/proc", pid) for pid in children.read_text().split()]
+            with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+                found += [Path("/proc", pid) for pid in children.read_text().split()]
     return found
 
 
