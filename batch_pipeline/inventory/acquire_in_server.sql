@@ -1,13 +1,13 @@
--- Acquires the next new batches of a job whose meta table lives in the inventory's own database,
--- one for each token.
+-- Acquires the next new batches of a job whose meta table is in the inventory's own database, one
+-- for each token.
 --
--- Only the ordinary case: one unbroken run of planned ids, nothing that waits, batches that end
--- before the ceiling. For a token that meets another case no row is given and nothing is changed:
--- the statements of acquire.py, of which this is the short form, then decide. `cut` is the text of
--- the statement that finds the last item of a batch; it takes first id, last id, weight and count.
--- `runs` is the text of the one that finds which ids are there; it takes first id and last id, and
--- is executed only for a range with gaps. It is a second look, so rows that came or went since the
--- first one are another case.
+-- Handles only the common case: one run of planned ids, no waiting batch, and batches that end below
+-- the high watermark. In any other case no row is returned for the token, nothing is changed, and the
+-- statements of acquire.py decide, of which this function is the short form. `cut` is the text of the
+-- statement that finds the last item of a batch; its parameters are first id, last id, weight and
+-- count. `runs` is the text of the statement that finds which ids exist; its parameters are first id
+-- and last id. It is executed only for a range with gaps, and sees rows that were inserted or deleted
+-- since `cut`; that is another case.
 CREATE OR REPLACE FUNCTION pg_temp.batch_pipeline_acquire(
     planning integer, of_job integer, attempts_allowed integer, is_bisected boolean,
     window_first_id bigint, highest_id bigint, weight_allowed bigint, count_allowed bigint,
@@ -40,7 +40,7 @@ BEGIN
     IF FOUND THEN
         RETURN;
     END IF;
-    -- An acquisition that a crash of the server takes back harms nobody: its token is unknown then.
+    -- Losing an acquisition in a server crash is harmless: its token is then unknown.
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
     PERFORM pg_catalog.pg_advisory_xact_lock(planning, of_job);
     SELECT count(*) AS runs, min(b.first_id) AS first_id, max(b.last_id) AS last_id INTO run

@@ -1,4 +1,4 @@
--- The sessions that hold locks of the inventory, the oldest transaction first.
+-- The sessions that hold locks on the inventory, oldest transaction first.
 SELECT held.pid, holder.application_name,
        CAST(extract(epoch FROM clock_timestamp() - holder.xact_start) AS bigint) AS seconds
   FROM pg_catalog.pg_locks held

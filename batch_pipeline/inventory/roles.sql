@@ -1,17 +1,17 @@
--- Roles of the inventory and their rights.
+-- Roles of the inventory and their privileges.
 --
 -- Run by an administrator after `batch-pipeline migrate`, and again after each migration:
 --
 --     psql -v ON_ERROR_STOP=1 -f roles.sql DATABASE
 --
--- Running it again changes nothing, and takes back rights that it does not grant. The roles cannot
--- log in: grant them to logins. Roles belong to the whole server: if several inventories of one
--- server need different roles, replace the prefix bp_ in a copy of this file:
+-- Running it again is safe, and revokes privileges that it does not grant. The roles cannot log in:
+-- grant them to logins. Roles belong to the whole server: if several inventories on one server need
+-- different roles, replace the prefix bp_ in a copy of this file:
 --
 --     sed 's/bp_/orders_/g' roles.sql | psql -v ON_ERROR_STOP=1 DATABASE
 --
--- Ids come from identity columns and locks are advisory, so that no role needs a right on a sequence
--- or a function. Nothing here depends on the search path.
+-- Ids come from identity columns and locks are advisory, so no role needs a privilege on a sequence or
+-- a function. Nothing here depends on the search path.
 
 BEGIN;
 
@@ -25,11 +25,11 @@ BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
         END IF;
     END LOOP;
-    -- Only a member may make a role the owner of something; superusers count as members.
+    -- Only members may make a role the owner of an object; superusers count as members.
     IF NOT pg_has_role(current_user, 'bp_owner', 'USAGE') THEN
         GRANT bp_owner TO CURRENT_USER;
     END IF;
-    -- Changing an owner waits for all transactions, so what bp_owner has already is skipped.
+    -- Changing an owner waits for all transactions, so objects that bp_owner owns are skipped.
     IF (SELECT nspowner FROM pg_catalog.pg_namespace WHERE nspname = 'batch_pipeline')
        <> CAST('bp_owner' AS regrole) THEN
         ALTER SCHEMA batch_pipeline OWNER TO bp_owner;
@@ -45,11 +45,11 @@ BEGIN
 END
 $$;
 
--- This takes back column privileges, too.
+-- This revokes column privileges, too.
 REVOKE ALL ON SCHEMA batch_pipeline FROM PUBLIC, bp_planner, bp_worker, bp_reader;
 REVOKE ALL ON ALL TABLES IN SCHEMA batch_pipeline FROM PUBLIC, bp_planner, bp_worker, bp_reader;
 
--- All read the tables and views.
+-- All roles read the tables and views.
 GRANT USAGE ON SCHEMA batch_pipeline TO bp_planner, bp_worker, bp_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA batch_pipeline TO bp_planner, bp_worker, bp_reader;
 
@@ -59,7 +59,7 @@ GRANT INSERT, UPDATE (max_attempts, bisect, config, paused_at, paused_reason)
     ON batch_pipeline.job TO bp_planner;
 GRANT INSERT, UPDATE (superseded_at) ON batch_pipeline.batch TO bp_planner;
 GRANT INSERT, UPDATE (state, forgiven) ON batch_pipeline.batch_state TO bp_planner;
--- Two runs of planned ids become one bookmark.
+-- Two runs of planned ids are merged into one row.
 GRANT INSERT, DELETE, UPDATE (last_id) ON batch_pipeline.bookmark TO bp_planner;
 GRANT INSERT, UPDATE (state, saved_at) ON batch_pipeline.ceiling_candidate TO bp_planner;
 GRANT UPDATE (status, finished_at, error, logging) ON batch_pipeline.attempt TO bp_planner;

@@ -45,7 +45,7 @@ item = sa.Table(
     sa.UniqueConstraint("stream", "location"),
     sa.CheckConstraint("size_bytes >= 0", name="size_not_negative"),
     sa.Index("item_file_idx", "stream", sa.text(FILE_OF_RANGE), postgresql_where=sa.text(IS_RANGE)),
-    comment="The meta table of streams whose files this product registers itself.",
+    comment="Files that batch-pipeline registers itself: the meta table of streams with a landing.",
 )
 
 job = sa.Table(
@@ -68,7 +68,7 @@ job = sa.Table(
     sa.UniqueConstraint("name", "meta_table", name="job_name_meta_table_key"),
     sa.CheckConstraint("kind IN ('incremental', 'backfill', 'late')", name="kind_known"),
     sa.CheckConstraint("max_attempts > 0", name="max_attempts_positive"),
-    comment="A name for work on a meta table; no item is in two live batches of one job.",
+    comment="One bookmark over a meta table; no item is in two live batches of the same job.",
 )
 sa.Index(
     "job_one_per_stream",
@@ -86,7 +86,7 @@ bookmark = sa.Table(
     sa.Column("first_id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("last_id", sa.BigInteger, nullable=False),
     sa.CheckConstraint("first_id <= last_id", name="range_not_empty"),
-    comment="Runs of ids that are planned; only windows leave a job more than one.",
+    comment="Runs of planned ids; only jobs that acquire windows of ids have several rows.",
 )
 
 batch = sa.Table(
@@ -117,7 +117,7 @@ batch = sa.Table(
         where=sa.text("superseded_at IS NULL AND item_ids IS NULL"),
     ),
     sa.Index("batch_job_id_first_id_idx", "job_id", "first_id"),
-    comment="Planned id ranges, or lists of ids; never changed after planning.",
+    comment="Planned id ranges or lists of ids; never changed after planning.",
 )
 
 batch_state = sa.Table(
@@ -134,7 +134,7 @@ batch_state = sa.Table(
         "'cancelled', 'superseded')",
         name="state_known",
     ),
-    comment="Where each batch stands: what its attempts say, kept for those who look for work.",
+    comment="State of each batch, derived from its attempts; workers find their work here.",
 )
 sa.Index(
     "batch_state_unfinished",
@@ -161,7 +161,7 @@ schema_version = sa.Table(
     sa.Column("line", sa.BigInteger),
     sa.Column("changes", pg.JSONB),
     sa.Column("declared", pg.JSONB),
-    comment="The columns of a stream's records, widening from version to version.",
+    comment="Columns of a stream's records; each version is at least as wide as the previous one.",
 )
 
 attempt = sa.Table(
@@ -200,7 +200,7 @@ attempt = sa.Table(
         "(status = 'succeeded') = (generation IS NOT NULL AND publish_number IS NOT NULL)",
         name="success_is_published",
     ),
-    comment="Tries at encoding a batch; the row of a succeeded one is the commit point.",
+    comment="Attempts to encode a batch; the row of a succeeded attempt is the commit point.",
 )
 sa.Index(
     "attempt_one_running_per_batch",
@@ -220,7 +220,7 @@ part_file = sa.Table(
     sa.Column("records", sa.BigInteger, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("sha256", sa.Text, nullable=False),
-    comment="Files of published attempts, as the tasks that wrote them reported them.",
+    comment="Part files of published attempts.",
 )
 
 attempt_item = sa.Table(
@@ -236,7 +236,7 @@ attempt_item = sa.Table(
     sa.Column("read_etag", sa.Text),
     sa.Column("read_version", sa.Text),
     sa.CheckConstraint("read = written + filtered + quarantined", name="records_conserved"),
-    comment="Where the records of each item went in a published attempt.",
+    comment="Records read, written and quarantined of each item in a published attempt.",
 )
 
 load = sa.Table(
@@ -267,7 +267,7 @@ load = sa.Table(
         "status IN ('running', 'succeeded', 'failed', 'interrupted')", name="status_known"
     ),
     sa.CheckConstraint("(status = 'running') = (finished_at IS NULL)", name="end_has_a_time"),
-    comment="Tries at loading published generations into targets, and what the targets said.",
+    comment="Loads of published generations into targets, with the output of the targets.",
 )
 sa.Index(
     "load_once_per_target",
@@ -296,7 +296,7 @@ sa.Table(
     sa.Column("version", sa.Text, primary_key=True),
     sa.Column("verdict", pg.JSONB, nullable=False),
     _time("probed_at", nullable=False, server_default=_now),
-    comment="Which messages Singer targets can read, found by looking into what is installed.",
+    comment="Kinds of messages that installed Singer targets can read.",
 )
 
 ceiling_candidate = sa.Table(
@@ -306,7 +306,7 @@ ceiling_candidate = sa.Table(
     sa.Column("meta_table", sa.Text, primary_key=True),
     sa.Column("state", pg.JSONB, nullable=False),
     _time("saved_at", nullable=False, server_default=_now),
-    comment="What ceilings of users' meta tables remember between looks.",
+    comment="State of the high watermarks of users' meta tables between two polls.",
 )
 
 

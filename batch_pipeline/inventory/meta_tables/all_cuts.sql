@@ -1,11 +1,12 @@
--- Cuts a page of weighed items, given in id order, and carries the open batch from page to page.
--- The rules are those of model/planning.py; a batch has room for what its limits leave.
+-- Cuts a page of items with weights, in id order, into batches; the open batch is carried from page
+-- to page. The rules are those of model/planning.py.
 --
--- Gives a row for each batch that ends in the page: `id` is the first item beyond it. Then one row
--- more: `open` with the last id of the page and the batch that goes on, or `unfit` when a weight
--- is NULL or eight of them are no bigint together: the rest is for a reader that looks closely.
+-- Returns a row for each batch that ends in the page: `id` is the first item after it. The last row is
+-- `open`, with the last id of the page and the unfinished batch, or `unfit` if a weight is NULL or the
+-- sum of eight weights exceeds bigint: the caller then reads the rest with slower checks.
 --
--- It lives as long as its connection, which a pooler may hand to another release of this package:
+-- The function lives as long as its connection, which a pooler may pass to another release of this
+-- package: a function with another meaning needs another name.
 -- another meaning needs another name.
 CREATE FUNCTION pg_temp.batch_pipeline_cuts(
     ids bigint[], weights bigint[], open_weight bigint, open_items bigint,
@@ -20,8 +21,8 @@ BEGIN
     items := open_items;
     state := 'closed';
     WHILE here <= cardinality(ids) LOOP
-        -- Each expression costs about as much as reading a row does, so items go by eight as long
-        -- as all of them fit. Beyond the page a weight is NULL, and NULL does not fit.
+        -- Each expression costs about as much as reading a row, so items are added eight at a time
+        -- while all of them fit. Beyond the page a weight is NULL, which never fits.
         total := weights[here] + weights[here + 1] + weights[here + 2] + weights[here + 3]
             + weights[here + 4] + weights[here + 5] + weights[here + 6] + weights[here + 7];
         IF total <= room AND items <= max_items - 8 THEN

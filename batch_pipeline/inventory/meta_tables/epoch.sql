@@ -1,4 +1,4 @@
--- What a state of the strategy `locks` is valid for, and the oid of the table.
+-- The conditions under which a state of the strategy `locks` is valid, and the oid of the table.
 SELECT pg_catalog.pg_postmaster_start_time()::text
            || ' ' || d.oid || ' ' || c.oid || ' ' || c.relfilenode,
        c.oid::bigint

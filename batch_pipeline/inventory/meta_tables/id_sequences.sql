@@ -1,4 +1,4 @@
--- The sequences that give the ids of a table.
+-- The sequences that generate the ids of a table.
 WITH uid AS (
     SELECT a.attrelid, a.attnum
       FROM pg_catalog.pg_attribute a

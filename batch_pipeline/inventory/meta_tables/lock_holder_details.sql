@@ -1,4 +1,4 @@
--- What a person needs to find transactions, by their virtual ids.
+-- Details by which a person finds transactions, by virtual transaction id.
 SELECT DISTINCT l.virtualtransaction, l.pid,
        CASE WHEN l.pid IS NULL THEN concat('prepared transaction ', p.gid)
             ELSE a.application_name END AS application,

@@ -1,4 +1,4 @@
--- What the strategy `locks` needs: where rows and their ids come from.
+-- What the strategy `locks` requires: the kinds of the table and of its ids.
 WITH RECURSIVE family AS (
     SELECT c.oid
       FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -1,4 +1,4 @@
--- Whether this role may cut a table in a function of its own.
+-- Whether this role may cut a table in a temporary function.
 SELECT has_table_privilege(
            format('%I.%I', CAST(:schema AS text), CAST(:table AS text)), 'SELECT')
    AND has_database_privilege(current_database(), 'TEMPORARY')

@@ -1,4 +1,4 @@
--- The sequences that give the values of the columns in `uid`, by default or as identity columns.
+-- The sequences that generate the columns in `uid`, by default or as identity columns.
     SELECT d.refobjid AS oid
       FROM uid
       JOIN pg_catalog.pg_attrdef e ON e.adrelid = uid.attrelid AND e.adnum = uid.attnum

@@ -1,4 +1,4 @@
-"""Runs revisions on the connection that `migrate` opened, inside its transaction."""
+"""Run revisions on the connection that `migrate` opened, inside its transaction."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""The first inventory: items, jobs, batches, attempts, their files, and the view over all of it."""
+"""Create items, jobs, batches, attempts, their files, and a view over all of them."""
 
 from alembic import op
 
@@ -164,6 +164,6 @@ COMMENT ON VIEW batch_pipeline.inventory IS 'One row per attempt, for people and
 
 
 def upgrade() -> None:
-    """Create everything in the schema that `migrate` has made sure of."""
+    """Create the tables and the view; `migrate` has created the schema."""
     op.execute(_TABLES)
     op.execute(_VIEW)

@@ -1,4 +1,4 @@
-"""Jobs of any meta table: bookmarks of windows, states of batches, lists of items."""
+"""Support jobs on any meta table: bookmarks for windows, batch states, lists of items."""
 
 from alembic import op
 
@@ -164,7 +164,7 @@ COMMENT ON VIEW batch_pipeline.published IS
 
 
 def upgrade() -> None:
-    """Move bookmarks out of the jobs and write down where every batch stands."""
+    """Move bookmarks to a table of their own, and store the state of every batch."""
     op.execute(_JOB)
     op.execute(_BATCH)
     op.execute(_VIEW)

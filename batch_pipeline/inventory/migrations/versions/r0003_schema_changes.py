@@ -1,4 +1,4 @@
-"""Schema versions that say why they are there: a record that showed a column, a declaration."""
+"""Store the reason for each schema version: a record with a new column, or a declaration."""
 
 from alembic import op
 
@@ -16,5 +16,5 @@ ALTER TABLE batch_pipeline.schema_version
 
 
 def upgrade() -> None:
-    """Make room for where versions come from; of those that are there nobody knows."""
+    """Add the column; the reasons for existing versions are unknown."""
     op.execute(_SCHEMA_VERSION)

@@ -1,4 +1,4 @@
-"""Loads of published generations into targets, and what is known of the targets."""
+"""Add loads of published generations, and what was found out about targets."""
 
 from alembic import op
 
@@ -57,6 +57,6 @@ COMMENT ON TABLE batch_pipeline.target_probe IS
 
 
 def upgrade() -> None:
-    """Make room for what is loaded; of what targets read before nobody knows."""
+    """Create the tables; earlier loads are unknown."""
     op.execute(_LOAD)
     op.execute(_TARGET_PROBE)

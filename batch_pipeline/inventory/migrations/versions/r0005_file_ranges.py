@@ -1,4 +1,4 @@
-"""Items that are ranges of files are found by their file."""
+"""Index items that are byte ranges by their file."""
 
 from alembic import op
 
@@ -13,5 +13,5 @@ CREATE INDEX item_file_idx
 
 
 def upgrade() -> None:
-    """Index the ranges: none are there yet."""
+    """Create the index; there are no ranges yet."""
     op.execute(_ITEM_FILE)

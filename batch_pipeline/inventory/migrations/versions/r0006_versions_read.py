@@ -1,4 +1,4 @@
-"""Which version of an object was read stands beside the counters of its item."""
+"""Store which version of an object was read with the counters of its item."""
 
 from alembic import op
 
@@ -13,5 +13,5 @@ ALTER TABLE batch_pipeline.attempt_item
 
 
 def upgrade() -> None:
-    """Add the columns: of what was read from disks, and before, they say nothing."""
+    """Add the columns; they are null for files on disks and for earlier attempts."""
     op.execute(_VERSIONS_READ)

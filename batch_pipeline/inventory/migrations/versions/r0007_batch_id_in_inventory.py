@@ -1,4 +1,4 @@
-"""The view of the inventory names the batch of each attempt."""
+"""Add the batch of each attempt to the view `inventory`."""
 
 from alembic import op
 

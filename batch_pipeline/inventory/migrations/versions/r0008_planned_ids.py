@@ -1,4 +1,4 @@
-"""Batches record which ids they were planned with; `logging` is the text as the user wrote it."""
+"""Store the planned ids of batches with gaps; `logging` is the user's own text."""
 
 from alembic import op
 
@@ -10,7 +10,7 @@ ALTER TABLE batch_pipeline.batch
     ADD COLUMN id_runs bigint[];
 """
 
-# As before, but for `logging`: the user's own text, or else the error.
+# Only `logging` differs: it is the user's own text, or else the error.
 _VIEW = """
 CREATE OR REPLACE VIEW batch_pipeline.inventory AS
 SELECT attempt.id,
@@ -40,6 +40,6 @@ SELECT attempt.id,
 
 
 def upgrade() -> None:
-    """Add the column: batches that are there have none, and hold all of their range."""
+    """Add the column; for existing batches it is null, and they include all of their range."""
     op.execute(_PLANNED_IDS)
     op.execute(_VIEW)
