@@ -1,6 +1,7 @@
 """The wheel in user environments: without extras, and beside other packages."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from batch_pipeline.defs.instance import OLDEST
+from batch_pipeline_tests.acceptance.console_page import Command, steps
 
 ROOT = Path(__file__).parents[2]
 PROJECT = """
@@ -147,6 +149,23 @@ def test_wheel_resolves_beside_dbt_dlt_and_pandas(wheel: Path, tmp_path: Path) -
     _uv("lock", cwd=tmp_path)
     locked = (tmp_path / "uv.lock").read_text()
     assert all(f'name = "{name}"' in locked for name in ("batch-pipeline", "dbt-core", "dlt"))
+
+
+def test_command_of_the_readme_installs_in_a_new_dagster_project(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel's folder stands for a package index that has it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, _, section = readme.partition("\n## Already on Dagster?\n")
+    add = next(step.command for step in steps(section) if isinstance(step, Command))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    _uv("tool", "run", "create-dagster@1.13.27", "project", "shop", "--no-uv-sync", cwd=tmp_path)
+    monkeypatch.setenv("UV_FIND_LINKS", str(wheel.parent))
+    words = shlex.split(add)
+    assert words[:2] == ["uv", "add"]
+    _uv(*words[1:], cwd=tmp_path / "shop")
+    components = _uv("run", "dg", "list", "components", cwd=tmp_path / "shop")
+    assert "BatchStream" in components
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_stream_and_asset_of_the_readme_are_materialized(
     sandbox: Sandbox, empty_database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add, export, migrate, scaffold = (step.command for step in _commands(DAGSTER))
-    assert add.startswith("uv add polars")  # test_installation.py installs the package
+    assert add.startswith("uv add polars")  # run by test_installation.py
     project = make_dg_project(sandbox.folder / "shop", "readme_shop")
     assert export.startswith("export BATCH_PIPELINE_INVENTORY_CONN=postgresql://")
     variables = {
