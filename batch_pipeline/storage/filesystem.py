@@ -1,10 +1,9 @@
 """The interface of the file systems that files are read from and written to, and their registry.
 
-A file system is one class: `LocalFileSystem` for disks, `S3FileSystem` for object stores that speak
-S3. Callers get it from `filesystem_of` and never look at a URI's scheme themselves. All failures
-are `OSError`; that a file is missing is a `FileNotFoundError`. What may pass when it is repeated,
-and what is wrong with the access as a whole, is an `UnreachableError`: it says nothing about a
-file.
+A file system is one class: `LocalFileSystem` for disks, `S3FileSystem` for S3-compatible object
+stores. Callers get it from `filesystem_of` and never inspect a URI's scheme themselves. All
+failures are `OSError`; a missing file is a `FileNotFoundError`. Transient failures, and problems
+with access as a whole, are an `UnreachableError`, which says nothing about a file.
 """
 
 import errno
@@ -30,7 +29,7 @@ _MAX_NAME_BYTES = 255
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 State = int | str
-IsKnown = Callable[[str, int, State], bool]  # of a name, a size in bytes and a state
+IsKnown = Callable[[str, int, State], bool]  # name, size in bytes, state
 
 
 class UnreachableError(ConnectionError):
@@ -39,10 +38,10 @@ class UnreachableError(ConnectionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """Facts of one version of a file; `modified_at` is UTC, in a store in whole seconds.
+    """Facts of one version of a file; `modified_at` is in UTC, for objects in whole seconds.
 
-    `etag` and `version` identify the content in a store; `version` only where the bucket keeps
-    versions. `sha256` is in hexadecimal digits and only there if it was asked for and the store
+    `etag` and `version` identify the content in a store; `version` is set only if the bucket keeps
+    versions. `sha256` is in hexadecimal digits, and set only if it was requested and the store
     knows it.
     """
 
@@ -55,7 +54,7 @@ class FileFacts:
 
     @property
     def state(self) -> State:
-        """The ETag; without one, the microseconds of the epoch at which the file was modified."""
+        """The ETag; without an ETag, the modification time in microseconds since the epoch."""
         return (self.modified_at - _EPOCH) // _MICROSECOND if self.etag is None else self.etag
 
 
@@ -63,7 +62,7 @@ class FileFacts:
 class ListedFile:
     """A file as a listing returns it; `name` is its path below the listed folder.
 
-    `facts` is None if they were not asked for.
+    `facts` is None if they were not requested.
     """
 
     name: str
@@ -73,7 +72,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedFile:
-    """A file that a writer has neither committed nor aborted; `uri` is what it was to become."""
+    """A file that a writer has neither committed nor aborted; `uri` is its final URI."""
 
     uri: str
     name: str
@@ -83,7 +82,7 @@ class UnfinishedFile:
 
 
 class FileWriter(Protocol):
-    """A file while it is written. All calls but `abort` raise an `OSError` on failure."""
+    """A file that is being written. All calls except `abort` raise an `OSError` on failure."""
 
     @property
     def uri(self) -> str:
@@ -93,29 +92,29 @@ class FileWriter(Protocol):
         """Append bytes."""
 
     def finish(self) -> None:
-        """Send the rest; nothing is written afterwards.
+        """Send the rest; no bytes may be written afterwards.
 
-        A file that is not larger than one request is visible from here on, so that a task with
-        many small files needs one request for each. Larger ones become visible by `commit`.
+        A file that fits in one request is visible from then on, so that a task with many small
+        files needs one request for each. Larger files become visible on `commit`.
         """
 
     def commit(self) -> None:
-        """Make a finished file visible as a whole. Repeating it is harmless."""
+        """Make a finished file visible atomically. Repeated calls are harmless."""
 
     def abort(self) -> bool:
-        """Remove what was written, also after `commit`; return whether nothing is left."""
+        """Remove what was written, even after `commit`; return whether nothing is left."""
 
 
 class StagedFile(Protocol):
-    """A file that is collected on this machine, by any number of writes, before it is visible."""
+    """A file that is assembled on this machine, by any number of writes, before it is visible."""
 
     file: IO[bytes]
 
     def commit(self) -> FileFacts:
-        """Make the file visible as a whole, and durable; return its facts.
+        """Make the file visible atomically, and durable; return its facts.
 
         Raises:
-            OSError: it is not visible, unless `abort` returns False.
+            OSError: it failed; the file is not visible, unless `abort` returns False.
         """
 
     def abort(self) -> bool:
@@ -123,7 +122,7 @@ class StagedFile(Protocol):
 
 
 class PinnedFile(Protocol):
-    """One version of a file, which every read refers to."""
+    """One version of a file; every read refers to this version."""
 
     @property
     def facts(self) -> FileFacts:
@@ -131,7 +130,7 @@ class PinnedFile(Protocol):
 
     @property
     def error(self) -> OSError | None:
-        """The first failure of the store that a read met; a reader may take it for damage."""
+        """The first store failure during a read; a reader may mistake it for damage."""
 
     def open(self) -> "BufferedReader[Any]":
         """Open this version at its start, with `seek`.
@@ -141,11 +140,11 @@ class PinnedFile(Protocol):
         """
 
     def check_unchanged(self) -> None:
-        """Check, after reading, that all that was read belongs to this version.
+        """Check, after reading, that everything that was read belongs to this version.
 
         Raises:
-            FileExistsError: another version is there now.
-            OSError: it could not be read, or is gone.
+            FileExistsError: another version has replaced it.
+            OSError: it could not be read, or no longer exists.
         """
 
     def close(self) -> None:
@@ -153,13 +152,13 @@ class PinnedFile(Protocol):
 
 
 class FileSystem(Protocol):
-    """Files by URI. What subclasses do not override is the behaviour of an object store.
+    """Files by URI. The default implementations are those of an object store.
 
     A prefix is a URI whose last part may be the beginning of a name: `…/orders/` lists a folder,
-    `…/orders/2026-` the names in it that begin so.
+    `…/orders/2026-` the names in it that start with `2026-`.
     """
 
-    is_local: bool = False  # files have paths on this machine, which others may not see
+    is_local: bool = False  # files have paths on this machine, which other machines may not see
     has_events: bool = False  # new files can be announced by a queue
     settle_seconds: float = 0  # a file counts as complete when it is that old
     poll_seconds: float = 1  # how often to check for a single file
@@ -170,7 +169,7 @@ class FileSystem(Protocol):
         return join_uri(folder, name)
 
     def resolve(self, folder: str, written: str) -> str | None:
-        """Return the name below a folder that a person means; None if it lies elsewhere."""
+        """Return the name below a folder that a user's input means; None if it lies outside."""
         is_name = "://" not in written and not written.startswith("/")
         uri = self.join(folder, written) if is_name else as_s3(written)
         return uri.removeprefix(f"{folder}/") if uri.startswith(f"{folder}/") else None
@@ -184,40 +183,40 @@ class FileSystem(Protocol):
         facts_for: Callable[[str], object] | None = None,
         is_known: IsKnown | None = None,
     ) -> Iterator[ListedFile]:
-        """List committed files in the byte order of their names, beginning behind `after`.
+        """List committed files in the byte order of their names, starting after `after`.
 
-        Only those that `facts_for` accepts have facts, None: all. Files that `is_known` accepts are
-        left out, except links; it is called once for each file, in no order.
+        Only files that `facts_for` accepts have facts; with None, all have. Files that `is_known`
+        accepts are left out, except links; it is called once for each file, in no particular order.
 
         Raises:
-            FileNotFoundError: the folder or the bucket is not there.
+            FileNotFoundError: the folder or the bucket does not exist.
             OSError: it cannot be listed.
         """
 
     def head(self, uri: str, *, checksum: bool = False) -> FileFacts:
-        """Return the facts of a file; nothing of it is read, also for the checksum."""
+        """Return the facts of a file without reading its content, even for the checksum."""
 
     def open(self, uri: str, etag: str | None = None) -> "BufferedReader[Any]":
-        """Open a file for reading with `seek`; in a store the version with this ETag.
+        """Open a seekable file for reading; in a store, the version with this ETag.
 
         Raises:
-            FileExistsError: another version is there.
+            FileExistsError: another version has replaced it.
         """
 
     def pin(self, uri: str, *, etag: str | None = None, roots: Roots | None = None) -> PinnedFile:
-        """Choose the version of a file that is there now, or the one with this ETag.
+        """Pin the current version of a file, or the version with this ETag.
 
-        With `roots` it is not opened if links lead outside of them.
+        With `roots`, the file is not opened if links lead outside of them.
 
         Raises:
-            FileExistsError: another version is there.
+            FileExistsError: another version has replaced it.
         """
 
     def create(self, uri: str) -> FileWriter:
-        """Start writing a file that becomes visible as a whole."""
+        """Start writing a file that becomes visible atomically."""
 
     def stage(self, uri: str) -> StagedFile:
-        """Start a file that may stay open for long.
+        """Start a file that may stay open for a long time.
 
         Raises:
             OSError: there is no space for it on this machine.
@@ -225,42 +224,42 @@ class FileSystem(Protocol):
         return StagedUpload(self, uri)
 
     def remove_abandoned(self, folder: str, names: "re.Pattern[str]") -> int:
-        """Remove staged files with such names whose process ended; return their number."""
-        return 0  # temporary files end with their process
+        """Remove staged files that match `names` and whose process ended; return their number."""
+        return 0  # temporary files disappear with their process
 
     def put(self, uri: str, data: bytes) -> None:
-        """Write a small file, replacing one of its name; it need not survive a power cut."""
+        """Write a small file, replacing an existing one; it need not survive a power failure."""
 
     def create_if_absent(self, uri: str, data: bytes) -> bool:
-        """Write a small file unless there is one of its name; return whether it is there now.
+        """Write a small file unless its name is taken; return whether it counts as written.
 
-        Of concurrent writers one wins. A file with the same bytes counts as written: it may be our
-        own, whose confirmation was lost.
+        One of several concurrent writers wins. A file with the same bytes counts as written: it may
+        be our own, if its confirmation was lost.
         """
 
     def delete(self, *uris: str) -> None:
-        """Delete files; one that is missing is not an error."""
+        """Delete files; a missing file is not an error."""
 
     def unfinished(self, prefix: str, *, recursive: bool = True) -> Iterator[UnfinishedFile]:
-        """List files below a prefix that writers have left unfinished, in no order."""
+        """List the unfinished files of writers below a prefix, in no particular order."""
 
     def abort_unfinished(self, file: UnfinishedFile) -> bool:
-        """Remove an unfinished file; return whether it was there."""
+        """Remove an unfinished file; return whether it existed."""
 
     def make_folder(self, uri: str, *, parents: bool = False) -> None:
-        """Make a folder, where there are folders."""
+        """Create a folder, on file systems that have folders."""
         return
 
     def sync_folder(self, uri: str) -> None:
-        """Make the names in a folder survive a power cut, where that needs a call of its own."""
+        """Make the names in a folder survive a power failure, if that requires a separate call."""
         return
 
     def leads_outside(self, uri: str, roots: Roots) -> bool:
-        """Return whether a link at this place leads to a place outside of all roots."""
+        """Return whether a link at this URI leads outside of all roots."""
         return False
 
     def ping(self, uri: str) -> datetime | None:
-        """Check that a place can be listed; return the clock of its server, if it has one.
+        """Check that a URI can be listed; return the time of its server, if it reports one.
 
         Raises:
             OSError: it cannot be listed.
@@ -270,9 +269,9 @@ class FileSystem(Protocol):
 
 
 class StagedUpload:
-    """A temporary file of this machine that is uploaded when it is complete.
+    """A temporary file on this machine that is uploaded when it is complete.
 
-    An upload is not begun before: its buffers take more memory than a target with many streams has.
+    It is not uploaded earlier: upload buffers take more memory than a target with many streams has.
     """
 
     def __init__(self, filesystem: FileSystem, uri: str) -> None:
@@ -311,16 +310,16 @@ def register_filesystem(scheme: str, filesystem: FileSystem) -> None:
 def filesystem_of(uri: str) -> FileSystem:
     """Return the file system of a URI.
 
-    A URI of an unknown scheme is left to the local file system, which refuses it.
+    A URI with an unknown scheme goes to the local file system, which refuses it.
     """
     return _BY_SCHEME.get(scheme_of(uri)) or _BY_SCHEME["file"]
 
 
 def digest(uri: str) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits; memory is constant.
+    """Return the SHA-256 of a file in hexadecimal digits; memory use is constant.
 
     Raises:
-        InvalidValueError: the URI names no file.
+        InvalidValueError: the URI does not name a file.
         OSError: it is missing or cannot be read.
     """
     with filesystem_of(uri).open(uri) as file:
@@ -332,7 +331,7 @@ def local_file(uri: str, etag: str | None = None) -> Iterator[Path]:
     """Provide a path where a file can be read: its own, or that of a temporary copy.
 
     Raises:
-        InvalidValueError: the URI names no file.
+        InvalidValueError: the URI does not name a file.
         OSError: it is missing, is another version, or cannot be copied.
     """
     if filesystem_of(uri).is_local:
@@ -346,14 +345,14 @@ def local_file(uri: str, etag: str | None = None) -> Iterator[Path]:
 
 
 def no_facts(_name: str) -> bool:
-    """Return False: `facts_for` of a listing of names alone."""
+    """Return False: the `facts_for` of listings that need only names."""
     return False
 
 
 def is_about_file(uri: str, error: OSError) -> bool:
-    """Return whether an error says something about this file, and not about its whole store.
+    """Return whether an error concerns this file, not its whole store.
 
-    It does not if the store is unreachable or refuses access, or if a disk has no room for a copy.
+    It does not if the store is unreachable or refuses access, or if a disk has no space for a copy.
     """
     is_refused = isinstance(error, UnreachableError | PermissionError)
     no_space = error.errno in {errno.ENOSPC, errno.EDQUOT}
@@ -361,12 +360,12 @@ def is_about_file(uri: str, error: OSError) -> bool:
 
 
 def is_missing_bucket(error: OSError) -> bool:
-    """Return whether there is no such bucket, which says nothing about any object."""
+    """Return whether the error is a missing bucket, which says nothing about any object."""
     return error.strerror == NO_BUCKET
 
 
 def reason_of(error: OSError) -> str:
-    """Return the reason why the system, or a store, refused."""
+    """Return the reason for a failure, as the system or a store reports it."""
     text = error.strerror or str(error) or type(error).__name__
     is_plain = error.errno is not None and text == os.strerror(error.errno)
     return text.lower() if is_plain else text
@@ -374,7 +373,7 @@ def reason_of(error: OSError) -> str:
 
 @contextmanager
 def raise_as(build: Callable[[str], Exception]) -> Iterator[None]:
-    """Raise an `OSError` of the block as the error that `build` makes of its reason."""
+    """Convert an `OSError` of the block to the error that `build` returns for its reason."""
     try:
         yield
     except OSError as error:
@@ -382,7 +381,7 @@ def raise_as(build: Callable[[str], Exception]) -> Iterator[None]:
 
 
 def _copy_name(uri: str) -> str:
-    """Return the last name of a URI where it can be a file name; readers go by its suffix."""
+    """Return the last part of a URI if it is a valid file name; readers rely on its suffix."""
     name = split_location(uri)[0].rpartition("/")[2]
     is_usable = name not in {"", ".", ".."} and len(os.fsencode(name)) <= _MAX_NAME_BYTES
     return name if is_usable and "\0" not in name else "object"

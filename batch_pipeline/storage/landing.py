@@ -1,8 +1,8 @@
 """The landing of a stream: which files have landed, and why others are left out.
 
 A file counts as landed when it has a final name and is complete: names that start with a dot or end
-in `.tmp`, `.part` or `~` are unfinished work, and so is a file that was changed within the time
-that its file system needs to settle. The empty objects that stand for folders are left out.
+in `.tmp`, `.part` or `~` mark unfinished files, and a file that changed within the settle time of
+its file system counts as unfinished, too. Empty objects that represent folders are left out.
 """
 
 import re
@@ -41,15 +41,15 @@ Examined = FileFacts | PipelineError | None  # None: left out by a rule; an erro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLanding:
-    """The files of a stream below the place that its source names.
+    """The files of a stream below the URI of its source.
 
     `wait` makes a listing wait for files to settle instead of leaving them to the next listing.
-    `troubles` has the first file that the last listing of all files could not take.
+    `troubles` holds the error of the first file that the last listing of all files had to exclude.
     """
 
     stream: Stream
     wait: bool = False
-    filesystem: FileSystem | None = None  # None: the one of the source's URI
+    filesystem: FileSystem | None = None  # None: that of the source's URI
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     troubles: list[PipelineError] = field(default_factory=list, init=False, compare=False)
@@ -71,7 +71,7 @@ class SourceLanding:
         """List complete files in the byte order of their names.
 
         Raises:
-            LandingUnavailableError: the place is missing, cannot be reached, or refuses.
+            LandingUnavailableError: the landing is missing, cannot be reached, or refuses access.
         """
         self.troubles.clear()
         for name, examined in self.examined():
@@ -83,12 +83,12 @@ class SourceLanding:
     def examined(
         self, after: str = "", is_known: IsKnown | None = None
     ) -> Generator[tuple[str, Examined]]:
-        """List all names behind one, each with its facts, or the error that keeps it out.
+        """List all names after `after`, each with its facts, or the error that excludes it.
 
         Files that `is_known` accepts are left out.
 
         Raises:
-            LandingUnavailableError: the place is missing, cannot be reached, or refuses.
+            LandingUnavailableError: the landing is missing, cannot be reached, or refuses access.
         """
         files, wanted = self.files, wanted_names(self.source).match
         folder = f"{self.source.uri}/"
@@ -99,9 +99,9 @@ class SourceLanding:
             raise self.unavailable(error) from error
 
     def present(self, names: Iterable[str]) -> Iterator[tuple[str, Examined]]:
-        """Look at files one by one, each with its facts, or the error that keeps it out.
+        """Check individual files; yield each with its facts, or the error that excludes it.
 
-        A file that is gone, or left out by a rule, has None.
+        A file that no longer exists, or is left out by a rule, has None.
 
         Raises:
             LandingUnavailableError: the store cannot be reached.
@@ -114,7 +114,7 @@ class SourceLanding:
             raise self.unavailable(error) from error
 
     def found(self, name: str, facts: FileFacts) -> LandedFile:
-        """Return a file as it is registered."""
+        """Return the file in the form in which it is registered."""
         return LandedFile(
             location=self.uri_of(name),
             size_bytes=facts.size_bytes,
@@ -132,10 +132,10 @@ class SourceLanding:
         return self.files.join(self.source.uri, name)
 
     def settled(self, name: str, facts: FileFacts | None = None) -> FileFacts | None:
-        """Return the facts of a file once it has settled; None if it is gone or still written.
+        """Return the facts of a file once it has settled; None if it is gone or being written.
 
         Raises:
-            LandingUnavailableError: it cannot be looked at.
+            LandingUnavailableError: its facts cannot be read.
         """
         seconds, place = self.files.settle_seconds, shown(self.uri_of(name))
         with raise_as(lambda reason: self._unavailable(f"{place}: {reason}")):
@@ -155,7 +155,7 @@ class SourceLanding:
         return self._unavailable(reason_of(error), uri)
 
     def why_not(self, file: str) -> str:
-        """Describe why a file is not, or not yet, one that this landing lists."""
+        """Describe why this landing does not list a file, or does not list it yet."""
         name = self.files.resolve(self.source.uri, file)
         if name is None:
             return "the file is outside the landing"
@@ -170,7 +170,7 @@ class SourceLanding:
         return "not registered yet: `batch-pipeline run` registers it"
 
     def _absence(self, name: str) -> str | None:
-        """Describe why there is no file of this name that can be registered."""
+        """Describe why no file of this name can be registered."""
         try:
             facts = self._facts(name)
         except OSError as error:
@@ -193,9 +193,9 @@ class SourceLanding:
         return None if _is_folder_marker(one.name, facts) else facts
 
     def _refusal(self, one: ListedFile) -> PipelineError | None:
-        """Return why a wanted file cannot be registered, None where it can."""
+        """Return why a wanted file cannot be registered; None if it can."""
         if not (one.is_link or "#" in one.name or "\0" in one.name):
-            return None  # no other name can be unfit
+            return None  # no other name can be refused
         uri = self.uri_of(one.name)
         if one.is_link and self.files.leads_outside(uri, self.source.within):
             place, why = shown(uri), "it is a link that leads out of the landing"
@@ -219,7 +219,7 @@ class SourceLanding:
             facts = self._facts(name)
         except UnreachableError:
             raise
-        except OSError as error:  # about this object alone
+        except OSError as error:  # concerns only this object
             return self.unavailable(error, self.uri_of(name))
         return None if facts is None or _is_folder_marker(name, facts) else facts
 
@@ -232,7 +232,7 @@ class SourceLanding:
 
 
 def compare(file: LandedFile) -> str:
-    """Describe how a file is now, compared with what was registered."""
+    """Describe the current state of a file, compared with what was registered."""
     try:
         now = filesystem_of(file.location).head(file.location)
     except InvalidValueError as error:
@@ -250,13 +250,13 @@ def compare(file: LandedFile) -> str:
 # A listing matches every name: one expression takes a tenth of the time of `fnmatch`.
 @lru_cache(maxsize=256)
 def wanted_names(source: Source) -> re.Pattern[str]:
-    """Return the expression for names below the landing that are final and taken."""
+    """Return the expression for the names below the landing that are final and included."""
     unwanted = f"{_HIDDEN_FOLDER}|{_expression((*UNFINISHED, *source.exclude))}"
     return re.compile(rf"(?s:(?=.))(?!{unwanted})(?:{_expression(source.include)})")
 
 
 def _expression(patterns: tuple[str, ...]) -> str:
-    """Translate patterns; one with a slash means the whole name, any other its last part."""
+    """Translate patterns; with a slash they match the whole name, otherwise its last part."""
     last_part = r"(?s:.*/)?(?=[^/]*\Z)"
     whole = [translate(one) if "/" in one else last_part + translate(one) for one in patterns]
     return "|".join(whole) or r"(?!)"
@@ -267,11 +267,11 @@ def _is_folder_marker(name: str, facts: FileFacts) -> bool:
 
 
 def _misfit(uri: str) -> str | None:
-    """Describe why no item can have this location; None where one can."""
+    """Describe why no item can have this location; None if an item can."""
     try:
         is_range = split_location(uri)[1] is not None
     except InvalidValueError:
-        is_range = True  # one that no file can have
+        is_range = True  # a range that no file can have
     if is_range:
         return "ends like a byte range"
     return "contains a NUL, which databases do not accept" if "\0" in uri else None

@@ -1,11 +1,11 @@
-"""A landing that one process polls: it lists the files that are not known to be registered.
+"""A landing that one process polls for files that are not known to be registered.
 
-A pass lists all names, a bounded part of them per poll, so it may take several polls. Without an
-order of keys and without events, passes follow each other, and files that are registered as they
-are now are left out. Otherwise a pass comes now and then and returns everything; the polls between
-list the keys behind the highest one, or the files of events. Nothing is kept outside the process: a
-new process begins with a pass. A file is never left out for its name alone, because one that is
-written in place does not change it.
+A pass lists all names, a bounded number of them per poll, so it may take several polls. Without a
+key order and without events, one pass follows another, and files whose current state is registered
+are left out. Otherwise passes run periodically and return all files; the polls between them list
+the keys after the highest known key, or the files of events. No state is kept outside the process:
+a new process starts with a pass. A file is never left out by its name alone, because a file that is
+overwritten in place keeps its name.
 """
 
 import time
@@ -26,17 +26,17 @@ _SHARDS = 256
 
 
 class SeenFiles:
-    """Fingerprints of the files that a pass has seen, in eight bytes for each.
+    """Fingerprints of the files that a pass has seen, in eight bytes each.
 
-    Two files with one fingerprint would be taken for one: among ten million there is a chance of
-    one in 370,000 of that, until the process ends or forgets.
+    Two files with the same fingerprint would be treated as one until the process ends or forgets;
+    among ten million files, the probability of that is one in 370,000.
     """
 
     def __init__(self, fingerprints: Iterable[int] = ()) -> None:
         self._shards = [array("q") for _ in range(_SHARDS)]
         for one in fingerprints:
             self._shards[one % _SHARDS].append(one)
-        for number, shard in enumerate(self._shards):  # one by one: sorting takes five times this
+        for number, shard in enumerate(self._shards):  # singly: sorting takes five times its memory
             self._shards[number] = array("q", sorted(shard))
 
     def __contains__(self, fingerprint: int) -> bool:
@@ -49,16 +49,16 @@ class SeenFiles:
 
 
 def fingerprint(name: str, size_bytes: int, state: State) -> int:
-    """Return 64 bits of a file's name, size and state (`FileFacts.state`).
+    """Return a 64-bit hash of a file's name, size and state (`FileFacts.state`).
 
-    `hash` has another key in each process, which is as long as a fingerprint lives.
+    `hash` uses another key in each process, but a fingerprint never outlives its process.
     """
     return hash((name, size_bytes, state))
 
 
 @dataclass(slots=True)
 class _Pass:
-    """A pass that has begun: the name that it has come to, and what it has seen so far."""
+    """A pass in progress: the last name that it has listed, and what it has seen so far."""
 
     began: float
     position: str = ""
@@ -70,7 +70,7 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Poll:
-    """What one poll has listed; it counts once that is registered."""
+    """The result of one poll; it takes effect once the listed files are registered."""
 
     highest: str
     position: str = ""
@@ -82,9 +82,9 @@ class _Poll:
 
 
 class PolledLanding:
-    """A landing and what is known of its files; not safe for several threads.
+    """A landing and the known state of its files; not thread-safe.
 
-    A poll lists at most `limit` names of a pass, all of them with None.
+    A poll lists at most `limit` names of a pass; with None, it lists all of them.
     """
 
     def __init__(
@@ -113,17 +113,17 @@ class PolledLanding:
 
     @property
     def troubles(self) -> tuple[PipelineError, ...]:
-        """What kept the last poll from some files, and the first file that cannot be registered.
+        """The error that kept files out of the last poll, and that of the first refused file.
 
-        Such a file is reported until all names have been listed without it.
+        A refused file is reported until all names have been listed without it.
         """
         of_events = None if self._events is None else self._events.trouble
         return tuple(one for one in (of_events, self._trouble) if one is not None)
 
     def forget(self) -> None:
-        """Make the next pass return all files; one that has begun goes on.
+        """Make the next pass return all files; a pass in progress continues.
 
-        Where everything is listed again at times of its own, this changes nothing.
+        This has no effect where all files are listed again periodically.
         """
         self._is_forgetting = True
 
@@ -144,7 +144,7 @@ class PolledLanding:
         self._poll = poll
 
     def settled(self, registered: Registered) -> Registered:
-        """Record that what was listed is registered; return it with all known files as found.
+        """Record what was registered; return `registered` with all known files as `found`.
 
         A file that differs from its row is returned again by every pass.
         """
@@ -175,14 +175,14 @@ class PolledLanding:
                 poll.trouble = poll.trouble or examined
 
     def _part_of_pass(self, poll: _Poll) -> Iterator[LandedFile]:
-        """List some more names of the pass that has begun, or of a new one."""
+        """List the next names of the pass in progress, or of a new pass."""
         if self._pass is None or not self._pass.position:
             self._pass = _Pass(self._now())
             if self._is_forgetting:
                 self._seen, self._is_forgetting = SeenFiles(), False
         poll.position = self._pass.position
         is_known = None if self._relist_every is not None else self._recognizer(poll)
-        # Names that are left out do not count; before any was seen, none can be left out.
+        # With a limit, names that are left out would not count; with no file seen, none are.
         spared = is_known if self._limit is None and len(self._seen) else None
         with closing(self._landing.examined(poll.position, spared)) as names:
             for number, (name, examined) in enumerate(names):
@@ -204,10 +204,10 @@ class PolledLanding:
         poll.is_at_end = True
 
     def _recognizer(self, poll: _Poll) -> IsKnown:
-        """Return a function that recognizes, and counts, files that this pass need not return.
+        """Return a function that recognizes and counts files that this pass need not return.
 
-        It spares a listing most of its work. A pass that comes now and then has none: it is there
-        to compare everything.
+        It saves a listing most of its work. Periodic passes have none: their purpose is to compare
+        all files.
         """
         seen, record = self._seen, poll.known.append
 
@@ -222,7 +222,7 @@ class PolledLanding:
         return is_known
 
     def _advance(self, poll: _Poll, changed: set[str]) -> None:
-        """Record a part of the pass, and its end."""
+        """Record the progress of the pass, and its end."""
         begun = self._pass
         if begun is None:
             return

@@ -1,10 +1,10 @@
 """Files on the disks of this machine.
 
-A writer writes to a hidden name in the same folder and renames it, so that a file is visible as a
-whole or not at all; listings leave these names out. Files are opened only if they lie where they
-may lie once all links on the way are followed: the opened file itself is asked for its place, so
-that a link that is changed meanwhile leads nowhere else. A second name of a file (a hard link)
-cannot be distinguished from the first one.
+A writer writes to a hidden name in the same folder and renames it, so that a file is visible
+completely or not at all; listings leave these hidden names out. Files are opened only if they lie
+in a permitted place after all links in their path are resolved. The resolved path is that of the
+open descriptor, so that a concurrent change of a link cannot redirect it. A second name of a file
+(a hard link) cannot be distinguished from the first one.
 """
 
 import errno
@@ -37,16 +37,16 @@ from batch_pipeline.storage.filesystem import (
     register_filesystem,
 )
 
-# The codes of a file system that has no second names for files, or none for this one.
+# The error codes of a file system without hard links, or without one for this file.
 NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
-# Opening a pipe or a terminal that has taken the place of a file does not block.
+# With these flags, opening a pipe or a terminal that has replaced a file does not block.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PREFIX = "batch-pipeline-"
 _LOCK = ".locked"
 
 
 class LocalFileSystem(FileSystem):
-    """Files of disks; a prefix is a folder and the beginning of a name in it."""
+    """Files on disks; a prefix is a folder and the beginning of a name in it."""
 
     is_local = True
     settle_seconds = 1.0
@@ -57,7 +57,7 @@ class LocalFileSystem(FileSystem):
         return to_uri(f"{to_path(folder)}/{name}")
 
     def resolve(self, folder: str, written: str) -> str | None:
-        """Return the name of a URI, an absolute path, or a path from here or from the folder."""
+        """Resolve a URI, an absolute path, or a path relative to the current folder or `folder`."""
         root = Path(to_path(folder))
         path = Path(to_path(written)) if written.startswith("file:") else Path(written)
         path = Path(os.path.normpath(path.absolute() if path.exists() else root / path))
@@ -86,7 +86,7 @@ class LocalFileSystem(FileSystem):
             if facts_for is not None and not facts_for(name):
                 yield ListedFile(name, None, is_link)
                 continue
-            # Only now: the consumer may take its time, and the file may change meanwhile.
+            # Only now, because the file may change while the consumer handles earlier files.
             path = f"{folder}/{name}"
             try:
                 status = os.stat(path)  # noqa: PTH116 - half the cost of Path.stat
@@ -146,7 +146,7 @@ class LocalFileSystem(FileSystem):
             name = hidden.removesuffix(entry.name) + (last or "")
             if last is None or not name.startswith(start) or entry.is_symlink():
                 continue
-            with suppress(FileNotFoundError):  # committed or aborted meanwhile
+            with suppress(FileNotFoundError):  # committed or aborted concurrently
                 status = entry.stat(follow_symlinks=False)
                 yield UnfinishedFile(
                     uri=to_uri(f"{folder}/{name}"),
@@ -178,7 +178,7 @@ class LocalFileSystem(FileSystem):
 
 
 class PinnedLocalFile:
-    """A file as it is now; a later change shows in its size or its time."""
+    """The current version of a file; a later change shows in its size or modification time."""
 
     error: OSError | None = None
 
@@ -249,7 +249,7 @@ class LocalWriter:
 
 
 class StagedLocalFile:
-    """A file with a hidden name in its own folder; a file that is there already is not replaced.
+    """A file with a hidden name in its final folder; an existing file is not replaced.
 
     It is locked while it is open, which distinguishes it from files of dead processes.
     """
@@ -297,7 +297,7 @@ class StagedLocalFile:
 
 
 def facts_of_status(status: os.stat_result) -> FileFacts:
-    """Return the facts of a file from what `stat` returns."""
+    """Return the facts of a file from its `stat` result."""
     return FileFacts(
         size_bytes=status.st_size,
         modified_at=modified_at(status),
@@ -314,12 +314,12 @@ def _split(prefix: str) -> tuple[str, str]:
 def _walk(
     folder: str, start: str, *, recursive: bool, below: str = "", is_known: IsKnown | None = None
 ) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """Walk over the files of a folder, and of those below it, whose paths begin with `start`.
+    """Walk over the files of a folder and its subfolders whose paths begin with `start`.
 
-    Links to folders are not followed. Known files are left out here, because a poll of unchanged
-    files would take twice the time to sort, match and look at all of them.
+    Links to folders are not followed. Known files are left out here, because sorting, matching and
+    checking all of them would double the time of a poll of unchanged files.
     """
-    # By descriptor: each `stat` then looks up a name, not a whole path.
+    # By descriptor, so that each `stat` looks up a name, not a whole path.
     with _open_folder(folder or "/") as descriptor, os.scandir(descriptor) as entries:
         for entry in entries:
             name = entry.name
@@ -330,7 +330,7 @@ def _walk(
                     path, own = f"{folder}/{name}", f"{below}{name}/"
                     yield from _walk(path, "", recursive=True, below=own, is_known=is_known)
                 continue
-            # A link is never known, because its target may be elsewhere now.
+            # A link is never known, because it may lead to another target now.
             if is_known and not entry.is_symlink():
                 try:
                     status = entry.stat()
@@ -347,12 +347,12 @@ def _is_file(entry: "os.DirEntry[str]") -> bool:
         return entry.is_file()
     except OSError:
         if entry.is_symlink():
-            return False  # a circle, or a target out of reach: there is no file
+            return False  # a loop, or an unreachable target: there is no file
         raise
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Write a file under a hidden name, then link its name to it, which overwrites nothing."""
+    """Write a file under a hidden name, then link its final name, which overwrites nothing."""
     aside = path.with_name(hidden_name(f"{path.name}-{uuid4().hex}"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -371,7 +371,7 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def _link(aside: Path, path: Path) -> None:
-    """Link the final name to a written file, unless another file has it."""
+    """Link the final name to a written file, unless the name is taken."""
     try:
         path.hardlink_to(aside)
     except FileExistsError:
@@ -379,14 +379,14 @@ def _link(aside: Path, path: Path) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # Without links there is a moment in which a rival's file is replaced; a rival of the same
-        # attempt writes the same bytes.
+        # Without hard links there is a short window in which the file of a concurrent writer is
+        # replaced; a writer of the same attempt writes the same bytes.
         if not path.exists():
             aside.rename(path)
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder, and that others are gone from it, to the disk.
+    """Flush the names in a folder, and the removal of others, to disk.
 
     Raises:
         OSError: the system refuses.
@@ -405,16 +405,16 @@ def _open_folder(path: str | Path) -> Iterator[int]:
 
 
 class OutsideError(PermissionError):
-    """A file lies outside of the roots; nothing of it was read."""
+    """A file lies outside of the roots; none of it was read."""
 
 
 def open_within(location: str, roots: Roots) -> "BufferedReader[Any]":
-    """Open a file of a disk for reading.
+    """Open a local file for reading.
 
     Raises:
-        InvalidValueError: the location names no file of a disk.
+        InvalidValueError: the location does not name a local file.
         OutsideError: it lies, or links lead, outside of the roots.
-        OSError: it is not there, or cannot be opened.
+        OSError: it does not exist, or cannot be opened.
     """
     path = to_path(location)
     if roots.refuse(location):
@@ -430,15 +430,15 @@ def open_within(location: str, roots: Roots) -> "BufferedReader[Any]":
 
 def _check_place(descriptor: int, path: str, location: str, roots: Roots) -> None:
     real = _real_path(descriptor, path)
-    # What is below none of the roots was registered where it lies, when no link was on the way.
+    # A file below none of the roots was registered by its real path, which had no links.
     if not (_lies_below(real, roots) if roots.hold(location) else real == path):
-        is_deleted = os.fstat(descriptor).st_nlink == 0  # within this moment
+        is_deleted = os.fstat(descriptor).st_nlink == 0  # deleted since it was opened
         raise FileNotFoundError(path) if is_deleted else OutsideError(path)
 
 
 def _lies_below(real: str, roots: Roots) -> bool:
     folders = [to_path(one) for one in roots.uris if one.startswith("file:")]
-    # No real path has a link in it: where it begins with the folder as it is written, that is real.
+    # A real path contains no links: if it begins with the folder as written, that is real, too.
     return _begins(real, folders) or _begins(real, map(os.path.realpath, folders))
 
 
@@ -449,7 +449,7 @@ def _begins(path: str, folders: Iterable[str]) -> bool:
 def _real_path(descriptor: int, path: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - of each of many files
-    except OSError:  # a system without it: the name is looked up again, and has to be this file
+    except OSError:  # a system without /proc: the name is resolved again, and must be this file
         real = os.path.realpath(path)
         if not os.path.samestat(Path(real).lstat(), os.fstat(descriptor)):
             raise OutsideError(path) from None
@@ -457,18 +457,18 @@ def _real_path(descriptor: int, path: str) -> str:
 
 
 class PrivateFolder:
-    """A new folder with mode 0700, gone when it is closed; a context manager.
+    """A new folder with mode 0700 that is removed on close; a context manager.
 
-    `purpose` is a part of its name. It is locked for as long as this process lives. Folders, for
-    whatever purpose, whose process was killed are removed first; a folder without a lock file is
-    somebody's own and stays.
+    `purpose` is part of its name. The folder is locked as long as this process lives. Folders of
+    killed processes are removed first, regardless of their purpose; a folder without a lock file
+    belongs to someone else and stays.
     """
 
     def __init__(self, purpose: str) -> None:
         _remove_left()
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
-            with suppress(FileNotFoundError):  # somebody was quick to take it for one that is left
+            with suppress(FileNotFoundError):  # removed as abandoned before it was locked
                 lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if (self.path / _LOCK).exists():
@@ -477,7 +477,7 @@ class PrivateFolder:
                 os.close(lock)
 
     def close(self) -> None:
-        """Remove the folder and all that is in it."""
+        """Remove the folder and its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

@@ -1,7 +1,8 @@
 """Part files and manifest files of a storage root, on any file system.
 
-Part files lie flat in the root, manifests and quarantined records one folder below. A file that a
-writer has left unfinished counts as a hidden file. Which files may be deleted is decided elsewhere.
+Part files are directly in the root, manifests and quarantined records one folder below. A file that
+a writer has left unfinished counts as a hidden file. Which files may be deleted is decided
+elsewhere.
 """
 
 import errno
@@ -42,15 +43,15 @@ _ORIGIN = "inventory"
 
 @dataclass(frozen=True, slots=True)
 class PartFileStorage:
-    """A storage root. Its folders are made on demand, buckets never."""
+    """A storage root. Its folders are created on demand, buckets never."""
 
     storage: Storage
 
     def prepare(self) -> None:
-        """Make the folders and check that a file can be written and deleted.
+        """Create the folders and check that a file can be written and deleted.
 
         Raises:
-            StorageUnavailableError: it cannot.
+            StorageUnavailableError: one of these steps failed.
         """
         probe = self._uri(Folder.ROOT, f".probe-{uuid4().hex}")
         with self._unavailable():
@@ -60,11 +61,11 @@ class PartFileStorage:
             self._files.delete(probe)
 
     def check_unpointed(self, attempt: Attempt) -> None:
-        """Check that the manifest file which an attempt is to write is not there yet.
+        """Check that the manifest file that an attempt will write does not exist yet.
 
         Raises:
-            InventoryOlderError: it is there already.
-            StorageUnavailableError: the storage cannot be asked.
+            InventoryOlderError: it exists already.
+            StorageUnavailableError: the storage cannot be queried.
         """
         if attempt.generation is None:
             return
@@ -76,13 +77,13 @@ class PartFileStorage:
             raise InventoryOlderError.of(job, self.storage.root, [name])
 
     def check_written(self, parts: Iterable[PartFile]) -> None:
-        """Check that part files are there: executors of a cluster may have disks of their own.
+        """Check that part files exist: executors of a cluster may have disks of their own.
 
-        A store has acknowledged each file to the task that wrote it; it is not asked again.
+        A store has acknowledged each file to the task that wrote it; it is not queried again.
 
         Raises:
-            ConfigurationError: one is not there, or not of its size.
-            StorageUnavailableError: one cannot be read.
+            ConfigurationError: a file does not exist, or has another size.
+            StorageUnavailableError: a file cannot be read.
         """
         if not self._files.is_local:
             return
@@ -114,9 +115,9 @@ class PartFileStorage:
             )
 
     def files(self) -> Iterator[StoredFile]:
-        """List the files of the root and of its folders, unfinished ones included, in no order.
+        """List the files of the root and its folders, including unfinished ones, in any order.
 
-        Links and what lies deeper are left out; a root that is gone has no files.
+        Links and deeper files are left out; a missing root has no files.
 
         Raises:
             GarbageLeftError: they cannot be listed.
@@ -141,7 +142,7 @@ class PartFileStorage:
                     )
 
     def remove(self, file: StoredFile) -> bool:
-        """Delete a file as `files` lists it; return whether it was there.
+        """Delete a file that `files` listed; return whether it existed.
 
         Raises:
             GarbageLeftError: it cannot be deleted.
@@ -163,17 +164,17 @@ class PartFileStorage:
         return True
 
     def pointer_uri(self, manifest: Manifest) -> str:
-        """Return where the manifest file of a manifest is, or was."""
+        """Return the URI at which the manifest file of a manifest is, or was."""
         return self._manifest_uri(manifest.job, manifest.batch.key, manifest.generation)
 
     def point_to(self, manifest: Manifest) -> str:
-        """Write the manifest file unless it is there; of several writers one wins.
+        """Write the manifest file unless it exists; one of several writers wins.
 
-        An existing one has to be that of the same attempt.
+        An existing file must belong to the same attempt.
 
         Raises:
             ManifestFileUnavailableError: it cannot be written.
-            ManifestFileTakenError: the file of another attempt is there.
+            ManifestFileTakenError: the existing file belongs to another attempt.
         """
         uri = self.pointer_uri(manifest)
         with raise_as(partial(ManifestFileUnavailableError, uri)):
@@ -185,14 +186,14 @@ class PartFileStorage:
         return uri
 
     def manifest_names(self, start: str) -> Iterator[str]:
-        """List the names that begin so; a root that is gone has none.
+        """List the names of manifest files that begin with `start`; a missing root has none.
 
-        Nothing is opened. Links and folders are left out.
+        No file is opened. Links and folders are left out.
 
         Raises:
             StorageUnavailableError: they cannot be listed.
         """
-        # Writing to a root that is gone reports it.
+        # A missing root is reported when it is written to.
         with self._unlisted(), suppress(FileNotFoundError, NotADirectoryError):
             for one in self._files.list(
                 self._prefix(Folder.MANIFESTS, start), recursive=False, facts_for=no_facts
@@ -204,7 +205,7 @@ class PartFileStorage:
         """Read a manifest file.
 
         Raises:
-            ManifestUnfitError: it is not there, or has more bytes than `most`.
+            ManifestUnfitError: it does not exist, or has more bytes than `most`.
             StorageUnavailableError: it cannot be read.
         """
         with self._unlisted():
@@ -218,13 +219,13 @@ class PartFileStorage:
         return text
 
     def set_aside(self, name: str, mark: str) -> bool:
-        """Move a manifest file to `discarded/<mark>/manifests`; return whether it was there.
+        """Move a manifest file to `discarded/<mark>/manifests`; return whether it existed.
 
         Nothing is overwritten. The file is copied first, so that after a crash it may be in both
         places.
 
         Raises:
-            StorageUnavailableError: it cannot be moved, or was written again, and stays.
+            StorageUnavailableError: it cannot be moved, or was written again; it stays in place.
         """
         source = self._uri(Folder.MANIFESTS, name)
         folder = join_uri(self.discarded(mark), Folder.MANIFESTS)
@@ -250,7 +251,7 @@ class PartFileStorage:
         return True
 
     def discarded(self, mark: str) -> str:
-        """Return the URI of the folder that a mark stands for."""
+        """Return the URI of the folder for a mark."""
         return join_uri(self.storage.root, f"discarded/{mark}")
 
     @property
@@ -307,7 +308,7 @@ class PartFileStorage:
 
 @contextmanager
 def _missing_is_empty() -> Iterator[None]:
-    """Treat a folder that is missing as empty; a missing bucket stays an error."""
+    """Treat a missing folder as empty; a missing bucket remains an error."""
     try:
         yield
     except FileNotFoundError as error:
@@ -316,7 +317,7 @@ def _missing_is_empty() -> Iterator[None]:
 
 
 def manifest_file_text(manifest: Manifest) -> str:
-    """Return a manifest as its file holds it: indented for people, but its origin in one line."""
+    """Return the text of a manifest file: indented for readability, with its origin on one line."""
     written = manifest.to_json()
     origin = written.pop(_ORIGIN, None)
     text = json.dumps(written, ensure_ascii=False, indent=2)
@@ -327,7 +328,7 @@ def manifest_file_text(manifest: Manifest) -> str:
 
 
 def parse_manifest_object(there: bytes) -> dict[str, Any] | None:
-    """Return the values of a manifest file; None if it is not valid JSON, or nested too deep.
+    """Return the values of a manifest file; None if it is not valid JSON, or too deeply nested.
 
     JSON that is not an object has no values.
     """
@@ -339,11 +340,11 @@ def parse_manifest_object(there: bytes) -> dict[str, Any] | None:
 
 
 def check_manifest_file(there: bytes, manifest: Manifest, uri: str) -> None:
-    """Check that a manifest file, also one of another release, belongs to a manifest.
+    """Check that a manifest file, even of another release, belongs to a manifest.
 
     Raises:
-        ManifestFileTakenError: it is another attempt's, which an inventory never gives the same
-            generation, unless it was restored from an older backup.
+        ManifestFileTakenError: it belongs to another attempt. An inventory assigns a generation to
+            one attempt only, unless it was restored from an older backup.
     """
     written = parse_manifest_object(there)
     if written is None or written.get("token") != str(manifest.token):

@@ -1,8 +1,8 @@
-"""Objects of stores that speak S3.
+"""Objects of S3-compatible stores.
 
-Reads carry the ETag of one version, so that the store itself notices what was put in its place.
-Nothing of an upload is visible before it is complete: small files are one request, larger ones are
-multipart uploads. S3 checks each request by its SHA-256.
+Reads carry the ETag of one version, so that the store itself detects a replaced object. No part of
+an upload is visible before it is complete: small files are one request, larger files are multipart
+uploads. S3 verifies each request by its SHA-256.
 """
 
 import base64
@@ -38,21 +38,21 @@ from batch_pipeline.storage.filesystem import (
 from batch_pipeline.storage.s3_client import translate_store_errors, unreachable
 
 BUFFER_BYTES = 2**18
-PART_BYTES = 8 * 2**20  # S3 takes 10,000 parts, so 80 GB of an object
-WHOLE_BYTES = 4 * 2**20  # objects up to this are read by one request, and held in memory
-_SKIP_BYTES = 2**20  # a seek that goes less far ahead reads what lies between
-_PIECE_BYTES = 2**20  # of what is read whole: it is lost if the connection is reset meanwhile
+PART_BYTES = 8 * 2**20  # S3 accepts 10,000 parts, so 80 GB per object
+WHOLE_BYTES = 4 * 2**20  # objects up to this size are read by one request, and held in memory
+_SKIP_BYTES = 2**20  # a forward seek up to this distance reads the bytes in between
+_PIECE_BYTES = 2**20  # per read of a whole object: a connection reset loses one piece
 _REOPENINGS = 4
-_PARALLEL_PARTS = 3  # so many parts are sent at once; they and the next one are held in memory
+_PARALLEL_PARTS = 3  # parts sent at once; these and the next part are held in memory
 _MARK = "batch-pipeline-upload"
 _CREATE_ATTEMPTS = 4
 _PAGE_KEYS = {"IsTruncated", "KeyCount", "Name"}  # every store returns at least one of them
-_MAX_DELETED = 1000  # S3 takes so many keys in one request
+_MAX_DELETED = 1000  # keys that S3 accepts in one request
 
 
 @dataclass(frozen=True, slots=True)
 class S3FileSystem(FileSystem):
-    """Objects of S3 by `s3://bucket/key`; `client` returns the client that requests are made with.
+    """Objects of S3 by `s3://bucket/key`; `client` returns the client for requests.
 
     Keys have no folders: a prefix is any beginning of a key.
     """
@@ -69,7 +69,7 @@ class S3FileSystem(FileSystem):
         facts_for: Callable[[str], object] | None = None,
         is_known: IsKnown | None = None,
     ) -> Iterator[ListedFile]:
-        """List objects; one page is requested ahead, while the last one is consumed."""
+        """List objects; one page is requested ahead, while the previous page is consumed."""
         bucket, start = split_object(prefix)
         folder = start[: start.rfind("/") + 1]
         request: dict[str, Any] = {"Bucket": bucket, "Prefix": start}
@@ -113,7 +113,7 @@ class S3FileSystem(FileSystem):
             except FileExistsError:
                 with suppress(FileNotFoundError), self.open(uri) as there:
                     return there.read(len(data) + 1) == data
-                # It was removed again: try to be the next one.
+                # The file was removed in the meantime: try again.
             else:
                 return True
         raise UnreachableError(errno.EBUSY, "other processes keep writing and deleting it", uri)
@@ -143,7 +143,7 @@ class S3FileSystem(FileSystem):
                 for one in page.get("Uploads", ()):
                     name = one["Key"][len(folder) :]
                     if not recursive and "/" in name:
-                        continue  # few uploads: not all stores know the parameter Delimiter here
+                        continue  # not all stores support Delimiter here, and uploads are few
                     yield UnfinishedFile(
                         uri=to_object_uri(bucket, one["Key"]),
                         name=name,
@@ -173,11 +173,12 @@ class S3FileSystem(FileSystem):
 
 
 class ObjectReader(io.RawIOBase):
-    """One version of an object: the one that is there when it is opened, or that of an ETag.
+    """One version of an object: the current one when it is opened, or that of an ETag.
 
-    `facts` are those of this version. Opening begins to fetch it, and what follows the place where
-    reading began comes as one stream. A connection that breaks off is reopened where it ended.
-    `errors` records what goes wrong: a consumer may take that for damage.
+    `facts` are those of this version. Opening starts the download, and all bytes after the position
+    where reading began arrive as one stream. A connection that breaks off is reopened at the
+    position that it reached. `errors` records failures, because a consumer may mistake them for
+    damage.
     """
 
     def __init__(
@@ -221,10 +222,10 @@ class ObjectReader(io.RawIOBase):
         return position
 
     def readinto(self, buffer: Buffer) -> int:
-        """Read what the store sends next, at most what the buffer holds.
+        """Read the next bytes from the store, at most as many as the buffer holds.
 
         Raises:
-            FileExistsError: another version is there now.
+            FileExistsError: another version has replaced it.
             OSError: the object is gone or cannot be read.
         """
         view = memoryview(buffer).cast("B")
@@ -233,9 +234,9 @@ class ObjectReader(io.RawIOBase):
         return len(data)
 
     def readall(self) -> bytes:
-        """Read the rest; the inherited method takes 8 KB at a time, which doubles the time.
+        """Read the rest; the inherited method reads 8 KB at a time, which doubles the time.
 
-        Not in one piece: a connection that is reset loses the piece that is being read.
+        The rest is read in pieces, because a connection reset loses the piece that is being read.
         """
         return b"".join(iter(lambda: self._read_next(_PIECE_BYTES), b""))
 
@@ -246,7 +247,7 @@ class ObjectReader(io.RawIOBase):
         super().close()
 
     def _read_next(self, most: int) -> bytes:
-        """Read what the store sends next, at most so many bytes; none at the end."""
+        """Read the next bytes from the store, at most `most`; none at the end."""
         wanted = min(most, self.facts.size_bytes - self._position)
         if wanted <= 0:
             return b""
@@ -279,7 +280,7 @@ class ObjectReader(io.RawIOBase):
         self._body_position = self._position
 
     def _read_body(self, wanted: int) -> bytes:
-        """Read on; return nothing when the connection broke off."""
+        """Continue reading; return no bytes if the connection broke off."""
         data = b""
         with suppress(UnreachableError), translate_store_errors(self.uri):
             data = self._body.read(wanted)
@@ -288,7 +289,7 @@ class ObjectReader(io.RawIOBase):
         return data
 
     def _get(self, etag: str | None, **more: str) -> Any:
-        """Request one version; without an ETag, the one that is there."""
+        """Request one version; without an ETag, the current one."""
         only = {} if etag is None else {"IfMatch": f'"{etag}"'}
         return _request(self.client, "get_object", self.uri, **only, **more)
 
@@ -312,11 +313,11 @@ class PinnedObject:
 
     @property
     def error(self) -> OSError | None:
-        """The first failure of the store that a read met."""
+        """The first store failure during a read."""
         return next(iter(self._reader.errors), None)
 
     def open(self) -> "io.BufferedReader[Any]":
-        """Open this version at its start; the first time without a request of its own."""
+        """Open this version at its start; the first call sends no new request."""
         if self._whole is not None:
             return io.BufferedReader(io.BytesIO(self._whole))
         first, reader = self._reader, self._reader
@@ -327,7 +328,7 @@ class PinnedObject:
         return io.BufferedReader(reader, BUFFER_BYTES)
 
     def check_unchanged(self) -> None:
-        """Raise what a read met; each request was for this version only."""
+        """Raise the first error of a read; each request was for this version only."""
         if self.error is not None:
             raise self.error
 
@@ -337,7 +338,7 @@ class PinnedObject:
 
 
 class ObjectUpload:
-    """An object that is being written; not for two threads at once."""
+    """An object that is being written; not thread-safe."""
 
     def __init__(self, uri: str, client: Callable[[], Any] = s3_client.client) -> None:
         self.uri = uri
@@ -355,7 +356,7 @@ class ObjectUpload:
         """Append bytes.
 
         Raises:
-            OSError: the store does not take them.
+            OSError: the store does not accept them.
         """
         self._buffer += data
         while len(self._buffer) > PART_BYTES:
@@ -363,10 +364,10 @@ class ObjectUpload:
             del self._buffer[:PART_BYTES]
 
     def finish(self) -> None:
-        """Send the rest; a small object is visible with that, a larger one not yet.
+        """Send the rest; this makes a small object visible, but not a larger one.
 
         Raises:
-            OSError: the store does not take it.
+            OSError: the store does not accept it.
         """
         rest = bytes(self._buffer)
         self._buffer.clear()
@@ -382,10 +383,10 @@ class ObjectUpload:
         self._is_finished = True
 
     def commit(self) -> None:
-        """Make a finished object visible; repeating it is harmless.
+        """Make a finished object visible; repeated calls are harmless.
 
         Raises:
-            OSError: the store does not make it so, or the upload was aborted meanwhile.
+            OSError: the store fails to do so, or the upload was aborted concurrently.
         """
         if not self._is_finished:
             raise OSError(errno.EINVAL, "not all of its bytes were sent", self.uri)
@@ -400,15 +401,15 @@ class ObjectUpload:
                 MultipartUpload={"Parts": self._parts},
             )
         except FileNotFoundError:
-            # The response to an earlier request may have been lost; the object says who wrote it.
+            # The response to an earlier request may have been lost; the object names its writer.
             if not self._is_there():
                 raise
         self._upload_id = None
 
     def abort(self) -> bool:
-        """Remove what was sent, also when it is complete; return whether nothing of it is left.
+        """Remove what was sent, even if it is complete; return whether nothing is left.
 
-        An object that another writer has put there stays. Raises nothing.
+        An object from another writer stays. Does not raise.
         """
         self._is_finished = False
         self._stop_threads()
@@ -459,7 +460,7 @@ class ObjectUpload:
         self._sending.clear()
 
     def _is_there(self) -> bool:
-        """Return whether the object is there and was written by this upload."""
+        """Return whether the object exists and was written by this upload."""
         try:
             response = self._request("head_object")
         except FileNotFoundError:
@@ -483,7 +484,7 @@ def _put(client: Callable[[], Any], uri: str, data: bytes, **more: Any) -> None:
         "put_object",
         uri,
         Body=data,
-        ChecksumAlgorithm="SHA256",  # without it some stores compare the sum and forget it
+        ChecksumAlgorithm="SHA256",  # without it, some stores verify the sum but do not keep it
         ChecksumSHA256=_sha256(data),
         **more,
     )
@@ -519,10 +520,10 @@ def _pages(
 
 
 def _facts(response: Mapping[str, Any], uri: str, sha256: str | None = None) -> FileFacts:
-    """Return the facts of an object as a listing, a HEAD, or a GET of all of it has them.
+    """Return the facts of an object from a listing, a HEAD, or a GET of the whole object.
 
     Raises:
-        UnreachableError: it is no response of S3.
+        UnreachableError: it is not a response of S3.
     """
     if "LastModified" not in response:
         raise unreachable(uri)
@@ -538,10 +539,10 @@ def _facts(response: Mapping[str, Any], uri: str, sha256: str | None = None) -> 
 
 
 def _checksum(response: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 that the store keeps of a whole object, in hexadecimal digits.
+    """Return the SHA-256 that the store keeps for a whole object, in hexadecimal digits.
 
-    Of an object that was sent in parts it keeps the checksum of the parts' checksums, which says
-    nothing here. Those end with the number of parts; not all stores write that.
+    For an object that was sent in parts, it keeps the checksum of the parts' checksums, which is of
+    no use here. Such checksums end with the number of parts, but not in all stores.
     """
     written = response.get("ChecksumSHA256")
     is_of_parts = "-" in f"{written}{response.get('ETag')}"

@@ -2,7 +2,8 @@
 
 Clients are configured by AWS's own environment: keys, profile, region, endpoint
 (`AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`), `AWS_MAX_ATTEMPTS`, `AWS_RETRY_MODE`. One client
-serves all threads; a fork makes its own. boto3 is imported on first use, which takes half a second.
+serves all threads; a forked process creates its own. boto3 is imported on first use, which takes
+half a second.
 """
 
 import errno
@@ -16,19 +17,19 @@ from typing import Any
 
 from batch_pipeline.storage.filesystem import NO_BUCKET, OTHER_VERSION, UnreachableError
 
-# Of one request. While the store is busy the waits between them are up to 71 s in all, else 7 s.
+# Per request. The waits between attempts take up to 71 s in total if the store is busy, else 7 s.
 ATTEMPTS = 8
-# Of one request without any response: each waits for the whole of these timeouts.
+# Per request without any response: each attempt waits for these full timeouts.
 SILENT_ATTEMPTS = 2
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 30
 
 _lock = threading.Lock()
-_generation = object()  # another one after each `forget`
+_generation = object()  # replaced by each `forget`
 
 
 def kept(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that makes a client on first use, and again after each `forget`."""
+    """Return a function that creates a client on first use, and again after each `forget`."""
     held: tuple[object, Any] = (None, None)
 
     def get() -> Any:
@@ -36,7 +37,7 @@ def kept(make: Callable[[], Any]) -> Callable[[], Any]:
         if held[0] is not _generation:
             with _lock:
                 if held[0] is not _generation:
-                    generation = _generation  # `forget` may come at any time
+                    generation = _generation  # `forget` may be called at any time
                     held = (generation, make())
         return held[1]
 
@@ -50,30 +51,30 @@ def new_client(
     endpoint: str | None = None,
     profile: str | None = None,
 ) -> Any:
-    """Return a new client, of S3 or of another service; None takes the environment's value.
+    """Return a new client for S3 or another service; None means the environment's value.
 
     Raises:
-        UnreachableError: the configuration names a profile that is not there, or makes no sense.
+        UnreachableError: the configuration is not valid, or names a profile that does not exist.
     """
     with translate_store_errors(f"{service}://"):
         try:
             return _configured(service, region, endpoint, profile)
-        except ValueError as error:  # of a number that is none, an endpoint that is no URL
+        except ValueError as error:  # an invalid number, or an endpoint that is not a URL
             text = f"{_BAD_SETTINGS}: {without_user(str(error))}"
             raise UnreachableError(errno.EINVAL, text, f"{service}://") from _showable(error)
 
 
-client = kept(new_client)  # the client of S3 of this process
+client = kept(new_client)  # the S3 client of this process
 
 
 def forget() -> None:
-    """Make the next use read the environment, and AWS's files, again; needs no lock."""
+    """Make the next use read the environment and AWS's files again; requires no lock."""
     global _generation  # noqa: PLW0603 - another one each time
     _generation = object()
 
 
 def _reset_after_fork() -> None:
-    """Drop the clients, and a lock that another thread of the parent may hold for ever."""
+    """Drop the clients and the lock, which another thread of the parent may hold forever."""
     global _lock  # noqa: PLW0603 - the child of a fork has one thread
     _lock = threading.Lock()
     forget()
@@ -95,8 +96,7 @@ def _configured(service: str, region: str | None, endpoint: str | None, profile:
         connect_timeout=CONNECT_SECONDS,
         read_timeout=ANSWER_SECONDS,
         max_pool_connections=32,
-        # What is written has its SHA-256; a second checksum costs time and is unknown to some
-        # stores.
+        # Uploads carry their SHA-256; a second checksum costs time, and not all stores support it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="batch-pipeline",
@@ -111,7 +111,7 @@ def _configured(service: str, region: str | None, endpoint: str | None, profile:
 
 
 def _stop_without_response(attempts: int, caught_exception: Exception | None, **_: Any) -> None:
-    """Stop repeating after a few requests without any response."""
+    """Stop retrying after a few requests without any response."""
     from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 
     is_silent = isinstance(caught_exception, ConnectTimeoutError | ReadTimeoutError)
@@ -120,7 +120,7 @@ def _stop_without_response(attempts: int, caught_exception: Exception | None, **
 
 
 def _retry_conflict(most: int, attempts: int, response: Any, **_: Any) -> float | None:
-    """Repeat after a collision of two writers; the response does not say which one has won."""
+    """Retry after a conflict of two writers; the response does not say which one has won."""
     code = None if response is None else response[1].get("Error", {}).get("Code")
     if code in {"ConditionalRequestConflict", "OperationAborted"} and attempts < most:
         return 0.05 * float(2**attempts)
@@ -163,9 +163,9 @@ _ACCESS_MEANINGS: dict[str, tuple[int, str]] = {
     "(Throttling|RequestThrottled|RequestLimitExceeded).*": _BUSY,
 }
 _REGION_CODES = {"301", "307", "AuthorizationHeaderMalformed", "PermanentRedirect"}
-_CREDENTIAL_REQUESTS = ("AssumeRole", "CreateToken", "GetRoleCredentials")  # requests of their own
+_CREDENTIAL_REQUESTS = ("AssumeRole", "CreateToken", "GetRoleCredentials")  # for credentials
 
-# The right that a policy has to allow, where its name is not that of the request.
+# The permission that a policy must allow, if its name differs from the request's.
 _RIGHTS = {
     "HeadBucket": "ListBucket",
     "HeadObject": "GetObject",
@@ -212,7 +212,7 @@ def translate_store_errors(uri: str) -> Iterator[None]:
 
 
 def unreachable(uri: str) -> UnreachableError:
-    """Return the error that something else than a store, or a queue, answers."""
+    """Return the error for a server that is not a store, or not a queue."""
     kind = "an SQS queue" if uri.startswith("http") else "an S3 server"
     text = f"the server at this address is not {kind}; set AWS_ENDPOINT_URL to the address of one"
     return UnreachableError(errno.EPROTO, text, uri)
@@ -238,7 +238,7 @@ def _of_response(error: Any, uri: str) -> OSError:
     of_access = _of_access(error, code, status, message)
     if of_access is not None:
         if of_access[0] == errno.EACCES:
-            forget()  # the credentials that are there now may be newer
+            forget()  # newer credentials may be available now
         return UnreachableError(*of_access, uri)
     if status in {401, 403}:
         return PermissionError(errno.EACCES, _refusal(error.operation_name, code), uri)
@@ -250,7 +250,7 @@ def _meaning(meanings: dict[str, tuple[int, str]], code: str) -> tuple[int, str]
 
 
 def _of_access(error: Any, code: str, status: int, message: str) -> tuple[int, str] | None:
-    """Return errno and text of what is wrong with the access as a whole; None if nothing is."""
+    """Return errno and text of a problem with access as a whole; None if there is none."""
     metadata = error.response.get("ResponseMetadata", {})
     if code in _REGION_CODES:
         region = error.response.get("Error", {}).get("Region")
@@ -266,7 +266,7 @@ def _of_access(error: Any, code: str, status: int, message: str) -> tuple[int, s
     if error.operation_name.startswith(_CREDENTIAL_REQUESTS):
         answered = f"it answers {error.operation_name} by {code}: {message}"
         return errno.EACCES, f"AWS returns no credentials: {answered}"
-    return (errno.EACCES, _NO_REASON) if code == "400" else None  # a HEAD has no words
+    return (errno.EACCES, _NO_REASON) if code == "400" else None  # a HEAD has no error text
 
 
 def _refusal(operation: str, code: str) -> str:
@@ -285,7 +285,7 @@ def _of_no_response(error: Exception) -> str:
         return "no region is known; set AWS_REGION"
     if isinstance(error, known.HTTPClientError | known.ConnectionError):
         return f"it does not answer ({text})"
-    forget()  # AWS's files and variables may be there, or right, the next time
+    forget()  # AWS's files and variables may exist, or be correct, next time
     if isinstance(error, known.NoCredentialsError):
         return f"no credentials were found; {_CREDENTIALS}"
     return f"{_BAD_SETTINGS}: {text}"

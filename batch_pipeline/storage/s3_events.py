@@ -1,9 +1,9 @@
 """S3's event notifications, received from a queue of SQS, and the new objects of a landing.
 
-AWS has three forms of them: as S3 sends them, wrapped by SNS, and as EventBridge sends them. A
-message is deleted once all its objects are registered, or of no interest to this landing. What is
-not understood, names other buckets or prefixes, or an object that is refused, is left to the
-queue's own rules. Problems are kept, not raised: the next full listing finds what was missed.
+AWS sends them in three forms: directly from S3, wrapped by SNS, and from EventBridge. A message is
+deleted once all its objects are registered, or irrelevant to this landing. A message that is not
+understood, or that names other buckets or prefixes, or an object that is refused, is left to the
+queue's own rules. Problems are recorded, not raised: the next full listing finds missed files.
 """
 
 import json
@@ -21,15 +21,15 @@ from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.s3_client import translate_store_errors
 
 MAX_MESSAGES = 1_000
-_PER_REQUEST = 10  # SQS returns and deletes so many messages in one request
+_PER_REQUEST = 10  # SQS returns and deletes at most this many messages per request
 _REGION = re.compile(r"https://(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com")
 _EXPECTED = "an event notification of S3"
 
 
 class S3EventListing:
-    """A landing and the SQS queue of its events, by its URL.
+    """A landing and the SQS queue of its events; `queue` is the queue's URL.
 
-    `trouble` is the first thing that went wrong in the last listing.
+    `trouble` is the first error of the last listing.
     """
 
     def __init__(self, landing: SourceLanding, queue: str) -> None:
@@ -40,7 +40,7 @@ class S3EventListing:
         self._answered: list[str] = []  # receipts of messages whose files the listing returned
 
     def found_files(self) -> Iterator[LandedFile]:
-        """Receive the messages that are there and look at each object that they name."""
+        """Receive the available messages and check each object that they name."""
         self._answered, self.trouble = [], None
         received = [(one["ReceiptHandle"], *self._new_names(one)) for one in self._messages()]
         names = dict.fromkeys(name for _, new, _ in received for name in new)
@@ -60,7 +60,7 @@ class S3EventListing:
     def settled(self) -> None:
         """Delete the answered messages, now that their files are registered.
 
-        A message that the queue does not delete comes again.
+        A message that the queue does not delete is delivered again.
         """
         answered, self._answered = self._answered, []
         try:
@@ -73,10 +73,10 @@ class S3EventListing:
             self._note(self._landing.unavailable(error, self._queue))
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        """Receive the messages that are there now, about `MAX_MESSAGES`, without waiting.
+        """Receive the available messages, about `MAX_MESSAGES`, without waiting.
 
-        They come again, once the queue's visibility timeout is over, unless they are deleted. A
-        failure of the queue is noted and ends them.
+        Unless they are deleted, they are delivered again after the queue's visibility timeout. A
+        failure of the queue is recorded and ends the iteration.
         """
         try:
             for _ in range(0, MAX_MESSAGES, _PER_REQUEST):
@@ -91,9 +91,9 @@ class S3EventListing:
             self._note(self._landing.unavailable(error, self._queue))
 
     def _new_names(self, message: dict[str, Any]) -> tuple[list[str], bool]:
-        """Return the landed names of a message, and whether all of it concerns this landing.
+        """Return the names of new files in a message, and whether it only concerns this landing.
 
-        Otherwise it is left in the queue, with a warning.
+        If it does not, it is left in the queue, with a warning.
         """
         new, why = [], None
         try:
@@ -117,7 +117,7 @@ class S3EventListing:
 
 
 def region_of(url: str) -> str | None:
-    """Return the region that the URL of a queue of AWS names."""
+    """Return the region in the URL of an AWS queue."""
     match = _REGION.match(url)
     return None if match is None else match[1] or match[2]
 
@@ -126,7 +126,7 @@ def events_in(body: str) -> list[tuple[str, bool]]:
     """Return the URI of each object in the text of a message, and whether it was written.
 
     Raises:
-        InvalidValueError: it is none of S3's notifications; the test that S3 sends is none either.
+        InvalidValueError: it is not an event notification of S3; neither is S3's test message.
     """
     try:
         events = _events(json.loads(body))
@@ -140,14 +140,14 @@ def events_in(body: str) -> list[tuple[str, bool]]:
 def _events(values: Any) -> list[tuple[str, bool]]:
     if values.get("Type") == "Notification" and "TopicArn" in values:
         return _events(json.loads(values["Message"]))
-    if values.get("source") == "aws.s3":  # EventBridge, in which the key is plain
+    if values.get("source") == "aws.s3":  # EventBridge, whose keys are not encoded
         detail, is_creation = values["detail"], _text(values["detail-type"]) == "Object Created"
         return [(_uri(detail, detail["object"]["key"]), is_creation)]
     events = []
     for one in values["Records"]:
         if one["eventSource"] != "aws:s3":
             raise ValueError(one["eventSource"])
-        # Here the key is encoded as in the query of a URL.
+        # Here the key is encoded as in the query string of a URL.
         key = unquote_plus(_text(one["s3"]["object"]["key"]), errors="strict")
         kind = _text(one["eventName"]).removeprefix("s3:")
         events.append((_uri(one["s3"], key), kind.startswith("ObjectCreated:")))

@@ -1,7 +1,7 @@
-"""Verification of published files: are they there, and are they what was published?
+"""Verification of published files: do they exist, and do they match what was published?
 
-A store that is unreachable, or refuses, says nothing about its files: that is an error, not an
-answer. Contents are read once, the end of a columnar file twice; memory is a block.
+A store that is unreachable or refuses access says nothing about its files: that raises an error and
+is not a result. Contents are read once, the end of a columnar file twice; memory use is one block.
 """
 
 import hashlib
@@ -40,9 +40,9 @@ class UnusablePartError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in a file; `damage` says why its records cannot all be read.
+    """The contents of a file; `damage` says why not all of its records can be read.
 
-    `records` is None with a damage, and if the name does not say how to read them.
+    `records` is None if the file is damaged, or if its name does not say how to read it.
     """
 
     sha256: str
@@ -54,8 +54,8 @@ def read_contents(uri: str) -> Contents:
     """Read all bytes of a file or an object and count its records.
 
     Raises:
-        InvalidValueError: the URI names neither.
-        OSError: it is not there or cannot be read.
+        InvalidValueError: the URI does not name a file or an object.
+        OSError: it does not exist or cannot be read.
     """
     stated = format_of_file(uri)
     is_columnar = stated is not None and PART_FORMATS[stated[0]].is_columnar
@@ -68,7 +68,7 @@ def read_contents(uri: str) -> Contents:
             except DECOMPRESSION_ERRORS as error:
                 damage = str(error)
         while hashing.read(_BLOCK):
-            pass  # what the reader of lines left
+            pass  # the bytes that counting lines left unread
         if stated is not None and is_columnar:
             file.seek(0)
             records, damage = _count_rows(file, stated[0])
@@ -82,12 +82,12 @@ def _count_rows(file: BinaryIO, file_format: Format) -> tuple[int | None, str | 
         return table_codec(file_format).count_rows(file), None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if getattr(error, "errno", None) is not None:
-            raise  # an error of the system or the store; Arrow's own have no number
+            raise  # an error of the system or the store; Arrow's own errors have no errno
         return None, str(error).strip()
 
 
 class _HashingReader(io.RawIOBase):
-    """A file that hashes what is read of it."""
+    """A file that hashes the bytes that are read from it."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -106,24 +106,24 @@ class _HashingReader(io.RawIOBase):
 
 
 def size_problem(part: PartFile) -> str | None:
-    """Return what is wrong with a file by its size alone; nothing is opened.
+    """Return what is wrong with a file, judged by its size; the file is not opened.
 
     A SHA-256 that the store knows is compared, too.
 
     Raises:
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: its store is unreachable now, or refuses access.
     """
     facts = _facts(part)
     return facts if isinstance(facts, str) else None
 
 
 def content_problem(part: PartFile) -> str | None:
-    """Return what is wrong with a file by all of its bytes, unless the store vouches for them.
+    """Return what is wrong with a file's bytes, without reading them if the store has a SHA-256.
 
-    Memory is constant.
+    Memory use is constant.
 
     Raises:
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: its store is unreachable now, or refuses access.
     """
     facts = _facts(part)
     if isinstance(facts, str):
@@ -139,10 +139,10 @@ def content_problem(part: PartFile) -> str | None:
 def problem_before_reading(part: PartFile) -> str | None:
     """Return what is wrong with a file whose reader will compare its SHA-256 again.
 
-    Nothing is fetched from a store for that.
+    No content is fetched from a store.
 
     Raises:
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: its store is unreachable now, or refuses access.
     """
     return content_problem(part) if filesystem_of(part.uri).is_local else size_problem(part)
 
@@ -153,7 +153,7 @@ def verified_file(part: PartFile) -> Iterator[Path]:
 
     Raises:
         UnusablePartError: it is missing, cannot be read, or has another SHA-256.
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: its store is unreachable now, or refuses access.
     """
     with ExitStack() as copy:
         try:
@@ -168,10 +168,10 @@ def verified_file(part: PartFile) -> Iterator[Path]:
 
 
 def verify_contents(part: PartFile) -> str | None:
-    """Return what is wrong with a file by all of its bytes, and by the number of its records.
+    """Return what is wrong with a file, judged by all of its bytes and its number of records.
 
     Raises:
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: its store is unreachable now, or refuses access.
     """
     problem = size_problem(part)
     if problem is not None:
@@ -191,10 +191,11 @@ def verify_contents(part: PartFile) -> str | None:
 
 
 def store_problem(uri: str, error: OSError, verb: str) -> str:
-    """Return what is wrong with a file that cannot be read, or not even `accessed`.
+    """Return what is wrong with a file that cannot be read or accessed, as `verb` says.
 
     Raises:
-        RetryableError: the error is not about the file: its store is unreachable now, or refuses.
+        RetryableError: the error is not about the file: its store is unreachable now, or refuses
+            access.
     """
     if isinstance(error, FileNotFoundError):
         return f"{shown(uri)} is missing"
@@ -235,7 +236,7 @@ def manifest_file_problem(one: PublishedBatch) -> str | None:
     """Return what is wrong with the manifest file of a batch, None if nothing is.
 
     Raises:
-        RetryableError: its store is unreachable now, or refuses.
+        RetryableError: its store is unreachable now, or refuses access.
     """
     if one.pointer_uri is None:
         return "its manifest file is not written yet; `batch-pipeline reconcile` writes it"

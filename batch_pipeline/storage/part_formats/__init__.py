@@ -1,7 +1,7 @@
-"""Bytes of part files: one module per output format, named like it.
+"""Codecs of part files: one module per output format, named after it.
 
-`jsonl` reads and writes lines; the module of a columnar format has its `CODEC`, a `TableCodec`.
-`model.encoding.PART_FORMATS` describes the formats for everybody who does not touch the files.
+`jsonl` reads and writes lines; the module of a columnar format defines its `CODEC`, a `TableCodec`.
+`model.encoding.PART_FORMATS` describes the formats for code that does not access the files.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,7 +23,7 @@ class TableWriter(Protocol):
         """Write rows as one group; each column of the table is a single chunk."""
 
     def close(self) -> None:
-        """Write the end of the file, which stays open."""
+        """Write the end of the file, but leave it open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class TableCodec:
     """Reader and writer of one columnar format.
 
     `open_writer` starts a file in an object with `write`; it is passed the first group of rows.
-    `read_batches` yields the rows of a file, with at most some columns and rows at a time, in the
-    types that were written. `count_rows` decodes no more than it needs. Both raise a
+    `read_batches` yields the rows of a file in the types that were written, limited to some columns
+    and to a number of rows per batch. `count_rows` decodes no more than it needs. Both raise a
     `pa.ArrowException` or an `OSError` if the file is damaged or has another format.
 
-    `unsupported_rows` returns the rows with values that the format cannot hold, and the reason for
-    each; the schema has the types of the columns in the file. `json_metadata` is what the format
-    adds to the metadata of fields that hold JSON text.
+    `unsupported_rows` returns the rows with values that the format cannot represent, and the reason
+    for each; the schema has the types of the columns in the file. The format adds `json_metadata`
+    to the metadata of fields that hold JSON text.
     """
 
     open_writer: Callable[[Any, "pa.Table", Encoding], TableWriter]

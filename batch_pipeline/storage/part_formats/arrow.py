@@ -49,10 +49,10 @@ def _count_rows(file: BinaryIO) -> int:
 
 
 def normalize_nulls(column: pa.Array) -> pa.Array:
-    """Return an array of the same values whose bytes depend on these values alone.
+    """Return an array of the same values whose bytes depend only on these values.
 
-    Arrow writes buffers as they are: what memory held under nulls, in front of a slice or behind it
-    would be in the file, so the same records would not always be the same bytes.
+    Arrow writes buffers unchanged: memory contents under nulls, and before or after a slice, would
+    be in the file, so the same records would not always produce the same bytes.
     """
     if at.is_boolean(column.type):
         buffers = [_packed_bits(pc.fill_null(column, False))]  # noqa: FBT003 - Arrow's argument

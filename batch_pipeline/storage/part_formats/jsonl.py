@@ -1,4 +1,4 @@
-"""Part files of JSON lines, compressed as a whole: same input and level, same bytes."""
+"""Part files of JSON lines, compressed as a whole: equal input and level yield the same bytes."""
 
 import gzip
 import zlib
@@ -25,7 +25,7 @@ DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
 
 _BLOCK_BYTES = 2**20
 _ISAL_HARDEST = 3
-_ZLIB_EASIEST = 5  # its lower levels are slower than ISA-L's hardest, and bigger
+_ZLIB_EASIEST = 5  # its lower levels are slower than ISA-L's highest, with larger output
 
 
 class Compressor(Protocol):
@@ -41,9 +41,10 @@ class Compressor(Protocol):
 def new_compressor(compression: Compression, level: int | None = None) -> Compressor | None:
     """Return the compressor of a gzip member or a zstd frame; None if bytes are not compressed.
 
-    Gzip levels 0 to 3 are ISA-L's, where it is installed: 0 is the fastest and the biggest, 1 the
-    default. Levels 4 to 9 are zlib's, 4 being its 5. Without ISA-L all are zlib's, 0 stores the
-    bytes as they are, and the output differs. The header holds no time and no file name.
+    Gzip levels 0 to 3 are ISA-L's, if it is installed: 0 is the fastest with the largest output, 1
+    is the default. Levels 4 to 9 are zlib's, with 4 mapped to 5. Without ISA-L all levels are
+    zlib's, 0 stores the bytes uncompressed, and the output differs. The header holds no time and no
+    file name.
 
     Zstd levels are zstd's, 1 is the default; the frame carries a checksum of its content.
     """
@@ -64,7 +65,7 @@ def new_compressor(compression: Compression, level: int | None = None) -> Compre
 
 
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
-    """Return the text of a file; reading it raises one of `DECOMPRESSION_ERRORS` on damage."""
+    """Return a stream of a file's text; reading damage raises one of `DECOMPRESSION_ERRORS`."""
     match compression:
         case Compression.NONE:
             return file
@@ -99,7 +100,7 @@ def read_lines(
 def count_lines(file: BinaryIO, compression: Compression) -> int:
     """Return the number of lines of a file, the last one with or without its line end.
 
-    Memory is a block, however long a line is.
+    Memory use is one block, regardless of line length.
     """
     text = decompressed(file, compression)
     lines, last = 0, b"\n"

@@ -1,8 +1,8 @@
 """Part files of ORC, in stripes of bounded size.
 
-ORC has no time of day: such columns are text, as in JSON lines, and become times again when they
-are read here. Arrow reads timestamps of ORC as nanoseconds in 64 bits, so a record with a timestamp
-outside of these is not written.
+ORC has no time-of-day type: such columns are text, as in JSON lines, and are converted back to
+times when they are read here. Arrow reads ORC timestamps as 64-bit nanoseconds, so a record with a
+timestamp outside of that range is not written.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,8 +22,8 @@ from batch_pipeline.storage.part_formats import TableCodec
 _TIME = pa.time64("us")
 _TIME_METADATA = {b"batch_pipeline.type": b"time"}
 _MAX_STRIPE_ROWS = 65_536
-# A stripe ends once this much of it is encoded, so after each group of rows. With a larger limit,
-# stripes of values that compress well would take any amount of memory when they are read.
+# A stripe ends once this many bytes of it are encoded, that is, after each group of rows. With a
+# larger limit, reading stripes of highly compressible values would take unbounded memory.
 _STRIPE_BYTES = 1
 _MIN_MICROSECONDS = -(2**63) // 1000 + 1
 _MAX_MICROSECONDS = (2**63 - 1) // 1000
@@ -91,14 +91,14 @@ class _Writer:
 
 
 def _stored_field(field: pa.Field) -> pa.Field:
-    """Return the field of a file for a field of the schema."""
+    """Return the field in the file for a field of the schema."""
     if field.type == _TIME:
         return field.with_type(pa.string()).with_metadata(_TIME_METADATA)
     return field
 
 
 def _original(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a column of a file in the type that it had when it was written."""
+    """Return a column of a file in its original type."""
     if at.is_timestamp(field.type):
         return column.cast(pa.timestamp("us", field.type.tz))
     if field.metadata is not None and _TIME_METADATA.items() <= field.metadata.items():
@@ -116,7 +116,7 @@ def _read_batches(
         fields = [field for field in reader.schema if columns is None or field.name in columns]
         names = [field.name for field in fields]
         for index in range(reader.nstripes):
-            # Select afterwards: ORC takes names for paths, whose parts are separated by dots.
+            # Select afterwards: ORC interprets names as paths, whose parts are separated by dots.
             stripe = reader.read_stripe(index).select(names)
             for start in range(0, stripe.num_rows, max_rows):
                 batch = stripe.slice(start, max_rows)
