@@ -5,5 +5,5 @@ Importing a module of this package starts nothing and does not import pyspark; s
 
 import warnings
 
-# Records pass as Arrow data, so that pandas converts none of them.
+# Records are passed as Arrow data, so pandas does not convert any of them.
 warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

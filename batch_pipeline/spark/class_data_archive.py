@@ -1,8 +1,8 @@
 """Build the class-data archive, once for each Java runtime and Spark.
 
-A JVM writes the archive of the classes that it has loaded when it ends, so the builder starts a
-session, runs a job and closes it. That takes 40 s of a core, so it is done by a process of lowest
-priority: while `dev` runs, or detached after a command that started a JVM. Run as a module
+When a JVM exits, it writes the archive of the classes that it has loaded, so the builder starts a
+session, runs a job and closes it. That takes 40 s of one core, so it runs in a process of the
+lowest priority: while `dev` runs, or detached after a command that started a JVM. Run as a module
 (`python -m … HOME`) it builds in the foreground.
 """
 
@@ -28,14 +28,14 @@ STOP_TIMEOUT_SECONDS = 1_800  # the JVM writes when it ends, with the lowest pri
 UNUSED_SECONDS = 90 * 86_400
 RETRY_SECONDS = 86_400
 
-_detached: "list[subprocess.Popen[bytes]]" = []  # kept, since Python warns of a forgotten process
+_detached: "list[subprocess.Popen[bytes]]" = []  # kept: Python warns about unreferenced processes
 
 
 def build_archive(home: Path) -> bool:
     """Build the archive unless it exists or is being built; return whether it was built.
 
-    Takes about 40 s of one core and 175 MB on disk. The archive appears whole or not at all.
-    Archives that were not used for 90 days are deleted.
+    Takes about 40 s of one core and 175 MB on disk. The archive appears atomically. Archives that
+    were not used for 90 days are deleted.
 
     Raises:
         ConfigurationError: there is no Java.
@@ -54,9 +54,9 @@ def build_archive(home: Path) -> bool:
 
 
 def build_later(home: Path) -> None:
-    """Start a detached process that builds the archive, unless there is one.
+    """Start a detached process that builds the archive, unless the archive exists.
 
-    The process outlives this one and ends by itself. It is started at most once a day.
+    The process outlives this one and exits when it is done. It is started at most once a day.
     """
     archive = archive_path(find_java_home(home, os.environ))
     started = archive.with_suffix(".started")
@@ -68,7 +68,7 @@ def build_later(home: Path) -> None:
 
 @contextmanager
 def build_meanwhile(home: Path) -> Iterator[None]:
-    """Build the archive, unless there is one, in a process that is killed when the block ends."""
+    """Build the archive, unless it exists, in a process that is killed when the block ends."""
     has_one = has_archive(archive_path(find_java_home(home, os.environ)))
     builder = None if has_one else _start_builder(home)
     try:

@@ -50,8 +50,8 @@ _LOST_TASK = re.compile(
 _MISSING_MODULE = re.compile(
     r"(?:ModuleNotFoundError:|\bError while finding module[^\n]*?) No module named '?([\w.]+)"
 )
-# Spark's words for processes that exited because of their tasks; it has others for processes that
-# the cluster took away.
+# Spark's messages about processes that exited because of their tasks; those about processes that
+# the cluster took away differ.
 _EXITED_IN_TASK = re.compile(
     r"ExecutorLostFailure \(executor \S+ exited caused by one of the running tasks\)"
     r"|Python worker exited unexpectedly"
@@ -83,11 +83,11 @@ def is_engine_gone(error: Exception) -> bool:
 
     py4j = importlib.import_module("py4j.protocol")
     if isinstance(error, py4j.Py4JError):
-        # With a Java exception or a trace the JVM answered, so it is there.
+        # A Java exception or a trace means that the JVM answered, so it is running.
         has_answer = isinstance(error, py4j.Py4JJavaError) or ". Trace:\n" in str(error)
         return not has_answer
     if isinstance(error, PySparkException):
-        # Their subclasses stand for answers of the server; these classes themselves for none.
+        # Their subclasses represent responses of the server; these classes themselves do not.
         return type(error) in {SparkConnectGrpcException, *SparkConnectGrpcException.__bases__}
     return isinstance(error, (OSError, AttributeError))
 
@@ -107,7 +107,7 @@ def is_connect(session: "SparkSession") -> bool:
 def is_stopped(session: "SparkSession") -> bool:
     """Return whether the context of a classic session has ended, by this process or in the JVM.
 
-    The JVM goes on without a context when the cluster's master removed the application.
+    The JVM keeps running without a context when the cluster's master removed the application.
     """
     context = getattr(session.sparkContext, "_jsc", None)
     try:
@@ -151,7 +151,7 @@ class ExecutorWatch:
     def is_lost(self) -> bool:
         """Return whether there were executors and none has existed for a minute.
 
-        Queries Spark every five seconds at most. False before the first executor has started, and
+        Queries Spark at most every five seconds. False before the first executor has started, and
         for a session whose driver runs the tasks.
         """
         now = self._now()
@@ -168,16 +168,16 @@ class ExecutorWatch:
 
 
 def _count_executors(session: "SparkSession") -> int:
-    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public way
-    return int(context.getExecutorMemoryStatus().size()) - 1  # the driver is in it, too
+    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public API
+    return int(context.getExecutorMemoryStatus().size()) - 1  # the driver is included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorReport:
     """The facts that a probe collected on its executor.
 
-    `import_error` is why modules that are there cannot be imported. `package_digest` is None when
-    the package was not imported.
+    `import_error` is why installed modules cannot be imported. `package_digest` is None when the
+    package was not imported.
     """
 
     host: str
@@ -188,17 +188,17 @@ class ExecutorReport:
 
 
 def check_executors(session: "SparkSession", target: str) -> None:
-    """Inspect the executors of a classic session, until no more of them register.
+    """Check the executors of a classic session, until no more of them register.
 
-    Waits up to ten minutes for the first one.
+    Waits up to ten minutes for the first executor.
 
     Raises:
-        ConfigurationError: an executor cannot run tasks; names the first.
-        SparkUnavailableError: there is none, or the engine is gone.
+        ConfigurationError: an executor cannot run tasks; the error names the first.
+        SparkUnavailableError: there is no executor, or the engine is gone.
     """
     context = session.sparkContext
     probed_cores = 0
-    # One task a core reaches each executor; those that register meanwhile need another round.
+    # One task per core reaches each executor; executors that register later need another round.
     while probed_cores < context.defaultParallelism:
         probed_cores = context.defaultParallelism
         try:
@@ -212,7 +212,7 @@ def check_executors(session: "SparkSession", target: str) -> None:
 def diagnose_engine_error(session: "SparkSession", error: Exception) -> PipelineError:
     """Return the error that explains an engine's failure.
 
-    It never holds the address of a Connect server, which has a token.
+    It never contains the address of a Connect server, which includes a token.
     """
     report = str(error)
     known = _diagnose_report(session, report)
@@ -240,15 +240,15 @@ def is_process_loss(report: str) -> bool:
 
 
 def process_loss_error(target: str, report: str, reason: str) -> SparkUnavailableError:
-    """Build the error of lost processes: `TasksLostError` where the tasks may have ended them."""
+    """Build the error of lost processes: `TasksLostError` if the tasks may have ended them."""
     kind = TasksLostError if _EXITED_IN_TASK.search(report) else SparkUnavailableError
     return kind(target, reason)
 
 
 def _diagnose_report(session: "SparkSession", report: str) -> ConfigurationError | None:
-    """Return what an executor lacks, by Spark's report of a failure; None for other failures.
+    """Return what an executor lacks, according to Spark's report; None for other failures.
 
-    Reports of DataFrame jobs do not name the executor. Then the executors are probed for it.
+    Reports of DataFrame jobs do not name the executor, so the executors are probed in that case.
     """
     target = _target(session)
     if error := diagnose_executor(target, report):
@@ -278,9 +278,9 @@ def diagnose_executor(target: str, report: str) -> ConfigurationError | None:
 
 
 def missing_modules(report: str) -> list[str]:
-    """Return the modules that a report misses and this process has.
+    """Return the modules that a report names as missing and this process has.
 
-    A module that the driver lacks, too, is a mistake in the code: packing cannot bring it.
+    A module that the driver lacks, too, is a mistake in the code: packing cannot provide it.
     """
     return [name for name in dict.fromkeys(_MISSING_MODULE.findall(report)) if _is_importable(name)]
 
@@ -307,7 +307,7 @@ def _target(session: "SparkSession") -> str:
 
 
 def _pack_step(missing: Iterable[str] = ()) -> str:
-    """Return how to bring modules, which may be a user's, to the executors."""
+    """Return how to provide executors with modules, which may be a user's."""
     packages = dict.fromkeys(name.partition(".")[0] for name in missing)
     of_user = [name for name in packages if name not in _required_modules()]
     options = "".join(f" --with {name}" for name in of_user)
@@ -325,7 +325,7 @@ def _probe_executors(
     """Return the first problem on the executors of a session.
 
     Raises:
-        SparkUnavailableError: no executor came in ten minutes.
+        SparkUnavailableError: no executor registered within ten minutes.
     """
     probe = make_probe(modules)
     if is_connect(session):
@@ -365,7 +365,7 @@ def _run_probes(session: "SparkSession", target: str, probe: Callable[[int], str
     try:
         return running.result(timeout=EXECUTOR_TIMEOUT_SECONDS)
     except FutureTimeoutError as error:
-        stop_context(session)  # else the job would wait on
+        stop_context(session)  # otherwise the job would keep waiting
         reason = f"no executor registered within {EXECUTOR_TIMEOUT_SECONDS} s"
         raise SparkUnavailableError(target, reason) from error
 
@@ -386,7 +386,7 @@ def _is_importable(module: str) -> bool:
     """Return whether this process can import a module."""
     if module in sys.modules:
         return True
-    with suppress(ImportError, ValueError):  # its parent is missing, or is no package
+    with suppress(ImportError, ValueError):  # its parent is missing, or is not a package
         return importlib.util.find_spec(module) is not None
     return False
 

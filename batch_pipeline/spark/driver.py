@@ -1,4 +1,4 @@
-"""A driver's JVM: settings and environment by Spark master, command, temporary files, log and end.
+"""A driver's JVM: settings and environment by Spark master, command, temporary files, log, exit.
 
 Shared by the sessions of this process and the Connect server. Does not import pyspark.
 """
@@ -45,8 +45,8 @@ _EXECUTOR_ENVIRONMENT = "spark.executorEnv."
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _PYTHON = "spark.pyspark.python"
 
-# The driver's S3 settings that executors get, too. Keys are not among them: Spark's web pages and
-# logs show its settings.
+# The driver's S3 settings that executors get, too. Access keys are not among them, because Spark's
+# web pages and logs show its settings.
 _FORWARDED_VARIABLES = (
     "AWS_DEFAULT_REGION",
     "AWS_ENDPOINT_URL",
@@ -54,7 +54,7 @@ _FORWARDED_VARIABLES = (
     "AWS_REGION",
 )
 
-# Set by other Spark sessions of this process or its parents; a new JVM must not obey them.
+# Set by other Spark sessions of this process or its parents; a new JVM must ignore them.
 OTHER_SESSION_VARIABLES = (
     "MASTER",
     "PYSPARK_GATEWAY_PORT",
@@ -104,10 +104,10 @@ def _is_local_cluster(master: str) -> bool:
 def check_cluster(master: str, packed: Path | None) -> None:
     """Check the archive for executors, and connect to a standalone master once.
 
-    Spark itself reports a failure after a minute. No effect where tasks run in the driver.
+    Spark itself reports a failure only after a minute. Has no effect if tasks run in the driver.
 
     Raises:
-        ConfigurationError: the archive is not there, or for another Python or release.
+        ConfigurationError: the archive does not exist, or is for another Python or release.
         SparkUnavailableError: none of the master's addresses accepts a connection.
     """
     if packed is not None and not runs_in_driver(master):
@@ -164,8 +164,8 @@ def driver_settings(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings and the environment of a driver's JVM on the `spark.master` of `conf`.
 
-    `conf` wins over what is set here, and on clusters so does Spark's own file of settings, except
-    for the master. Java options are added. `packed` is the archive of the modules that tasks
+    `conf` overrides the settings made here, and on clusters so does Spark's own settings file,
+    except for the master. Java options are added. `packed` is the archive of the modules that tasks
     import, if one is used.
 
     Raises:
@@ -224,14 +224,14 @@ def _cluster_conf(
     packed: Path | None,
     environment: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the settings of a driver whose executors are processes of their own."""
+    """Return the settings of a driver whose executors are separate processes."""
     python = user_conf.get(_PYTHON) or environment.get("PYSPARK_PYTHON")
     if not python and runs_on_this_machine(master):
         python = sys.executable
     python = python or f"python{sys.version_info.major}.{sys.version_info.minor}"
     conf: dict[str, str] = {}
-    # The daemon forks workers that have imported everything. An executor's Python has it for sure
-    # only if it is this one or gets the archive.
+    # The daemon forks workers that have imported everything. An executor's Python certainly has the
+    # daemon module only if it is this Python or gets the archive.
     if packed is not None or python == sys.executable:
         conf["spark.python.daemon.module"] = DAEMON_MODULE
     # Unix sockets need a folder that every executor can write, and other machines may have a Java
@@ -257,7 +257,7 @@ def _cluster_conf(
 def _cluster_environment(
     master: str, scratch: Path, python: str, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of a driver whose executors are processes of their own."""
+    """Return the variables of a driver whose executors are separate processes."""
     variables = {"SPARK_LOCAL_DIRS": environment.get("SPARK_LOCAL_DIRS", str(scratch))}
     variables["PYSPARK_PYTHON"] = python
     if "SPARK_LOCAL_IP" in environment:
@@ -270,7 +270,7 @@ def _cluster_environment(
 def _create_worker_home(scratch: Path) -> Path:
     """Create a Spark home of symbolic links in a scratch folder and return it.
 
-    The workers of a `local-cluster` write into their Spark home, which is else the installed
+    The workers of a `local-cluster` write into their Spark home, which otherwise is the installed
     package.
     """
     home = scratch / "spark-home"
@@ -282,7 +282,7 @@ def _create_worker_home(scratch: Path) -> Path:
 
 
 def _jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a JVM: the given one without variables of other sessions."""
+    """Return the environment of a JVM: `environment` without variables of other sessions."""
     inherited = {
         name: value for name, value in environment.items() if name not in OTHER_SESSION_VARIABLES
     }
@@ -302,9 +302,10 @@ def _jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, st
 
 
 def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """Read `spark-defaults.conf` from where Spark reads it; empty if there is none.
+    """Read `spark-defaults.conf` from Spark's own location; empty if there is none.
 
-    Spark would apply the file by itself, but below the settings that this package passes to it.
+    Spark would apply the file itself, but with lower precedence than the settings that this package
+    passes to it.
     """
     folder = Path(environment.get("SPARK_CONF_DIR") or spark_home() / "conf")
     file = folder / "spark-defaults.conf"
@@ -322,7 +323,7 @@ def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
 def driver_command(scratch: Path, conf: Mapping[str, str], *arguments: str) -> list[str]:
     """Return the command that starts a driver's JVM.
 
-    Its settings are in a file in `scratch` that only its owner can read, because all users see
+    Its settings are in a file in `scratch` that only its owner can read, because all users can see
     command lines.
     """
     properties = scratch / "spark.properties"
@@ -360,11 +361,11 @@ def delete_scratch(scratch: Path) -> None:
 
 
 def _socket_conf(scratch: Path) -> dict[str, str]:
-    """Return the settings by which JVM and workers use Unix sockets; none if paths are too long.
+    """Return settings for Unix sockets between JVM and workers; none if paths are too long.
 
     Only their owner can open them, and over TCP a short task waits 40 ms for an acknowledgement
-    that the kernel delays. The path of a socket has 107 bytes at most, so the sockets of a deep
-    scratch folder are in a temporary folder that it links to.
+    that the kernel delays. The path of a socket has at most 107 bytes, so the sockets of a deeply
+    nested scratch folder are in a temporary folder that it links to.
     """
     folder = scratch
     if len(os.fsencode(scratch)) > _MAX_SOCKET_FOLDER_BYTES:
@@ -381,7 +382,7 @@ def _socket_conf(scratch: Path) -> dict[str, str]:
 
 
 def rotate_log(home: Path, name: str) -> Path:
-    """Return the path of a log below `home`, after moving one above 10 MB to `.old.log`."""
+    """Return the path of a log below `home`; first rename a log above 10 MB to `.old.log`."""
     log = home / "logs" / name
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > _MAX_LOG_BYTES:
@@ -421,8 +422,8 @@ def end_process(process: "subprocess.Popen[bytes]", timeout_seconds: float) -> N
 
 
 def _is_running(process: psutil.Process) -> bool:
-    # Not `wait_procs`: its wait ends when the system has removed an ended process from its table,
-    # which takes the first process of a container up to two seconds.
+    # Not `wait_procs`: it waits until the system has removed an ended process from its table, which
+    # takes the first process of a container up to two seconds.
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

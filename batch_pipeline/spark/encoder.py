@@ -103,7 +103,7 @@ def raise_task_errors(reports: Iterable[TaskReport], stream: Stream) -> None:
 
 
 def combine_reports(reports: Sequence[TaskReport], request: EncodeRequest) -> EncodeResult:
-    """Combine reports, in the order of the tasks, to the result of the encode.
+    """Combine reports, in the order of the tasks, into the result of the encode.
 
     Deletes all part files if they must not be published: the schema does not fit, or the stream
     file does not allow so many bad records or such a bad file.
@@ -152,7 +152,7 @@ def merge_misfits(
 
 
 def exceeds_bad_data_rules(reports: Sequence[TaskReport], stream: Stream) -> bool:
-    """Return whether the stream file forbids to publish so many bad records or such a bad file."""
+    """Return whether the stream file forbids publishing so many bad records or such a bad file."""
     items = [item for report in reports for item in report.items]
     bad, read = sum(item.quarantined for item in items), sum(item.read for item in items)
     if not stream.on_bad_record.allow(bad=bad, read=read):
@@ -179,8 +179,8 @@ def task_failed_error(stream: str, task: int, detail: str) -> InvariantError:
 class TaskRunner:
     """Runs the tasks of one encode and holds their reports.
 
-    With `checks_only` the tasks write only bad records. After `run`, `specs` are the specs of the
-    reports that it returned, in their order.
+    With `checks_only` the tasks write only bad records. After `run`, `specs` holds the specs of the
+    reports that it returned, in the same order.
     """
 
     def __init__(
@@ -196,10 +196,10 @@ class TaskRunner:
         """Run the tasks and return their reports in the order of `inputs`.
 
         If a range of a file cannot be used, the file is read again by one task, whose report
-        replaces those of the ranges: only that task sees what is wrong, or that nothing is and the
-        file is only written in an unusual way.
+        replaces those of the ranges: only that task can tell what is wrong, or that the file is
+        valid and only written in an unusual way.
 
-        After an exception no part file is left that a task has reported.
+        After an exception, no part file that a task has reported is left.
 
         Raises:
             ConflictError: the encode was cancelled.
@@ -228,7 +228,7 @@ class TaskRunner:
             if task.byte_range is None or item_id not in unusable:
                 continue
             delete_files([reports.pop(number)])
-            if item_id in whole:  # gets the number of the first range, and so its place
+            if item_id in whole:  # gets the number of the first range, and so its position
                 repeated[number] = TaskInput(items=(whole.pop(item_id),))
         if repeated:
             reports |= self._run_tasks(repeated)
@@ -237,7 +237,7 @@ class TaskRunner:
         return [reports[number] for number in sorted(reports)]
 
     def _run_tasks(self, inputs: Mapping[int, TaskInput]) -> dict[int, TaskReport]:
-        # The longest tasks first: one that started last would run alone while other cores idle.
+        # The longest tasks first: a long task started last would run alone while other cores idle.
         order = sorted(inputs, key=lambda number: -inputs[number].cost)
         payloads = [msgspec.json.encode(self._spec(number, inputs[number])) for number in order]
         if payloads:

@@ -1,9 +1,9 @@
-"""The packed archive: what tasks import, for executors that have only Python and Spark.
+"""The packed archive: the modules that tasks import, for executors with only Python and Spark.
 
-`batch-pipeline pack` builds it from what is installed here. Its first file is a note that says for
-which Python and platform it is and what it holds, so that a wrong archive is refused before a
+`batch-pipeline pack` builds it from the packages installed here. Its first file is a note that
+states its Python, its platform and its contents, so that a wrong archive is refused before a
 session is opened, and an executor can be compared with the driver. Spark unpacks the archive in the
-folder in which each executor works.
+working folder of each executor.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PACKAGE_FOLDER = Path(__file__).parents[1]
 ARCHIVE_FOLDER = "batch_pipeline_packed"
 NOTE_NAME = "batch_pipeline_packed.json"
-ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")  # by which Spark knows that it can unpack a file
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")  # by these, Spark recognizes a file that it can unpack
 # The modules that tasks import, by distribution. Without pyspark: executors have their own.
 TASK_DISTRIBUTIONS: Mapping[str, str] = {
     "boto3": "boto3",
@@ -50,7 +50,7 @@ TASK_DISTRIBUTIONS: Mapping[str, str] = {
 _ATTACHED = "_batch_pipeline_packed"  # attribute of a session that has an archive
 _OPTIONAL = "isal"  # has no wheel for some platforms; executors need it if the driver has it
 _SOURCE_SUFFIXES = (".json", ".py", ".sql")
-# What no task reads: tests, and what only compilers of other packages need.
+# Files that no task reads: tests, and files that only compilers of other packages need.
 _EXCLUDED = re.compile(
     r"(^|/)__pycache__/|\.py[co]$|^pyarrow/(tests|include|src|includes)/|\.(pxd|pxi|pyx|pyi|h)$"
     r"|^(certifi|fsspec|joblib|jsonschema|jsonschema_specifications|numpy|referencing|simplejson)/"
@@ -103,7 +103,7 @@ def package_files(folder: Path = PACKAGE_FOLDER) -> dict[str, Path]:
 def package_digest() -> str:
     """Compute the SHA-256 of this package's sources: equal where the same release is installed.
 
-    A version number would not do: checkouts of different commits have the same one.
+    A version number would not suffice: checkouts of different commits have the same version.
     """
     digest = hashlib.sha256()
     for name, path in package_files().items():
@@ -112,7 +112,7 @@ def package_digest() -> str:
 
 
 def check_archive(archive: Path) -> ArchiveNote:
-    """Return the note of an archive if executors can work for this process with it.
+    """Return the note of an archive if executors of this process can use it.
 
     The platform may differ: the driver need not run on a machine like the executors'.
 
@@ -173,7 +173,7 @@ class _ArchivedFunction:
     """A function that extends `sys.path` by the archive before its modules are imported.
 
     A Connect server does not put a client's archives on the Python path of executors, so unpickling
-    a function of this package would fail there. This is pickled as code that needs only the
+    a function of this package would fail there. The object is pickled as code that needs only the
     standard library and pyspark; it extends the path and then unpickles the function.
     """
 
@@ -211,13 +211,13 @@ def _make_loader() -> Callable[[bytes], TaskFunction]:
 
 
 def build_archive(archive: Path, extra_modules: Sequence[str] = ()) -> ArchiveNote:
-    """Write an archive and return its note; `extra_modules` are a user's, such as of transforms.
+    """Write an archive and return its note; `extra_modules` are a user's, such as transforms.
 
-    The archive appears whole or not at all, and the same installed files give the same bytes.
+    The archive appears atomically, and the same installed files produce the same bytes.
 
     Raises:
-        ConfigurationError: its name does not end as Spark wants, it cannot be written, or something
-            that belongs in it is not installed here.
+        ConfigurationError: its name has a suffix that Spark does not accept, it cannot be written,
+            or something that belongs in it is not installed here.
     """
     _check_suffix(archive)
     roots = list(TASK_DISTRIBUTIONS)
@@ -252,7 +252,7 @@ def _module_files(archive: Path, module: str) -> dict[str, Path]:
 
 
 def _with_requirements(archive: Path, roots: Iterable[str]) -> Iterator[Distribution]:
-    """Yield distributions and all that these require, each once, without this project."""
+    """Yield distributions and all their requirements, each once, without this project."""
     seen = {"batch-pipeline"}
     pending = [(name, name != _OPTIONAL) for name in roots]
     while pending:
@@ -308,7 +308,7 @@ def _write_archive(archive: Path, note: ArchiveNote, files: dict[str, Path]) -> 
 
 
 def _gzip_writer(file: Any) -> Any:
-    """Return a fast gzip stream whose header has no time and no name, so that bytes repeat."""
+    """Return a fast gzip stream whose header has no time or name, for reproducible bytes."""
     module = import_module("isal.igzip" if HAS_ISAL else "gzip")
     kind = module.IGzipFile if HAS_ISAL else module.GzipFile
     return kind(filename="", mode="wb", compresslevel=1, fileobj=file, mtime=0)

@@ -1,4 +1,4 @@
-"""DataFrames of records: their Spark schema, and published batches as one.
+"""DataFrames of records: their Spark schema, and published batches as a DataFrame.
 
 Part files are read through Arrow by Spark's Python workers, not through Spark's data sources: types
 are those of the manifest, and `s3://` needs no Hadoop jars. Works with classic and Spark Connect
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ReadBatches = Callable[[Manifest, RecordSchema], Iterator[pa.RecordBatch]]
 
 # A column of JSON text is a string to Spark, and its type is in the column's metadata. Spark keeps
-# the metadata of a column that is only selected or renamed, and drops them for a computed one,
+# the metadata of a column that is only selected or renamed, and drops it for a computed column,
 # which is then plain text.
 TYPE_KEY = "batch_pipeline.type"
 _TYPES_IN_METADATA = JSON_TYPES | {ColumnType.UNKNOWN}
@@ -51,7 +51,7 @@ def frame_columns(frame: StructType, limits: ReadLimits) -> tuple[Column, ...]:
         ArrowTypeUnknownError: two columns have the same name, or a type has no JSON form.
     """
     for field in frame.fields:
-        type_name = field.dataType.simpleString()  # has the names of nested types, too
+        type_name = field.dataType.simpleString()  # includes the names of nested types
         if any(unsupported in type_name for unsupported in _UNSUPPORTED):
             raise ArrowTypeUnknownError(f"column {field.name!r} has the type {type_name}; cast it")
     try:

@@ -1,8 +1,8 @@
-"""The Java runtime that Spark starts with, and the class-data archive that halves the start.
+"""The Java runtime that Spark starts with, and the class-data archive that halves the startup time.
 
-Such an archive holds classes that a JVM maps from a file. It serves one Java runtime and one Spark;
-the JVM checks that itself and ignores an archive that does not fit. A session also starts without
-one; `class_data_archive` builds it. This module neither imports nor starts Spark.
+Such an archive holds classes that a JVM maps from a file. It is valid for one Java runtime and one
+Spark; the JVM checks that itself and ignores an archive that does not match. A session also starts
+without an archive; `class_data_archive` builds it. This module neither imports nor starts Spark.
 """
 
 import hashlib
@@ -40,7 +40,8 @@ _MACOS_STUB = "/usr/bin/java" if sys.platform == "darwin" else None
 # machine's memory, and fills that before the first collection.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xms96m")
 
-# Since then archives need no base archive, which slimmed runtimes such as the bundled one lack.
+# From this version on, archives need no base archive, which slimmed runtimes such as the bundled
+# one lack.
 _AOT_CACHE_VERSION = 25
 
 _WRAPPER = """\
@@ -58,7 +59,7 @@ exec {java} "$@"
 
 
 class JavaChoice(StrEnum):
-    """The runtimes that may be used; `auto` prefers the system's to the bundled one."""
+    """The runtimes that may be used; `auto` prefers a system runtime to the bundled one."""
 
     AUTO = "auto"
     SYSTEM = "system"
@@ -74,10 +75,11 @@ class _Runtime(NamedTuple):
 def find_java_home(home: Path, environment: Mapping[str, str]) -> Path:
     """Return a JAVA_HOME that can start Spark.
 
-    The first that is Java 17 or later of: `JAVA_HOME`, `java` on `PATH`, the bundled runtime.
-    `BATCH_PIPELINE_JAVA` (`auto`, `system` or `bundled`) restricts the choice. Spark's options name
-    a module that slimmed runtimes lack, and a JVM does not start with an unknown one; such a
-    runtime gets a wrapper below `home`/java that drops the option. Concurrent calls are safe.
+    It is the first of `JAVA_HOME`, `java` on `PATH` and the bundled runtime that is Java 17 or
+    later. `BATCH_PIPELINE_JAVA` (`auto`, `system` or `bundled`) restricts the choice. Spark's
+    options name a module that slimmed runtimes lack, and a JVM does not start with an unknown
+    module; such a runtime gets a wrapper below `home`/java that drops the option. Concurrent calls
+    are safe.
 
     Raises:
         InvalidValueError: `BATCH_PIPELINE_JAVA` is none of the three.
@@ -99,13 +101,13 @@ def find_java_home(home: Path, environment: Mapping[str, str]) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """Read the major version from the `release` file of a JAVA_HOME; 0 if it is not there."""
+    """Read the major version from the `release` file of a JAVA_HOME; 0 if it is missing."""
     match = re.match(r"\d+", _release(java, "JAVA_VERSION"))
     return int(match.group()) if match else 0
 
 
 def _release(java: Path, name: str) -> str:
-    """Read a value from the `release` file of a JAVA_HOME; empty if it is not there."""
+    """Read a value from the `release` file of a JAVA_HOME; empty if it is missing."""
     with suppress(OSError):
         match = re.search(rf'^{name}="(.*)"', (java / "release").read_text(), re.MULTILINE)
         return match.group(1) if match else ""
@@ -149,10 +151,10 @@ def _bundled_java() -> Path | None:
 
 
 def _probe(java: Path, environment: Mapping[str, str]) -> _Runtime | None:
-    """Return what a Java program is; None if it does not start.
+    """Return the runtime of a Java program; None if it does not start.
 
-    A runtime describes itself in its file `release`, which saves starting it: 0.3 s. Shims, and
-    runtimes without that file, are started.
+    A runtime describes itself in its `release` file, which saves the 0.3 s of starting it. Shims,
+    and runtimes without that file, are started.
     """
     home = java.resolve().parent.parent
     version, modules = java_version(home), _release(home, "MODULES")
@@ -188,7 +190,7 @@ def _properties(command: list[str], environment: Mapping[str, str]) -> dict[str,
 
 
 def _write_wrapper(home: Path, runtime_home: Path) -> Path:
-    # Named by its target, so that two runtimes (a reinstalled package, two environments with one
+    # Named after its target, so that two runtimes (a reinstalled package, two environments with one
     # home) never overwrite each other's wrapper while one of them starts.
     digest = hashlib.sha256(os.fsencode(runtime_home)).hexdigest()[:12]
     wrapper_home = home / "java" / digest
@@ -223,11 +225,11 @@ def spark_home() -> Path:
 
 
 def archive_path(java: Path) -> Path:
-    """Return where the archive for this Java and the installed Spark is, in the user's cache."""
-    from platformdirs import user_cache_path  # executors import this module, and do not have it
+    """Return the path of the archive for this Java and the installed Spark, in the user's cache."""
+    from platformdirs import user_cache_path  # executors import this module but lack it
 
     release, jars = (java / "release").resolve(), spark_home() / "jars"
-    # The runtime's own folder, by its file `release`: wrappers of it differ from home to home.
+    # The runtime's own folder, from its `release` file: its wrappers differ from home to home.
     identity = [str(release.parent), str(jars), str(jars.stat().st_mtime_ns), *JVM_OPTIONS]
     with suppress(OSError):
         identity.append(release.read_text(encoding="utf-8", errors="replace"))
@@ -237,7 +239,7 @@ def archive_path(java: Path) -> Path:
 
 
 def has_archive(path: Path) -> bool:
-    """Return whether there is an archive that this user owns: its classes are run."""
+    """Return whether the archive exists and this user owns it, because its classes are executed."""
     with suppress(OSError):
         return path.stat().st_uid == os.geteuid()
     return False
@@ -261,7 +263,7 @@ def archive_writing_option(java: Path, path: Path) -> str:
 
 
 def write_file(path: Path, text: str, mode: int = 0o600) -> Path:
-    """Write a file as a whole unless it is there with this text and mode; return its path."""
+    """Write a file atomically unless it exists with this text and mode; return its path."""
     with suppress(OSError, UnicodeDecodeError):
         if path.stat().st_mode & 0o777 == mode and path.read_text(encoding="utf-8") == text:
             return path

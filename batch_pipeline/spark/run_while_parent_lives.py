@@ -1,8 +1,8 @@
 """Run one command for as long as the parent process lives: `start` runs this module as a script.
 
 A server that a killed process leaves behind would keep its port and its memory, and no handler runs
-on SIGKILL. So the parent holds the other end of the guardian's standard input: when that closes, by
-whatever end of the parent, the guardian ends the command and its process group.
+on SIGKILL. So the parent holds the other end of the guardian's standard input: when it closes,
+however the parent ended, the guardian ends the command and its process group.
 
 Uses the standard library only and does not import this package, to start in a few milliseconds.
 """
@@ -27,7 +27,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start a command and its guardian, and return the guardian's process.
 
-    Closing its standard input ends the command. The log gets the output of the command and is
+    Closing its standard input ends the command. The output of the command goes to the log, which is
     truncated first.
     """
     with log.open("wb") as output:
@@ -63,7 +63,7 @@ def main(command: list[str]) -> int:
 def end_group(child: "subprocess.Popen[bytes]") -> None:
     """End all processes of a command's group: by SIGTERM, and after ten seconds by SIGKILL.
 
-    The group can have members when the command itself has ended.
+    The group can still have members after the command itself has ended.
     """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + GRACE_SECONDS

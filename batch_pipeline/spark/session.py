@@ -1,9 +1,9 @@
 """The one Spark session of this process: local, on a cluster, or of a Connect client.
 
-Decides which session to open, keep or replace, and holds the JVM of a classic one. The JVM is
-started here and not by pyspark, because pyspark gives it this terminal's error output, forks with a
-hook (unsafe in a process with threads) and keeps it running after the session ends. pyspark is
-imported when a session is opened.
+This module decides which session to open, keep or replace, and holds the JVM of a classic session.
+The JVM is started here and not by pyspark, because pyspark connects it to this terminal's error
+output, forks with a hook (unsafe in a process with threads) and keeps it running after the session
+ends. pyspark is imported when a session is opened.
 """
 
 import atexit
@@ -48,11 +48,11 @@ class SparkSettings:
     """Settings of a session.
 
     Files (logs, temporary files, the Java wrapper) go below `home`. With `remote`, an address
-    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; if it has
-    a `session_id`, processes share that session. `conf` wins over what this package sets. `packed`
-    is the archive of what tasks import, for executors that do not have it. With `keep_minutes`, a
-    local session is one of a warm server, which stays for so long when nobody uses it; other
-    processes have the same session if it `is_shared`.
+    `sc://host:port/;token=…`, the session is a Connect client's and `master` is not used; if the
+    address has a `session_id`, processes share that session. `conf` overrides the settings of this
+    package. `packed` is the archive of the modules that tasks import, for executors that lack them.
+    With `keep_minutes`, a local session belongs to a warm server, which keeps running for that long
+    while it is idle; other processes use the same session if it `is_shared`.
     """
 
     home: Path
@@ -80,12 +80,12 @@ class SparkSettings:
 
     @property
     def keeps_server(self) -> bool:
-        """Whether the session is one of a warm server that other processes use, too."""
+        """Whether the session belongs to a warm server that other processes use, too."""
         is_local = self.remote is None and driver.runs_in_driver(self.master)
         return is_local and self.keep_minutes > 0
 
     def server_spec(self) -> warm_server.ServerSpec:
-        """Return what the warm server of the session is started with."""
+        """Return the spec with which the warm server of the session is started."""
         return warm_server.ServerSpec(
             home=self.home.absolute(),
             master=self.master,
@@ -96,10 +96,10 @@ class SparkSettings:
 
 
 class LocalSession:
-    """A classic session on `master` and the JVM that it lives in.
+    """A classic session on `master` and its JVM.
 
-    The JVM is started at once and needs about half a second; `open` waits for it. Other imports can
-    go on meanwhile.
+    The JVM is started immediately and takes about half a second; `open` waits for it. Other imports
+    can run in the meantime.
     """
 
     def __init__(
@@ -111,17 +111,17 @@ class LocalSession:
         packed: Path | None = None,
         stop_timeout_seconds: float = STOP_TIMEOUT_SECONDS,
     ) -> None:
-        """Start the JVM; `packed` is the archive of what tasks import.
+        """Start the JVM; `packed` is the archive of the modules that tasks import.
 
         Raises:
-            ConfigurationError: there is no Java, or the archive is not there or for another Python
-                or release.
+            ConfigurationError: there is no Java, or the archive does not exist or is for another
+                Python or release.
             SparkUnavailableError: the master cannot be reached.
         """
         home = home.absolute()
         self._master, self._runs_tasks = master, driver.runs_in_driver(master)
         self._stop_timeout_seconds = stop_timeout_seconds
-        # Settings may name listeners, logs or files that a JVM has to complete as it ends.
+        # Settings may name listeners, logs or files that a JVM must complete before it exits.
         self._has_user_conf = bool(conf or driver.spark_defaults(os.environ))
         self._log = driver.rotate_log(home, "spark.log")
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
@@ -183,11 +183,12 @@ class LocalSession:
         self._end_jvm()
 
     def end_processes(self) -> None:
-        """End the JVM and its Python workers at once; the session cannot be used any more.
+        """End the JVM and its Python workers immediately; the session can no longer be used.
 
-        For a process that is about to end: to stop a session takes more than a second. `close`
-        makes up for it if the process goes on. Where others could notice how a session ends (a
-        cluster, or listeners and logs of the user's settings), it is closed.
+        For a process that is about to exit, because stopping a session takes more than a second. If
+        the process continues, `close` completes the cleanup. If the way a session ends is visible
+        elsewhere (on a cluster, or to listeners and logs of the user's settings), it is closed
+        instead.
         """
         if self._has_user_conf or not self._runs_tasks:
             self.close()
@@ -243,7 +244,7 @@ class LocalSession:
             raise SparkUnavailableError(self._master, failure_reason(error)) from error
 
     def _end_jvm(self, *, at_once: bool = False) -> None:
-        """End the JVM and what it has started, and wait until they have ended."""
+        """End the JVM and the processes that it started, and wait until they have ended."""
         if self._gateway is not None:
             self._gateway.shutdown()
             _reset_gateway()
@@ -254,8 +255,8 @@ class LocalSession:
 
 
 def _stop_session(session: "SparkSession") -> None:
-    # If the JVM has died, the first stop fails half way. The second one resets the rest of
-    # pyspark's state, so that another session can be opened.
+    # If the JVM has died, the first stop fails halfway. The second one resets the rest of pyspark's
+    # state, so that another session can be opened.
     for stop in (session.stop, session.sparkContext.stop):
         with warnings.catch_warnings(), _without_py4j_logs(), suppress(*engine_errors()):
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -263,13 +264,13 @@ def _stop_session(session: "SparkSession") -> None:
 
 
 def _reset_gateway() -> None:
-    """Make pyspark forget the gateway: it keeps its first one for the life of the process.
+    """Make pyspark forget its first gateway, which it keeps for the life of the process.
 
-    A later session would connect to the JVM that has ended.
+    Otherwise a later session would connect to the JVM that has ended.
     """
     from pyspark import SparkContext
 
-    SparkContext._gateway = None  # noqa: SLF001 - there is no public way
+    SparkContext._gateway = None  # noqa: SLF001 - there is no public API
     SparkContext._jvm = None  # noqa: SLF001
 
 
@@ -290,8 +291,8 @@ def _without_py4j_logs() -> Iterator[None]:
 
 @contextmanager
 def _patched_environment(variables: dict[str, str]) -> Iterator[None]:
-    # pyspark reads these only from the process. With a variable of Connect it would refuse to open
-    # a classic session.
+    # pyspark reads these only from the process environment. With a variable of Connect it would
+    # refuse to open a classic session.
     connect_variables = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
     before = {name: os.environ.get(name) for name in (*variables, *connect_variables)}
     for name in connect_variables:
@@ -309,7 +310,7 @@ def _patched_environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _restored_interrupt_handler() -> Iterator[None]:
-    """Restore the handler of Ctrl-C, which pyspark replaces by its own."""
+    """Restore the handler of Ctrl-C, which pyspark replaces with its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -322,12 +323,12 @@ def _restored_interrupt_handler() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _ProcessState:
-    """The session of this process; pyspark allows one as well."""
+    """The session of this process; pyspark allows only one, too."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     settings: SparkSettings | None = None
     opened: LocalSession | ConnectSession | None = None
-    is_requested: bool = True  # False for a session that was only started ahead
+    is_requested: bool = True  # False for a session that was only started in advance
 
 
 _process = _ProcessState()
@@ -336,8 +337,8 @@ _process = _ProcessState()
 def start_session(settings: SparkSettings) -> None:
     """Start the JVM of a local session that is likely to be opened soon; returns at once.
 
-    It is the warm server's if one is to be kept. No effect for clusters and Connect clients, and if
-    there is a session. If the JVM cannot be started, `open_session` raises the error.
+    If a warm server is to be kept, that server is started. Has no effect for clusters and Connect
+    clients, or if a session exists. If the JVM cannot be started, `open_session` raises the error.
     """
     if settings.remote is not None or not driver.runs_in_driver(settings.master):
         return
@@ -351,10 +352,10 @@ def start_session(settings: SparkSettings) -> None:
 
 
 def open_in_background() -> None:
-    """Open the session that was started ahead in a thread; `open_session` waits for it.
+    """In a thread, open the session that was started in advance; `open_session` waits for it.
 
-    Call it when the modules of a command are imported: of threads that import pyspark at the same
-    time, one can get modules that are half initialized.
+    Call it after the modules of a command are imported: if several threads import pyspark at the
+    same time, one of them can get partially initialized modules.
     """
     if not _process.is_requested:
         importlib.import_module("pyspark.sql")
@@ -365,11 +366,11 @@ def open_session(settings: SparkSettings) -> "SparkSession":
     """Open the session, or return the open one if it has equal settings and still works.
 
     An unshared session also serves requests for the shared one, and replaces it if it is open. A
-    local session ends with the process, also if the process is killed.
+    local session ends with the process, even if the process is killed.
 
     Raises:
         InvalidValueError: the address or the choice of Java is not valid.
-        ConfigurationError: there is no Java, the archive is not there or for another Python or
+        ConfigurationError: there is no Java, the archive does not exist or is for another Python or
             release, or an executor of the cluster cannot run tasks.
         ConflictError: a session with other settings is open.
         SparkUnavailableError: the JVM does not start, or the server does not answer or refuses
@@ -379,7 +380,7 @@ def open_session(settings: SparkSettings) -> "SparkSession":
         opened, known = _process.opened, _process.settings
         if opened is not None and known is not None:
             is_equal = known in (settings, settings.unshared())
-            # The session that was started ahead is not open yet.
+            # A session that was started in advance is not open yet.
             is_usable = opened.is_alive() if _process.is_requested else is_equal
             if is_usable and not is_equal and known.unshared() != settings:
                 raise _session_conflict(known.target, settings.target)
@@ -406,12 +407,12 @@ def end_session() -> bool:
     """End the session because this process is about to end; return whether it had a JVM.
 
     Faster than `close_session`, which also prepares pyspark for the next session of the process;
-    `open_session` makes up for that.
+    `open_session` does that later.
     """
     opened = _process.opened
     if isinstance(opened, LocalSession):
         _process.is_requested = True
-        opened.end_processes()  # without the lock, which a thread holds that opens the session
+        opened.end_processes()  # without the lock, which a thread that opens the session holds
         return True
     close_session()
     return False
@@ -472,7 +473,7 @@ def _open_started() -> None:
 
 
 def warm_up(session: "SparkSession") -> None:
-    """Run a tiny job, so that Python workers have started and imported what tasks need.
+    """Run a tiny job, so that Python workers start and import what tasks need.
 
     Raises:
         ConfigurationError: an executor lacks what tasks need.

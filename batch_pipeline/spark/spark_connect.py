@@ -34,14 +34,14 @@ _SESSION_PARAMETER = "session_id"
 _MODE_VARIABLE = "SPARK_CONNECT_MODE_ENABLED"
 _ADDRESS_FORM = "sc://host:port or sc://host:port/;token=…"
 
-# Below the ports that systems give to outgoing connections: one of those, even our own check that
-# the server answers, could take the port in the seconds until the server binds it.
+# Below the ports that systems assign to outgoing connections: such a connection, even our own check
+# that the server answers, could take the port in the seconds until the server binds it.
 _PORTS = range(20_000, 32_000)
 _PORT_TRIES = 50
 
 # Jobs of several runs share the JVM. FIFO would start a job's tasks only when the jobs before it
 # have none left; FAIR gives each running job its share of free cores. The file is needed because
-# the pool that FAIR creates without one is itself FIFO.
+# the pool that FAIR creates without a file is itself FIFO.
 _POOLS = """\
 <?xml version="1.0"?>
 <allocations>
@@ -65,12 +65,13 @@ class ConnectSession:
     ) -> None:
         """Connect; only settings that a server lets its clients choose are applied.
 
-        If `remote` has a session id, that session is used and stays open for others, else a new one
-        that ends with this. `packed` is the archive of what tasks import; it is uploaded.
+        If `remote` has a session id, that session is used and stays open for others; otherwise a
+        new session is created, which ends with this object. `packed` is the archive of the modules
+        that tasks import; it is uploaded.
 
         Raises:
             InvalidValueError: `remote` is not a Spark Connect address.
-            ConfigurationError: the archive is not there, or for another Python or release.
+            ConfigurationError: the archive does not exist, or is for another Python or release.
             SparkUnavailableError: the server does not answer or refuses the token.
         """
         self._remote = _localhost(remote)
@@ -110,7 +111,7 @@ class ConnectSession:
         builder = SparkSession.builder.remote(self._remote).config(map=dict(options))
         session: Any = builder.create()  # its Connect class has more than the declared type
         session.release_session_on_close = without_session_id(self._remote) == self._remote
-        # About ten seconds in all. pyspark's own policy waits more than ten minutes for a server
+        # About ten seconds in total. pyspark's own policy waits more than ten minutes for a server
         # that has ended.
         policy = DefaultPolicy(max_retries=8, max_backoff=2000)
         session.client.set_retry_policies([policy])
@@ -128,7 +129,7 @@ def without_session_id(remote: str) -> str:
 def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None:
     """Send the server at `remote` one request that needs its token and changes nothing there.
 
-    It releases a session that does not exist.
+    The request releases a session that does not exist.
 
     Raises:
         InvalidValueError: `remote` is not a Spark Connect address.
@@ -144,7 +145,7 @@ def check(remote: str, timeout_seconds: float = CONNECT_TIMEOUT_SECONDS) -> None
     request = ReleaseSessionRequest(
         session_id=str(uuid.uuid4()), user_context=UserContext(user_id=driver.APP_NAME)
     )
-    # Without the back-off of earlier calls.
+    # Do not apply the back-off of earlier calls.
     builder.setChannelOption("grpc.use_local_subchannel_pool", 1)
     with builder.toChannel() as channel:
         try:
@@ -180,7 +181,7 @@ def _channel_builder(remote: str) -> "DefaultChannelBuilder":
 
 
 def _localhost(remote: str) -> str:
-    # pyspark sends a token without TLS to the host named `localhost` only.
+    # pyspark sends a token without TLS only to the host name `localhost`.
     for loopback in ("sc://127.0.0.1", "sc://[::1]"):
         if remote.startswith((f"{loopback}:", f"{loopback}/")):
             return remote.replace(loopback, "sc://localhost", 1)
@@ -188,11 +189,12 @@ def _localhost(remote: str) -> str:
 
 
 class SparkConnectServer:
-    """A Spark Connect server below `home`, as a context manager or by `start` and `stop`.
+    """A Spark Connect server below `home`; a context manager, or use `start` and `stop`.
 
     Runs share it, so that none of them waits for a JVM. It listens on the loopback interface only
-    and requires a random token of every client. Its process tree ends with `stop`, and also if this
-    process is killed: a guardian starts it, and ends it when the pipe to this process closes.
+    and requires a random token from every client. Its process tree ends with `stop`, and also if
+    this process is killed: a guardian process starts the server, and ends it when the pipe to this
+    process closes.
     """
 
     def __init__(
@@ -205,8 +207,9 @@ class SparkConnectServer:
     ) -> None:
         """Configure the server; `conf` adds to the settings.
 
-        Its tasks run in itself, or on the `spark.master` of `conf`; `packed` is the archive of what
-        tasks there import. The log, in the home's folder `logs`, is truncated at each start.
+        Tasks run in the server itself, or on the `spark.master` of `conf`; `packed` is the archive
+        of the modules that tasks there import. The log, in the home's folder `logs`, is truncated
+        at each start.
         """
         self.log = home.absolute() / "logs" / log_name
         self._home = home.absolute()
@@ -228,19 +231,21 @@ class SparkConnectServer:
         """The address for clients, with the token and the id of a session that they share.
 
         The server keeps a thread and a daemon of Python workers for each session, even for a
-        released one, so it would grow with every client. Clients of one session also find warm
-        workers. The host is `localhost`: only to that name does pyspark send a token without TLS.
+        released one, so it would grow with every client. Clients that share a session also get warm
+        workers. The host is `localhost`, because pyspark sends a token without TLS only to that
+        name.
         """
         shared = f"{_SESSION_PARAMETER}={self._session_id}"
         return f"sc://localhost:{self._port}/;token={self._token};{shared}"
 
     def start(self) -> None:
-        """Start the server and wait until it answers; a stopped one returns to its address.
+        """Start the server and wait until it answers; a restarted server keeps its address.
 
         Raises:
-            ConfigurationError: there is no Java, or the archive is not there or for another Python
-                or release.
-            SparkUnavailableError: it ends early or does not answer in time; has its last log lines.
+            ConfigurationError: there is no Java, or the archive does not exist or is for another
+                Python or release.
+            SparkUnavailableError: it ends early or does not answer in time; the error has its last
+                log lines.
         """
         self._port = self._port or _free_port()
         self._scratch = driver.create_scratch(self._home)
@@ -297,7 +302,7 @@ class SparkConnectServer:
 
 
 def _fair_conf(home: Path) -> dict[str, str]:
-    """Return the settings by which running jobs share the cores, task by task."""
+    """Return the settings that make running jobs share the cores, task by task."""
     pools = write_file(home / "spark" / "pools.xml", _POOLS)
     return {
         "spark.scheduler.mode": "FAIR",
@@ -309,7 +314,7 @@ def _listen_conf(port: int) -> dict[str, str]:
     return {
         "spark.connect.grpc.binding.address": driver.LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
-        "spark.port.maxRetries": "0",  # else it listens on another port without an error
+        "spark.port.maxRetries": "0",  # otherwise it listens on another port without an error
         "spark.connect.session.manager.defaultSessionTimeout": "-1",  # never: it is shared
     }
 

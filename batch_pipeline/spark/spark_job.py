@@ -1,6 +1,6 @@
 """Run a Spark job for an encode: watch its progress, cancel it, and translate its failures.
 
-Also makes the DataFrames whose rows are tasks.
+Also creates the DataFrames whose rows are tasks.
 """
 
 import threading
@@ -44,7 +44,7 @@ _Result = TypeVar("_Result")
 
 
 class Progress:
-    """The number of finished tasks of a job and of all, and when it was reported last."""
+    """The numbers of finished and of all tasks of a job, and the time of the last report."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class Progress:
         self._reported = (0, 0)
 
     def update(self, stages: Iterable[tuple[int, int]]) -> None:
-        """Take the tasks and finished tasks of the largest stage, which does the work.
+        """Record the total and finished tasks of the largest stage, which does the work.
 
-        A stage that only distributes payloads has fewer tasks than were expected and is ignored.
+        A stage that only distributes payloads has fewer tasks than expected and is ignored.
         """
         total, done = max(stages, default=(0, 0))
         if total >= self.count[1]:
             self.count = (done, total)
 
     def report(self) -> None:
-        """Call back with the count if it has changed, every five seconds at most."""
+        """Call back with the count if it has changed, at most every five seconds."""
         count = self.count  # another thread updates it
         if self._callback is None or count == self._reported:
             return
@@ -82,7 +82,7 @@ class Progress:
 def track_tasks(session: "SparkSession", group: str, progress: Progress) -> Iterator[None]:
     """Keep `progress` up to date for the job that this thread runs in the block.
 
-    `group` names the job to a classic session; a Connect server sends the count to its client.
+    `group` identifies the job in a classic session; a Connect server sends the count to its client.
     """
     if is_connect(session):
         with _track_on_server(session, progress):
@@ -104,9 +104,9 @@ def track_tasks(session: "SparkSession", group: str, progress: Progress) -> Iter
 def _poll_status(
     session: "SparkSession", group: str, progress: Progress, is_over: threading.Event
 ) -> None:
-    # In a thread of its own, since an interrupt must not break off a call to the JVM.
+    # In a separate thread, because an interrupt must not break off a call to the JVM.
     while not is_over.wait(STATUS_POLL_SECONDS):
-        with suppress(Exception):  # if the engine is gone, the job fails by itself
+        with suppress(Exception):  # if the engine is gone, the job fails anyway
             tracker = session.sparkContext.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
             stages = [tracker.getStageInfo(s) for job in jobs if job for s in job.stageIds]
@@ -115,7 +115,7 @@ def _poll_status(
 
 @contextmanager
 def _track_on_server(session: "SparkSession", progress: Progress) -> Iterator[None]:
-    # The handler is called for all jobs of the session, in the thread that waits for each.
+    # The handler is called for all jobs of the session, in the thread that waits for the job.
     own_thread = threading.get_ident()
 
     def on_progress(stages: Iterable[Any] | None, *_: Any, **_options: Any) -> None:
@@ -147,9 +147,9 @@ class SparkJobRunner:
         self.cancellation_flag = CancellationFlag.of(storage, stem, self._tag[-8:])
 
     def run(self, job: "Callable[[SparkSession], _Result]", *, tasks: int) -> _Result:
-        """Call `job` with the session and return its result; `tasks` is about how many it has.
+        """Call `job` with the session and return its result; `tasks` is its approximate task count.
 
-        If the encode is cancelled or interrupted, its tasks are asked to stop, and have stopped
+        If the encode is cancelled or interrupted, its tasks are requested to stop, and have stopped
         when this raises. Tasks that do not stop within ten seconds are killed by Spark.
 
         Raises:
@@ -159,8 +159,8 @@ class SparkJobRunner:
         """
         session = self._session_factory()
         progress = Progress(tasks, self._watch.on_progress)
-        # In a thread, and so on a py4j connection of its own: an interrupt of a call leaves its
-        # answer on the connection, and the next call there would take that for its own.
+        # In a thread, which has its own py4j connection: an interrupted call leaves its response on
+        # the connection, and the next call there would read that as its own.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
             running = executor.submit(self._run_tracked, session, job, progress)
             try:
@@ -194,7 +194,7 @@ class SparkJobRunner:
             progress.report()
 
     def _stop_tasks(self, session: "SparkSession", running: "Future[_Result]") -> None:
-        # The mark is for the tasks, which then remove their part files. Killed ones leave them.
+        # The flag is for the tasks, which then remove their part files. Killed tasks leave them.
         try:
             if self.cancellation_flag.set() and wait([running], timeout=STOP_TIMEOUT_SECONDS).done:
                 self.cancellation_flag.clear()
@@ -207,11 +207,11 @@ class SparkJobRunner:
 def task_frame(
     session: "SparkSession", payloads: list[bytes], function: TaskFunction, schema: "FrameSchema"
 ) -> "DataFrame":
-    """Return a frame of what tasks yield: one task for each payload.
+    """Return a DataFrame of the rows that tasks yield: one task for each payload.
 
-    `function` gets a batch of one row with the task's `number` and its payload `spec`. Payloads are
-    sent within the function while they are small. Large ones are rows, which costs a stage of its
-    own but sends each payload to its task only.
+    `function` gets a batch of one row with the task's `number` and its payload `spec`. Small
+    payloads are sent within the function. Large payloads are rows, which costs an extra stage but
+    sends each payload to its task only.
     """
     count = len(payloads)
     if sum(map(len, payloads)) <= INLINE_PAYLOAD_BYTES:
@@ -228,7 +228,7 @@ def _task_rows(numbers: Sequence[int], payloads: Sequence[bytes]) -> pa.RecordBa
 
 
 class _InlinePayloads:
-    """A task function that is given task numbers and adds their payloads."""
+    """A task function that receives task numbers and adds their payloads."""
 
     def __init__(self, payloads: list[bytes], function: TaskFunction) -> None:
         self._payloads = payloads

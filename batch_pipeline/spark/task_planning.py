@@ -1,8 +1,8 @@
 """Plan the tasks of an encode: which items, or which byte range of a large file, each task reads.
 
 The plan depends only on the items, not on the number of cores, so that the same items give the same
-part files on every machine. Large files are opened to pin their version, and csv files are counted
-by a Spark job to find out which of their line ends are inside of quotes.
+part files on every machine. Large files are opened to pin their version, and a Spark job counts the
+quotes of csv files to find out which of their line ends are inside of quotes.
 """
 
 from collections import defaultdict
@@ -36,15 +36,15 @@ MIN_TASK_COST = 32 * 2**20
 MAX_TASK_COST = 128 * 2**20
 TARGET_TASKS = 16
 MAX_TASK_ITEMS = 250  # a batch of 1,000 small files, the default, makes four equal tasks
-ITEM_COST = 64 * 2**10  # opening and closing a file takes as long as reading so many bytes
+ITEM_COST = 64 * 2**10  # opening and closing a file takes as long as reading this many bytes
 
-# About how many bytes of JSON lines one byte of such a file becomes.
+# Approximate number of bytes of JSON lines per byte of such a file.
 _EXPANSION = {".gz": 6, ".bz2": 8, ".xz": 8, ".zst": 6, ".zip": 6, ".parquet": 3, ".avro": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """What one task reads: whole items in order, or a byte range of one item.
+    """The input of one task: whole items in order, or a byte range of one item.
 
     `csv_slice` describes what precedes a range of a csv file.
     """
@@ -55,21 +55,21 @@ class TaskInput:
 
     @property
     def cost(self) -> int:
-        """Estimated cost to read it, in bytes of JSON lines."""
+        """Estimated cost of reading it, in bytes of JSON lines."""
         whole = sum(estimate_cost(item) for item in self.items)
         part = self.byte_range
         return whole if part is None else min(whole, part.stop - part.start)
 
 
 def estimate_cost(item: Item) -> int:
-    """Estimate the cost to read an item, in bytes of JSON lines."""
+    """Estimate the cost of reading an item, in bytes of JSON lines."""
     name = item.file.uri.rpartition("/")[2].lower()
     factor = next((factor for suffix, factor in _EXPANSION.items() if name.endswith(suffix)), 1)
     return ITEM_COST + item.weight * factor
 
 
 def task_cost_limit(items: Iterable[Item]) -> int:
-    """Compute the cost that one task of these items may have: 32 to 128 MiB of JSON lines."""
+    """Compute the cost limit of one task of these items: 32 to 128 MiB of JSON lines."""
     total = sum(map(estimate_cost, items))
     return max(MIN_TASK_COST, min(MAX_TASK_COST, total // TARGET_TASKS))
 
@@ -79,8 +79,8 @@ def plan_tasks(
 ) -> Iterator[TaskInput]:
     """Group items, in their order, into tasks of up to 250 items within the cost limit.
 
-    An item above the limit is a task of its own. An item whose id is in `split_items` has the tasks
-    given there.
+    An item above the limit is a task of its own. An item whose id is in `split_items` gets the
+    tasks listed there.
     """
     group: list[Item] = []
     cost, limit = 0, task_cost_limit(items)
@@ -100,9 +100,9 @@ def plan_tasks(
 
 
 def cut_byte_ranges(size_bytes: int, *, start: int = 0) -> list[ByteRange]:
-    """Cut `size_bytes` bytes of a file from `start` on into ranges of 32 MiB.
+    """Cut `size_bytes` bytes of a file, starting at `start`, into ranges of 32 MiB.
 
-    The last range has up to one and a half times as much.
+    The last range has up to one and a half times that size.
     """
     count = max(1, (size_bytes + SLICE_BYTES // 2) // SLICE_BYTES)
     starts = [start + number * SLICE_BYTES for number in range(count)]
@@ -137,8 +137,8 @@ def split_files(
 ) -> dict[int, tuple[TaskInput, ...]]:
     """Return, by item id, the tasks of the items that are read by several tasks.
 
-    The number of a record is only known to a task that has read the file from its beginning, so a
-    stream with the lineage column `_record_number` has no file split.
+    The number of a record is only known to a task that has read the file from its beginning, so
+    files of a stream with the lineage column `_record_number` are not split.
 
     Raises:
         SourceUnavailableError: an object cannot be read now.
@@ -167,7 +167,7 @@ def split_files(
 def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] | None:
     """Return an item with its file's version, and how to split it; None if it cannot be split.
 
-    With size and time, and the ETag of an object, all tasks of the file read the same version.
+    Size, time and, for objects, the ETag make all tasks of the file read the same version.
     """
     with suppress(BadFileError, OSError), open_source(item.file, stream) as source:
         split_method = source.split_method
@@ -189,7 +189,7 @@ def _split_csv_files(
 ) -> dict[int, tuple[TaskInput, ...]]:
     """Split csv files into ranges whose tasks know whether they start inside of a quoted value.
 
-    That is only known when the quotes of all ranges in front of it were counted.
+    That is known only after the quotes of all preceding ranges were counted.
     """
     grouped: dict[int, list[tuple[CountSpec, QuoteCounts | None]]] = defaultdict(list)
     for spec, report in zip(specs, _run_count_job(specs, jobs), strict=True):
@@ -197,7 +197,7 @@ def _split_csv_files(
     split: dict[int, tuple[TaskInput, ...]] = {}
     for item_id, pairs in grouped.items():
         counts = [count for _, count in pairs if count is not None]
-        if len(counts) == len(pairs):  # else one task reads the file and reports what is wrong
+        if len(counts) == len(pairs):  # otherwise one task reads the file and reports what is wrong
             item = pairs[0][0].item
             split[item_id] = tuple(
                 TaskInput(items=(item,), byte_range=csv_slice.bytes, csv_slice=csv_slice)

@@ -1,10 +1,10 @@
 """Encode a batch through a user's transform: a function from DataFrame to DataFrame.
 
-The files are read twice (decision record 12). The first job checks them: it settles the columns,
-writes bad records to the quarantine and counts the good ones. The second job reads these again as a
-DataFrame, calls the function and writes the part files. Its reading tasks have no side effects,
-since Spark decides how often they run, and fail if a file gives another number of records. Keeping
-the checked records in between costs more than parsing them again.
+The files are read twice (decision record 12). The first job checks them: it determines the columns,
+writes bad records to the quarantine and counts the good ones. The second job reads the good records
+again as a DataFrame, calls the function and writes the part files. Its reading tasks have no side
+effects, since Spark decides how often they run, and fail if a file yields another number of
+records. Storing the checked records between the jobs costs more than parsing them again.
 """
 
 import importlib
@@ -80,7 +80,7 @@ class Transform:
 
         Raises:
             TransformError: it failed.
-            ConfigurationError: it returned something else than a DataFrame.
+            ConfigurationError: it returned something other than a DataFrame.
         """
         try:
             result = self._function(frame)
@@ -135,8 +135,8 @@ def _is_spark_error(error: Exception) -> bool:
 def _user_code_line(error: Exception) -> str | None:
     """Return the innermost line of the user's code that an error mentions.
 
-    It is in the text where the function ran in a worker, in the traceback where it ran here, and in
-    Spark's query context where Spark rejected or failed an expression.
+    It is in the text if the function ran in a worker, in the traceback if it ran here, and in
+    Spark's query context if Spark rejected or failed an expression.
     """
     in_worker = _TRACEBACK_LINE.findall(str(error))
     on_driver = traceback.extract_tb(error.__traceback__)
@@ -160,8 +160,8 @@ def encode_transformed(
 ) -> EncodeResult:
     """Encode items through the stream's transform.
 
-    In the item reports, records that the function received count as written. What it made of them
-    is in the part files.
+    In the item reports, records that the function received count as written. The function's results
+    are in the part files.
 
     Raises:
         TransformError: the function failed, or its result cannot be written.
@@ -206,7 +206,7 @@ class _TransformRun:
     def _check(
         self, inputs: Sequence[TaskInput]
     ) -> tuple[EncodeRequest, TaskRunner, list[TaskReport]]:
-        """Check the files, with a wider schema each time, until it holds all of their records."""
+        """Check the files, with a wider schema each time, until it fits all of their records."""
         request = _input_request(self._request)
         for _ in range(_MAX_CHECKS):
             tasks = TaskRunner(self._jobs, request, checks_only=True)
@@ -258,7 +258,7 @@ class _TransformRun:
         return numbered.mapInArrow(function, "number int, report binary")
 
     def _find_misfits(self, columns: Sequence[Column]) -> tuple[Misfit, ...]:
-        """Return the columns of the frame that the schema lacks or has narrower.
+        """Return the columns of the frame that the schema lacks or has with a narrower type.
 
         Their location is the first item's, since a column of a frame comes from no single file.
         """
@@ -272,7 +272,7 @@ class _TransformRun:
         )
 
     def _guard(self, session: "SparkSession", call: Callable[[], _Result]) -> _Result:
-        """Return the result of a call of Spark, or raise the error that explains its failure."""
+        """Return the result of a Spark call, or raise the error that explains its failure."""
         try:
             return call()
         except PipelineError:
@@ -282,7 +282,7 @@ class _TransformRun:
                 raise _FileChangedError(str(error)) from error
             if (unavailable := source_error(str(error))) is not None:
                 raise unavailable from error
-            # Lost executors, or ones that lack a module, are not the function's fault.
+            # Lost executors, or executors that lack a module, are not the function's fault.
             engine_error = diagnose_job_error(session, error)
             raise engine_error or self._transform.error(error) from error
 

@@ -3,7 +3,7 @@
 They run in Spark's Python workers, on executors that may have nothing but the packed archive, so
 this module does not import pyspark. The reading side writes nothing, because Spark may run it more
 than once. It reads files that an earlier job has checked, and fails if they have changed since:
-records that became bad in between cannot be set aside any more.
+records that became bad in between can no longer be quarantined.
 """
 
 import re
@@ -47,7 +47,7 @@ from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.executor_archive import TaskFunction
 
-# Spark passes on only the text of a task's error. The driver recognizes these beginnings in it.
+# Spark passes on only the text of a task's error. The driver recognizes these prefixes in it.
 FILE_CHANGED = "batch-pipeline: file changed while it was read"
 SOURCE_UNAVAILABLE = "batch-pipeline: source unavailable"
 
@@ -125,7 +125,7 @@ def source_error(text: str) -> SourceUnavailableError | None:
 
 
 def record_writer(spec: bytes) -> TaskFunction:
-    """Return the function that writes one partition by `spec` and yields its report."""
+    """Return the function that writes one partition according to `spec` and yields its report."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -159,7 +159,7 @@ class _PartitionWriter:
         self._next_record = 1
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write all batches; errors are in the report, and then no part file is left."""
+        """Write all batches; errors are in the report, and no part file is left after an error."""
         try:
             for batch in batches:
                 self._stop.check()
@@ -195,7 +195,7 @@ class _PartitionWriter:
         """Return the table of a batch; columns of JSON text are checked and stay text."""
         columns, nonfinite = self._spec.columns, self._spec.stream.on_nonfinite
         texts = [pa.types.is_string(arrow_type) for arrow_type in batch.schema.types]
-        # As Arrow has them: JSON text and columns without values are strings.
+        # As Arrow represents them: JSON text and columns without values are strings.
         arrow_columns = [
             Column(name=column.name, type=ColumnType.STRING) if is_text else column
             for column, is_text in zip(columns, texts, strict=True)
@@ -217,7 +217,7 @@ class _PartitionWriter:
 def _check_json_texts(texts: pa.StringArray, column: Column) -> pa.StringArray:
     """Check that texts are JSON of the column's type, and return each on one line.
 
-    To Spark the column is any string, so a transform can have put other text into it.
+    To Spark, the column is an ordinary string, so a transform may have put other text into it.
     """
     opening = _OPENING_BRACKETS.get(column.type, "")
     checked: list[str | None] = []

@@ -1,12 +1,13 @@
-"""The warm Spark server that a command leaves behind for the next one, for some idle minutes.
+"""The warm Spark server that a command leaves running for the next, for some idle minutes.
 
-A detached process of this module keeps a Spark Connect server below the home. It ends itself after
-the idle time, when its file is deleted, and when the server ends. If it is killed, the server ends
-as well (`run_while_parent_lives`).
+A detached process of this module, the keeper, runs a Spark Connect server below the home. The
+keeper exits after the idle time, when its file is deleted, or when the server ends. If the keeper
+is killed, the server ends as well (`run_while_parent_lives`).
 
-The file has address and token, and only its owner can read it. It names the keeper, so that nobody
-uses what a dead one left. While a process uses the server, it has a shared lock on the file, which
-ends with that process. A second file is locked by the keeper: a home has one server at a time.
+The file holds the address and the token, and only its owner can read it. It names the keeper, so
+that no process uses the file of a dead keeper. A process that uses the server holds a shared lock
+on the file, which ends with that process. The keeper locks a second file, so that a home has one
+server at a time.
 """
 
 import fcntl
@@ -46,7 +47,7 @@ _keepers: "dict[ServerSpec, subprocess.Popen[bytes]]" = {}  # that this process 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """What a server is started with."""
+    """The settings with which a server is started."""
 
     home: Path
     master: str
@@ -59,7 +60,7 @@ class ServerSpec:
 class WarmServer:
     """A running server; `remote` is its address with the token.
 
-    `pid` is its keeper, a process that was created at `created_at`, in seconds since 1970.
+    `pid` is that of its keeper, a process that was created at `created_at`, in seconds since 1970.
     """
 
     remote: str = field(repr=False)
@@ -70,7 +71,7 @@ class WarmServer:
 
 
 class ServerUse:
-    """The use of a warm server by this process, which keeps it from ending."""
+    """The use of a warm server by this process, which keeps the server from ending."""
 
     def __init__(self, server: WarmServer, descriptor: int) -> None:
         self.server = server
@@ -91,18 +92,18 @@ def find(home: Path) -> WarmServer | None:
 
 
 def start(spec: ServerSpec) -> "subprocess.Popen[bytes] | None":
-    """Start a server unless one is there that fits, and return its keeper; waits for nothing.
+    """Start a server unless a matching one runs, and return its keeper; does not wait.
 
-    An idle server that does not fit is ended. One that is in use stays, and none is started.
+    A server that does not match is ended if it is idle. Otherwise it stays, and none is started.
     """
-    from batch_pipeline.spark import driver  # late, since `status` only looks for a server
+    from batch_pipeline.spark import driver  # late, because `status` only searches for a server
 
     home, keeper = spec.home, _keepers.get(spec)
     if keeper is not None and keeper.poll() is None:
         return keeper
     server = find(home)
     if server is None:
-        is_startable = not _is_locked(_lock_file(home))  # else one is starting or ending
+        is_startable = not _is_locked(_lock_file(home))  # otherwise one is starting or ending
     else:
         is_startable = server.fingerprint != _fingerprint(spec) and _end_if_idle(home)
     if not is_startable:
@@ -125,9 +126,9 @@ def start(spec: ServerSpec) -> "subprocess.Popen[bytes] | None":
 
 
 def use(spec: ServerSpec) -> ServerUse | None:
-    """Return the use of a server that fits, started if there is none; waits until it is up.
+    """Return the use of a matching server; start one if there is none and wait until it is up.
 
-    None if it does not start, or another process uses one that does not fit.
+    None if it does not start, or if another process uses a server that does not match.
     """
     deadline, keeper = time.monotonic() + START_TIMEOUT_SECONDS, None
     while time.monotonic() < deadline:
@@ -150,8 +151,8 @@ def use(spec: ServerSpec) -> ServerUse | None:
 def _fingerprint(spec: ServerSpec) -> str:
     """Return a digest of a server's settings, code and environment.
 
-    Tasks run in processes that have the environment and the code of the server's start. It is
-    computed once in a process, since Spark and Dagster change the environment.
+    Tasks run in processes with the environment and the code that the server was started with. The
+    digest is computed once per process, because Spark and Dagster change the environment.
     """
     from batch_pipeline.spark import driver
 
@@ -168,7 +169,7 @@ def _fingerprint(spec: ServerSpec) -> str:
 
 
 def stop(home: Path) -> WarmServer | None:
-    """End the warm server of a home, wait until it has ended, and return what it was.
+    """End the warm server of a home, wait until it has ended, and return its description.
 
     Raises:
         RetryableError: a process uses it, or it does not end in time.
@@ -201,21 +202,21 @@ def _lock_file(home: Path) -> Path:
 
 
 def _read(descriptor: int) -> WarmServer | None:
-    """Return what the file says; None if its keeper is gone, or others can read or write it."""
+    """Return the server of a file; None if its keeper is gone, or others can read or write it."""
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         return None
     with suppress(ValueError, TypeError, psutil.NoSuchProcess):
         server = WarmServer(**json.loads(os.pread(descriptor, status.st_size, 0)))
         keeper = psutil.Process(server.pid)
-        # The system derives it from its clock, which may have been corrected since.
+        # The system derives the creation time from its clock, which may have been corrected since.
         is_keeper = abs(keeper.create_time() - server.created_at) < _CLOCK_CORRECTION_SECONDS
         return server if is_keeper and keeper.status() != psutil.STATUS_ZOMBIE else None
     return None
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a process has the exclusive lock on a file."""
+    """Return whether a process holds the exclusive lock on a file."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -225,7 +226,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _try_to_use(home: Path) -> ServerUse | None:
-    """Return the use of the server that is there; None if there is none, or it is ending."""
+    """Return the use of the running server; None if there is none, or it is ending."""
     path = _file(home)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -236,7 +237,7 @@ def _try_to_use(home: Path) -> ServerUse | None:
         server = _read(descriptor)
         if server is not None and _is_file(path, descriptor):
             return ServerUse(server, descriptor)
-    except OSError:  # the keeper looks whether it is in use, or is ending
+    except OSError:  # the keeper is checking whether it is in use, or is ending
         pass
     os.close(descriptor)
     return None
@@ -254,7 +255,7 @@ def _end_if_idle(home: Path) -> bool:
 
 
 def _keep(spec: ServerSpec, fingerprint: str) -> None:
-    """Start a server, let others use it, and end it when it has been idle for long enough."""
+    """Start a server, let other processes use it, and end it when it has been idle long enough."""
     from batch_pipeline.spark.class_data_archive import build_later
     from batch_pipeline.spark.spark_connect import SparkConnectServer
 
@@ -282,7 +283,7 @@ def _keep(spec: ServerSpec, fingerprint: str) -> None:
 def _wait_until_idle(
     path: Path, descriptor: int, failure: Callable[[], str | None], keep_seconds: float
 ) -> None:
-    """Wait until nobody has used the server for so long, its file is gone, or it has ended."""
+    """Wait until the server has been idle for that long, its file is gone, or it has ended."""
     used_at = time.time()
     while failure() is None and _is_file(path, descriptor):
         try:

@@ -1,6 +1,6 @@
 """The process from which Spark forks Python workers: it has imported what every worker needs.
 
-Without it each worker imports pyarrow and this package itself. Spark runs this module
+Without it, each worker would import pyarrow and this package itself. Spark runs this module
 (`spark.python.daemon.module`) instead of `pyspark.daemon`; no other module imports it. It must not
 open files or start threads, since workers are forks of it.
 """
@@ -41,7 +41,7 @@ def main() -> None:
             importlib.import_module(module)
     keep_freed_memory()
     # A worker collects garbage after each task. Frozen, the imported modules are not scanned again:
-    # that took 45 ms of each task.
+    # scanning them took 45 ms of each task.
     gc.collect()
     gc.freeze()
     _exit_when_idle()
