@@ -64,9 +64,9 @@ def arrow_type_of(column: Column) -> pa.DataType:
 def exact_cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Cast values, or text of numbers without exponents, of at most 38 digits.
 
-    Arrow's own cast to a decimal overflows without an error where the digits before the point and
-    those that the type has behind it are more than 38: 99999999999999999999999999999 became
-    62657656.327783134786937801511322779648. Nothing of 76 digits can.
+    Arrow's own cast to a decimal overflows without an error if the digits before the point and the
+    scale of the type add up to more than 38: 99999999999999999999999999999 became
+    62657656.327783134786937801511322779648. A cast to 76 digits cannot overflow.
 
     Raises:
         ArrowInvalid: a value does not fit.
@@ -77,7 +77,7 @@ def exact_cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def text_offsets(column: pa.StringArray) -> npt.NDArray[np.int32]:
-    """Return the start of each text in the array's bytes, and at last the end of the last one."""
+    """Return the start of each text in the array's bytes, followed by the end of the last text."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)
     return offsets[column.offset : column.offset + len(column) + 1]
 
@@ -90,12 +90,12 @@ def arrow_schema_of(columns: tuple[Column, ...]) -> pa.Schema:
 def column_of(name: str, arrow_type: pa.DataType) -> Column:
     """Return the narrowest column that holds all values of an Arrow type.
 
-    Unsigned integers of 64 bits are decimals, decimals of more than 38 digits are of any type
-    (JSON text), durations and UUIDs are text. A map is an object when its keys are text, else an
+    Unsigned 64-bit integers become decimals, decimals of more than 38 digits become `any` (JSON
+    text), durations and UUIDs become text. A map becomes an object if its keys are text, else an
     array of pairs.
 
     Raises:
-        ArrowTypeUnknownError: there is none, as for unions and intervals of months.
+        ArrowTypeUnknownError: no column holds the type, as for unions and intervals of months.
     """
     plain = plain_type(arrow_type)
     if at.is_decimal(plain):
@@ -110,7 +110,7 @@ def column_of(name: str, arrow_type: pa.DataType) -> Column:
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type of the values of dictionaries, runs and extensions other than UUIDs."""
+    """Return the value type of dictionary, run-end encoded and extension types, except UUIDs."""
     while True:
         if at.is_dictionary(arrow_type) or at.is_run_end_encoded(arrow_type):
             arrow_type = arrow_type.value_type

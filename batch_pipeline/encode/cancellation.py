@@ -44,7 +44,7 @@ class CancellationFlag:
             self._files.delete(self._uri)
 
     def is_set(self) -> bool:
-        """Return whether tasks must end."""
+        """Return whether tasks must stop."""
         with suppress(OSError):  # an unreachable store does not cancel the task
             self._files.head(self._uri)
             return True
@@ -74,7 +74,7 @@ class CancellationCheck:
         self._next_check = float("-inf")
 
     def check(self) -> None:
-        """Raise an error if the task must end.
+        """Raise an error if the task must stop.
 
         Raises:
             TaskCancelledError: the encode was cancelled.

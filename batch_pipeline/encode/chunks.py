@@ -1,7 +1,7 @@
-"""Consecutive records of one file, as JSON text or as a table: what the steps of a task pass on.
+"""Chunks: consecutive records of one file, as JSON text or as a table.
 
-Each step takes a chunk and returns a chunk. Records that it sets aside or filters out stay in the
-counts of the chunk, so that every record read is accounted for at the end.
+Each step of a task takes a chunk and returns a chunk. Records that it sets aside or filters out
+remain in the counts of the chunk, so that every record read is accounted for at the end.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ from batch_pipeline.model.record_rules import OnNonfinite
 class MalformedRecord:
     """A record set aside for the quarantine.
 
-    `line` is the line where its text starts, from 1, or its number in a file without lines; `raw`
-    is its text without a line end.
+    `line` is the line on which the record starts, from 1, or the record number in a file without
+    lines; `raw` is the text of the record without a line end.
     """
 
     line: int
@@ -31,9 +31,9 @@ class MalformedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonRecords:
-    """Records as JSON text, one object a line, without line ends.
+    """Records as JSON text, one object per line, without line ends.
 
-    `lines` are `TextLines` where the text of all of them is there in one piece.
+    `lines` is a `TextLines` if the text of all lines is in one piece.
     `line_numbers` are the lines of the file where the records start, `record_numbers` their
     positions among its records, malformed ones included; both from 1.
     """
@@ -105,10 +105,10 @@ _LINE_FEED = ord("\n")
 
 
 class TextLines(Sequence[bytes]):
-    """The lines of a text, without line feeds; text behind the last line feed is not part of it.
+    """The lines of a text, without line feeds; text after the last line feed is not included.
 
-    `ends` holds where each line ends in `text`, its line feed included. The text is only cut into
-    objects when a line is accessed: most steps work on the text and the ends.
+    `ends` holds the end of each line in `text`, including its line feed. The text is split into
+    objects only when a line is accessed: most steps work on the text and the ends.
     """
 
     def __init__(self, text: bytes, ends: Ends) -> None:
@@ -124,7 +124,7 @@ class TextLines(Sequence[bytes]):
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all lines with their line feeds."""
+        """Return the size of all lines, including their line feeds."""
         return int(self.ends[-1])
 
     def views(self) -> Iterator[memoryview]:
@@ -142,7 +142,7 @@ class TextLines(Sequence[bytes]):
         return bool(opened and (octets[self.ends - 2] == ord("}")).all())
 
     def longest(self) -> int:
-        """Return the bytes of the longest line."""
+        """Return the size of the longest line."""
         between = self.ends[1:] - self.ends[:-1]
         return max(int(self.ends[0]), int(between.max(initial=0))) - 1
 
@@ -169,7 +169,7 @@ class TextLines(Sequence[bytes]):
 class ByteRange:
     """Bytes of a file from `start` up to, not including, `stop`.
 
-    A record belongs to the range that its first byte is in.
+    A record belongs to the range that contains its first byte.
     """
 
     start: int

@@ -1,22 +1,22 @@
-"""Errors of reading source files, and the text of others in their messages."""
+"""Errors raised while reading source files, and the format of reasons in error messages."""
 
 _MAX_REASON = 1_000  # characters
 
 
 class DecodeError(Exception):
-    """Bytes cannot be decompressed, or are not text of their charset; the message says why."""
+    """Bytes cannot be decompressed, or are not valid in their charset; the message says why."""
 
 
 class TaskInputError(Exception):
     """A task cannot use what it read; the message says why.
 
-    A slice of a csv file holds a malformed record or a quote against the rules, so that the file
-    has to be read in one piece; or a transformed record cannot be written.
+    Either a slice of a csv file has a malformed record or a quote that breaks the rules, so that
+    the file must be read in one piece, or a transformed record cannot be written.
     """
 
 
 def escape_unprintable(text: str) -> str:
-    """Return a text with line ends and other unprintable characters as escapes."""
+    """Return a text with line ends and other unprintable characters escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -25,7 +25,7 @@ def escape_unprintable(text: str) -> str:
 
 
 def format_reason(text: str) -> str:
-    """Return a reason as one printable line, without the middle of a long one.
+    """Return a reason as one printable line; the middle of a long reason is omitted.
 
     Reasons repeat names and other bytes of a file, of any length, and end up in terminals and logs.
     """
@@ -37,7 +37,7 @@ def format_reason(text: str) -> str:
 
 
 def format_size_limit(size_bytes: int) -> str:
-    """Return a limit in the unit that people set it in."""
+    """Return a limit in MiB if it is a whole number of them, else in bytes."""
     return f"{size_bytes >> 20} MiB" if size_bytes % 2**20 == 0 else f"{size_bytes} bytes"
 
 

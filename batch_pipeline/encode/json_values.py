@@ -1,6 +1,6 @@
 """Write values of typed formats as JSON text without loss, for columns that hold JSON.
 
-JSON has no NaN and no infinities; `on_nonfinite` of the stream says what to write for them.
+JSON has no NaN and no infinities; `on_nonfinite` of the stream determines how they are written.
 """
 
 import math
@@ -38,11 +38,11 @@ def json_text(value: Any, on_nonfinite: OnNonfinite) -> bytes:
     """Return a value as compact JSON: keys in order, decimals as numbers with all their digits.
 
     Binary values become base64, dates, times and durations ISO 8601 strings, with a `Z` for UTC.
-    NaN and infinities become null or the strings `NaN`, `Infinity`, `-Infinity`. An exception in
-    the place of a value is raised: readers put it there for a value that they cannot convert.
+    NaN and infinities become null or the strings `NaN`, `Infinity`, `-Infinity`. An exception
+    among the values is raised: readers substitute it for a value that they cannot convert.
 
     Raises:
-        NonfiniteError: There is NaN or an infinity, and the rule is to quarantine the record.
+        NonfiniteError: The value has NaN or an infinity, and the rule is to quarantine the record.
         UnicodeEncodeError: A string contains half of a surrogate pair.
         RecursionError: The value is nested too deeply.
     """

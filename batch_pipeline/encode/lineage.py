@@ -1,4 +1,4 @@
-"""Lineage columns: where a record comes from, added to checked records."""
+"""Add lineage columns, which state where a record comes from, to checked records."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -34,9 +34,9 @@ class Lineage:
     @overload
     def added(self, chunk: Chunk) -> Chunk: ...
     def added(self, chunk: Chunk) -> Chunk:
-        """Return the chunk with the lineage columns behind its own, which have other names.
+        """Return the chunk with the lineage columns after its own columns; names must not conflict.
 
-        JSON records have them in their text, tables as typed columns.
+        JSON records contain them in their text, tables as typed columns.
         """
         if not self.columns:
             return chunk
@@ -49,7 +49,8 @@ class Lineage:
         for column in self.columns:
             names.append(column.value)
             arrays.append(self._array(column, table))
-        # Arrow counts the rows by the first column: there is one now, if there was none before.
+        # Arrow takes the row count from the first column, which exists now even if the table had
+        # no columns before.
         return replace(table, batch=pa.RecordBatch.from_arrays(arrays, names))
 
     def _array(self, column: LineageColumn, table: Table) -> pa.Array:
@@ -71,7 +72,7 @@ class Lineage:
         return replace(records, lines=lines)
 
     def _text_around_number(self) -> tuple[bytes, bytes]:
-        """Return the text of all columns in front of and behind the record number."""
+        """Return the text of all columns before and after the record number."""
         text, before = b"", None
         for column in self.columns:
             text += b',"%s":' % column.value.encode()
@@ -86,7 +87,8 @@ class Lineage:
 def joined_lineage(table: Table, lineages: Sequence[Lineage], counts: Sequence[int]) -> Table:
     """Return the table with the lineage columns of each item.
 
-    The table holds the records of the items in order, `counts` of each, numbered from 1.
+    The table holds the records of the items in order; `counts` has the number of records of each
+    item, which are numbered from 1.
     """
     if not lineages[0].columns:
         return table
@@ -100,7 +102,7 @@ def joined_lineage(table: Table, lineages: Sequence[Lineage], counts: Sequence[i
 
 
 def _extended(line: bytes, end: bytes) -> bytes:
-    """Insert columns, each written after a comma, at the end of an object."""
+    """Insert columns, each preceded by a comma, at the end of an object."""
     opened = line.rstrip(_BLANKS)[:-1]
     if opened.strip(_BLANKS) == b"{":
         return b"{" + end[1:]
@@ -127,7 +129,7 @@ def _values(item: Item, context: LineageContext) -> dict[LineageColumn, Any]:
 
 
 def _in_json(value: Any) -> Any:
-    """Return a value as in JSON lines: times in UTC with six digits of fraction."""
+    """Return a value as written to JSON lines: times in UTC with six fractional digits."""
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     return value

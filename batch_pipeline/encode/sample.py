@@ -1,6 +1,6 @@
 """Read the first records of files as an encode does, without Spark and without writing.
 
-`init` proposes a stream file from what it returns.
+The `init` command proposes a stream file from the result.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ _START_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStart:
-    """The first bytes of a file, decompressed, and the format and charset that they fit.
+    """The first bytes of a file, decompressed, and their detected format and charset.
 
-    `text` is UTF-8, empty for a binary format; `is_whole` states that it is all of the file.
+    `text` is UTF-8, empty for a binary format; `is_whole` states that it is the whole file.
     """
 
     format: SourceFormat
@@ -37,8 +37,8 @@ class FileStart:
 class Sample:
     """The columns and counts of the first records of some files.
 
-    `first_bad` holds file, line and reason of the first malformed record; `unread` holds why files
-    cannot be read at all.
+    `first_bad` holds file, line and reason of the first malformed record; `unread` holds the errors
+    of files that cannot be read at all.
     """
 
     files: int = 0
@@ -53,8 +53,8 @@ def read_start(file: LandedFile, stream: Stream) -> FileStart:
     """Return the start of a file.
 
     Raises:
-        BadFileError: it cannot be opened or decompressed, or is of an unsupported kind.
-        SourceUnavailableError: its store cannot be reached.
+        BadFileError: the file cannot be opened or decompressed, or has an unsupported format.
+        SourceUnavailableError: the store of the file cannot be reached.
     """
     with open_source(file, stream) as source:
         if source.reader.magic:
@@ -68,9 +68,9 @@ def read_start(file: LandedFile, stream: Stream) -> FileStart:
 
 
 def read_sample(files: Sequence[LandedFile], stream: Stream, *, most_records: int) -> Sample:
-    """Read up to about `most_records` of all the files together.
+    """Read up to about `most_records` records from all files together.
 
-    Whole chunks are read, so there may be some more. The first file must be readable.
+    Whole chunks are read, so the count may be exceeded. The first file must be readable.
 
     Raises:
         BadFileError: the first file is not readable.

@@ -1,7 +1,7 @@
 """Open the landed file of an item, and ensure that it is the version that was registered.
 
-The version is pinned: in an object store the ETag is part of each request, on a disk size and time
-are compared before and after the file is read. Its bytes are not interpreted here.
+The version is pinned: in an object store, the ETag is part of each request; on a disk, size and
+time are compared before and after the file is read. The bytes are not interpreted here.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ from batch_pipeline.storage.filesystem import (
 from batch_pipeline.storage.local import OutsideError
 from batch_pipeline.storage.s3 import WHOLE_BYTES
 
-# Returns a file that was fetched ahead of its turn, None if it was not.
+# Returns a prefetched file, or None if the file was not prefetched.
 TakePrefetched = Callable[[LandedFile], PinnedFile | None]
 _CHANGED = "changed while it was read"
 
@@ -45,8 +45,8 @@ class SourceFile:
     A location outside of the stream's roots is never accessed.
 
     Raises:
-        BadFileError: the file is not there, is not the one that was registered, lies outside of
-            the roots, or cannot be read.
+        BadFileError: the file does not exist, is not the registered version, lies outside of the
+            roots, or cannot be read.
         SourceUnavailableError: the store cannot be reached.
     """
 
@@ -76,7 +76,7 @@ class SourceFile:
 
     @property
     def facts(self) -> FileFacts:
-        """Return size, time and version of what is read."""
+        """Return size, time and version of the open file."""
         return self._pinned.facts
 
     @property
@@ -88,8 +88,8 @@ class SourceFile:
         """Open the same version again, at its start.
 
         Raises:
-            BadFileError: links lead outside of the roots now.
-            OSError: it cannot be opened.
+            BadFileError: a link now leads outside of the roots.
+            OSError: the file cannot be opened.
         """
         try:
             return self._pinned.open()
@@ -97,7 +97,7 @@ class SourceFile:
             raise _outside(self._stream, self._file.location) from error
 
     def check(self) -> None:
-        """Check, after reading, that all bytes were of the registered version.
+        """Check, after reading, that all bytes belonged to the registered version.
 
         Raises:
             BadFileError: the file has changed.
@@ -107,7 +107,7 @@ class SourceFile:
         try:
             self._pinned.check_unchanged()
         except FileExistsError as error:
-            if self.facts.etag is None:  # report what differs, if something still does
+            if self.facts.etag is None:  # report the difference, if there still is any
                 self._check_registered(self._head())
             raise bad_file_error(stream, location, _CHANGED, kind=BadFileKind.CHANGED) from error
         except OSError as error:
@@ -135,7 +135,7 @@ class SourceFile:
             raise _changed(stream, file.location, change)
 
     def _other_version(self) -> BadFileError:
-        """Return the error for an object that is another version than the registered one."""
+        """Return the error for an object whose version is not the registered one."""
         file = self._file
         if file.etag is None:  # replaced between the listing and the request
             return bad_file_error(self._stream, file.location, _CHANGED, kind=BadFileKind.CHANGED)
@@ -170,7 +170,7 @@ def _changed(stream: Stream, location: str, change: str) -> BadFileError:
 def unreadable_error(
     stream: Stream, location: str, error: OSError
 ) -> BadFileError | SourceUnavailableError:
-    """Return the error that says that a file cannot be read.
+    """Return the error for a file that cannot be read.
 
     A store that is unreachable, has no such bucket or denies access says nothing about the file:
     that is a retryable error, not a bad file.
@@ -192,7 +192,7 @@ def bad_file_error(
     line: int | None = None,
     kind: BadFileKind = BadFileKind.CORRUPT,
 ) -> BadFileError:
-    """Return the error that says that this whole file is bad, with its reason on one line.
+    """Return the error that reports a whole file as bad, with the reason on one line.
 
     Libraries put bytes of a file into their messages; `format_reason` escapes them.
     """
@@ -204,10 +204,10 @@ _MAX_PREFETCHED_BYTES = 16 * 2**20
 
 
 class Prefetcher:
-    """The small files of object stores, fetched in their order, a few ahead of their turn.
+    """A prefetcher of small files in object stores, which fetches a few files ahead, in order.
 
-    For a small file the latency of a request outweighs its transfer: the next requests are sent
-    while a file is read.
+    For a small file, the latency of a request exceeds the transfer time, so the next requests are
+    sent while a file is read.
     """
 
     def __init__(self, files: Iterable[LandedFile]) -> None:
@@ -216,11 +216,11 @@ class Prefetcher:
         self._threads: ThreadPoolExecutor | None = None
 
     def take(self, file: LandedFile) -> PinnedFile | None:
-        """Return a file that was fetched ahead, None if it was not.
+        """Return a prefetched file, or None if the file was not prefetched.
 
         Raises:
             InvalidValueError: the location names no file.
-            OSError: it cannot be opened, or is another version.
+            OSError: the file cannot be opened, or has another version.
         """
         self._start_more()
         _, request = self._requests.pop(file.location, (0, None))
@@ -228,7 +228,7 @@ class Prefetcher:
         return None if request is None else request.result()
 
     def close(self) -> None:
-        """Discard what was not used."""
+        """Discard the files that were not taken."""
         self._waiting.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)

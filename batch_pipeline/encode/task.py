@@ -42,16 +42,16 @@ from batch_pipeline.model.stream import SourceFormat, Stream
 from batch_pipeline.storage.filesystem import FileFacts
 
 MAX_REPORTED_BAD_RECORDS = 20
-_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # what the systems count in
-_MAX_JOINED_FILES = 50  # read again one by one if a single record of them is irregular
+_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in a unit of `ru_maxrss`
+_MAX_JOINED_FILES = 50  # read again one by one if any record is irregular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What a task must do: encode the items, in order, with this schema.
+    """The work of a task: encode the items, in order, with this schema.
 
-    With a `part`, only that part of the one item; `csv_slice` describes what precedes it in a
-    csv file. With `checks_only`, only bad records are written, and valid ones are counted.
+    With a `part`, only that part of the single item is read; `csv_slice` describes the text before
+    it in a csv file. With `checks_only`, only bad records are written, and valid ones are counted.
     """
 
     number: int
@@ -68,7 +68,7 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFailure:
-    """Why a source object cannot be read now; as an error, but JSON."""
+    """The reason why a source object cannot be read now: an error in a form that JSON can hold."""
 
     uri: str
     reason: str
@@ -88,14 +88,14 @@ class SourceFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What a task did, with one item report per item.
+    """The result of a task, with one report per item.
 
-    There are no files when `misfits` are there, when a bad file must not be, or when there are too
-    many bad records; then no record counts as written, and only the quarantined ones as read.
-    `formats` are those of the files that were read; `wide` are the integer columns too long for a
-    double. `refused` tells why the file must be read in one piece instead, `storage_error`,
-    `source_error` and `failure` (a traceback) that the task ended before its time. `peak_bytes` is
-    the most memory that the worker process has held at once since it started.
+    There are no files if there are `misfits`, a bad file that is not allowed, or too many bad
+    records; then no record counts as written, and only the quarantined ones count as read.
+    `formats` are the formats of the files that were read; `wide` names the integer columns whose
+    values a double cannot hold. `refused` says why the file must be read in one piece instead;
+    `storage_error`, `source_error` and `failure` (a traceback) say why the task ended early.
+    `peak_bytes` is the peak memory of the worker process since it started.
     """
 
     number: int
@@ -120,7 +120,7 @@ def report_row(number: int, report: object) -> pa.RecordBatch:
 
 
 def error_report(number: int, error: Exception) -> TaskReport:
-    """Return the report of a task that an error ended; its files are deleted."""
+    """Return the report of a task that failed with an error; its files are deleted."""
     match error:
         case TaskInputError():
             return TaskReport(number=number, refused=str(error))
@@ -142,7 +142,7 @@ def item_report(
     filtered: int = 0,
     rescued: int = 0,
 ) -> ItemReport:
-    """Return the report of an item, or of a part of one; `facts` are those of what was read."""
+    """Return the report of an item, or of a part of it; `facts` are those of the file read."""
     return ItemReport(
         item_id=item.id,
         location=item.file.location,
@@ -189,14 +189,14 @@ def merge_item_reports(reports: Iterable[ItemReport]) -> tuple[ItemReport, ...]:
 def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run the tasks of one Spark partition: rows of `spec` (JSON) in, `number, report` (JSON) out.
 
-    Nothing is raised: Spark would try again and hide the reason in a stack trace.
+    No exception is raised: Spark would retry the task and hide the reason in a stack trace.
     """
     for batch in batches:
         for text in batch.column("spec").to_pylist():
             spec = msgspec.json.decode(text, type=TaskSpec)
             try:
                 report = encode_items(spec, execution=secrets.token_hex(4))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the driver raises it
+            except Exception as error:  # noqa: BLE001 - the driver raises any error
                 report = error_report(spec.number, error)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
             report = replace(report, peak_bytes=peak)
@@ -206,8 +206,8 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
     """Encode the items of a task; `execution` (8 hex digits) marks the names of its files.
 
-    Bad records, bad files, and sources and storage that cannot be reached are reported. After an
-    exception no file is left.
+    Bad records, bad files, and unreachable sources and storage are reported. If an exception is
+    raised, all files have been deleted.
     """
     bad_files: dict[int, ItemReport] = {}
     late_bad_item: Item | None = None
@@ -218,7 +218,7 @@ def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
                 bad_files |= _bad_files_behind(late_bad_item, spec)
             return run.report()
         except _LateBadFileError as late:
-            # Records of the bad file are written already: start again without it.
+            # Records of the bad file have already been written: start again without it.
             run.abort()
             bad_files[late.item.id] = late.report
             late_bad_item = late.item
@@ -284,10 +284,10 @@ class TaskRun:
         self._items: list[ItemReport] = []
         self._bad_records: list[BadRecord] = []
         self._bad_count = 0
-        self._profiled = 0  # records looked at since the first misfit: nothing is written any more
+        self._profiled = 0  # records examined since the first misfit, at which writing stopped
         self._formats: set[SourceFormat] = set()
         self._writing = True
-        # Mapped records may be filtered, and a part is of a large file.
+        # Do not join files if a mapper may filter records, nor a part, which is of a large file.
         self._joins = self._mapper is None and spec.part is None
         self._stop = CancellationCheck(spec.cancellation_flag)
         self._prefetched: TakePrefetched | None = None
@@ -316,7 +316,7 @@ class TaskRun:
         self._encode_joined(joined)
 
     def _join(self, joined: _JoinedItems, item: Item) -> bool:
-        """Add an item whose file can be read together with those before; return whether it can."""
+        """Add an item if its file can be joined with the previous ones; return whether it was."""
         file = item.file
         is_small = file.range is None and 0 < (file.size_bytes or 0) <= MAX_JOINED_FILE_BYTES
         can_join = is_small and self._joins and self._writing and item.id not in self._bad_files
@@ -327,10 +327,11 @@ class TaskRun:
             with open_source(file, self._stream, prefetched=self._prefetched) as source:
                 is_joined = source.format is SourceFormat.CSV and joined.csv.add(source)
         except BadFileError:
-            joined.csv.keep(len(joined.items))  # it may have changed while it was read
-            return False  # read by itself, it is reported
+            joined.csv.keep(len(joined.items))  # the file may have changed during the read
+            return False  # reading it separately reports the error
         if not is_joined:
-            # The first file: others are probably like it, so do not read them twice.
+            # If the first file cannot be joined, the others are probably like it: do not read
+            # them twice.
             self._joins = bool(joined.items)
             return False
         joined.items.append(item)
@@ -338,10 +339,10 @@ class TaskRun:
         return True
 
     def _encode_joined(self, joined: _JoinedItems) -> bool:
-        """Encode joined items, return whether the next one is wanted.
+        """Encode joined items, and return whether to continue with the next item.
 
-        As soon as any record does not fit they are encoded one by one: what is reported then names
-        the file.
+        If any record does not fit, the items are encoded one by one, so that the report names the
+        file.
         """
         return self._write_joined(joined) or all(map(self._encode_item, joined.items))
 
@@ -368,7 +369,7 @@ class TaskRun:
         return True
 
     def _encode_item(self, item: Item) -> bool:
-        """Encode an item by itself, return whether the next one is wanted."""
+        """Encode a single item, and return whether to continue with the next item."""
         report = self._encoded(item)
         self._items.append(report)
         if report.bad_file is not None and report.bad_kind is not None:
@@ -469,7 +470,7 @@ class TaskRun:
         self.abort()
 
     def _refuse_records_without_columns(self) -> None:
-        # Known only at the end: a later record may bring the first column.
+        # Known only at the end: a later record may add the first column.
         encoding = self._stream.encoding
         if self._spec.schema.columns or not encoding.part_format.is_columnar:
             return
@@ -501,7 +502,7 @@ class TaskRun:
 
 
 def _bad_files_behind(item: Item, spec: TaskSpec) -> dict[int, ItemReport]:
-    """Return the bad files among the later items, so that no further run has to start again."""
+    """Return the bad files among the later items, so that no further restart is needed."""
     bad_files: dict[int, ItemReport] = {}
     for later in spec.items[spec.items.index(item) + 1 :]:
         try:

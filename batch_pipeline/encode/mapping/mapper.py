@@ -32,17 +32,17 @@ _TOKEN = re.compile(r"\[!?\]?[^\]]*\]|.", re.DOTALL)  # of a pattern: a set or o
 
 
 class Choice(NamedTuple):
-    """Whether a property is kept, and whether patterns decide otherwise about properties in it."""
+    """Whether a property is kept, and whether patterns decide otherwise for nested properties."""
 
     is_selected: bool
     has_exceptions: bool
 
 
 class Selection:
-    """Patterns of property paths (`email`, `address.*`), `!` in front deselects.
+    """Patterns of property paths (`email`, `address.*`); a leading `!` deselects.
 
-    The last pattern that fits a property, or one that it is in, decides. Where the first pattern
-    deselects, all others are selected to begin with. `keys` are always selected.
+    The last pattern that matches a property, or a property that contains it, decides. If the first
+    pattern deselects, all others are selected initially. `keys` are always selected.
 
     Raises:
         InvalidValueError: there is no pattern, an empty one, or one that deselects a key by name.
@@ -63,7 +63,7 @@ class Selection:
                 raise InvalidValueError("select", text, expected)
             self._patterns.append((text == pattern, pattern))
         self.choice = cache(self._choose)
-        self._kept: set[str] = set()  # names of properties that stay as they are
+        self._kept: set[str] = set()  # names of properties that remain unchanged
 
     @property
     def selects_all(self) -> bool:
@@ -82,7 +82,7 @@ class Selection:
                 self._kept.add(name)
 
     def pruned(self, path: tuple[str, ...], value: msgspec.Raw) -> msgspec.Raw | None:
-        """Return the selected part of a value; None if nothing of it is selected."""
+        """Return the selected part of a value; None if no part is selected."""
         is_kept, has_exceptions = self.choice(path)
         if not has_exceptions:
             return value if is_kept else None
@@ -112,9 +112,9 @@ class Selection:
 
 
 def _may_fit_inside(path: str, pattern: str) -> bool:
-    """Return whether a pattern can match a property inside of the one at a path.
+    """Return whether a pattern can match a property inside the property at a path.
 
-    It can if a beginning of it matches the path with a dot, and something of it is left.
+    It can if a prefix of the pattern matches the path with a dot, and a remainder is left.
     """
     tokens = _TOKEN.findall(pattern)
     return any(
@@ -128,7 +128,7 @@ Schemas = dict[str, Any]  # JSON Schemas of properties by name
 
 
 class MappedSchema(NamedTuple):
-    """A JSON Schema of mapped records; `objects` are the columns that objects would have been."""
+    """A JSON Schema of mapped records; `objects` are the columns that flattening replaces."""
 
     schema: Mapping[str, Any]
     objects: frozenset[str]
@@ -149,7 +149,7 @@ def _select(selection: Selection, path: tuple[str, ...], schemas: Schemas) -> Sc
 
 
 def _schemas_with_rules(rules: "SingerMap", declared: Schemas, selected: Schemas) -> Schemas:
-    # The SDK knows which properties there are, and takes every computed value for text.
+    # The SDK knows which properties exist, but assumes that every computed value is text.
     schemas: Schemas = {}
     for name in rules.properties(selected):
         source = rules.source(name)
@@ -183,7 +183,7 @@ def _flatten_schemas(flattening: "Flattening", declared: Schemas) -> tuple[Schem
 
 
 def _is_column(schema: Any) -> bool:
-    """Return whether the type of a nested property, which nothing has checked, is known."""
+    """Return whether the type of a nested property, which has not been checked yet, is known."""
     try:
         schema_of({"properties": {"inner": schema}})
     except InvalidValueError:
@@ -198,10 +198,10 @@ _TEXT_WITHHELD = "its text is omitted because the mapping removes values"
 class Mapper:
     """The mapping of a stream: selection, rules and flattening, in this order.
 
-    Each step is None where it leaves records as they are. `alias` and `key_properties` are the name
-    of the stream and its keys afterwards. A record on which an
-    expression fails is malformed. With `hides_values`, values are removed or replaced; malformed
-    records then have no text, which would show the values from before the mapping.
+    A step is None if it leaves records unchanged. `alias` and `key_properties` are the name of the
+    stream and its keys after the mapping. A record on which an expression fails is malformed. With
+    `hides_values`, values are removed or replaced; malformed records then have no text, because it
+    would show the values from before the mapping.
     """
 
     alias: str
@@ -214,7 +214,7 @@ class Mapper:
 
     @classmethod
     def of(cls, stream: Stream) -> "Mapper | None":
-        """Return the mapper of a stream; None where records stay as they are.
+        """Return the mapper of a stream; None if records remain unchanged.
 
         Raises:
             InvalidValueError: the mapping is not valid.
@@ -247,7 +247,7 @@ class Mapper:
         )
 
     def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
-        """Return the JSON Schema of the mapped records; `declared` is that of the stream's."""
+        """Return the JSON Schema of the mapped records; `declared` is that of the unmapped ones."""
         schemas: Schemas = dict(declared["properties"])
         mapped = schemas if self.selection is None else _select(self.selection, (), schemas)
         objects: set[str] = set()
@@ -258,7 +258,7 @@ class Mapper:
         return MappedSchema({**declared, "properties": mapped}, frozenset(objects))
 
     def mapped(self, chunk: Chunk) -> Chunk:
-        """Map the records of a chunk; those that it drops count as filtered or as bad."""
+        """Map the records of a chunk; dropped records count as filtered or as bad."""
         mapped: Chunk = (
             map_json_records(self, chunk)
             if isinstance(chunk, JsonRecords)

@@ -1,8 +1,8 @@
 """Map the records of a chunk: select, apply the rules of a stream map, flatten.
 
-JSON records and rows of tables take the same steps. Values that no step looks into are not decoded:
-those of JSON records keep their text, digit by digit, and a column of a table is passed on as it
-is, with its type.
+JSON records and rows of tables go through the same steps. Values that no step reads are not
+decoded: those of JSON records keep their text, digit by digit, and a column of a table is passed on
+unchanged, with its type.
 """
 
 import datetime
@@ -72,7 +72,7 @@ def json_text(value: Any) -> bytes:
 
 
 def decode_error_reason(error: Exception) -> str:
-    """Return why JSON text cannot be read, without its values; `error` is of `DECODE_ERRORS`."""
+    """Return why JSON text cannot be read, without values; `error` is one of `DECODE_ERRORS`."""
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8"
     if isinstance(error, RecursionError):
@@ -117,7 +117,7 @@ def _key(key: Any) -> str:
 
 
 Record = dict[str, Any]
-"""Values by property: JSON text (`msgspec.Raw`), or Python's. A column stands for its own cell."""
+"""Values by property: JSON text (`msgspec.Raw`) or Python values. A column stands for its cell."""
 
 
 def map_json_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
@@ -178,8 +178,8 @@ def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
 def _apply_rules(rules: "SingerMap", record: Record, values: Record) -> Record | None:
     """Apply the rules; return None if the record is filtered out.
 
-    `values` are those of the record, decoded where an expression reads them. Unchanged ones become
-    those of the record again.
+    `values` are those of the record, decoded if an expression reads them. Unchanged values are
+    replaced by the original ones of the record.
     """
     mapped = rules.mapped(values)
     if mapped is None:
@@ -244,7 +244,7 @@ class ColumnCells:
         return self.kind is CellKind.JSON or any(test(self.array.type) for test in _NESTED_TYPES)
 
     def row(self, row: int) -> "ColumnCells":
-        """Return the column of the cell in one row."""
+        """Return a column with only the cell of one row."""
         return ColumnCells(self.array.slice(row, 1), self.kind)
 
     def values(self, on_nonfinite: OnNonfinite, removed: _Removed) -> list[Any]:
@@ -298,7 +298,7 @@ def _json_column(texts: Sequence[bytes | None]) -> ColumnCells:
 
 
 def _infer_column(texts: Sequence[bytes | None]) -> ColumnCells:
-    """Return a column with the type of all values, or of JSON texts if they have no common type.
+    """Return a column with the common type of the values, or of JSON texts if there is none.
 
     Types are text, booleans, integers of 64 bits, or numbers that doubles hold exactly.
     """
@@ -322,7 +322,7 @@ def _infer_column(texts: Sequence[bytes | None]) -> ColumnCells:
 
 
 def map_table(mapper: "Mapper", table: Table) -> Table:
-    """Map the records of a table; columns of one type stay or become typed, others JSON text.
+    """Map the records of a table; columns of one type stay or become typed, others become JSON.
 
     The text of a bad record is its cells as JSON.
     """
@@ -347,7 +347,7 @@ class _TableMapping:
         self._removed: _Removed = {}
         # By row, the properties that flattening leaves whole, once static rules are applied.
         self._whole: list[frozenset[str]] = []
-        # Columns that are left out if they are null: objects, of which the properties are columns.
+        # Columns that are omitted if they are null: objects whose properties are columns.
         self._objects = set[str]() if self._flattening is None else set(self._flattening.objects)
 
     def select(self, selection: "Selection") -> None:
@@ -365,12 +365,12 @@ class _TableMapping:
         self._columns = selected
 
     def map_rows(self) -> None:
-        """Apply the rules and flatten; rows on which that fails are removed."""
+        """Apply the rules and flatten; rows for which that fails are removed."""
         rules = self._rules
         if self._flattening is None or (rules is not None and not rules.is_static):
             self._columns = self._mapped(self._columns)
             return
-        if rules is not None:  # they rename and remove columns, and look into no value
+        if rules is not None:  # they rename and remove columns, and read no value
             typed_by = {n: cells for n, cells in self._columns.items() if n in rules.typed_by}
             records = self._records(typed_by)
             self._whole = [_names_left_whole(rules, record) for record, _ in records]
@@ -380,9 +380,9 @@ class _TableMapping:
         self._columns = self._mapped(self._columns) if flat is None else flat
 
     def _flattened_by_column(self, separator: str) -> Columns | None:
-        """Flatten each column by itself; return None if names of two columns may be the same.
+        """Flatten each column separately; return None if two columns may get the same name.
 
-        Where 1 of 150 columns is nested, this takes 0.1 of the time.
+        If 1 of 150 columns is nested, this takes 0.1 of the time.
         """
         nested = (name for name, cells in self._columns.items() if cells.may_be_nested)
         prefixes = tuple(name + separator for name in nested)
@@ -400,7 +400,7 @@ class _TableMapping:
         rules, flattens = self._rules, self._flattening is not None
         is_opened = flattens and any(cells.may_be_nested for cells in columns.values())
         if not is_opened and (rules is None or rules.is_static):
-            # No step looks into a value, so the map of one row is that of all of them.
+            # No step reads a value, so mapping one row maps all of them.
             return self._map_row(range(self._count), columns, columns, self._flattening)
         rows = [
             {} if row in self._removed else self._map_row((row,), record, values, self._flattening)
@@ -415,7 +415,7 @@ class _TableMapping:
         return result
 
     def _records(self, columns: Columns) -> Iterator[tuple[Record, Record]]:
-        """Yield each row, and the same with the values that expressions read."""
+        """Yield each row, and the same row with the values that expressions read."""
         records: list[list[Any]] = []
         values: list[list[Any]] = []
         for name, cells in columns.items():
@@ -428,7 +428,7 @@ class _TableMapping:
             elif self._flattening is not None and cells.array.null_count:
                 own = [cells if valid else None for valid in cells.array.is_valid().to_pylist()]
             records.append(own)
-        for row in range(self._count):  # also of a table that has no columns
+        for row in range(self._count):  # also for a table without columns
             yield (
                 {name: own[row] for name, own in zip(columns, records, strict=True)},
                 {name: own[row] for name, own in zip(columns, values, strict=True)},
@@ -441,7 +441,7 @@ class _TableMapping:
         values: Record,
         flattening: "Flattening | None",
     ) -> Record:
-        """Map a row that stands for some rows; return no properties if these are removed."""
+        """Map a row that represents `rows`; return no properties if these are removed."""
         rules, reason = self._rules, None
         try:
             mapped = record if rules is None else _apply_rules(rules, record, values)
@@ -467,7 +467,7 @@ class _TableMapping:
         try:
             flat = flattening.flattened(mapped, texts)
         except UnmappableRecordError:
-            # Two properties get the same name, and a null cell is no value that would be lost.
+            # Two properties get the same name, but a null cell is not a value that would be lost.
             mapped = {name: value for name, value in mapped.items() if not is_null(value)}
             flat = flattening.flattened(mapped, texts)
         for name in flat:
@@ -476,9 +476,9 @@ class _TableMapping:
         return flat
 
     def _column(self, name: str, values: list[Any], source: ColumnCells | None) -> ColumnCells:
-        """Return the column of the values of all rows, None in removed ones.
+        """Return the column of the values of all rows, which are None in removed rows.
 
-        If all are null, it is that of the `source`, so that its type is not lost.
+        If all are null, return the `source`, so that its type is not lost.
         """
         column = next((value for value in values if isinstance(value, ColumnCells)), source)
         if column is not None:
@@ -544,7 +544,7 @@ class _TableMapping:
 
 
 def _numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
-    """Return the numbers of the remaining rows; those of all rows stay lazy."""
+    """Return the numbers of the remaining rows; if no row was removed, they stay lazy."""
     return numbers if len(rows) == len(numbers) else [numbers[row] for row in rows]
 
 

@@ -70,7 +70,7 @@ class Expression:
 
 
 def parse_expression(text: object, key: str, own: str | None = None) -> Expression:
-    """Parse an expression; `key` is its key in the stream file, `own` the column that `self` means.
+    """Parse an expression; `key` is its key in the stream file, `self` in it is the column `own`.
 
     Raises:
         InvalidValueError: The text is not an expression, has parts that are never evaluated, or
@@ -99,7 +99,7 @@ def parse_expression(text: object, key: str, own: str | None = None) -> Expressi
 def _expression_node(text: str, key: str) -> ast.Expr:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes in the user's text
+            warnings.simplefilter("ignore")  # about odd escapes in the user's text
             body = ast.parse(text).body
     except SyntaxError as error:
         raise InvalidValueError(key, text, f"{_EXPECTED} ({error.msg})") from error
@@ -134,7 +134,7 @@ def _reads(node: ast.Expr) -> tuple[frozenset[str], bool]:
     """Return the columns that an expression may name, and whether it may read any column."""
     names: set[str] = set()
     reads_all = False
-    partly: set[ast.AST] = set()  # nodes of `record` of which one column is read: `record["x"]`
+    partly: set[ast.AST] = set()  # nodes of `record` from which one column is read: `record["x"]`
     for part in ast.walk(node):  # parents first
         column = _column_of_record(part)
         if column is not None:
@@ -155,7 +155,7 @@ def _copied_column(node: ast.expr, own: str | None) -> str | None:
 
 
 def _column_of_record(node: ast.AST) -> str | None:
-    """Return the column that a node reads of the record (`_` is short for `record`).
+    """Return the column that a node reads from the record (`_` is short for `record`).
 
     It is `x` in `record["x"]`, `record.x`, `record.get("x")` and `record.get("x", …)`.
     """
@@ -202,10 +202,10 @@ class StreamMap:
 
     @property
     def hides_values(self) -> bool:
-        """Whether values of records are removed or replaced, and so may not appear anywhere.
+        """Whether values of records are removed or replaced, and so must not appear anywhere.
 
-        Whether a record has a property that a rule makes is not known here, so every rule counts
-        but those that leave a property as it is.
+        It is not known here whether a record has a property that a rule sets, so every rule counts
+        except those that leave a property unchanged.
         """
         changes = (one is None or one.copies != name for name, one in self.rules.items())
         return not self.keeps_unmapped or any(changes)
@@ -216,11 +216,11 @@ def resolve_stream_map(
 ) -> StreamMap | None:
     """Return the map of a stream; None if no entry of `stream_maps` applies to it.
 
-    Entries are for a stream or, with wildcards, for several; the last one that matches applies.
+    An entry is for one stream or, with wildcards, for several; the last entry that matches applies.
 
     Raises:
-        InvalidValueError: an entry for the stream is no map, or one that a single stream cannot
-            have: it removes the stream or copies it.
+        InvalidValueError: an entry for the stream is not a map, or it removes or copies the stream,
+            which is not possible for a single stream.
     """
     resolved: StreamMap | None = None
     entries = dict(mapping.stream_maps)
@@ -287,7 +287,7 @@ def _parse_entry(
 
 
 def _alias_of(text: object, stream: str, key: str) -> str:
-    """Evaluate an alias; one that names unknown things is a name itself."""
+    """Evaluate an alias; a text with undefined names is the alias itself."""
     _require(isinstance(text, str), key, text, "a name, or an expression that returns one")
     evaluator = simpleeval.EvalWithCompoundTypes(names={"__stream_name__": stream})
     try:
@@ -315,7 +315,7 @@ _ERRORS_WITHOUT_VALUES = (  # exceptions whose texts are about types and names, 
     TypeError,
     ZeroDivisionError,
 )
-_CACHED_MAPS = 256  # of records, whose maps are kept
+_CACHED_MAPS = 256  # kinds of records whose maps are cached
 
 
 def register_stream(
@@ -335,8 +335,8 @@ def register_stream(
 class SingerMap:
     """The filter and the rules of a stream map, evaluated by the SDK.
 
-    Only columns for which `reads` is true need to be values. Placeholders for the others
-    are passed through. Flattening is not part of it.
+    Only columns for which `reads` returns true need to be values. Placeholders for the others
+    are passed through. Flattening is not included.
     """
 
     def __init__(self, stream: Stream, stream_map: StreamMap, *, hides_values: bool) -> None:
@@ -353,7 +353,7 @@ class SingerMap:
         self.mapped_names = [name for name, one in self._rules.items() if one is not None]
         self._reads = frozenset[str]().union(*(text.reads for text in computed))
         self._reads_all = any(text.reads_all for text in computed)
-        # Columns of a record that decide about the types of mapped properties.
+        # Columns of a record that determine the types of mapped properties.
         self.typed_by = {*self._rules, *(one.text for one in self._rules.values() if one)}
         self._mutates = any(text.mutates for text in computed)
         self.is_static = not computed
@@ -370,7 +370,7 @@ class SingerMap:
         return self._reads_all or name in self._reads
 
     def source(self, name: str) -> str | None:
-        """Return the column that a mapped property is, unless an expression computes it."""
+        """Return the column that a mapped property copies, unless an expression computes it."""
         expression = self._rules.get(name)
         return name if expression is None else expression.copies
 
@@ -404,14 +404,14 @@ class SingerMap:
         return not self._mutates or not isinstance(value, dict | list)
 
     def properties(self, names: Iterable[str]) -> list[str]:
-        """Return the properties that mapped records have, given those that there were."""
+        """Return the properties of mapped records, given those of the original records."""
         return list(self._register(dict.fromkeys(names, TEXT)).transformed_schema["properties"])
 
     def _texts_of(self, objects: frozenset[tuple[str, bool]]) -> frozenset[str]:
-        """Return the mapped properties that flattening leaves whole, as they are no objects.
+        """Return the mapped properties that flattening leaves whole, as they are not objects.
 
-        The SDK derives their types from the columns `typed_by`; `objects` has their names, and
-        whether they are objects or null.
+        The SDK derives their types from the columns `typed_by`; `objects` holds the names of these
+        columns, and whether they are objects or null.
         """
         kinds = {name: OBJECT if is_object else TEXT for name, is_object in objects}
         schema = self._register(kinds).transformed_schema["properties"]
@@ -429,7 +429,7 @@ class SingerMap:
         text, names = self._sdk.expr_evaluator.expr, self._sdk.expr_evaluator.names
         if self._map.filter is not None and self._map.filter.text == text:
             return "filter of the stream map"
-        # The same text may be that of several properties, with another `self` for each.
+        # Several properties may have the same text, with a different `self` for each.
         failed = [
             name
             for name, one in self._rules.items()
@@ -440,7 +440,7 @@ class SingerMap:
         return f'stream map of "{failed[0]}"' if failed else "stream map"
 
     def _failure(self, subject: str, error: Exception) -> str:
-        """Describe an error, without values of the record if they are to be hidden."""
+        """Describe an error, without values of the record if they must be hidden."""
         cause = error.__cause__ if isinstance(error, MapExpressionError) else None
         error = cause if isinstance(cause, Exception) else error
         what = type(error).__name__
@@ -453,9 +453,9 @@ Path = tuple[str, ...]
 
 
 class Flattening:
-    """Objects become columns down to `max_depth` levels, named by their path.
+    """The flattening of objects into columns, down to `max_depth` levels and named by their path.
 
-    What is deeper, and every array, becomes JSON text.
+    Deeper objects, and all arrays, become JSON text.
     """
 
     def __init__(self, mapping: RecordMapping, *, hides_values: bool) -> None:
@@ -485,10 +485,10 @@ class Flattening:
     def flattened(
         self, record: Mapping[str, Any], texts: frozenset[str] = frozenset()
     ) -> dict[str, Any]:
-        """Flatten a record, whose values may be JSON text (`msgspec.Raw`) and then stay so.
+        """Flatten a record; values that are JSON text (`msgspec.Raw`) remain JSON text.
 
-        Of the objects that are taken apart, none is among `texts`, which become JSON text, and none
-        has the name that another property gets.
+        Objects in `texts` are not flattened but become JSON text. Objects whose name another
+        property gets are not flattened either.
 
         Raises:
             UnmappableRecordError: One of two properties with the same name would be lost, or a
@@ -527,7 +527,7 @@ class Flattening:
         texts: Collection[str],
         objects: list[tuple[str, int]],
     ) -> dict[str, Any]:
-        """Decode what is nested; to `objects` add names and sizes of those to be taken apart."""
+        """Decode nested values; add names and sizes of the objects to flatten to `objects`."""
         result: dict[str, Any] = {}
         for name, value in node.items():
             is_open = len(path) < self.max_depth and (bool(path) or name not in texts)
@@ -549,8 +549,8 @@ class Flattening:
     ) -> dict[str, Any]:
         """Flatten a record in which an object has the name that another property gets.
 
-        The SDK leaves the object whole then, as JSON text, and of the two values keeps the later
-        one. The one that it loses may only be null or an empty object.
+        In this case, the SDK leaves the object whole, as JSON text, and keeps the later of the two
+        values. The value that is lost may only be null or an empty object.
         """
         values = {
             name: decode(value) if isinstance(value, msgspec.Raw) else value

@@ -1,7 +1,7 @@
 """Convert the values of Arrow arrays, of any type, into the types of their columns.
 
-A value is converted exactly or not at all: nothing is truncated, rounded or replaced. A value that
-does not fit spoils its record alone, which is set aside with the reason.
+A value is converted exactly or not at all: nothing is truncated, rounded or replaced. If a value
+does not fit, only its record is set aside, with the reason.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import Column, ColumnType, name_fault
 
 _DAY_US = 86_400 * 10**6
-_RANGES = {  # the years 1 to 9999, which ISO 8601 text has digits for
+_RANGES = {  # the years 1 to 9999, which ISO 8601 text can represent
     ColumnType.DATE: (-719_162, 2_932_896),
     ColumnType.TIME: (0, _DAY_US - 1),
     ColumnType.TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
@@ -47,7 +47,7 @@ _UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 class ConversionError(ValueError):
-    """A value that its column cannot hold; `shown` is the value as far as text can show it."""
+    """A value that its column cannot hold; `shown` is the value as text, as far as possible."""
 
     def __init__(self, reason: str, shown: str) -> None:
         super().__init__(reason)
@@ -119,7 +119,7 @@ def _check_range(values: pa.Array, kind: ColumnType) -> None:
 
 
 def _find_unconvertible(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> list[int]:
-    """Return the positions of values that cannot be converted, by bisection: they are few."""
+    """Return the positions of values that cannot be converted, by bisection, as they are rare."""
     wrong: list[int] = []
     spans = [(0, len(array))]
     while spans:
@@ -155,7 +155,7 @@ def _shown(single: pa.Array) -> str:
 
 
 def to_json_array(values: Iterable[Any], on_nonfinite: OnNonfinite) -> ConvertedArray:
-    """Return each value as compact JSON text; None stays null, and an error is one of its row."""
+    """Return each value as compact JSON text; None stays null, and an error is that of its row."""
     texts: list[bytes | None] = []
     errors: dict[int, ConversionError] = {}
     for index, value in enumerate(values):
@@ -175,9 +175,9 @@ def to_json_array(values: Iterable[Any], on_nonfinite: OnNonfinite) -> Converted
 
 
 def to_python_values(array: pa.Array) -> list[Any]:
-    """Return the values as Python objects; for one that does not fit, its error.
+    """Return the values as Python objects, with an error for each value that does not fit.
 
-    A map is an object when its keys are text, else an array of `[key, value]`.
+    A map becomes an object if its keys are text, else an array of `[key, value]`.
     """
     array = unwrap_array(array)
     if at.is_struct(array.type):
@@ -193,7 +193,7 @@ def check_nested_type(name: str, arrow_type: pa.DataType) -> None:
     """Raise for types whose values cannot all be converted.
 
     Raises:
-        ArrowTypeUnknownError: a type inside has no column type, or an object has a name twice.
+        ArrowTypeUnknownError: a nested type has no column type, or an object has a duplicate name.
     """
     plain = plain_type(arrow_type)
     column_of(name, plain)
@@ -217,7 +217,7 @@ def _objects(array: pa.StructArray) -> list[Any]:
 
 
 def _lists(array: pa.Array) -> list[Any]:
-    """Return the values of lists of any Arrow type: views, and of fixed and large sizes, too."""
+    """Return the values of any Arrow list type, including views, fixed-size and large lists."""
     values = to_python_values(array.flatten())
     lengths = pc.list_value_length(array).fill_null(0).to_pylist()
     return _with_nulls(array, _slices(values, accumulate(lengths, initial=0)))
@@ -268,7 +268,7 @@ RowErrors = Mapping[int, RowError]  # by row
 
 
 def check_column_names(names: Collection[str], limits: ReadLimits) -> None:
-    """Raise for names that columns cannot have, and for no columns or too many.
+    """Raise if a column cannot have its name, or if there are no columns or too many.
 
     Raises:
         ArrowTypeUnknownError: the message says which and why.
@@ -307,9 +307,9 @@ def convert_batch(
     first_number: int,
     known: RowErrors,
 ) -> Table:
-    """Convert a batch to the types of the columns; its first row has the number given.
+    """Convert a batch to the types of the columns; `first_number` is that of its first row.
 
-    Rows in `known` are set aside for the errors there.
+    Rows in `known` are set aside with the errors there.
     """
     pairs = zip(columns, batch.columns, strict=True)
     arrays = [_converted(array, column, on_nonfinite) for column, array in pairs]
@@ -331,9 +331,9 @@ def build_table(
     raw: Callable[[int, RowError], bytes],
     known: RowErrors,
 ) -> Table:
-    """Return a table of converted columns, without the rows that have a value that did not fit.
+    """Return a table of converted columns, without the rows in which a value did not fit.
 
-    `raw` returns the text that the quarantine keeps of a row; `known` are further errors.
+    `raw` returns the text of a row for the quarantine; `known` are further errors.
     """
     errors = dict(known)
     for column, converted in zip(columns, arrays, strict=True):
@@ -368,7 +368,7 @@ def _converted(array: pa.Array, column: Column, on_nonfinite: OnNonfinite) -> Co
 
 
 def record_text(record: Mapping[str, Any]) -> bytes:
-    """Return a row that was set aside as JSON, as far as JSON can represent it."""
+    """Return the JSON text of a row that was set aside, as far as JSON can represent it."""
     shown: dict[str, Any] = {}
     for name, value in record.items():
         shown[name] = value

@@ -4,11 +4,11 @@ fastavro reads the header, the frame of each block and the records, but does not
 `block_reader` has no limit for the decompressed size, does not compare the checksums of snappy, and
 accepts a truncated deflate stream (decision record 32).
 
-Nor does it apply logical types as it would by itself: for a value that does not fit it raises, and
-the rest of the block would be lost. In columns, times are decoded as numbers and converted by Arrow
-(5 times as fast as one by one); decimals, and all logical types inside of nested values, are
-converted by readers that return a `ConversionError` in the place of such a value, which spoils its
-record alone.
+fastavro's own readers of logical types are not used either: they raise for a value that does not
+fit, and the rest of the block would be lost. In columns, times are decoded as numbers and converted
+by Arrow (5 times as fast as one by one); decimals, and all logical types inside nested values, are
+converted by readers that return a `ConversionError` instead of such a value, so that only its
+record is set aside.
 """
 
 import bz2
@@ -99,10 +99,11 @@ class AvroFile:
             raise InvalidAvroError("is damaged: the schema in its header is not JSON") from error
 
     def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield how many records each block claims to have, and its encoded records.
+        """Yield the number of records that each block claims, and its encoded records.
 
         Raises:
-            InvalidAvroError: a block is damaged, the last one is cut, or they grow too much.
+            InvalidAvroError: a block is damaged, the last block is truncated, or they expand too
+                much.
         """
         number, compressed_bytes, record_bytes = 1, 0, 0
         while not self._file.is_at_end():
@@ -145,7 +146,7 @@ class AvroFile:
 
 
 class _ExactReader:
-    """A file that reads exactly as many bytes as are wanted, or raises; at most `limit` if set."""
+    """A file that reads exactly the requested bytes, or raises; at most `limit` bytes if set."""
 
     def __init__(self, file: DecodedFile) -> None:
         self._file = file
@@ -158,12 +159,12 @@ class _ExactReader:
         return not self._peeked
 
     def read_some(self, size_bytes: int) -> bytes:
-        """Read so many bytes, fewer only at the end."""
+        """Read exactly `size_bytes`, fewer only at the end."""
         start, self._peeked = self._peeked[:size_bytes], self._peeked[size_bytes:]
         return start + self._file.read(size_bytes - len(start))
 
     def read(self, size_bytes: int, /) -> bytes:
-        """Read exactly so many bytes."""
+        """Read exactly `size_bytes`."""
         if size_bytes < 0:
             raise InvalidAvroError("is damaged: a size is below 0")
         if self.limit is not None:
@@ -189,7 +190,7 @@ def _decompress_by(new: Callable[[], Any]) -> Callable[[bytes, int], bytes]:
 
 def _decompress_zstd(compressed: bytes, limit: int) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(compressed), "zstd") as stream:
-        # Not `read`, which leaks memory with every failed call.
+        # Do not use `read`, which leaks memory with every failed call.
         return bytes(stream.read_buffer(limit + 1).to_pybytes())
 
 
@@ -224,7 +225,7 @@ _DECIMAL_DIGITS = 76  # of the longest decimal of Arrow
 _EXACT = Context(prec=_DECIMAL_DIGITS)
 _DAY_US = 86_400 * 10**6
 _EPOCH, _LOCAL_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)  # noqa: DTZ001
-# Called by fastavro with a decoded value and its type: the value as it is in JSON, or an error.
+# Called by fastavro with a decoded value and its type; returns the value for JSON, or an error.
 LogicalReader = Callable[..., Any]
 
 
@@ -279,7 +280,7 @@ for _name, _unit, _unit_ns in (("millis", "ms", 10**6), ("micros", "us", 1000), 
         pa.timestamp(_unit),
         _timestamp_reader(_unit_ns, _LOCAL_EPOCH),
     )
-# The names are ours, so that they replace no reader of fastavro's own.
+# The names are our own, so that none of fastavro's readers is replaced.
 fastavro.read.LOGICAL_READERS |= {
     "bytes-exact-decimal": _read_decimal,
     "fixed-exact-decimal": _read_decimal,
@@ -300,17 +301,17 @@ _PRIMITIVES = {
 }
 _NESTED = {"record": ColumnType.OBJECT, "map": ColumnType.OBJECT, "array": ColumnType.ARRAY}
 _ITEMS = {"array": "items", "map": "values"}
-_MIN_BYTES = {"null": 0, "float": 4, "double": 8}  # of a value; 1 of other types
+_MIN_BYTES = {"null": 0, "float": 4, "double": 8}  # of a value; 1 for other types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroType:
     """A type of a schema; `arrow` is None for nested types and unions of several types.
 
-    `decoded` is the schema by which values are decoded, with our readers for logical types.
-    `min_bytes` is the least number of bytes of a value: a block that claims more records than fit
-    is damaged. A union of null and one type is that type, with another schema. `types` and `levels`
-    count the types in it and their levels, itself included.
+    `decoded` is the schema used to decode values, with our readers for logical types. `min_bytes`
+    is the minimum size of a value: a block that claims more records than fit is damaged. A union of
+    null and one type is represented as that type, with another schema. `types` and `levels` count
+    the types in it and their levels, including itself.
     """
 
     kind: str
@@ -326,10 +327,10 @@ _MAX_LEVELS = 200
 
 
 def _extent(children: Collection[AvroType]) -> tuple[int, int]:
-    """Return how many types one that holds these has, itself included, and on how many levels.
+    """Return the number of types and levels of a type with these children, including itself.
 
     A named type counts wherever it is used: with references alone, a schema of 2 KB could describe
-    2^40 values of no bytes, or values so deep that decoding them overflows the stack of C.
+    2^40 values of no bytes, or values so deep that decoding them overflows the C stack.
     """
     types = 1 + sum(child.types for child in children)
     levels = 1 + max((child.levels for child in children), default=0)
@@ -339,7 +340,7 @@ def _extent(children: Collection[AvroType]) -> tuple[int, int]:
 
 
 class _SchemaReader:
-    """Converts the types of a schema; `named` are the named ones that fastavro has parsed."""
+    """Converts the types of a schema; `named` are the named types that fastavro has parsed."""
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
@@ -456,7 +457,7 @@ def _leaf(kind: str, definition: dict[str, Any]) -> AvroType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroSchema:
-    """The records of a file: their fields, the schema by which they are decoded, their size."""
+    """The records of a file: their fields, the schema used to decode them, their minimum size."""
 
     fields: dict[str, AvroType]
     decoded: Any
@@ -467,8 +468,8 @@ class AvroSchema:
         """Convert the schema of a file.
 
         Raises:
-            InvalidAvroError: it is not a schema of records, or one that is not supported: of
-                recursive types, of arrays of null.
+            InvalidAvroError: it is not a schema of records, or it has recursive types or arrays of
+                null, which are not supported.
         """
         try:
             named: dict[str, Any] = {}
@@ -487,7 +488,7 @@ class AvroSchema:
 
 
 def _as_counts(field: AvroType) -> Any:
-    """Return the schema by which a column is decoded: of times, the numbers that Arrow converts."""
+    """Return the schema used to decode a column; times become numbers, which Arrow converts."""
     if field.arrow is None or not at.is_temporal(field.arrow):
         return field.decoded
     if isinstance(field.decoded, list):
@@ -538,7 +539,7 @@ def _error_of(value: Any) -> ConversionError | None:
 
 _WRONG_COUNT = "is damaged: the record count of a block is wrong"
 _CHUNK_BYTES = 2 * 2**20
-_MAX_EMPTY = 10**6  # of no bytes: a file of a few bytes could claim any number of them
+_MAX_EMPTY = 10**6  # records of no bytes: a file of a few bytes could claim any number
 Record = dict[str, Any]
 
 
@@ -552,7 +553,7 @@ class AvroReader:
         self._next_number = 1
 
     def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time; a file without any has its columns.
+        """Yield the records in order, a few MiB at a time, or an empty table with the columns.
 
         Raises:
             BadFileError: the file is damaged, or has values that are not supported.
@@ -599,8 +600,9 @@ class AvroReader:
 class _Decoder:
     """Decodes the records of a block.
 
-    All at once, as if they were one avro array, which is faster than a call for each record. A
-    large block is decoded record by record: values of one byte would fill the memory with objects.
+    All records are decoded at once, as if they were one avro array, which is faster than a call for
+    each record. A large block is decoded record by record, because values of one byte would fill
+    the memory with objects.
     """
 
     def __init__(self, schema: AvroSchema) -> None:
@@ -610,11 +612,11 @@ class _Decoder:
         self._empty = 0
 
     def decode(self, count: int, block: bytes) -> Iterator[tuple[list[Record], int]]:
-        """Yield the records, and the bytes that they had, a few MiB at a time."""
+        """Yield the records and their encoded size, a few MiB at a time."""
         size = len(block)
         if count * self._min_bytes > size:
             raise InvalidAvroError("is damaged: a block lacks some of its records")
-        if size and not self._min_bytes:  # as the end of an array, they would be a further count
+        if size and not self._min_bytes:  # at the end of an array, they would be another count
             raise InvalidAvroError(_WRONG_COUNT)
         self._empty += 0 if self._min_bytes else count
         if self._empty > _MAX_EMPTY:

@@ -12,7 +12,7 @@ from batch_pipeline.encode.errors import DecodeError
 from batch_pipeline.storage.part_formats.jsonl import GZIP_CONTAINER, ZLIB
 
 _READ_BYTES = 64 * 2**10
-# Below this size nothing is said of the ratio: a short file of blanks compresses very well.
+# Below this size the ratio is not checked: a short file of blanks compresses very well.
 EXPANSION_CHECKED_FROM_BYTES = 64 * 2**20
 _XZ_MEMORY_BYTES = 256 * 2**20
 _MAGIC_BYTES = 10
@@ -44,7 +44,7 @@ def detect_compression(start: bytes) -> SourceCompression | None:
 class DecompressedFile:
     """The decompressed bytes of a file.
 
-    From 64 MiB on they may be at most `max_expansion` times as many as the compressed bytes read.
+    From 64 MiB on, there may be at most `max_expansion` times as many as compressed bytes read.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class DecompressedFile:
         self._size_bytes = 0
 
     def read(self, size_bytes: int) -> bytes:
-        """Read at most `size_bytes`, none only at the end; no more are ever held in memory.
+        """Read at most `size_bytes`, none only at the end; memory never holds more than that.
 
         Raises:
-            DecodeError: the data is damaged, ends early, or grows too much.
+            DecodeError: the data is damaged, ends early, or expands too much.
             OSError: the file cannot be read.
         """
         try:
@@ -69,7 +69,7 @@ class DecompressedFile:
         except (zlib.error, lzma.LZMAError, ZLIB.error) as error:
             raise DecodeError(_reason(self._compression, str(error))) from error
         except OSError as error:
-            if error.errno is not None:  # the file cannot be read; bz2 reports damage without one
+            if error.errno is not None:  # the file cannot be read; bz2 sets no errno for damage
                 raise
             raise DecodeError(_reason(self._compression, str(error))) from error
         self._size_bytes += len(piece)
@@ -108,7 +108,7 @@ class _Members:
 
     def read(self, size_bytes: int) -> bytes:
         """Read at most `size_bytes`, none only at the end."""
-        # zlib returns input that it has not consumed; bz2 and lzma keep it, and may need no more.
+        # zlib returns unconsumed input; bz2 and lzma keep it, and may not need further input.
         while not self._member.eof or self._start_another():
             is_end = False
             if not self._pending and getattr(self._member, "needs_input", True):
@@ -150,7 +150,7 @@ def _new_member(compression: SourceCompression) -> Any:
 
 
 def _reason(compression: SourceCompression, message: str) -> str:
-    """Return in a few words what the message of a library means."""
+    """Return a short description of a library's error message."""
     message = message.lower()
     if "truncated" in message:
         return f"{compression} data ends early"

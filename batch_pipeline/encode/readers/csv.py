@@ -1,12 +1,12 @@
 """Read csv files: whole ones, slices of large ones in several tasks, and ranges that are items.
 
-Text is read in blocks of complete records; `csv_parsers` says which of the two parsers reads one.
-Small files with the same header are parsed together.
+Text is read in blocks of complete records; `csv_parsers` says which of the two parsers reads a
+block. Small files with the same header are parsed together.
 
-A slice or a range starts where the bytes were divided, which may be inside of quotes. A first pass
-counts the quotes of each slice at the speed of memory, so that each task knows whether its slice
-starts inside of quotes, and its first line. That only holds while all quotes follow the rules: a
-task that meets one that does not gives up (`TaskInputError`), and the file is read in one piece.
+A slice or a range starts where the bytes were divided, which may be inside quotes. A first pass
+counts the quotes of each slice at memory speed, so that each task knows whether its slice starts
+inside quotes, and its first line. That is only true while all quotes follow the rules: a task that
+finds a quote that breaks them gives up (`TaskInputError`), and the file is read in one piece.
 """
 
 import os
@@ -61,17 +61,17 @@ class TextInput(Protocol):
         ...
 
     def bad_file(self, reason: str, *, line: int | None = None) -> BadFileError:
-        """Return the error that says that this whole file is bad."""
+        """Return the error that reports this whole file as bad."""
         ...
 
 
 class CsvReader:
     """The records of one csv file, or of a part of it that starts at a record.
 
-    `header` holds the column names. If neither the caller nor the options give them, they are read
-    from the first record before the first chunk. `first_line` is the number of the line that the
-    text starts with, `line` that of the line to read next. `is_regular` states that so far all
-    records were well-formed and all quotes followed the rules.
+    `header` holds the column names. If neither the caller nor the options provide them, they are
+    read from the first record before the first chunk. `first_line` is the number of the first line
+    of the text, `line` that of the next line to read. `is_regular` states that so far all records
+    were well-formed and all quotes followed the rules.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class CsvReader:
         self.line = first_line
         self.is_regular = True
         self._next_number = 1
-        self._carry = b""  # what was read and not parsed yet
+        self._carry = b""  # read but not parsed yet
         self._eof = False
 
     def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time; a file with a header only has no rows.
+        """Yield the records in order, a few MiB at a time, or an empty table if there are none.
 
         Raises:
             BadFileError: the file or its header cannot be read, or a record is too long.
@@ -125,18 +125,18 @@ class CsvReader:
         return header_bytes
 
     def _read_block(self) -> None:
-        # Doubles when a record is longer than a block: blocks of fixed size would make the time to
-        # scan a long record again and again quadratic.
+        # The size doubles when a record is longer than a block: with blocks of a fixed size,
+        # repeatedly scanning a long record would take quadratic time.
         wanted = max(_BLOCK_BYTES, len(self._carry))
         block = self._source.read(wanted)
         self._eof = len(block) < wanted
         self._carry += block
 
     def _parse_block(self, data: bytes, *, eof: bool) -> Generator[Table, None, bytes]:
-        """Yield the complete records of `data`, return what is left.
+        """Yield the complete records of `data`, and return the remaining bytes.
 
-        Arrow's parser reads a block if its quotes follow the rules and no record is too long, the
-        strict parser reads it otherwise, or when Arrow has found an error.
+        Arrow's parser reads a block if its quotes follow the rules and no record is too long. The
+        strict parser reads it otherwise, or if Arrow finds an error.
         """
         masked = mask_escaped(data, self._options)
         end = find_end_of_records(masked, self._options, eof=eof)
@@ -161,7 +161,7 @@ class CsvReader:
         return end <= limit or longest_record_bytes(masked[:end], self._options) <= limit
 
     def _parse_strictly(self, data: bytes, *, eof: bool) -> Generator[Table, None, int]:
-        """Yield the records of `data` by the strict parser, return how many bytes they had."""
+        """Yield the records of `data` with the strict parser, and return their size in bytes."""
         self.is_regular = False
         scanner = CsvScanner(data, self._options, first_line=self.line, eof=eof)
         good: list[Cells] = []
@@ -216,7 +216,7 @@ class CsvReader:
 
     def _parse_header(self, data: bytes, *, eof: bool) -> int:
         """Set the column names and return the bytes that they take, 0 if they are incomplete."""
-        start = data[:_DIALECT_BYTES]  # the scanner splits all that it gets into lines
+        start = data[:_DIALECT_BYTES]  # the scanner splits all of its input into lines
         scanner = CsvScanner(start, self._options, first_line=self.line, eof=False)
         first = next(iter(scanner), None)
         if first is None:
@@ -253,8 +253,8 @@ class JoinedCsvFiles:
     """The records of small csv files with the same header, parsed in one call.
 
     Parsing and validating a file of 2 KB takes 0.4 ms, nearly all of it fixed cost per call: with
-    the text of 50 files in one call it is 0.05 ms. Only regular text is read this way. Whatever
-    makes a file irregular, `CsvReader` finds it again in that file, and says what and where it is.
+    the text of 50 files in one call, it takes 0.05 ms. Only regular text is read this way. An
+    irregular file is read again by `CsvReader`, which reports the problem and its position.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -266,7 +266,7 @@ class JoinedCsvFiles:
         self._counts: list[int] = []
 
     def add(self, source: TextInput) -> bool:
-        """Read a file from its start, return whether it is now one of these files.
+        """Read a file from its start, and return whether it was added.
 
         Raises:
             BadFileError: the file or its header cannot be read.
@@ -301,8 +301,8 @@ class JoinedCsvFiles:
             return None
         cells = parse_with_arrow(text, text, len(text), self._options, self._header)
         counts = self.record_counts()
-        # As many records as lines: each line is a record, so that none is blank and no quote opens
-        # in one file and closes in another.
+        # If there are as many records as lines, each line is a record, so that none is blank and no
+        # quote opens in one file and closes in another.
         if cells is None or cells.num_rows != sum(counts):
             return None
         return Table(
@@ -313,7 +313,7 @@ class JoinedCsvFiles:
         )
 
     def record_counts(self) -> list[int]:
-        """Return the number of records of each file, which holds for files that can be parsed."""
+        """Return the number of records of each file; only valid for files that can be parsed."""
         return self._counts
 
     def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
@@ -356,7 +356,7 @@ _SEARCH_BYTES = 2**17
 
 @dataclass(frozen=True, slots=True)
 class QuoteCounts:
-    """The quotes and line ends of a range of bytes; a line end counts where its first byte is."""
+    """The quotes and line ends of a range of bytes; a line end belongs to its first byte."""
 
     quotes: int
     line_ends: int
@@ -366,7 +366,7 @@ class QuoteCounts:
 class CsvSlice:
     """The records of a csv file whose first byte is in `bytes`.
 
-    The other fields say whether its bounds are inside of quotes, and the line that it starts in.
+    The other fields state whether its bounds are inside quotes, and the line on which it starts.
     """
 
     bytes: ByteRange
@@ -376,7 +376,7 @@ class CsvSlice:
 
 
 def count_quotes_and_lines(file: BinaryIO, part: ByteRange, quote: str) -> QuoteCounts:
-    """Count the quotes and line ends of a range at the speed of memory.
+    """Count the quotes and line ends of a range at memory speed.
 
     Raises:
         OSError: the file cannot be read.
@@ -395,7 +395,7 @@ def count_quotes_and_lines(file: BinaryIO, part: ByteRange, quote: str) -> Quote
 
 
 def make_slices(parts: Sequence[ByteRange], counts: Sequence[QuoteCounts]) -> list[CsvSlice]:
-    """Return the slices of a file, whose ranges in order are `parts` and hold `counts`."""
+    """Return the slices of a file from its ranges, in order, and the counts of each range."""
     slices: list[CsvSlice] = []
     quotes, line = 0, 1
     for part, count in zip(parts, counts, strict=True):
@@ -432,7 +432,7 @@ def read_slice(source: "DecodedFile", part: CsvSlice, stream: Stream) -> Iterato
                 break
             yield chunk
     except BadFileError as error:
-        # What is too long from here may be caused by a quote in an earlier slice.
+        # A record may only be too long here because of a quote in an earlier slice.
         raise TaskInputError(error.reason) from error
     except OSError as error:
         raise source.bad_file(os_error_reason(error)) from error
@@ -441,10 +441,10 @@ def read_slice(source: "DecodedFile", part: CsvSlice, stream: Stream) -> Iterato
 
 
 def read_header(source: "DecodedFile", stream: Stream) -> tuple[CsvReader, int]:
-    """Return a reader that has read the names at the start of a file, and the byte behind them.
+    """Return a reader that has read the names at the start of a file, and the position after them.
 
     Raises:
-        BadFileError: they cannot be read.
+        BadFileError: the names cannot be read.
     """
     file = source.file
     size = file.seek(0, os.SEEK_END)
@@ -454,9 +454,9 @@ def read_header(source: "DecodedFile", stream: Stream) -> tuple[CsvReader, int]:
 
 
 def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool) -> tuple[int, int]:
-    """Return where the first record at or behind `position` starts, and how many lines behind.
+    """Return where the first record at or after `position` starts, and the number of lines skipped.
 
-    That may be an empty line, which is not a record.
+    An empty line, which is not a record, may also be returned.
     """
     if position == 0:
         return 0, 0
@@ -482,7 +482,7 @@ def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool)
 
 
 class RangeInput:
-    """A range of a file as text of its own; nothing else may move the position of the file."""
+    """A range of a file as a separate text; nothing else may move the position of the file."""
 
     def __init__(self, file: BinaryIO, part: ByteRange, source: TextInput) -> None:
         self.bad_file = source.bad_file
@@ -500,8 +500,8 @@ class RangeInput:
 def read_range(source: "DecodedFile", part: FileRange, stream: Stream) -> Iterator[Table]:
     """Yield the records of an item that is a range of a csv file, with line numbers of the file.
 
-    The column names are those at the start of the file; ranges start and end with records. What is
-    in front of the range is only counted when a line number is accessed: most readers never do.
+    The column names are those at the start of the file; ranges start and end at records. Lines
+    before the range are counted only when a line number is accessed: most readers never do that.
 
     Raises:
         BadFileError: the file cannot be read to the end of the range.
@@ -541,10 +541,10 @@ _CUT_BLOCK_BYTES = 2**20
 
 
 def find_csv_cuts(source: "DecodedFile", stream: Stream, max_bytes: int) -> list[int]:
-    """Read a csv file once and return the record ends to cut behind.
+    """Read a csv file once and return the record ends at which to cut.
 
-    None at all where a quote breaks the rules: read in one piece, the file may have other records
-    than the count of quotes says. Nor where a record does not end. The column names are in the
+    Return none if a quote breaks the rules, because the file, read in one piece, may have other
+    records than the quote count suggests, or if a record does not end. The column names are in the
     first range.
 
     Raises:
@@ -562,11 +562,11 @@ def find_csv_cuts(source: "DecodedFile", stream: Stream, max_bytes: int) -> list
     while (position := done + len(carry)) < size_bytes:
         limit = start + max_bytes
         wanted = min(max(_CUT_BLOCK_BYTES, len(carry)), limit - position)
-        if wanted <= 0:  # a record longer than a range: read on to its end, but not much further
+        if wanted <= 0:  # a record longer than a range: read to its end, but not much further
             wanted = max(min(_CUT_BLOCK_BYTES, max_bytes), len(carry))
         block = file.read(min(wanted, size_bytes - position))
         if not block:
-            return []  # shorter than it was: it has changed
+            return []  # the file is shorter than before: it has changed
         carry += block
         is_end = done + len(carry) >= size_bytes
         end = find_end_of_records(mask_escaped(carry, options), options, eof=is_end)

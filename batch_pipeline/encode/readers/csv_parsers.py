@@ -1,17 +1,17 @@
-"""The two parsers of csv text: Arrow's, and a strict one for what Arrow cannot be trusted with.
+"""The two parsers of csv text: Arrow's, and a strict one for text that Arrow may misread.
 
 Both are needed:
 
-- Arrow is fast. 100,000 records of 20 numbers (16 MiB) take it 0.085 s of one core, the check of
-  quotes included, and the strict parser 1.06 s (12 times as long); with every fourth cell in
-  quotes they take 0.065 s and 2.40 s (37 times).
+- Arrow is fast. For 100,000 records of 20 numbers (16 MiB), it takes 0.085 s of one core, including
+  the check of quotes, and the strict parser 1.06 s (12 times as long); with every fourth cell in
+  quotes, they take 0.065 s and 2.40 s (37 times).
 - Arrow is lenient. It closes an open quote at the end of the text (`1,"x` becomes `1`, `x`) and
-  takes text behind a closed one (`1,"x"y` becomes `1`, `xy`), where a record must be quarantined.
-  For one record with too few cells or invalid UTF-8 it rejects the whole block.
+  accepts text after a closing quote (`1,"x"y` becomes `1`, `xy`), where a record must be
+  quarantined. For one record with too few cells or invalid UTF-8, it rejects the whole block.
 
-So `find_end_of_records` proves for each block, by looking at its quotes only, that both parsers
-would read the same records. `parse_with_arrow` reads such a block; `CsvScanner` reads the others,
-and those in which Arrow finds an error, and says what is wrong with which record.
+Therefore `find_end_of_records` proves for each block, by its quotes alone, that both parsers would
+read the same records. `parse_with_arrow` reads such a block; `CsvScanner` reads the other blocks
+and those in which Arrow finds an error, and reports what is wrong with which record.
 """
 
 import codecs
@@ -38,8 +38,8 @@ Positions = npt.NDArray[np.int64]
 def find_end_of_records(data: bytes, options: CsvOptions, *, eof: bool) -> int | None:
     """Return where the last complete record of `data` ends, 0 if there is none.
 
-    None if a quote is where the rules allow none, so that the two parsers may disagree. `data`
-    starts at a record; its escaped bytes are masked.
+    Return None if a quote breaks the rules, so that the two parsers may disagree. `data` starts at
+    a record; its escaped bytes are masked.
     """
     quote = options.quote.encode()
     if quote not in data:
@@ -54,7 +54,7 @@ def find_end_of_records(data: bytes, options: CsvOptions, *, eof: bool) -> int |
 
 
 def longest_record_bytes(data: bytes, options: CsvOptions) -> int:
-    """Return the bytes of the longest record, or a few more; quotes must follow the rules."""
+    """Return the size of the longest record, or slightly more; quotes must follow the rules."""
     octets = np.frombuffer(data, np.uint8)
     ends = line_ends_outside_quotes(octets, np.flatnonzero(octets == ord(options.quote)))
     return int(np.diff(ends, prepend=-1, append=len(data)).max()) - 1
@@ -70,7 +70,7 @@ def line_ends_outside_quotes(
 
 
 def count_lines(data: bytes, end: int | None = None) -> int:
-    """Count the line ends up to `end`; a carriage return and the newline behind it are one."""
+    """Count the line ends up to `end`; a carriage return followed by a newline counts once."""
     octets = np.frombuffer(data, np.uint8)[:end]
     line_feeds = int(np.count_nonzero(octets == ord(NEWLINE)))  # four times as fast as bytes.count
     if data.find(RETURN, 0, end) < 0:
@@ -79,9 +79,9 @@ def count_lines(data: bytes, end: int | None = None) -> int:
 
 
 def mask_escaped(data: bytes, options: CsvOptions) -> bytes:
-    """Return text in which the byte behind each escape is masked: it has no special meaning.
+    """Return the text with the byte after each escape masked: it has no special meaning.
 
-    Returns `data` itself where nothing is escaped.
+    Return `data` itself if nothing is escaped.
     """
     if options.escape is None or options.escape.encode() not in data:
         return data
@@ -92,10 +92,10 @@ def mask_escaped(data: bytes, options: CsvOptions) -> bytes:
 
 
 def double_lone_escapes(data: bytes, options: CsvOptions) -> bytes | None:
-    """Return text in which escapes in front of ordinary bytes are escaped themselves.
+    """Return the text with escapes before ordinary bytes doubled.
 
-    Arrow drops such an escape (`a\\n` becomes `an`); here it is part of the cell. None if the last
-    byte is an escape, which only the strict parser reads.
+    Arrow drops such an escape (`a\\n` becomes `an`); here it is part of the cell. Return None if
+    the last byte is an escape, which only the strict parser reads.
     """
     if options.escape is None or options.escape.encode() not in data:
         return data
@@ -128,14 +128,14 @@ def _quotes_follow_rules(octets: Octets, quotes: Positions, options: CsvOptions)
     """Return whether quotes open at the start of a cell, close at its end, and are doubled inside.
 
     Counted from 1, odd quotes open and even ones close; a doubled quote closes and opens again.
-    Invariant: as long as every quote is at such a place, the parity of the quotes in front of a
-    byte says whether it is inside quotes. One quote that is not (`5" pipe`) inverts the parity of
-    all that follows, so that nothing behind it can be derived from the count.
+    Invariant: as long as every quote follows these rules, the parity of the quotes before a byte
+    says whether it is inside quotes. A single quote that breaks them (`5" pipe`) inverts the parity
+    for all following bytes, so that nothing after it can be derived from the count.
     """
     edge = np.zeros(256, np.bool_)
     edge[[ord(options.quote), ord(options.delimiter), *b"\r\n"]] = True
     opening, closing = quotes[0::2], quotes[1::2]
-    # The first byte has none before it, the last none behind it: as if a quote were there.
+    # Treat the bytes before the first and after the last one, which do not exist, as quotes.
     before = edge.take(octets.take(np.maximum(opening - 1, 0)))
     behind = edge.take(octets.take(closing + 1, mode="clip"))
     return bool(before.all() and behind.all())
@@ -158,7 +158,7 @@ Cells = list[bytes | None]
 def parse_with_arrow(
     data: bytes, masked: bytes, end: int, options: CsvOptions, header: tuple[str, ...]
 ) -> pa.RecordBatch | None:
-    """Parse the records up to `end`, None where Arrow finds an error.
+    """Parse the records up to `end`; return None if Arrow finds an error.
 
     `masked` is `data` with its escaped bytes masked; `find_end_of_records` returned `end` for it.
     """
@@ -169,11 +169,11 @@ def parse_with_arrow(
             return None
         text = escaped
     if masked[end - 1 : end] not in (NEWLINE, RETURN):
-        # At the end of the text Arrow takes the empty cell of `"1",` for empty text, not for null.
+        # At the end of the text, Arrow reads the empty cell of `"1",` as empty text, not as null.
         text = bytes(text) + NEWLINE
     if data.startswith(codecs.BOM_UTF8):
-        # Arrow removes a byte order mark, which is part of a cell in the middle of a file, as
-        # where files were put together. It skips an empty line in front of one.
+        # Arrow removes a byte order mark, which is part of a cell in the middle of a file, such as
+        # after concatenating files. It skips an empty line before the mark.
         text = NEWLINE + bytes(text)
     try:
         table = csv.read_csv(
@@ -185,14 +185,14 @@ def parse_with_arrow(
                 delimiter=options.delimiter,
                 quote_char=options.quote,
                 escape_char=options.escape or False,
-                newlines_in_values=False,  # the block is one, so Arrow need not find its records
+                newlines_in_values=False,  # there is one block, so Arrow need not find its records
             ),
             convert_options=csv.ConvertOptions(
                 column_types=dict.fromkeys(header, pa.string()),
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
-                check_utf8=not data.isascii(),  # of the whole text, quicker than cell by cell
+                check_utf8=not data.isascii(),  # faster for the whole text than cell by cell
             ),
         )
     except pa.ArrowInvalid:
@@ -223,8 +223,8 @@ class CsvScanner:
     """The strict parser: the records of one block, which starts at a record, and its bad lines.
 
     Blank lines are skipped. `consumed` is the number of bytes of the records returned so far,
-    `line` the number of the line after them, `size_bytes` the length of the last one without its
-    line end. Unless `eof`, a record that may continue behind the block is left unread.
+    `line` the number of the line after them, `size_bytes` the length of the last record without its
+    line end. Unless `eof` is set, a record that may continue after the block is left unread.
     """
 
     def __init__(self, data: bytes, options: CsvOptions, *, first_line: int, eof: bool) -> None:
@@ -251,7 +251,8 @@ class CsvScanner:
     def __iter__(self) -> Iterator[CsvRecord | MalformedRecord]:
         all_lines = self._masked.splitlines(keepends=True)
         if all_lines and not self._eof and not all_lines[-1].endswith(NEWLINE):
-            # It may go on behind the block. Others may end with a return behind the last newline.
+            # The last line may continue after the block. Other lines after the last newline may
+            # end with a return.
             all_lines.pop()
         lines = iter(all_lines)
         for text in lines:
@@ -274,7 +275,7 @@ class CsvScanner:
     def _scan(
         self, first: bytes, following: Iterator[bytes]
     ) -> tuple[bytes, list[CsvRecord | MalformedRecord]] | None:
-        """Return the lines of a record cell by cell, and the record; None if it is cut off."""
+        """Scan a record cell by cell; return its lines and the record, None if it is cut off."""
         if not first.rstrip(b"\r\n"):
             return first, []
         text = bytearray(first)
@@ -315,12 +316,12 @@ class CsvScanner:
         return self._escaped_or_doubled.sub(lambda match: match[1] or self._quote, text[1:-1])
 
     def _count_lines(self, start: int, size: int) -> int:
-        """Count the lines of the text of one or more records; an escaped line end is one, too."""
+        """Count the lines of the text of one or more records, including escaped line ends."""
         return len(self._data[start : start + size].splitlines())
 
     def _broken(self, text: bytearray, reason: str) -> list[CsvRecord | MalformedRecord]:
-        # The quote could end anywhere, so no line of the span is taken for a record. Each counts as
-        # a malformed one: a limit on bad records then sees how much is lost.
+        # The quote could end anywhere, so no line of the span is read as a record. Each line counts
+        # as a malformed record, so that a limit on bad records covers everything that is lost.
         bad: list[CsvRecord | MalformedRecord] = []
         start, line = self.consumed, self.line
         for part in text.splitlines(keepends=True):
@@ -337,7 +338,7 @@ class CsvScanner:
 def lazy_line_numbers(
     data: bytes, end: int, options: CsvOptions, first_line: int, count: int
 ) -> LazyNumbers:
-    """Return the lines of the `count` records of `data` up to `end`; scanned when accessed."""
+    """Return the line numbers of the `count` records up to `end`, scanned when accessed."""
 
     def scan() -> list[int]:
         scanner = CsvScanner(data[:end], options, first_line=first_line, eof=True)
@@ -353,7 +354,7 @@ _NUMBER = re.compile(rb"[+-]?[0-9]+([.,][0-9]+)?")
 
 
 def guess_charset(start: bytes) -> str:
-    """Return the charset that the start of a text fits; `utf-8` wherever that is possible."""
+    """Return a charset that can decode the start of a text, `utf-8` if possible."""
     for charset in ("utf-8", "cp1252"):
         try:
             codecs.getincrementaldecoder(charset)().decode(start)
@@ -366,11 +367,11 @@ def guess_charset(start: bytes) -> str:
 def detect_dialect(
     start: bytes, *, is_whole: bool, options: CsvOptions = _DEFAULT
 ) -> CsvOptions | None:
-    """Return the dialect of csv text, None if no delimiter splits its lines alike.
+    """Return the dialect of csv text, None if no delimiter splits its lines consistently.
 
-    A delimiter fits if nine of ten records have as many cells as the first one, two or more. A
-    first record that begins with a number is not a header: such columns get `names`. `is_whole`
-    states that the text ends there. Quote and escape are those of `options`.
+    A delimiter fits if nine out of ten records have as many cells as the first record, at least
+    two. A first record that begins with a number is not a header: its columns get `names`.
+    `is_whole` states that `start` is the whole text. Quote and escape are those of `options`.
     """
     best: tuple[int, CsvOptions] | None = None
     for delimiter in _DELIMITERS:
@@ -390,7 +391,8 @@ def wrong_delimiter_reason(
 ) -> str | None:
     """Return why a header of one column seems to have another delimiter, None if it does not.
 
-    The header and nine of ten of the first records must have as many cells, with distinct names.
+    The header and nine out of ten of the first records must have the same number of cells, and the
+    names must be distinct.
     """
     dialect = detect_dialect(start, is_whole=is_whole, options=options)
     if dialect is None or dialect.delimiter == options.delimiter:

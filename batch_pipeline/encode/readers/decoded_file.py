@@ -1,6 +1,6 @@
 """Open the file of an item, decompress it, convert its text to UTF-8 and detect its format.
 
-Every way in which a file cannot be read becomes a `BadFileError`; no record is parsed here.
+Every reason why a file cannot be read becomes a `BadFileError`; no record is parsed here.
 """
 
 import codecs
@@ -39,16 +39,16 @@ from batch_pipeline.storage.filesystem import FileFacts
 BLOCK_BYTES = 2 * 2**20
 
 _STEP_BYTES = 16 * 2**20
-_START_BYTES = 256 * 2**10  # enough to tell one format from another
+_START_BYTES = 256 * 2**10  # enough to detect the format
 _Result = TypeVar("_Result")
 
 
 class DecodedFile:
     """An open file: its uncompressed bytes, in UTF-8 without a byte order mark if they are text.
 
-    `range` holds the bytes that the item is, None if it is the whole file. `part` is what this
-    task reads of it, None for all; the reader keeps to it. `reader` describes the format.
-    Read either by `read` or through `file`: they share one position.
+    `range` is the byte range that the item covers, None for the whole file. `part` is the range of
+    it that this task reads, None for all; the reader respects it. `reader` describes the format.
+    Read either with `read` or through `file`: they share one position.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DecodedFile:
         if self.range is not None and part is None:
             self.part = ByteRange(self.range.start, self.range.stop)
         self.limits = stream.read_limits
-        self.text_start = 0  # the byte behind a byte order mark
+        self.text_start = 0  # the position after a byte order mark
         self._stream = stream
         self._location = file.location
         self._original = original
@@ -99,7 +99,7 @@ class DecodedFile:
     def file(self) -> BinaryIO:
         """Return a seekable file at its start: the landed file if it is not compressed.
 
-        For a compressed file, a temporary file that holds what `read` returns.
+        For a compressed file, return a temporary file with the bytes that `read` returns.
 
         Raises:
             BadFileError: the file cannot be read, or compressed data is damaged.
@@ -129,10 +129,10 @@ class DecodedFile:
         self._raw.seek(position)
 
     def reopened(self) -> BinaryIO:
-        """Open the landed file again, with a position of its own.
+        """Open the landed file again, with its own position.
 
         Raises:
-            BadFileError: it cannot be opened any more.
+            BadFileError: the file can no longer be opened.
         """
         return self._translate_errors(self._original.reopened)
 
@@ -143,11 +143,11 @@ class DecodedFile:
         line: int | None = None,
         kind: BadFileKind = BadFileKind.CORRUPT,
     ) -> BadFileError:
-        """Return the error that says that this whole file is bad."""
+        """Return the error that reports this whole file as bad."""
         return bad_file_error(self._stream, self._location, reason, line=line, kind=kind)
 
     def too_long(self, what: str, *, line: int) -> BadFileError:
-        """Return the error that says that a record is longer than allowed."""
+        """Return the error for a record that is longer than allowed."""
         limit = format_size_limit(self.limits.max_record_bytes)
         reason = f"{what} is longer than {limit}, more than `read_limits.max_record_bytes` allows"
         return self.bad_file(reason, line=line)
@@ -158,7 +158,7 @@ class DecodedFile:
             self._temporary.close()
 
     def _check_range(self, part: FileRange) -> None:
-        """Check that the range starts and ends at ends of lines, or of the file."""
+        """Check that the bounds of the range are line ends or bounds of the file."""
         if not self.can_be_cut:
             raise self.bad_file(
                 "a byte range was requested, but only plain csv and jsonl files in UTF-8 "
@@ -202,7 +202,7 @@ class DecodedFile:
         return SOURCE_READERS[detect_text_format(self._start) if is_auto else declared]
 
     def _decode_text(self) -> None:
-        """Skip a byte order mark, and set up the conversion to UTF-8 of another charset."""
+        """Skip a byte order mark, and set up the conversion of another charset to UTF-8."""
         start = self._start
         charset, mark = self._translate_errors(
             lambda: detect_charset(start, self._stream.source.charset)
@@ -223,7 +223,7 @@ class DecodedFile:
     def _read(self, size_bytes: int) -> bytes:
         pieces: list[bytes] = []
         while size_bytes > 0:
-            # In steps: `size_bytes` may be a damaged number, and is not allocated.
+            # Read in steps: `size_bytes` may be a damaged number, which must not be allocated.
             step = min(size_bytes, _STEP_BYTES)
             piece = self._translate_errors(partial(self._decoded.read, step))
             if not piece:
@@ -249,14 +249,14 @@ def open_source(
     *,
     prefetched: TakePrefetched | None = None,
 ) -> Iterator[DecodedFile]:
-    """Open a file for reading and check that all that is read is the registered version.
+    """Open a file for reading and check that all bytes read belong to the registered version.
 
-    Of a file whose size and time were not registered, check that it does not change while it is
-    read. `prefetched` returns files that were fetched ahead from a store.
+    If size and time were not registered, check that the file does not change while it is read.
+    `prefetched` returns files that were prefetched from a store.
 
     Raises:
-        BadFileError: the file is not there, is not the one that was registered, or cannot be read.
-        SourceUnavailableError: the store that it lies in cannot be reached.
+        BadFileError: the file does not exist, is not the registered version, or cannot be read.
+        SourceUnavailableError: the store of the file cannot be reached.
     """
     original = SourceFile(file, stream, prefetched)
     with original.raw:
@@ -267,7 +267,7 @@ def open_source(
             finally:
                 source.close()
         except Exception as error:
-            # Bytes of two versions look like a damaged file: the change is the reason to report.
+            # Bytes of two versions look like a damaged file, so report the change instead.
             if isinstance(error, BadFileError) or original.store_error is not None:
                 original.check()
             raise
@@ -278,9 +278,9 @@ def open_source(
 class ItemCutter:
     """Cuts the uncompressed files of a stream that are larger than `most_bytes` into ranges.
 
-    A file is only cut where each range, read by itself, has the records that it has within the
-    file: JSON lines at line ends, csv at record ends if every quote from the first byte to the last
-    follows the rules. Every other file stays one item.
+    A file is cut only where each range, read separately, has the same records as within the file:
+    JSON lines at line ends, csv at record ends if every quote from the first byte to the last
+    follows the rules. Every other file remains one item.
     """
 
     stream: Stream
@@ -293,8 +293,8 @@ class ItemCutter:
     def ranges(self, file: LandedFile) -> Sequence[LandedFile]:
         """Return the ranges of a file in order, each of complete records.
 
-        They have at most `most_bytes`, except where a single record is longer. Returns the file
-        itself if it cannot be cut, nothing if it is missing or has changed.
+        Ranges have at most `most_bytes`, unless a single record is longer. Return the file itself
+        if it cannot be cut, and nothing if it is missing or has changed.
         """
         cuts: Sequence[int] = ()
         try:
@@ -314,7 +314,7 @@ class ItemCutter:
 
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it starts with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is a prefix
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -323,7 +323,7 @@ _TRANSCODE_BYTES = 2**20
 
 
 def detect_charset(start: bytes, declared: str) -> tuple[str, int]:
-    """Return Python's name of a text's charset, and the size of the byte order mark to skip.
+    """Return Python's name for a text's charset, and the size of the byte order mark to skip.
 
     A byte order mark takes precedence over the declared charset.
 
@@ -356,8 +356,8 @@ def _utf16_byte_order(start: bytes) -> str | None:
 class Utf8Transcoder:
     """Text of another charset, converted to UTF-8.
 
-    `read` returns the encoded bytes, none only at their end; `offset` is the position of the first
-    one in the file, for error messages.
+    `read` returns the encoded bytes, none only at the end; `offset` is the position of the first
+    byte in the file, for error messages.
     """
 
     def __init__(self, read: Callable[[int], bytes], charset: str, *, offset: int) -> None:
@@ -372,7 +372,7 @@ class Utf8Transcoder:
         """Read at most `size_bytes` of UTF-8, none only at the end.
 
         Raises:
-            DecodeError: some bytes are not text of the charset.
+            DecodeError: some bytes are not valid in the charset.
         """
         while not self._pending and not self._is_end:
             self._pending = self._next_block()
@@ -386,7 +386,7 @@ class Utf8Transcoder:
         try:
             return self._decoder.decode(block, final=self._is_end).encode()
         except UnicodeDecodeError as error:
-            # `error.object` starts with the bytes that the decoder kept of the block before.
+            # `error.object` starts with the bytes that the decoder kept from the previous block.
             offset = self._position - len(error.object) + error.start
             raise DecodeError(f"is not {self._charset} text at byte {offset}") from error
         except UnicodeEncodeError as error:

@@ -1,7 +1,7 @@
 """The formats of source files: how each is recognised, opened and cut.
 
-`SOURCE_READERS` is the registry. A new format is a module with its reader, a subclass of
-`SourceReader` and an entry there; callers ask the description and do not branch on the format.
+`SOURCE_READERS` is the registry. A new format needs a module with its reader, a subclass of
+`SourceReader` and an entry there; callers use the description and do not branch on the format.
 Readers are imported when a file of their format is opened: pyarrow and fastavro take longer to
 import than most commands take to run.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class RecordKind(StrEnum):
-    """What the values of a format's records are before validation."""
+    """The kind of values that a format's records have before validation."""
 
-    TEXT_CELLS = "text cells"  # without types; the file says nothing but text
+    TEXT_CELLS = "text cells"  # without types; the file holds only text
     JSON = "json"
     TYPED = "typed"
 
@@ -35,8 +35,8 @@ class SplitMethod(StrEnum):
     """How several tasks can read one large file."""
 
     NONE = "none"
-    BYTE_RANGES = "byte ranges"  # each reader finds the first record of its range by itself
-    QUOTE_COUNTS = "quote counts"  # a first pass counts the quotes in front of each range
+    BYTE_RANGES = "byte ranges"  # each reader finds the first record of its own range
+    QUOTE_COUNTS = "quote counts"  # a first pass counts the quotes before each range
 
 
 class SourceReader(ABC):
@@ -50,7 +50,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
-        """Yield the records of an open file, or of the range that its item is, in order.
+        """Yield the records of an open file, or of its item's byte range, in order.
 
         Raises:
             BadFileError: the file cannot be read to its end.
@@ -61,7 +61,7 @@ class SourceReader(ABC):
         return SplitMethod.NONE
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
-        """Return the bytes at which all items but the first one start; none if it cannot be cut.
+        """Return the offsets at which all items but the first start; none if it cannot be cut.
 
         Raises:
             BadFileError: the header of a csv file cannot be read.
@@ -83,7 +83,7 @@ class _Csv(SourceReader):
         return CsvReader(source, stream).chunks()
 
     def split_method(self, options: CsvOptions, /) -> SplitMethod:
-        # Behind an escape a quote is no quote, so that counting quotes tells nothing.
+        # An escaped quote is not a quote, so counting quotes proves nothing.
         return SplitMethod.QUOTE_COUNTS if options.escape is None else SplitMethod.NONE
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
@@ -166,7 +166,7 @@ def reader_for_extension(extension: str) -> SourceReader | None:
 def read_chunks(
     source: "DecodedFile", stream: Stream, csv_slice: "CsvSlice | None" = None
 ) -> "Iterator[Chunk]":
-    """Yield the records of an open file; with `csv_slice` those of that slice of a csv file.
+    """Yield the records of an open file or, with `csv_slice`, of that slice of a csv file.
 
     Raises:
         BadFileError: the file cannot be read to its end.
@@ -199,12 +199,12 @@ _TAR = re.compile(rb"(?s)(?=.{0,256}\0).{257}ustar")
 _TEXT_LIKE_PARQUET = re.compile(rb"PAR[1E][\t\n\r -\x7e\x80-\xff]{8}")
 _validate_json = msgspec.json.Decoder(msgspec.Raw).decode  # parses without building objects
 _BLANKS = b" \t\r\n"
-# A csv header may start with a bracket, `[id],[name]`: what follows must be the start of a value.
+# A csv header may start with a bracket, `[id],[name]`, so the start of a value must follow.
 _ARRAY = re.compile(rb'\[\s*(?:[\[{\]"\d-]|true\b|false\b|null\b|$)')
 
 
 def unsupported_format_reason(start: bytes) -> str | None:
-    """Return what an unreadable kind of file is by its first bytes, None if it may be readable."""
+    """Return why a file with these first bytes is not supported, None if it may be readable."""
     if _TEXT_LIKE_PARQUET.match(start):
         return None
     for magic, name in _UNSUPPORTED.items():
@@ -222,7 +222,7 @@ def detect_binary_format(start: bytes) -> SourceReader | None:
 
 
 def detect_text_format(start: bytes) -> SourceFormat:
-    """Distinguish csv, JSON lines and other JSON by the first bytes: UTF-8, cut anywhere."""
+    """Distinguish csv, JSON lines and other JSON by the first bytes: UTF-8, cut at any byte."""
     text = start.lstrip(_BLANKS)
     if text.startswith(b"{"):
         return SourceFormat.JSON if _are_documents(text) else SourceFormat.JSONL
@@ -252,7 +252,7 @@ def _are_documents(text: bytes) -> bool:
 
 
 def _is_json(line: bytes) -> bool:
-    """Return whether a whole line is valid JSON; most files are decided by this fast check."""
+    """Return whether a whole line is valid JSON; this fast check is enough for most files."""
     try:
         _validate_json(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

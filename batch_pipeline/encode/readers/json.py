@@ -2,8 +2,8 @@
 
 Record boundaries are found with NumPy from the brackets outside of strings, so that no value is
 parsed here and a file of any size needs the memory of a few blocks. A streaming parser would stop
-at the first malformed record; here a malformed record is passed on as it stands and goes to the
-quarantine. The invariant is that no byte is skipped: where the end of a record is not certain, the
+at the first malformed record; here a malformed record is passed on unchanged and goes to the
+quarantine. The invariant is that no byte is skipped: if the end of a record is not certain, the
 whole file is rejected instead of guessing, because a missing quote or bracket may swallow records.
 """
 
@@ -38,9 +38,9 @@ Spans = list[tuple[int, int]]  # start and stop offsets
 class BracketScan:
     """The outermost objects and arrays of a text, at `starts[i]:ends[i]`.
 
-    `open_at` is the start of a last one that does not end in the text. `closed_at` is a bracket
-    that closes something opened before the text; nothing after it was examined. Both are None if
-    there is none. `max_depth` counts nested levels.
+    `open_at` is the start of a last object or array that does not end in the text. `closed_at` is
+    the position of a bracket that closes one opened before the text; nothing after it was examined.
+    Either is None if there is none. `max_depth` counts nested levels.
     """
 
     starts: list[int]
@@ -99,7 +99,7 @@ _STRINGS = re.compile(_STRING, re.DOTALL)
 _UP_TO_COMMA = re.compile(rb'(?:[^",]++|' + _STRING + rb")*+", re.DOTALL)
 _BLANK = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb'[^ \t\r\n",]++|' + _STRING, re.DOTALL)
-# A string beside another value without a separator, which a missing quote leaves behind.
+# A string next to another value without a separator, as the result of a missing quote.
 _MISPLACED = re.compile(rb'[^[{,:\s]\s*""|""\s*[^,:}\]\s]')
 _BRACKET = re.compile(rb"[][{}]")
 _STRING_OR_BREAK = re.compile(_STRING + rb"|[\r\n]", re.DOTALL)
@@ -117,12 +117,12 @@ class RecordBoundaryError(Exception):
 def find_scalar_elements(
     text: bytes, start: int, gap_end: int, *, has_left: bool, has_right: bool
 ) -> Spans:
-    """Find the elements of an array that are neither objects nor arrays, between two of those.
+    """Find the elements that are neither objects nor arrays between two objects or arrays.
 
-    `has_left` and `has_right` state whether there is one on that side.
+    `has_left` and `has_right` state whether there is an object or array on that side.
 
     Raises:
-        RecordBoundaryError: There is an additional comma, or one is missing.
+        RecordBoundaryError: There is an additional comma, or a comma is missing.
     """
     spans: Spans = []
     is_first = True
@@ -156,7 +156,7 @@ def find_scalar_documents(text: bytes, start: int, stop: int) -> Spans:
     """
     spans: Spans = []
     while True:
-        # A pattern, since a slice of the rest would be copied for each scalar.
+        # Match a pattern, because slicing would copy the rest for each scalar.
         blank = _BLANK.match(text, start, stop)
         start = blank.end() if blank else start
         if start == stop:
@@ -320,7 +320,7 @@ class JsonReader:
     def _add_scalars(self, text: bytes, spans: Spans, stop: int | None) -> Spans:
         """Check the text around the records up to `stop`, and add the spans of scalars in it."""
         between, has_left = _COMMA if self._is_array else _NOTHING, self._has_left
-        # Separators repeat, so that a set of them is checked; most files have no scalars.
+        # Separators repeat, so only distinct ones are checked; most files have no scalars.
         separators = {text[end:start] for (_, end), (start, _) in pairwise(spans)}
         is_clean = all(map(between.fullmatch, separators))
         if spans:

@@ -67,8 +67,8 @@ class JsonlReader:
         """Move to the first line that starts in the part.
 
         Returns:
-            What has been read of that line, and the number of bytes from its start in which further
-            lines of the part may start; None without a part.
+            The bytes read so far of that line, and the number of bytes from its start in which
+            further lines of the part may start, None without a part.
         """
         part = self._source.part
         if part is None:
@@ -180,7 +180,7 @@ _CUT_BLOCK_BYTES = 2**20
 
 
 def find_line_cuts(source: DecodedFile, max_bytes: int) -> list[int]:
-    """Return the line ends to cut behind: the last one within the limit, else the next one."""
+    """Return the line ends at which to cut: the last one within the limit, else the next one."""
     file, size_bytes = source.file, source.facts.size_bytes
     cuts: list[int] = []
     start = 0

@@ -1,7 +1,7 @@
 """Read parquet files: row groups in order, in batches of a few MiB.
 
-What the file claims about itself is checked before memory is allocated for it, so that a damaged
-or hostile file becomes a bad file and does not end the process.
+The claims of the metadata are checked before memory is allocated for them, so that a damaged or
+hostile file becomes a bad file and does not crash the process.
 """
 
 import io
@@ -60,11 +60,11 @@ class _UnreadableFile(io.RawIOBase):
 def _check_column_metadata(file: pq.ParquetFile, size_bytes: int) -> None:
     """Check the metadata of all columns of all row groups; reads no page.
 
-    pyarrow ends the process when the position or size of a column is accessed whose metadata is
-    damaged or encrypted. A reader of that column raises an error instead, so make one first.
+    pyarrow crashes the process if the position or size of a column with damaged or encrypted
+    metadata is accessed. A reader of that column raises an error instead, so create one first.
 
     Raises:
-        ArrowException: one is damaged or encrypted.
+        ArrowException: the metadata of a column is damaged or encrypted.
         OSError: the same.
     """
     pages = _UnreadableFile(size_bytes)
@@ -73,7 +73,7 @@ def _check_column_metadata(file: pq.ParquetFile, size_bytes: int) -> None:
         pages.was_read = False
         try:
             next(probe.iter_batches(1, row_groups=[group], use_threads=False), None)
-        except Exception:  # of the page that could not be read, or of damaged metadata
+        except Exception:  # for the page that could not be read, or for damaged metadata
             if not pages.was_read:
                 raise
 
@@ -131,7 +131,7 @@ class ParquetReader:
         self._value_bytes = 0
 
     def chunks(self) -> Iterator[Table]:
-        """Yield the records in order, a few MiB at a time; a file without any has its columns.
+        """Yield the records in order, a few MiB at a time, or an empty table with the columns.
 
         Raises:
             BadFileError: the file is damaged, or has columns that are not supported.
@@ -180,7 +180,7 @@ class ParquetReader:
         lists = [leaf for leaf in leaves if file.schema.column(leaf).max_repetition_level]
         if lists or self._part is not None:  # column sizes or positions are accessed
             _check_column_metadata(file, self._file_bytes)
-        for leaf in lists:  # one record may have any number of values, in no bytes
+        for leaf in lists:  # a record may have any number of values of no bytes
             self._check_growth(sum(group.column(leaf).num_values for group in groups))
 
     def _check_growth(self, size_bytes: int) -> None:
@@ -221,7 +221,7 @@ class _Int96Check:
     """Finds INT96 timestamps that are finer than microseconds.
 
     Arrow returns them in nanoseconds, which overflow outside of the years 1677 to 2262, or
-    truncated to microseconds. Both are read: the difference, modulo 2^64, is what was truncated.
+    truncated to microseconds. Both are read: their difference, modulo 2^64, is the truncated part.
     """
 
     def __init__(
@@ -251,11 +251,11 @@ class _Int96Check:
 
 
 def _open(file: BinaryIO, file_bytes: int, **options: Any) -> pq.ParquetFile:
-    """Open a file so that memory is bounded by a few pages, or by a small file as a whole.
+    """Open a file so that memory use is bounded by a few pages, or by the size of a small file.
 
     A buffered stream allocates the size that a page header claims, up to 2 GiB, before it reads the
-    page. Small files are therefore read without one, a column chunk at once. In larger files, such
-    a claim is at most 64 times the size of the file, which `max_expansion` allows by default.
+    page. Small files are therefore read without a buffer, one column chunk at a time. In larger
+    files, such a claim is at most 64 times the file size, which `max_expansion` allows by default.
     """
     return pq.ParquetFile(
         file,
@@ -268,10 +268,10 @@ def _open(file: BinaryIO, file_bytes: int, **options: Any) -> pq.ParquetFile:
 
 
 def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
-    """Return how many rows of a group make a few MiB.
+    """Return how many rows of a group take a few MiB.
 
-    The file only has encoded sizes, and repeated values are far larger when they are decoded: where
-    the encoded size is small, the first rows are read to learn theirs.
+    The file states only encoded sizes, and repeated values are far larger when they are decoded: if
+    the encoded size is small, the first rows are read to measure their decoded size.
     """
     metadata = file.metadata.row_group(group)
     encoded = metadata.total_byte_size // max(metadata.num_rows, 1)

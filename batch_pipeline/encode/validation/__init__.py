@@ -1,4 +1,4 @@
-"""Validate records against the schema of their stream, and find out how it must widen.
+"""Validate records against the schema of their stream, and determine how it must widen.
 
 `json_validator` and `table_validator` validate the two kinds of chunks, `type_inference` infers the
 types of values that the schema does not hold.
@@ -13,7 +13,7 @@ from batch_pipeline.model.stream import Stream
 
 
 class ChunkValidator:
-    """Moves invalid records to `bad` and adds to the profile what the schema does not hold.
+    """Moves invalid records to `bad` and adds types that the schema does not hold to the profile.
 
     For columnar outputs, validated chunks are tables of the schema's types. Their columns of type
     `any` hold JSON text, text cells or typed values. For JSON lines, records remain lines and cells

@@ -2,7 +2,7 @@
 
 msgspec compiles a decoder for the columns of a schema. It rejects a record as soon as a value is
 not of its column's type, so that a record that it accepts needs no further check, except for the
-types in `UNCHECKED_TYPES`. `RecordValidator` is exact but slow: it finds out why a record was
+types in `UNCHECKED_TYPES`. `RecordValidator` is exact but slow: it determines why a record was
 rejected. `json_validator` explains how the two work together.
 """
 
@@ -38,7 +38,7 @@ from batch_pipeline.model.stream import Stream
 
 # Types whose Arrow columns hold NaN, or may do so once they are widened.
 _NAN_TYPES = (ColumnType.NUMBER, ColumnType.UNKNOWN, ColumnType.INTEGER)
-# Strings are matched as well, so that NaN inside of one is not taken for a token.
+# Strings are matched as well, so that NaN inside a string is not mistaken for a token.
 _STRING_OR_NONFINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|NaN|-?Infinity')
 # Escapes of a quote, a colon and a blank, which encoding writes without an escape.
 _KEY_LIKE_ESCAPE = re.compile(rb"\\u00(?:2[02]|3[aA])")
@@ -89,15 +89,15 @@ def check_duplicate_keys(text: bytes) -> None:
 
 
 def quote_key(name: str) -> str:
-    """Return a key as JSON in one escape_unprintable line."""
+    """Return a key as JSON in one printable line."""
     return escape_unprintable(json.dumps(name, ensure_ascii=False))
 
 
 def count_key_quotes(text: bytes) -> int:
     """Count the quotes that are followed by a colon or by whitespace: at least one for each key.
 
-    Proves cheaply that a whole block has no duplicate keys: a decoder that read as many keys as
-    there are such quotes dropped none. The count may be too high, because strings can contain
+    The count is a cheap proof that a block has no duplicate keys: a decoder that read as many keys
+    as there are such quotes dropped none. It may be too high, because strings can contain
     `":`; then the records are examined one by one. It is never too low.
     """
     data = np.frombuffer(text, np.uint8)
@@ -113,7 +113,7 @@ def count_key_quotes(text: bytes) -> int:
 def keeps_all_keys(value: object, text: bytes) -> bool:
     """Return whether it is proven that decoding a text to this value dropped no duplicate key.
 
-    Encoding the value writes as many key quotes as the text has, unless a key was there twice.
+    Encoding the value writes as many key quotes as the text has, unless a key was duplicated.
     """
     return _KEY_LIKE_ESCAPE.search(text) is None and (
         count_key_quotes(msgspec.json.encode(value)) == count_key_quotes(text)
@@ -139,7 +139,7 @@ def replace_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
 
 
 def nonfinite_fields(line: bytes) -> dict[str, float]:
-    """Return the top-level values of a record that are NaN or infinite, if no others are."""
+    """Return the top-level values of a record that are NaN or infinite, if no other values are."""
     tokens: list[float] = []
 
     def count(token: str) -> float:
@@ -189,7 +189,7 @@ _FIELD_TYPES: dict[ColumnType, Any] = {
     ColumnType.ARRAY: list[Any] | None,
     ColumnType.ANY: Any,
 }  # all other types are strings
-UNCHECKED_TYPES = TYPED_TEXT_TYPES | {ColumnType.DECIMAL}  # the decoder accepts any string, number
+UNCHECKED_TYPES = TYPED_TEXT_TYPES | {ColumnType.DECIMAL}  # decoders accept any string or number
 
 
 OPTIONAL = frozenset({RESCUED})  # columns that no record of a source needs to have
@@ -228,9 +228,9 @@ class RecordDecoder:
         _, self.decode_complete = self._compile(self.optional)
 
     def record(self, fields: dict[str, bytes], nonfinite: dict[str, float]) -> Struct:
-        """Build the struct that decoding would give, from JSON texts by column name.
+        """Build the struct that decoding would return, from JSON texts by column name.
 
-        Instead of its text, the struct has the value of a `nonfinite` column, which JSON lacks.
+        For a `nonfinite` column, the struct has its value, which JSON lacks, instead of its text.
         """
         values: dict[str, Any] = {}
         for index, column in enumerate(self.columns):
@@ -313,7 +313,7 @@ def _decode_value(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.ValidationError:
-        # A number out of range, inside of a value that goes on as text: the value is never read.
+        # A number out of range, inside a value that remains text: the decoded value is never read.
         return None
 
 
@@ -339,7 +339,7 @@ def _build_array(
 
 
 def _number_texts(values: Sequence[Raw | bytes]) -> tuple[pa.StringArray, list[int]]:
-    """Return the texts of JSON numbers, and the positions of values that are no number or null."""
+    """Return the texts of JSON numbers, and the positions of values other than numbers and null."""
     invalid: list[int] = []
     joined = b",".join(values)
     data = np.frombuffer(joined, np.uint8)
@@ -379,7 +379,7 @@ def _build_nested(column: Column, texts: list[bytes]) -> tuple[pa.StringArray, l
 def _is_sound(text: bytes) -> bool:
     """Return whether a JSON text is provably UTF-8 without duplicate keys.
 
-    msgspec does neither check inside of `Raw`. False may also mean "not proven".
+    msgspec does neither check inside `Raw`. False may also mean "not proven".
     """
     if b":" not in text and b'"' not in text:
         return True
@@ -413,7 +413,7 @@ class ValidatedRecord:
 
 
 class RecordValidator:
-    """Validates single records, and widens the profile by their values or rescues these."""
+    """Validates single records, and widens the profile by their values or rescues the values."""
 
     def __init__(self, profile: SchemaProfile, stream: Stream, *, values: bool) -> None:
         self._profile = profile
@@ -448,7 +448,7 @@ class RecordValidator:
             return line, {}
         if self._values:
             fields = nonfinite_fields(line)
-            # A column of doubles holds NaN itself; one inside of a nested value obeys the rule.
+            # A column of doubles holds NaN itself; NaN inside a nested value follows the rule.
             if fields and all(map(self._holds_nan, fields)):
                 return replace_nonfinite(line, OnNonfinite.NULL), fields
         return replace_nonfinite(line, self._on_nonfinite), {}
@@ -474,7 +474,7 @@ class RecordValidator:
             )
 
     def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:
-        """Add a value to the profile, or return False if it is to be rescued."""
+        """Add a value to the profile, or return False if it must be rescued."""
         known = self._profile.columns.get(name)
         if is_nan:
             inferred = InferredType(Column(name=name, type=ColumnType.NUMBER))

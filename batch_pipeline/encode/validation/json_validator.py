@@ -1,17 +1,17 @@
-"""Validate chunks of JSON records: three ways to read them, from the fastest to the most careful.
+"""Validate chunks of JSON records by three methods, from the fastest to the most careful.
 
-The careful way alone would be correct for every record. The fast ways exist for speed only, and
-each must prove for a whole block that it reads what the careful way would read; else the block goes
-to the next one:
+The most careful method alone would be correct for every record. The fast methods exist only for
+speed, and each must prove for a whole block that it reads the same as the careful one; otherwise
+the block goes to the next method:
 
 1. `FlatReader` (columnar outputs only): NumPy over blocks of flat lines.
 2. `JsonValidator._decode_all`: one msgspec call per record, and one proof for the block that no key
-   is there twice.
-3. `JsonValidator._decode_each`: record by record. Absent keys are fine, and `RecordValidator`
+   is duplicated.
+3. `JsonValidator._decode_each`: record by record. Absent keys are allowed, and `RecordValidator`
    examines each record that the decoder rejects: it reports why the record is bad, widens the
    schema, or rescues values.
 
-Measured with blocks of 20,000 records (time of validation, relative to all ways on):
+Measured with blocks of 20,000 records (time of validation, relative to all methods enabled):
 
 | keys, output       | without 1 | without 1 and 2 |
 |--------------------|-----------|-----------------|
@@ -63,7 +63,7 @@ _UNFIT = "has a value that its column cannot hold"
 
 
 class _ChunkResult:
-    """The outcome of validating a chunk; records are named by their positions in it."""
+    """The outcome of validating a chunk; records are identified by their positions in it."""
 
     def __init__(self, chunk: JsonRecords) -> None:
         self.chunk = chunk
@@ -106,7 +106,7 @@ class _ChunkResult:
 class _Segment:
     """Consecutive records read by one decoder: the structs of the good ones by their positions.
 
-    A struct is None if the known schema does not hold the record, or if nothing is built of it.
+    A struct is None if the known schema does not hold the record, or if no column is built from it.
     """
 
     records: dict[int, Struct | None]
@@ -117,7 +117,7 @@ class JsonValidator:
     """Validates chunks of JSON records against the schema of the profile.
 
     With `values`, the good records become a table of the schema's columns, in which objects, arrays
-    and mixed values are JSON text. Without, they remain the lines that they were.
+    and mixed values are JSON text. Otherwise, they remain lines.
 
     Records are read in segments, because a decoder is compiled for the columns of the profile: the
     first record that widens it ends the segment.
@@ -169,7 +169,7 @@ class JsonValidator:
         if records is None:
             segment, stop = self._decode_each(result, start)
         else:
-            # Records of which no column is built were not kept.
+            # Records from which no column is built were not kept.
             positions = range(start, stop)
             segment = _Segment(dict(zip_longest(positions, records)))
         if self._decoder.built:
@@ -191,7 +191,7 @@ class JsonValidator:
         self._flat_reader = FlatReader(columns, self._wide)
 
     def _decode_all(self, lines: Sequence[bytes]) -> list[Struct] | None:
-        """Decode records that all have all columns, or return None if it is not proven."""
+        """Decode records that all have all columns, or return None if that is not proven."""
         decode, required = self._decoder.decode_complete, len(self._columns)
         views: Iterable[bytes | memoryview] = lines
         if isinstance(lines, TextLines):
@@ -227,7 +227,7 @@ class JsonValidator:
     def _reject_duplicate_keys(
         self, result: _ChunkResult, segment: _Segment, decoded: Mapping[int, Struct]
     ) -> None:
-        """Reject the decoded records that have a key twice; `RecordValidator` did the others."""
+        """Reject decoded records with duplicate keys; `RecordValidator` checked the others."""
         absent = [astuple(record).count(UNSET) for record in decoded.values()]
         incomplete = sum(count > len(OPTIONAL) for count in absent)
         self._sparse = incomplete * _SPARSE_RATIO > len(decoded)
@@ -309,7 +309,7 @@ class FlatLayout:
 
 
 def find_layout(lines: TextLines) -> FlatLayout | None:
-    """Find the values of all lines, or return None if the lines might be read in another way.
+    """Find the values of all lines, or return None if the lines might be ambiguous.
 
     The layout is unique only without escapes, strings in nested values, keys that differ, blanks
     other than one after each colon or each comma, and bytes that a JSON string must not contain.
@@ -412,10 +412,10 @@ _STRING_TYPES = TYPED_TEXT_TYPES | {ColumnType.STRING}
 
 
 class FlatReader:
-    """Reads blocks of layout lines as Arrow arrays, one per column.
+    """Reads blocks of flat lines as Arrow arrays, one per column.
 
-    `OPTIONAL` columns may be absent, but then from every line. Only `wide` integer columns may hold
-    values beyond 2^53.
+    `OPTIONAL` columns may be absent, but then must be absent from every line. Only `wide` integer
+    columns may hold values beyond 2^53.
     """
 
     def __init__(self, columns: Sequence[Column], wide: frozenset[str]) -> None:

@@ -1,7 +1,7 @@
 """Validate tables: text cells of CSV files, and typed columns of Parquet and Avro files.
 
-Whole columns at a time. A column whose values the schema does not hold widens the profile, or its
-values are rescued row by row.
+Whole columns are validated at a time. A column whose values the schema does not hold widens the
+profile, or its values are rescued row by row.
 """
 
 from bisect import bisect_left
@@ -53,11 +53,11 @@ class ConvertedColumn:
 def parse_cells(
     cells: Mapping[str, pa.StringArray], columns: Mapping[str, Column], *, values: bool
 ) -> dict[str, ConvertedColumn]:
-    """Parse text cells as values of their columns; both are given by name.
+    """Parse text cells as values of their columns; both are keyed by name.
 
-    Columns of one type are parsed in one call, because each call has a fixed cost that counts in
-    tables of hundreds of columns. With `values` the result has the values, null where a cell is
-    invalid; without, the cells remain text.
+    Columns of one type are parsed in one call, because each call has a fixed cost that matters in
+    tables of hundreds of columns. With `values`, the result has the values, null where a cell is
+    invalid; otherwise, the cells remain text.
     """
     groups: dict[tuple[ColumnType, int, int], dict[str, pa.StringArray]] = defaultdict(dict)
     for name, array in cells.items():
@@ -97,7 +97,7 @@ class TableValidator:
     """Validates tables against the schema of the profile.
 
     With `values`, the columns of the result have the types of the schema, except those of type
-    `any`. Without, columns remain as they are.
+    `any`. Otherwise, columns remain unchanged.
     """
 
     def __init__(self, profile: SchemaProfile, stream: Stream, *, values: bool) -> None:
@@ -154,7 +154,7 @@ class TableValidator:
         return move_rows_to_bad(table, reasons)
 
     def _null_column(self, name: str, array: pa.Array, table: Table) -> pa.Array | None:
-        """Return a column of nulls, which fit any type; a new typed column still states its own."""
+        """Return a column of nulls, which fit any type; a new typed column still adds its type."""
         known = self._profile.columns.get(name)
         if known is None or known.type is ColumnType.UNKNOWN:
             column = Column(name=name, type=ColumnType.UNKNOWN)
@@ -227,7 +227,7 @@ class TableValidator:
     def _add(
         self, name: str, converted: ConvertedColumn, table: Table, rescued: Rescued
     ) -> pa.Array | None:
-        """Add invalid values to the profile or to the rescued ones; return the column if kept."""
+        """Add invalid values to the profile or to `rescued`; return the column if it is kept."""
         array, invalid, inferred = converted.array, converted.invalid, converted.inferred
         if inferred is None:
             return array
@@ -280,7 +280,7 @@ def _rescue(table: Table, name: str, rows: Collection[int], into: Rescued) -> No
 def _rescued_column(
     rescued: Mapping[int, Mapping[str, bytes]], before: pa.StringArray | None, rows: int
 ) -> pa.StringArray:
-    """Return the column of rescued values, which includes those that a record came with."""
+    """Return the column of rescued values, including those that a record already had."""
     texts = [None] * rows if before is None else before.cast(pa.string()).to_pylist()
     for row, values in rescued.items():
         fields = {name: msgspec.Raw(text) for name, text in values.items()}

@@ -70,7 +70,7 @@ def is_exact_double(text: str) -> bool:
 def slice_strings(
     text: bytes, starts: Offsets, stops: Offsets, *, numbers: bool = False
 ) -> pa.StringArray:
-    """Return the strings at ascending, non-empty byte ranges of a text, which they share.
+    """Return the strings at ascending, non-empty byte ranges of a common text.
 
     With `numbers`, `-0` loses its sign: it is an integer, whereas `-0.0` is a double with a sign.
     """
@@ -80,7 +80,7 @@ def slice_strings(
         data = np.frombuffer(text, np.uint8)
         second = data[np.minimum(starts + 1, len(data) - 1)]
         starts = starts + ((stops - starts == 2) & (data[starts] == _MINUS) & (second == _ZERO))
-    # Every second string is a wanted one, the others are the bytes between two of them.
+    # Every second string is a requested one, the others are the bytes between those.
     bounds = np.empty(2 * len(starts), np.int32)
     bounds[0::2], bounds[1::2] = starts, stops
     buffers = pa.py_buffer(bounds), pa.py_buffer(text)
@@ -88,7 +88,7 @@ def slice_strings(
     return between.take(pa.array(np.arange(0, len(bounds), 2)))
 
 
-_EXACT_DIGITS = 15  # a double represents every decimal number of so many digits
+_EXACT_DIGITS = 15  # a double represents every decimal number of this many digits
 MAX_INTEGER_DIGITS = 19  # of a 64-bit integer; the cast rejects those of 19 digits that overflow
 _MINUS, _POINT, _ZERO, _NINE = b"-.09"
 
@@ -214,7 +214,7 @@ def _round_trips(
     if len(positions) < len(cells):
         values, cells = values.take(pa.array(positions)), cells.take(pa.array(positions))
     written = pc.cast(values, pa.string())
-    # Not true for NaN and infinities either, which Arrow parses and which are not JSON numbers.
+    # Also false for NaN and infinities, which Arrow parses but which are not JSON numbers.
     same: npt.NDArray[np.bool_] = np.abs(values.to_numpy()) <= MAX_EXACT_INTEGER
     if not written.equals(cells):
         same &= pc.equal(written, cells).to_numpy(zero_copy_only=False)
@@ -269,7 +269,7 @@ def parse_texts(texts: pa.StringArray, column: Column) -> tuple[pa.Array, list[i
         if len(texts) == 1:
             return pa.nulls(1, arrow_type_of(column)), [0]
     # Arrow does not say which text it rejects. Invalid texts are rare, so bisecting is faster than
-    # parsing each text by itself.
+    # parsing each text separately.
     half = len(texts) // 2
     left, invalid = parse_texts(texts.slice(0, half), column)
     right, more = parse_texts(texts.slice(half), column)
@@ -395,7 +395,7 @@ _TYPES_BY_FIRST_BYTE = {
     b"n": ColumnType.UNKNOWN,
 }
 _MAX_INTEGER_LENGTH = 20  # characters of a 64-bit integer, sign included
-_SAFE_INTEGER_DIGITS = 18  # every integer of so many digits fits 64 bits
+_SAFE_INTEGER_DIGITS = 18  # every integer of this many digits fits 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +417,8 @@ def json_type(text: bytes) -> ColumnType | None:
 def infer_json_type(name: str, text: bytes, known: Column | None, *, exact: bool) -> InferredType:
     """Infer the type of a JSON value.
 
-    A string is a time, a date or binary only if its column is known to be one, and a number counts
-    its digits only if the column is a decimal.
+    A string is a time, a date or binary only if its column is known to be one, and the digits of a
+    number are counted only if the column is a decimal.
 
     Args:
         name: Key of the value.
@@ -453,8 +453,8 @@ def _infer_number(name: str, text: str, known: Column | None, *, exact: bool) ->
 def infer_text_type(name: str, cells: pa.StringArray, known: Column | None) -> InferredType:
     """Infer the type of text cells, not all of them null: a kind of number, or string.
 
-    Texts such as `007`, `+1` or `1e400` are not numbers, because writing the number would lose
-    them. Cells of a decimal column count their digits.
+    Texts such as `007`, `+1` or `1e400` are not numbers, because writing a number would lose the
+    original text. For a decimal column, the digits of the cells are counted.
     """
     if known is not None and known.type is ColumnType.DECIMAL:
         return InferredType(_infer_decimal(name, cells))
@@ -527,7 +527,7 @@ class SchemaProfile:
         return self._known.get(name)
 
     def misfits(self) -> tuple[Misfit, ...]:
-        """Return the columns that the known schema lacks or must widen, as they need to be."""
+        """Return the columns that the known schema lacks or must widen, with their new types."""
         misfits = []
         for name, column in self.columns.items():
             if name in self._first_misfits:
@@ -546,8 +546,8 @@ class SchemaProfile:
     def accepts(self, seen: InferredType, *, text: bool) -> bool:
         """Return whether a stream that rescues may keep a value in its column.
 
-        Either the known schema holds it, or its column has held nothing but nulls: no known type
-        contradicts the value, so that it may set the type.
+        Either the known schema holds it, or its column has held only nulls: no known type
+        contradicts the value, so it may set the type.
         """
         known = self._known.get(seen.column.name)
         is_open = known is not None and known.type is ColumnType.UNKNOWN

@@ -38,8 +38,8 @@ _JSON_METADATA = {"content_type": "application/json"}
 def output_schema(schema: RecordSchema, file_format: Format) -> pa.Schema:
     """Return the columns as Arrow fields; objects, arrays and mixtures are JSON text.
 
-    Such fields are strings with the metadata `content_type: application/json`, and what the format
-    adds to them.
+    Such fields are strings with the metadata `content_type: application/json`, and the metadata
+    that the format adds.
     """
     return pa.schema([_field(column, file_format) for column in schema.columns])
 
@@ -47,7 +47,7 @@ def output_schema(schema: RecordSchema, file_format: Format) -> pa.Schema:
 def batch_of_table(
     table: Table, schema: RecordSchema, arrow_schema: pa.Schema, on_nonfinite: OnNonfinite
 ) -> pa.RecordBatch:
-    """Convert a table, whose values fit the schema; columns that it lacks are null."""
+    """Convert a table whose values fit the schema; missing columns become null."""
     present = dict(zip(table.batch.schema.names, table.batch.columns, strict=True))
     arrays = []
     for column in schema.columns:
@@ -96,14 +96,14 @@ def _parse_column(text: pa.StringArray, column: Column) -> pa.Array:
 
 
 _GROUP_BYTES = 32 * 2**20
-_OFFSET_BYTES = 4  # of a text or binary value, besides its own bytes
+_OFFSET_BYTES = 4  # of a text or binary value, in addition to its own bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
     """A batch of the output's schema, and the end of each row in the bytes of all values.
 
-    Sizes depend on the values alone, so that files are cut alike however the rows arrived.
+    Sizes depend only on the values, so that files are cut at the same rows for any batching.
     """
 
     batch: pa.RecordBatch
@@ -135,8 +135,8 @@ class TableRows:
 class RowGroupWriter(PartWriter[TableRows]):
     """A writer of columnar files; the limits apply to the size of the values in memory.
 
-    Rows are buffered until a group of 32 MiB is full. A file is opened with the first group, on
-    which encodings of columns can depend.
+    Rows are buffered until a group of 32 MiB is full. A file is opened with its first group,
+    because column encodings can depend on that group.
     """
 
     def __init__(self, names: PartNames, limits: PartLimits, encoding: Encoding) -> None:
@@ -166,7 +166,7 @@ class RowGroupWriter(PartWriter[TableRows]):
         self._drop()
 
     def _drop(self) -> None:
-        # An aborted file ignores what the writer writes at its end.
+        # An aborted file ignores the bytes that the writer writes when it is closed.
         if self._writer is not None:
             self._writer.close()
         self._writer, self._held = None, []
@@ -177,8 +177,8 @@ class RowGroupWriter(PartWriter[TableRows]):
         schema = self._held[0].schema
         pieces = [deque(batch.columns) for batch in self._held]
         self._held, self._group = [], _empty_group()
-        # In one piece: where pages end must not depend on how the rows arrived. Column by column,
-        # and the pieces of a column are freed before the next one: a group is in memory once.
+        # Write the group in one piece: page boundaries must not depend on how the rows arrived.
+        # Free the pieces of a column before the next column, so that a group is in memory once.
         columns = [pa.concat_arrays([piece.popleft() for piece in pieces]) for _ in schema]
         group = pa.Table.from_arrays(columns, schema=schema)
         if self._writer is None:
@@ -195,7 +195,7 @@ _HELD_BYTES = 2**20
 
 
 class TableBuffer:
-    """A buffer of small tables: work per column takes as long for few rows as for many."""
+    """A buffer of small tables: the cost per column is the same for few rows as for many."""
 
     def __init__(self) -> None:
         self._held: list[Table] = []
@@ -205,7 +205,7 @@ class TableBuffer:
     def add(self, table: Table) -> Iterator[Table]:
         """Add a table and yield the tables to write now; `flush` yields the others.
 
-        Concatenated tables have no places and numbers of their records.
+        Concatenated tables have no line numbers and record numbers.
         """
         size_bytes = table.batch.get_total_buffer_size()
         is_small = table.good < _MANY_ROWS and size_bytes < _HELD_BYTES
@@ -221,7 +221,7 @@ class TableBuffer:
             yield from self.flush()
 
     def flush(self) -> Iterator[Table]:
-        """Yield what is buffered as one table, if there is any."""
+        """Yield the buffered rows as one table, if there are any."""
         held, self._held, self._rows, self._size_bytes = self._held, [], 0, 0
         if len(held) < 2:
             yield from held

@@ -45,7 +45,7 @@ _TIME_SUFFIX_BYTES = 16  # of " 12:30:00.000001"
 class JsonCells:
     """Values as JSON text, null where the value is null; each has the same prefix and suffix.
 
-    They are kept apart because the writer of lines adds them to the text between two columns.
+    Prefix and suffix are separate because the line writer adds them to the text between columns.
     """
 
     text: pa.StringArray
@@ -61,14 +61,14 @@ class JsonCells:
 
 
 def encode_text_cells(array: pa.StringArray, column: Column) -> JsonCells:
-    """Encode text cells: unquoted where the column's type is so in JSON, else as strings."""
+    """Encode text cells: unquoted if JSON does not quote the column's type, else as strings."""
     if column.type in _UNQUOTED_TYPES:
         return JsonCells(array)
     return JsonCells(_escape(array), '"', '"')
 
 
 def encode_json_cells(array: pa.StringArray) -> JsonCells:
-    """Return JSON text as it is, with line ends, which JSON allows between values, as blanks."""
+    """Return JSON text with blanks instead of line ends, which JSON allows between values."""
     octets = _text_bytes(array)
     for end in "\n\r":
         if (octets == ord(end)).any():
@@ -80,8 +80,8 @@ def encode_values(array: pa.Array, on_nonfinite: OnNonfinite) -> JsonCells:
     """Encode typed values.
 
     Doubles have the fewest digits that parse to the same value, with a fraction or an exponent;
-    decimals have all their digits. Times have six digits of fraction,
-    instants end with `Z`; binary is base64.
+    decimals have all their digits. Times have six fractional digits,
+    timestamps with a zone end with `Z`; binary is base64.
     """
     kind = array.type
     if at.is_floating(kind):
@@ -200,7 +200,7 @@ _PIECE_BYTES = 2**20
 class LineWriter(PartWriter[Lines]):
     """A writer of lines; the limits apply to the size of their text.
 
-    The compressor receives pieces of one size however lines arrive: its output depends on them.
+    The compressor receives pieces of a fixed size, because its output depends on the pieces.
     """
 
     def __init__(
@@ -243,15 +243,15 @@ class LineWriter(PartWriter[Lines]):
 
 
 _TEXT = pa.string()
-_SLICE_BYTES = 32 * 2**20  # repeated names make JSON of short cells many times longer
+_SLICE_BYTES = 32 * 2**20  # repeated names make the JSON of short cells many times larger
 
 
 def json_lines(table: Table, schema: RecordSchema, on_nonfinite: OnNonfinite) -> Iterator[Lines]:
     """Write each record as one JSON object with the columns of its table, in the schema's order.
 
-    A value is written by what it is, text cells by the type of their column. A column of the schema
-    that the table lacks is left out: one wide file must not make all other records as wide. Only
-    the column of rescued values, which no file has, is null then.
+    A typed value is written according to its own type, a text cell according to the type of its
+    column. A column of the schema that the table lacks is omitted: one wide file must not make all
+    other records as wide. Only the column of rescued values, which no file has, is written as null.
     """
     if not table.good:
         return

@@ -38,7 +38,7 @@ _ENDLESS = PartLimits(max_records=2**62, max_bytes=2**62)
 class Output:
     """The destination of a task's records; this base class writes no part files.
 
-    Every call but `abort` can raise `StorageUnavailableError`.
+    Every method except `abort` can raise `StorageUnavailableError`.
     """
 
     def __init__(self, parts: PartWriter[Any] | None = None) -> None:
@@ -162,9 +162,9 @@ class Quarantine(LineWriter):
         """Write a bad record, or the reason why a whole file is bad.
 
         Raises:
-            StorageUnavailableError: it cannot be written.
+            StorageUnavailableError: the file cannot be written.
         """
-        if not self._has_folder:  # there may be a million bad records
+        if not self._has_folder:  # create it once: there may be a million bad records
             self._names.make_folder()
             self._has_folder = True
         line: dict[str, Any] = {"item_id": item_id, "location": location}

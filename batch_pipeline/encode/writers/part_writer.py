@@ -1,4 +1,4 @@
-"""Part files of limited size: their names, and the writing of records into one after the other.
+"""Name part files of limited size, and write records into them one after the other.
 
 A part file is hashed while it is written, and becomes visible when the task has finished.
 """
@@ -36,7 +36,7 @@ class OpenPart:
         """Append bytes.
 
         Raises:
-            StorageUnavailableError: they cannot be written.
+            StorageUnavailableError: the bytes cannot be written.
         """
         left = memoryview(data)
         size_bytes = left.nbytes
@@ -62,7 +62,7 @@ class OpenPart:
         """Write the end of the file.
 
         Raises:
-            StorageUnavailableError: that fails.
+            StorageUnavailableError: the end cannot be written.
         """
         self._records = records
         with storage_errors(self._root):
@@ -73,7 +73,7 @@ class OpenPart:
         """Make the finished file visible and return its manifest entry.
 
         Raises:
-            StorageUnavailableError: that fails.
+            StorageUnavailableError: the file cannot be made visible.
         """
         with storage_errors(self._root):
             self._file.commit()
@@ -93,7 +93,7 @@ class OpenPart:
 
 @contextmanager
 def storage_errors(root: str) -> Iterator[None]:
-    """Translate operating system errors: the storage cannot be written.
+    """Translate operating system errors into `StorageUnavailableError`.
 
     Raises:
         StorageUnavailableError: an operating system error occurred.
@@ -127,7 +127,7 @@ class PartNames:
         """Open part number `part` for writing.
 
         Raises:
-            StorageUnavailableError: it cannot be created.
+            StorageUnavailableError: the file cannot be created.
         """
         files = filesystem_of(self.root)
         with storage_errors(self.root):
@@ -142,7 +142,7 @@ class PartNames:
         """Create the folder below the root, in stores that have folders.
 
         Raises:
-            StorageUnavailableError: it cannot be made.
+            StorageUnavailableError: the folder cannot be created.
         """
         if self.folder:
             with storage_errors(self.root):
@@ -155,12 +155,12 @@ def remove(part: PartFile) -> None:
         filesystem_of(part.uri).delete(part.uri)
 
 
-Ends = npt.NDArray[np.int64]  # where each of some records ends, in bytes from the first one's start
+Ends = npt.NDArray[np.int64]  # the end of each record, in bytes from the start of the first one
 
 
 @dataclass(slots=True, kw_only=True)
 class SizeLimit:
-    """Limits of records and bytes, and what is used of them; one record always fits."""
+    """Limits on records and bytes, and the amounts used; a single record always fits."""
 
     max_records: int
     max_bytes: int
@@ -168,7 +168,7 @@ class SizeLimit:
     size_bytes: int = 0
 
     def admit(self, ends: Ends, first: int) -> int:
-        """Count the records from `first` on that still fit, and return the end of these."""
+        """Count the records from `first` on that still fit, and return the position after them."""
         start = start_of(ends, first)
         room = start + self.max_bytes - self.size_bytes
         last = first + self.max_records - self.records
@@ -188,7 +188,7 @@ def start_of(ends: Ends, record: int) -> int:
 
 
 class Piece(Protocol):
-    """Consecutive records; `ends` has the end of each one in their uncompressed bytes."""
+    """Consecutive records; `ends` holds the end of each record in the uncompressed bytes."""
 
     @property
     def ends(self) -> Ends:
@@ -204,9 +204,9 @@ PieceT = TypeVar("PieceT", bound=Piece)
 
 
 class PartWriter(ABC, Generic[PieceT]):
-    """A writer of consecutive part files; where they are cut depends on the records alone.
+    """A writer of consecutive part files, whose boundaries depend only on the records.
 
-    Subclasses write the contents of the file that is open.
+    Subclasses write the content of the open file.
     """
 
     def __init__(self, names: PartNames, limits: PartLimits) -> None:
@@ -222,20 +222,20 @@ class PartWriter(ABC, Generic[PieceT]):
 
     @abstractmethod
     def _add(self, piece: PieceT) -> None:
-        """Write records in order, now or later."""
+        """Write or buffer records, in order."""
 
     @abstractmethod
     def _finish(self) -> None:
-        """Write everything that is buffered, and the end of the content."""
+        """Write all buffered records and the end of the content."""
 
     def _drop(self) -> None:
-        """Release the content of a file that was aborted; raises nothing."""
+        """Release the content of an aborted file; raises nothing."""
 
     def append(self, piece: PieceT) -> None:
         """Write records in order.
 
         Raises:
-            StorageUnavailableError: they cannot be written.
+            StorageUnavailableError: the records cannot be written.
         """
         ends, first = piece.ends, 0
         while first < len(ends):
