@@ -145,12 +145,12 @@ class ServerSideAcquirer:
             acquired = _acquire(self._engine, request, tokens)
         except BaseException as error:
             for token, future in zip(tokens, futures, strict=True):
-                # The commit may have succeeded and only its reply been lost.
+                # The commit may have succeeded even though its reply was lost.
                 self._expire_unconfirmed(token)
                 if isinstance(error, Exception):
                     future.set_exception(error)  # each of the threads raises it
                 else:
-                    future.set_result(None)  # this thread is interrupted, the others go on
+                    future.set_result(None)  # this thread is interrupted, the others continue
             if isinstance(error, Exception):
                 return
             raise
@@ -219,13 +219,13 @@ class Acquirer:
         """Start an attempt on the next batch; None if nothing is left.
 
         The caller owns the attempt and must end it; its lease is renewed until then. If the server
-        crashes right afterwards, the acquisition may be lost: the attempt can then not be
+        crashes right afterwards, the acquisition may be lost: the attempt then cannot be
         published, and the batch is acquired again.
 
         Raises:
             JobChangedError: the job has another filter, other columns or another database.
             JobPausedError: the job is paused.
-            MetaTableRestartedError: nothing is left because the table's ids start again.
+            MetaTableRestartedError: nothing is left because the table's ids restart.
         """
         token = uuid4()
         with translate_errors(self._engine):
@@ -233,7 +233,7 @@ class Acquirer:
         try:
             return self._acquire(request, source, token)
         except BaseException:
-            # The commit may have succeeded and only its reply been lost.
+            # The commit may have succeeded even though its reply was lost.
             self._attempts.heartbeat.expire_unconfirmed(token)
             raise
 
@@ -247,7 +247,7 @@ class Acquirer:
             return acquired
         with transaction(self._engine) as connection:
             job_record, acquired = self._take_first(connection, request, token, sweeps=must_sweep)
-            is_growing = job_record.kind is not JobKind.BACKFILL  # whose batches are all planned
+            is_growing = job_record.kind is not JobKind.BACKFILL  # a backfill is fully planned
             if acquired is None and is_growing:
                 failpoint("acquire.before_lock")
                 lock_planning(connection, job_record.id)
@@ -351,7 +351,7 @@ class Acquirer:
         }
 
     def _sweep(self, connection: sa.Connection, job_id: int) -> None:
-        """Close attempts whose process is gone. Costs more than an acquire."""
+        """Close attempts whose process is gone. This costs more than acquiring a batch."""
         self._swept[job_id] = monotonic()
         close_dead(connection, job_with_late_arrivals(job_id))
 
@@ -419,7 +419,7 @@ def _take(
     row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None, None
-    # `key_digits` is the batch's, which may be of the job for late arrivals, or there is no batch.
+    # The row's `key_digits` is that of the batch, which may be missing or of the late-arrivals job.
     job_record = replace(
         job_from_row(row, values["of_job"], row.job_name), key_digits=row.job_key_digits
     )

@@ -55,7 +55,7 @@ class Heartbeat:
 
     The lock is a session-level advisory lock: if the process dies, the server releases it at once,
     and others need not wait for the leases to expire. Leases are renewed every 15 s, or after a
-    third of the shortest lease; a lost connection is replaced then.
+    third of the shortest lease; each renewal also replaces a lost connection.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -95,7 +95,7 @@ class Heartbeat:
         except ConflictError:
             raise
         except BaseException:
-            # The commit may have succeeded and only its reply been lost.
+            # The commit may have succeeded even though its reply was lost.
             self.expire_unconfirmed(token)
             raise
 
@@ -183,7 +183,7 @@ class Heartbeat:
         for lease in set(self._leases.values()):
             tokens = [token for token, token_lease in self._leases.items() if token_lease == lease]
             fenced = set(tokens)
-            for table in (attempt, load):  # most processes have only one of the two
+            for table in (attempt, load):  # most processes hold only attempts or only loads
                 if fenced:
                     renewal = sa.update(table).where(_is_running(table, fenced))
                     renewal = renewal.values(renewed_at=now, lease_until=now + lease)
@@ -225,7 +225,7 @@ _JSON_FACTS = ("encoding", "key_properties", "facts", "result", "seen")
 
 
 def storable(text: str) -> str:
-    """Escape what a Postgres text cannot store: NUL and bytes that are not UTF-8."""
+    """Escape NUL and bytes that are not UTF-8, which Postgres text cannot store."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
@@ -447,13 +447,13 @@ class FencedAttempts:
         return status_now != AttemptStatus.SUCCEEDED
 
     def close_dead(self, stream: str) -> int:
-        """Close running attempts of a stream whose process is gone; return their number."""
+        """Close a stream's running attempts whose process is gone; return their number."""
         with transaction(self.engine) as connection:
             return close_dead(connection, job.c.stream == stream)
 
 
 def close_dead(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
-    """Close running attempts of the selected jobs whose process is gone; return their number.
+    """Close the selected jobs' running attempts whose process is gone; return their number.
 
     Skips batches whose state another transaction has locked.
     """

@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackfillSource:
-    """The filtered items of a meta table; `time_column` is the default of selections.
+    """The filtered items of a meta table; `time_column` is the default for selections.
 
     With `has_keys`, the ids must be valid in partition keys.
     """
@@ -294,7 +294,7 @@ class Backfills:
     engine: sa.Engine
 
     def plan(self, request: Backfill, table: Source) -> Planned:
-        """Plan the items of a backfill, up to the high watermark, that it has not planned yet.
+        """Plan the items of a backfill up to the high watermark that are not planned yet.
 
         Holds the planning lock of the backfill's job, not that of its parent. Creates no job if
         there is nothing to plan.
@@ -435,7 +435,7 @@ def _is_backfill_of(stream: str) -> sa.ColumnElement[bool]:
 
 
 def _related_jobs(request: Backfill, parent_id: int | None) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for jobs with a similar throughput, nearest first."""
+    """Return the conditions for jobs with a similar throughput, most similar first."""
     kin = []
     if parent_id is not None:
         kin += [job.c.id == parent_id, job.c.parent_id == parent_id]

@@ -1,6 +1,6 @@
 """Rows of batches: read them with their statuses, and move them to another state.
 
-Only the statements that acquire and publish write `batch_state` elsewhere.
+Elsewhere, only the statements that acquire and publish write `batch_state`.
 """
 
 import re
@@ -145,8 +145,8 @@ def insert_states(connection: sa.Connection, *new_batches: sa.ColumnElement[bool
     connection.execute(sa.insert(batch_state).from_select(names, states.where(*new_batches)))
 
 
-# Without `config`, which would take longer than all others, and `id_runs`, which may have as many
-# entries as the batch has items; `planned_ids` reads them for one batch.
+# Without `config`, which takes longer to read than all other columns, and `id_runs`, which may have
+# as many entries as the batch has items; `planned_ids` reads them for one batch.
 BATCH_ROW: tuple[sa.Column[Any], ...] = (
     *(column for column in batch.c if column.name not in {"config", "id_runs", "planned_at"}),
     job.c.name,

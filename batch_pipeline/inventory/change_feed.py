@@ -2,7 +2,7 @@
 
 Batch ids are assigned under the job's planning lock and publish numbers under the lock of the job's
 row, so within a job both become visible in ascending order. A cursor per job therefore misses
-nothing; a cursor across jobs would.
+nothing, unlike a cursor across jobs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ class ChangeFeed:
     def published_at(self, stream: str) -> dict[int, datetime]:
         """Return when the newest generation of each batch of a stream's job was published, by id.
 
-        Times are of the database's clock.
+        Times are those of the database's clock.
         """
         query = (
             sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
@@ -123,7 +123,7 @@ class ChangeFeed:
                 .where(
                     _is_job_of(stream, kinds),
                     sa.not_(is_paused()),
-                    sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
+                    sa.text(f"batch_state.{UNFINISHED}"),  # as in the partial index
                     batch_state.c.state.in_(_WAITING),
                     batch_state.c.batch_id > after,
                 )

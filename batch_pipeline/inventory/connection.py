@@ -35,7 +35,7 @@ from batch_pipeline.model.errors import (
 class LockClass(IntEnum):
     """The first key of two-key advisory locks: `bp` in ASCII and a number.
 
-    They are released with the transaction, the liveness lock of `Heartbeat` with the session.
+    They are released with the transaction; the liveness lock of `Heartbeat`, with the session.
     """
 
     MIGRATE = 0x62700001
@@ -65,7 +65,7 @@ def lock_planning(connection: sa.Connection, job_id: int) -> None:
 
 
 # The owner of an attempt or load is gone if its lease has expired or its liveness lock is free. A
-# server restart releases all locks, so after one only the lease counts until it is renewed.
+# server restart releases all locks, so afterwards only the lease counts until it is renewed.
 _OWNER_IS_GONE = """(
     attempt.lease_until < clock_timestamp()
     OR attempt.renewed_at > pg_postmaster_start_time() AND NOT EXISTS (
@@ -116,7 +116,7 @@ def is_connection_dead(raw: psycopg.Connection) -> bool:
 def replace_dead_connections(engine: sa.Engine) -> None:
     """Make the pool of a psycopg engine replace connections that were closed while idle.
 
-    Does what `pool_pre_ping` does, without its round trip.
+    Like `pool_pre_ping`, but without its round trip.
     """
 
     def discard_if_dead(
@@ -135,8 +135,8 @@ _MAX_HOLDERS = 3
 def lock_holders(engine: sa.Engine) -> str:
     """Describe up to three sessions that hold locks of the inventory, oldest first.
 
-    Uses a connection of its own. The text also covers the cases that no session holds a lock any
-    more and that the server does not answer.
+    Uses a connection of its own. The text also covers the cases where no session holds a lock
+    any more and where the server does not answer.
     """
     try:
         with engine.connect() as connection:
@@ -224,7 +224,7 @@ def open_engine(url: str) -> sa.Engine:
         connect_args={
             "connect_timeout": _CONNECT_SECONDS,
             "application_name": "batch-pipeline",
-            # Unqualified names are those of the server, whatever the role's search_path is.
+            # Unqualified names are those of the server, regardless of the role's search_path.
             "options": "-c search_path=pg_catalog,pg_temp -c timezone=UTC -c lock_timeout=5s "
             "-c idle_in_transaction_session_timeout=60s",
         },
@@ -234,7 +234,7 @@ def open_engine(url: str) -> sa.Engine:
     try:
         check_version(engine)
     except exc.ProgrammingError:
-        raise _invalid_url() from None  # libpq knows no such parameter
+        raise _invalid_url() from None  # libpq does not know a parameter of the URL
     except BaseException:
         engine.dispose()
         raise
@@ -260,7 +260,7 @@ def check_version(engine: sa.Engine) -> None:
 
 
 def is_inventory(engine: sa.Engine) -> bool:
-    """Return whether `open_engine` created an engine."""
+    """Return whether an engine was created by `open_engine`."""
     return _IS_INVENTORY in engine.get_execution_options()
 
 
@@ -290,7 +290,7 @@ def transaction(engine: sa.Engine) -> Iterator[sa.Connection]:
 def named_statement(name: str, *json_parameters: str, **replaced: str) -> sa.TextClause:
     """Return the statement of a `.sql` file of this package, with some words replaced.
 
-    None is NULL as a JSON parameter.
+    A JSON parameter that is None is bound as NULL.
     """
     lines = resources.files(__package__).joinpath(f"{name}.sql").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.lstrip().startswith("--"))
@@ -376,7 +376,7 @@ def _domain_error(
         return PermissionDeniedError(location(engine), reason)
     if code == "55P03":
         return lock_timeout(location(engine), f"{reason}; blocked by: {lock_holders(engine)}")
-    if code in {"40P01", "40001"}:  # deadlock, serialization failure: the other one went on
+    if code in {"40P01", "40001"}:  # deadlock, serialization failure: the other session continued
         return lock_timeout(location(engine), reason)
     if not lost:
         return None

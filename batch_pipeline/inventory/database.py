@@ -109,7 +109,7 @@ def database_url(configured: str | None, embedded_folder: Path) -> str:
 def open_database(url: str, *, migrated: bool | None) -> Database:
     """Open the inventory at a URL.
 
-    With `migrated` True its schema is migrated, with False checked, with None neither.
+    If `migrated` is True, its schema is migrated; if False, it is checked; if None, neither.
 
     Raises:
         DatabaseUnreachableError, ConfigurationError: the server cannot be used.

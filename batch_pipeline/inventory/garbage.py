@@ -125,7 +125,7 @@ class StoredAttempts:
         return _known_attempts(self.engine, ids, with_files=False)
 
     def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
-        """Mark the files of replaced generations as removed; return the ids of marked ones."""
+        """Mark the files of replaced generations as removed; return the marked ids."""
         return self._mark_removed(attempt_ids, IS_REPLACED)
 
     def mark_loaded(self, attempt_ids: Collection[int], targets: Collection[str]) -> set[int]:
@@ -163,8 +163,8 @@ class StoredAttempts:
         attempts = sa.select(attempt.c.id).where(ids)
         with transaction(self.engine) as connection:
             ensure_revision_unchanged(connection)
-            # A load references the attempt's row, so inserting one either waits for this lock or
-            # is seen by the next statement. The same holds for voiding a load.
+            # A load references the attempt's row, so its insert either waits for this lock or is
+            # visible to the next statement. The same holds for voiding a load.
             connection.execute(attempts.order_by(attempt.c.id).with_for_update())
             connection.execute(update)
             return set(connection.execute(attempts.where(is_marked)).scalars())
@@ -267,7 +267,7 @@ def _unread_by_chained_jobs(
 ) -> set[int]:
     """Return the attempts that a chained job has not read yet.
 
-    A job has read what its published batches contain.
+    A job has read the attempts that its published batches contain.
     """
     readers: dict[str, list[int]] = {}
     chained = sa.select(job.c.id, job.c.name, job.c.config).where(job.c.meta_table == PUBLISHED)

@@ -54,9 +54,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class JobControl:
-    """Operations on jobs, named by name, and by meta table if several jobs share the name.
+    """Operations on jobs, identified by name, and by meta table if several jobs share the name.
 
-    Batches are named by id, partition key or `first..last`. Operations on a job include its
+    Batches are identified by id, partition key or `first..last`. Operations on a job include its
     late-arrivals job, which is also paused with it.
     """
 
@@ -90,7 +90,7 @@ class JobControl:
             return select_statuses(connection, is_its, batch_state.c.state.not_in(FINISHED))
 
     def paused(self, stream: str) -> str | None:
-        """Return the reason, maybe empty, why a stream's job is paused; None if it is not."""
+        """Return why a stream's job is paused (may be empty); None if it is not paused."""
         query = sa.select(sa.func.coalesce(job.c.paused_reason, ""))
         is_paused = (of_stream(stream), job.c.paused_at.is_not(None))
         return fetch_value(self.engine, query.where(*is_paused))
@@ -175,7 +175,7 @@ class JobControl:
         batches: Sequence[int | str] | None = None,
         meta_table: str | None = None,
     ) -> int:
-        """Retry the batches in some states, or the given ones of them; return their number.
+        """Retry the batches in some states, only those in `batches` if given; return their number.
 
         Their attempt count is reset, and they are acquired before new batches.
 
@@ -282,7 +282,7 @@ def _cancel_unfinished(connection: sa.Connection, condition: sa.ColumnElement[bo
 
 @dataclass(frozen=True, slots=True)
 class RunEnds:
-    """What to close when a Dagster run ends. Each call is one transaction."""
+    """Operations at the end of a Dagster run. Each call is one transaction."""
 
     engine: sa.Engine
 
@@ -296,7 +296,7 @@ class RunEnds:
             return close(connection, attempt.c.run_id == run_id, AttemptStatus.ABANDONED, reason)
 
     def close_cancelled(self, run_id: str, batch_ids: Sequence[int]) -> Cancelled:
-        """Close the open attempts of a run that a person cancelled, and cancel its batches.
+        """Close the open attempts of a run that a user cancelled, and cancel its batches.
 
         Cancels waiting batches and those whose last attempt this run left unfinished. Published
         batches, and those that other runs process, are not changed.
@@ -341,7 +341,7 @@ SELECT pg_postmaster_start_time(), d.oid::bigint, t.oid::bigint, t.relfilenode::
 
 @dataclass(frozen=True, slots=True)
 class RestoreCheck:
-    """Checks whether the inventory is older than the storages of its streams."""
+    """A check of whether the inventory is older than the storages of its streams."""
 
     engine: sa.Engine
 

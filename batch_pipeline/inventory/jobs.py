@@ -1,4 +1,4 @@
-"""Jobs and their bookmarks: find or create a job, and read and advance what it has planned."""
+"""Jobs and their bookmarks: find or create a job, and read and advance its bookmark."""
 
 import json
 import re
@@ -132,7 +132,7 @@ is_own_stream_job = sa.and_(
 
 
 def is_paused() -> sa.ColumnElement[bool]:
-    """Build the condition for jobs that are paused, themselves or through their stream's job."""
+    """Build the condition for jobs that are paused, directly or through their stream's job."""
     stream_is_paused = sa.exists().where(is_own_stream_job, stream_job.c.paused_at.is_not(None))
     return sa.or_(job.c.paused_at.is_not(None), stream_is_paused)
 
@@ -147,7 +147,7 @@ def job_with_late_arrivals(job_id: int) -> sa.ColumnElement[bool]:
 def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | None = None) -> Job:
     """Find the job of the terms or create it; update its `max_attempts` and `bisect`.
 
-    A job of an earlier release that has no identity of its table stores it now.
+    For a job of an earlier release, the missing identity of its table is stored.
 
     Raises:
         JobChangedError: the job exists with another filter, other columns, another database or
@@ -168,7 +168,7 @@ def open_job(connection: sa.Connection, terms: JobTerms, *, parent_id: int | Non
         )
         connection.execute(insert.on_conflict_do_nothing())
         row = _find_row(connection, terms)
-        if row is None:  # the index on one incremental job per stream refused it
+        if row is None:  # rejected by the index on one incremental job per stream
             before = sa.select(job.c.meta_table).where(of_stream(terms.stream or ""))
             moved_from = connection.execute(before).scalar_one()
             raise MetaTableError(

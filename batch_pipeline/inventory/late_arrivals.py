@@ -70,9 +70,9 @@ class AuditedRange:
     """A range of ids with the items that the latest published attempt read.
 
     `batch_id` is None for the ids below a job's first batch. `seen` is None if it was not stored or
-    the batch is being reprocessed; it has no runs of ids. `window`
-    is the id window that the batch was requested with, None for no bound. `planned` are the planned
-    ids of an unpublished batch; no attempt will read other ones. `key_digits` is that of its job.
+    the batch is being reprocessed; it has no runs of ids. `window` is the id window that the batch
+    was requested with, None for no bound. `planned` are the planned ids of an unpublished batch; no
+    attempt will read other ids. `key_digits` is that of the job.
     """
 
     ids: IdRange
@@ -125,7 +125,7 @@ class LateArrivals:
     def preview(
         self, name: str, table: ReflectedMetaTable, *, since: timedelta | None = WEEK
     ) -> Audit:
-        """Compare as `audit` does without planning: `late` are the items that it would plan.
+        """Compare as `audit` does without planning: `late` lists the items that it would plan.
 
         Raises:
             UnknownJobError: the table has no such job.
@@ -201,7 +201,7 @@ class _RunningAudit:
     def plan(self, rows: Sequence[_LateRow], limits: Limits | None) -> None:
         """Plan the rows that were not planned in the meantime, in one transaction.
 
-        Without limits nothing is planned, and the rows are counted.
+        Without limits the rows are only counted, not planned.
         """
         batches = 0
         if limits is None:
@@ -382,7 +382,7 @@ def _table_differences(
 ) -> tuple[str, ...]:
     """Return how a job's table differs from the one its batches were cut from.
 
-    Earlier releases allowed another id column, which skips rows.
+    Earlier releases allowed a job to change its id column, which skips rows.
     """
     config = connection.execute(sa.select(job.c.config).where(job.c.id == job_id)).scalar_one()
     problems = [] if table.identity is None else [*table.identity.differences(config)]
@@ -417,7 +417,7 @@ def _exclude_planned(
     """Return the rows that no late batch contains, and the number of the others.
 
     Leaves out rows of batches that were published again since they were compared, because the new
-    attempt may have read them. A batch with planned ids never reads others.
+    attempt may have read them. A batch with planned ids never reads other ids.
     """
     known = _planned(connection, job_id, rows)
     unknown = [row for row in rows if row.id not in known]
@@ -490,7 +490,7 @@ def _open_late(connection: sa.Connection, parent_id: int, name: str) -> Job:
 
 
 def _newest_limits(connection: sa.Connection, job_id: int) -> Limits:
-    """Return the limits that the job's newest batch was cut by; unlimited if not stored."""
+    """Return the limits that the job's newest batch was cut with; unlimited if not stored."""
     newest = sa.select(batch.c.config).where(batch.c.job_id == job_id).order_by(batch.c.id.desc())
     config = connection.execute(newest.limit(1)).scalar_one_or_none() or {}
     return Limits(

@@ -1,4 +1,4 @@
-"""Loads of published generations into targets: read what is due, claim, succeed, fail and void."""
+"""Loads of published generations into targets: read due ones, claim, succeed, fail and void."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ class TargetLoads:
         `only` are labels of batches, None for all. `held_up` names jobs to skip; it is read again
         for each page. Holds one page in memory.
         """
-        # Within a job finished_at follows the publish number, set under the same row lock.
+        # Within a job, `finished_at` follows the publish number: one row lock covers both.
         query = _pending(stream.name, target)
         query = query.order_by(attempt.c.finished_at, attempt.c.id).limit(_PAGE)
         if only is not None:
@@ -122,7 +122,7 @@ class TargetLoads:
     def in_all_targets(
         self, stream: str, targets: Sequence[str], after: int
     ) -> Iterator[LoadedGeneration]:
-        """Read the batches of a stream that all targets have, oldest load first.
+        """Read the batches of a stream that all targets have loaded, oldest load first.
 
         At least one of their loads has an id above `after`. Leaves out backfills. Reads page by
         page.
@@ -199,7 +199,7 @@ class TargetLoads:
     def succeed(self, done: Load, loaded: Loaded, next_loading: Loading | None) -> Load | None:
         """Close a load as succeeded and start the load of the next generation with its claim.
 
-        Calling this again returns the same.
+        Calling this again returns the same result.
 
         Raises:
             ConflictError: another run has taken over the load. Nothing was changed.
@@ -229,7 +229,7 @@ class TargetLoads:
         return next_load
 
     def fail(self, running_load: Load, error: BaseException) -> None:
-        """Close a running load as failed, or as interrupted if `error` is no `Exception`."""
+        """Close a running load as failed, or as interrupted if `error` is not an `Exception`."""
         is_failure = isinstance(error, Exception)
         text = storable(str(error)) if is_failure else "interrupted"
         values: dict[str, Any] = {
@@ -326,7 +326,7 @@ def _pending(stream: str, target: str) -> sa.Select[Any]:
 
 
 def _loading(engine: sa.Engine, stream: Stream, row: sa.Row[Any]) -> Loading:
-    # A target may have loaded a backfill without a record, if the process was killed in between.
+    # A target may have loaded a backfill without a record if the process was killed afterwards.
     has_backfills = sa.exists().where(
         job.c.stream == stream.name, job.c.kind == JobKind.BACKFILL, job.c.publish_count > 0
     )

@@ -40,12 +40,12 @@ ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
 
 
 def removal_of(facts: Mapping[str, Any]) -> datetime | None:
-    """Return when an attempt's files were marked to be removed, None if they are kept."""
+    """Return when an attempt's files were marked as removed; None if they are kept."""
     return _read_removal(facts, FILES_REMOVED_AT)
 
 
 def quarantine_removal_of(facts: Mapping[str, Any]) -> datetime | None:
-    """Return when quarantine files were, which are removed with the others or before."""
+    """Return when quarantine files were marked as removed, with the other files or earlier."""
     return _read_removal(facts, QUARANTINE_REMOVED_AT) or removal_of(facts)
 
 
@@ -71,7 +71,7 @@ def files_of_attempts(
 
 
 _REGISTERED_TABLE = f"{SCHEMA}.{item.name}"
-_MAX_ORIGIN_ITEMS = 200_000  # about 40 MB of JSON, the most that is read back
+_MAX_ORIGIN_ITEMS = 200_000  # about 40 MB of JSON, the limit for reading it back
 _COUNTER_NAMES = (
     "items",
     "read",
@@ -213,7 +213,7 @@ class Manifests:
         return fetch_value(self.engine, query) or {}
 
     def without_pointer(self, stream: str) -> Iterator[Manifest]:
-        """Read the manifests, with origin, whose manifest file a crash left unwritten."""
+        """Read the manifests, with origin, whose manifest file was not written due to a crash."""
         is_missing = (job.c.stream == stream, attempt.c.pointer_uri.is_(None), ~ARE_REMOVED)
         query = _query().where(*is_missing).order_by(job.c.id, attempt.c.publish_number)
         yield from map(self.with_origin, self._read(query))
@@ -234,8 +234,8 @@ class Manifests:
         manifest that was read: job, batch label and generation.
 
         Raises:
-            ConfigurationError: a job has published less often than its number, or `last` does not
-                match that number.
+            ConfigurationError: a number exceeds its job's publish count, or `last` does not match
+                that number.
         """
         kinds = [*OWN_KINDS, *([JobKind.BACKFILL] if backfills else [])]
         order = {kind.value: position for position, kind in enumerate(kinds)}
@@ -435,9 +435,9 @@ class PublishedBatches:
         ]
 
     def schema_step(self, stream: str, *, newest: int = 1) -> SchemaStep | None:
-        """Compare the schema versions of the newest published batch and of one `newest` before it.
+        """Compare the schema versions of the newest published batch and the `newest`-th before it.
 
-        With fewer batches, the oldest one is compared. None without published batches.
+        With fewer batches, the oldest is compared. Return None without published batches.
         """
         query = _newest(stream, [JobKind.INCREMENTAL]).limit(newest + 1)
         with transaction(self.engine) as connection:
@@ -458,7 +458,7 @@ class PublishedBatches:
 
 
 def newest_generations(stream: str, *columns: Any) -> sa.Select[Any]:
-    """Select the newest published generations of a stream's batches, with what labels need."""
+    """Select the newest published generations of a stream's batches, with columns for labels."""
     labelled = (*BATCH_ROW, job.c.kind, job.c.stream)
     return published_attempts(*labelled, *columns).where(job.c.stream == stream, ~IS_REPLACED)
 

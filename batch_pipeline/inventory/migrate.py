@@ -21,7 +21,7 @@ from batch_pipeline.inventory.tables import SCHEMA, metadata
 from batch_pipeline.model.errors import ConfigurationError, RetryableError
 
 # A prepared statement locks its tables in another order than `lock_tables`. Give up before the
-# server looks for deadlocks (after 1 s by default), because it would end the worker's transaction.
+# server checks for deadlocks (after 1 s by default), which would abort the worker's transaction.
 _TRY_SECONDS = 0.5
 _LOCK_NOT_ACQUIRED = {"55P03", "40P01"}  # lock not available, deadlock detected
 
@@ -56,7 +56,7 @@ def lock_tables(connection: sa.Connection, patience: timedelta) -> None:
     Raises:
         RetryableError: an open transaction did not end in time; the message names its session.
     """
-    # Referenced tables first, as workers lock them.
+    # Referenced tables first, in the order in which workers lock them.
     order = {table.name: position for position, table in enumerate(metadata.sorted_tables)}
     existing = connection.execute(_TABLES, {"schema": SCHEMA}).scalars()
     names = sorted(existing, key=lambda name: order.get(name, -1))
@@ -152,7 +152,7 @@ def check_revision(engine: sa.Engine) -> None:
 def ensure_revision_unchanged(connection: sa.Connection) -> None:
     """Check that the inventory was not migrated since it was opened.
 
-    Also keeps migrations out until the transaction ends, because reading locks the version table.
+    Also keeps migrations out until the transaction ends: reading the version table locks it.
 
     Raises:
         ConfigurationError: the schema has another revision.
@@ -185,7 +185,7 @@ def _owner(connection: sa.Connection) -> str | None:
 
 
 def _set_role_to_owner(connection: sa.Connection) -> None:
-    """Use the schema owner's role if this login is a member, so that it owns new tables."""
+    """Set the schema owner's role if this login is a member, so the owner owns new tables."""
     owner = _owner(connection)
     if owner is not None:
         member = sa.select(sa.func.pg_has_role(sa.func.current_user(), owner, "MEMBER"))

@@ -1,7 +1,7 @@
 """Plan batches: cut the new items of a job into id ranges, or given items into lists of ids.
 
-Also reads planned batches with the status of their latest attempt, and the throughput of jobs, and
-splits failing batches into halves until the item that fails is alone. A half that fails is split
+Also reads planned batches with the status of their latest attempt and the throughput of jobs, and
+splits failing batches into halves until the failing item is alone. A half that fails is split
 again after one attempt. Finding a bad item among n items costs the job's `max_attempts` for the
 whole batch, about 2 log2(n) attempts on halves, and `max_attempts` for the item alone.
 """
@@ -93,7 +93,7 @@ class PlannedBatches:
             JobPausedError: the job is paused.
             JobChangedError, MetaTableError: the job was planned with another filter, other columns,
                 another table or another database.
-            MetaTableRestartedError: the table's ids start again.
+            MetaTableRestartedError: the table's ids restart.
         """
         terms = JobTerms(
             name=table.stream,
@@ -195,13 +195,13 @@ def unplanned_ranges(
 ) -> list[CutRange]:
     """Pair the gaps of a window up to `last_id` (None: no item) with the cuts of their items.
 
-    `cuts` cuts all items above an id up to another one, while its result is iterated.
+    `cuts` lazily cuts all items above one id up to another.
     """
     if last_id is None:
         return []
     return [
         (gap, cuts(gap.after_id, min(gap.ids.last_id, last_id), limits))
-        # Without a job, job 0 stands for it: it never exists, so it has planned nothing.
+        # Job 0 stands for a missing job: it never exists, so it has planned nothing.
         for gap in gaps(connection, job_id or 0, window)
         if gap.ids.first_id <= last_id
     ]
@@ -357,7 +357,7 @@ def split_first_dead(
         .select_from(batches_with_states)
         .where(
             job_with_late_arrivals(job_id),
-            sa.text(f"batch_state.{UNFINISHED}"),  # as the partial index has it
+            sa.text(f"batch_state.{UNFINISHED}"),  # as in the partial index
             batch_state.c.state == BatchState.DEAD,
             batch.c.item_count > 1,
             batch.c.first_id >= window.first_id,

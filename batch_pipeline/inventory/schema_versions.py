@@ -16,7 +16,7 @@ from batch_pipeline.model.schema import Column, Misfit, RecordSchema, changes_be
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersions:
-    """The schema versions of all streams, counted from 1; their backfills share them."""
+    """The schema versions of all streams, counted from 1; a stream's backfills share them."""
 
     engine: sa.Engine
 
@@ -72,7 +72,7 @@ def _insert_version(
     because: Sequence[Misfit] = (),
     declared: RecordSchema | None = None,
 ) -> tuple[int, RecordSchema]:
-    # Not the key: planning holds a key share lock.
+    # FOR NO KEY UPDATE, since planning holds a key share lock.
     lock = sa.select(job.c.id).where(of_stream(stream)).with_for_update(key_share=True)
     job_id = connection.execute(lock).scalar_one()
     version, schema = _latest(connection, stream)

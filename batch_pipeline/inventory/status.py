@@ -57,7 +57,7 @@ FINISHED = (BatchState.PUBLISHED.value, BatchState.SUPERSEDED.value)
 
 
 def read_job_status(inventory: sa.Engine, terms: JobTerms, source: MetaSource) -> JobStatus:
-    """Return the status of a job; of an unknown job, the items that it would plan.
+    """Return the status of a job; for an unknown job, the items that it would plan.
 
     Counting unplanned items costs as much as reading their ids and weights.
 
@@ -152,7 +152,7 @@ def _find_tiling(connection: sa.Connection, job_id: int) -> Tiling:
     )
 
 
-# Assets whose partitions are batches, by the kind of the jobs.
+# Assets whose partitions are batches, by the kind of their jobs.
 _PARTITIONED = {JobKind.INCREMENTAL.value: "batches", JobKind.BACKFILL.value: "backfill"}
 
 
@@ -230,7 +230,7 @@ class StreamStatuses:
     def automation(self) -> Mapping[str, Collection[str]] | None:
         """Return the stored statuses of Dagster's sensors and schedules, by their names.
 
-        Several code locations may have one of a name. None: no Dagster instance is in this
+        Several code locations may use the same name. Return None if no Dagster instance is in this
         database, or this login may not read its tables.
         """
         with transaction(self.engine) as connection:
@@ -280,7 +280,7 @@ class StreamStatuses:
 def many_partitions(
     connection: sa.Connection, condition: sa.ColumnElement[bool]
 ) -> list[ManyPartitions]:
-    """Return the assets that have too many partitions, of the jobs that a condition selects.
+    """Return the assets of the selected jobs that have too many partitions.
 
     Scans `batch_state` once; its rows are small.
     """

@@ -1,6 +1,6 @@
 """Every table of the inventory. Ids and weights are `bigint`, times `timestamptz`.
 
-The database states the invariants: constraint names map to domain errors where they can be met.
+The database enforces the invariants. Possible violations map to domain errors by constraint name.
 """
 
 from collections.abc import Collection
@@ -104,8 +104,8 @@ batch = sa.Table(
     _time("superseded_at"),
     sa.Column("parent_id", sa.ForeignKey("batch_pipeline.batch.id")),
     sa.Column("item_ids", sa.ARRAY(sa.BigInteger)),
-    # First ids and last ids of the runs that were there when the range was planned. NULL where the
-    # range had no gaps, and in batches that were planned before revision 0008.
+    # First ids and last ids of the runs that existed when the range was planned. NULL if the range
+    # had no gaps, and in batches planned before revision 0008.
     sa.Column("id_runs", sa.ARRAY(sa.BigInteger, dimensions=2)),
     sa.CheckConstraint("first_id <= last_id", name="range_not_empty"),
     # The largest bigint has no successor, so a range that ends there is written as unbounded.

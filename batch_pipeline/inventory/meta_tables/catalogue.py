@@ -1,7 +1,7 @@
 """Look up users' tables and their columns in the database catalogue.
 
-Names from configuration are replaced by the catalogue's spelling. They never become part of SQL
-text here.
+Names from configuration are replaced by the catalogue's spelling. This module never puts them into
+SQL text.
 """
 
 import difflib
@@ -92,7 +92,7 @@ def find_table(engine: sa.Engine, name: str) -> CatalogueEntry:
 
     Raises:
         InvalidValueError: the name is not `table` or `schema.table`.
-        UnknownMetaTableError: there is none; the error lists similar names.
+        UnknownMetaTableError: there is no such table; the error lists similar names.
         MetaUnreachableError: the database does not answer.
     """
     schema_part, table_part = parse_name(name)

@@ -92,7 +92,7 @@ _PUBLISHED_NAMES = {(None, "inventory"), (SCHEMA, "inventory"), (SCHEMA, "publis
 
 
 def is_published(name: str) -> bool:
-    """Return whether a name is one of those for the view of published batches.
+    """Return whether a name refers to the view of published batches.
 
     Raises:
         InvalidValueError: the name is not `table` or `schema.table`.
@@ -194,7 +194,7 @@ class PublishedSources(MetaSources):
         )
 
     def canonical_name(self, name: str) -> str:
-        """Return the view's canonical name, whichever of its names is given."""
+        """Return the view's canonical name for any of its names."""
         return PUBLISHED
 
     def _forget(self, terms: SourceTerms) -> None:

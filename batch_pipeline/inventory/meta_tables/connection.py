@@ -44,7 +44,7 @@ def open_meta_engine(url: str, *, setting: str = "BATCH_PIPELINE_META_CONN") -> 
     idle connections are replaced, and a missing SQLite file is not created.
 
     Args:
-        url: a URL of SQLAlchemy.
+        url: an SQLAlchemy URL.
         setting: the name of the setting that holds the URL, for error messages.
 
     Raises:
@@ -127,7 +127,7 @@ _TOO_MANY = re.compile("number of parameters must be|too many SQL variables|tree
 def read_transaction(engine: sa.Engine, isolation: str | None = None) -> Iterator[sa.Connection]:
     """Run a block in a transaction; database errors are raised as errors of the model.
 
-    For a table of the inventory, they are those of `connection.transaction`.
+    For a table of the inventory, the errors are those of `connection.transaction`.
 
     Raises:
         MetaUnreachableError: the connection failed, or a lock or a statement timed out.
@@ -157,20 +157,20 @@ def read_one_statement(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Run a block that sends one statement; on Postgres without BEGIN and COMMIT.
 
     Raises:
-        PipelineError: as from `read_transaction`.
+        PipelineError: as for `read_transaction`.
     """
     isolation = "AUTOCOMMIT" if engine.dialect.name == "postgresql" else None
     with read_transaction(engine, isolation) as connection:
         driver: Any = connection.connection.driver_connection
         threshold = getattr(driver, "prepare_threshold", None)
         if threshold is not None:
-            # A plan that psycopg prepares does not know the filter's values, so it uses no partial
-            # index, nor that the table has grown since. It could read the whole table.
+            # A plan that psycopg prepares ignores the filter's values and later growth of the
+            # table. It uses no partial index and could read the whole table.
             driver.prepare_threshold = None
         try:
             yield connection
         finally:
-            # Other statements of the inventory are prepared, those on users' databases never.
+            # Other statements on the inventory are prepared; those on users' databases never are.
             if threshold is not None and is_inventory(engine):
                 driver.prepare_threshold = threshold
 
@@ -226,7 +226,7 @@ def _reason(error: BaseException | None) -> str:
 
 
 def is_same_database(inventory: sa.Engine, meta: sa.Engine) -> bool:
-    """Return whether two engines are connected to one database, by an advisory lock."""
+    """Return whether two engines use the same database, determined by an advisory lock."""
     if inventory is meta:
         return True
     if meta.dialect.name != "postgresql":
@@ -266,7 +266,7 @@ _MYSQL_SERVER = sa.text("SELECT @@hostname, @@port, @@datadir")
 def database_identity(meta: sa.Engine, inventory: sa.Engine) -> DatabaseIdentity:
     """Return the identity of a meta table's database; `INVENTORY` if it is the inventory's own.
 
-    This takes a few queries, so it is read when a table is opened and not for every batch.
+    This takes a few queries, so it is done when a table is opened, not for every batch.
 
     Raises:
         MetaUnreachableError: the database does not answer.

@@ -84,7 +84,7 @@ def _condition(
 def _in_list(
     column: sa.Column[Any], operands: Sequence[_Typed], dialect: sa.Dialect
 ) -> sa.ColumnElement[bool]:
-    """Return `column IN operands`; a long list is one parameter where their number is limited.
+    """Return `column IN operands`, with a long list as one parameter if parameters are limited.
 
     Postgres accepts 65,535 parameters and SQLite 32,766. The drivers of MySQL write the values into
     the statement.
@@ -135,7 +135,7 @@ def _drop_fraction(bound: sa.BindParameter[Any]) -> sa.BindParameter[Any]:
     """
     if not isinstance(bound.value, dt.datetime) or bound.value.microsecond:
         return bound
-    shorter = sqlite.DATETIME(truncate_microseconds=True)  # type: ignore[no-untyped-call] # SQLAlchemy gives its constructor no types
+    shorter = sqlite.DATETIME(truncate_microseconds=True)  # type: ignore[no-untyped-call] # SQLAlchemy does not annotate its constructor
     return sa.literal(bound.value, bound.type.with_variant(shorter, "sqlite"))
 
 

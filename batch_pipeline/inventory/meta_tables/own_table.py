@@ -1,6 +1,6 @@
 """The product's own meta table: register landed files as items, and read the items.
 
-A file is one item, or several items that are ranges of its bytes; it has all of its rows or none.
+A file is one item, or several items that are ranges of its bytes; either all rows exist or none.
 Ids are assigned under a lock of the stream, in the order of the files.
 """
 
@@ -64,7 +64,7 @@ def _file_from_row(row: sa.Row[Any]) -> LandedFile:
 def _has_changed(file: LandedFile, registered_files: Sequence[LandedFile]) -> bool:
     """Return whether a file differs from its rows, which all have the same facts.
 
-    An object that was uploaded again with the same bytes has the same ETag and another time.
+    An object that was uploaded again with the same bytes has the same ETag but another time.
     """
     registered = registered_files[0] if registered_files else file
     if registered.etag is not None and file.etag is not None:
@@ -85,7 +85,7 @@ class OwnMetaTable(StreamTable):
         cutter: "ItemCutter | None" = None,
         all_or_none: bool = False,
     ) -> Registered:
-        """Assign ids to unknown files in their order, in transactions of 5,000 files.
+        """Assign ids to unknown files in the given order, in transactions of 5,000 files.
 
         Without a cutter each new file is one item. With `all_or_none`, all files are registered in
         one transaction, or none if one of them has changed.
@@ -131,7 +131,7 @@ class OwnMetaTable(StreamTable):
             }
         new_items = 0
         with transaction(self.inventory) as connection:
-            if all_or_none:  # another process may be registering one of them with other facts
+            if all_or_none:  # another process may be registering a file with other facts
                 lock_in_transaction(connection, LockClass.REGISTER, self.stream)
             registered = self._registered_files(connection, files)
             unknown = {file.location: file for file in files if file.location not in registered}
@@ -168,7 +168,7 @@ class OwnMetaTable(StreamTable):
             registered[row.location].append(_file_from_row(row))
         ranges = own.where(sa.text(IS_RANGE))
         if not connection.execute(sa.select(ranges.exists())).scalar_one():
-            return registered  # as of most streams: it is a third of the time to look for some
+            return registered  # as for most streams; looking for ranges takes a third of the time
         file = sa.literal_column(FILE_OF_RANGE, sa.Text)
         starts = list({location.partition("#")[0] for location in locations})
         is_part = sa.func.strpos(item.c.location, MARK) > 0
@@ -184,7 +184,7 @@ class OwnMetaTable(StreamTable):
     ) -> int:
         lock_in_transaction(connection, LockClass.REGISTER, self.stream)
         failpoint("register.locked")
-        # Another process may have added some.
+        # Another process may have registered some of the files.
         registered = self._registered_files(connection, files)
         new = [file for file in files if file.location not in registered]
         highest = sa.select(sa.func.coalesce(sa.func.max(item.c.id), 0)).where(
@@ -244,19 +244,19 @@ class OwnMetaTable(StreamTable):
 
     @property
     def time_column(self) -> str:
-        """The column of times of registration."""
+        """The column of registration times."""
         return item.c.registered_at.name
 
     def first_registered_at(self) -> datetime | None:
-        """Return when the first item was registered; it changes if the table is emptied."""
+        """Return when the first item was registered; the time changes if the table is emptied."""
         first = sa.select(item.c.registered_at).where(item.c.stream == self.stream)
         return fetch_value(self.inventory, first.order_by(item.c.id).limit(1))
 
     def check_not_restarted(self, planned_up_to: int) -> None:
-        """Do nothing: new ids follow the highest one, and rows are never deleted."""
+        """Do nothing: new ids follow the highest id, and rows are never deleted."""
 
     def to_items(self, rows: Sequence[MetaItem], *, checks: bool) -> list[Item]:
-        """Return the items of rows with the facts of their files, which were listed."""
+        """Return the items of rows with the facts of their files from the listing."""
         is_listed = is_any_of(item.c.id, [row.id for row in rows])
         query = sa.select(item).where(item.c.stream == self.stream, is_listed).order_by(item.c.id)
         rows_of_items = fetch_rows(self.inventory, query)
@@ -286,7 +286,7 @@ class _StreamItems(ReflectedMetaTable):
 
 
 def _chunks(rows: Iterable[_Row], size: int | None) -> Iterator[list[_Row]]:
-    """Yield lists of `size` rows; one list of all rows if it is None.
+    """Yield lists of `size` rows, or one list of all rows if `size` is None.
 
     If iteration fails, the rows before the error are yielded first, unless `size` is None.
     """

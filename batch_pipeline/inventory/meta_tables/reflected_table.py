@@ -81,7 +81,7 @@ def weight_expression(
         whole = sa.cast(sa.func.ceil(column), sa.BigInteger)
     elif not is_integer or dialect != "postgresql":
         bad = sa.or_(bad, column > sa.literal(MAX_ID, sa.BigInteger))
-    if dialect == "sqlite" and is_integer:  # a value can have another type than the column
+    if dialect == "sqlite" and is_integer:  # a value can differ in type from its column
         bad = sa.or_(bad, sa.func.typeof(column) != "integer")
     counted = sa.null() if on_bad_weight is None else sa.literal(on_bad_weight, sa.BigInteger)
     return sa.case((bad, counted), else_=whole).label("weight")
@@ -160,8 +160,8 @@ def _cut_query(rows: sa.Subquery) -> sa.Select[Any]:
         over(sa.func.lead(row.uid)).label("next_uid"),
         over(sa.func.lead(row.weight)).label("next_weight"),
     )
-    # The ORDER BY is inside: outside, Postgres plans for all rows of the subquery and, if the table
-    # was not analyzed since it grew, sorts all of them instead of stopping early.
+    # With the ORDER BY outside the subquery, Postgres would plan for all its rows and, if the table
+    # was not analyzed since it grew, sort all of them instead of stopping early.
     ordered = numbered.order_by(row.uid).subquery()
     last = ordered.c
     ends = sa.or_(
@@ -189,7 +189,7 @@ def _runs_query(rows: sa.Subquery) -> sa.Select[Any]:
         sa.func.lead(uid).over(order_by=uid).label("after"),
     )
     row = around.order_by(uid).subquery().c
-    # Avoid overflow: never subtract from what may be the lowest id, or add to the highest.
+    # Avoid overflow: never subtract from a possibly lowest id, or add to a possibly highest id.
     is_first = sa.or_(row.before.is_(None), row.before + 1 < row.uid)
     is_last = sa.or_(row.after.is_(None), row.after - 1 > row.uid)
     columns: list[sa.ColumnElement[Any]] = [
@@ -310,7 +310,7 @@ class ReflectedMetaTable:
         on_bad_weight: int | None = None,
         **fields: Any,
     ) -> Self:
-        """Look up the table and check its columns. `fields` replace what the catalogue says.
+        """Look up the table and check its columns. `fields` override the catalogue.
 
         Raises:
             InvalidValueError: the name, a filter's value or `on_bad_weight` is not valid.
@@ -391,7 +391,7 @@ class ReflectedMetaTable:
         lowest = self.lowest_id() if after_id is None else after_id + 1
         if lowest is None or lowest > high_watermark:
             return None
-        # MariaDB and SQLite compute the whole window before its first row; pages can stop early.
+        # MariaDB and SQLite compute the whole window before its first row; paging can stop early.
         pages = self._pages(lowest, high_watermark, limits.max_count)
         cuts = cut(pages, after_id=lowest - 1, high_watermark=high_watermark, limits=limits)
         return next(cuts, None)
@@ -457,12 +457,12 @@ class ReflectedMetaTable:
         return [item for item in items if planned is None or item.id in planned]
 
     def facts(self, id_range: IdRange) -> RangeFacts:
-        """Return the facts of a range, which the database computes, to detect changes later."""
+        """Return the facts of a range, computed by the database, to detect later changes."""
         with read_one_statement(self.engine) as connection:
             return RangeFacts.of(connection.execute(self.queries.facts, _bounds(id_range)).one())
 
     def _probe(self) -> None:
-        """Check the rights on every column used, and the range of the ids."""
+        """Check the privileges on every column used, and the range of the ids."""
         with read_transaction(self.engine) as connection:
             query = sa.select(self.uid, self.table.c[self.columns.item], self._weight())
             connection.execute(query.where(*self._filter()).limit(0)).all()
@@ -476,7 +476,7 @@ class ReflectedMetaTable:
         return None if edge_id is None else self._integer(edge_id)
 
     def _integer(self, item_id: Any) -> int:
-        """Return an id that is an integer. SQLite accepts any value in a column that is no rowid.
+        """Return an id if it is an integer; SQLite accepts any value in columns other than rowids.
 
         Raises:
             MetaTableError: the id is not an integer.
@@ -513,7 +513,7 @@ class ReflectedMetaTable:
             runs = self._runs(connection, planned)
         if runs is not None:
             return replace(planned, runs=runs)
-        # Rows changed in between.
+        # Rows changed between the two statements.
         with read_transaction(self.engine, "REPEATABLE READ") as connection:
             planned = self._cut_by(connection, query, values, limits)
             runs = None if planned is None else self._runs(connection, planned)
@@ -611,7 +611,7 @@ def _bounds(id_range: IdRange) -> dict[str, int]:
 
 
 def range_facts(table: ReflectedMetaTable, ranges: Sequence[IdRange]) -> list[RangeFacts]:
-    """Return the facts of ranges in their order; on Postgres with one statement."""
+    """Return the facts of ranges in the given order; on Postgres with one statement."""
     if table.engine.dialect.name != "postgresql":
         return [table.facts(ids) for ids in ranges]
     with read_transaction(table.engine) as connection:
@@ -697,7 +697,7 @@ def all_cuts(
 def _cuts_in_server(
     table: ReflectedMetaTable, first_id: int, high_watermark: int, limits: Limits, page_rows: int
 ) -> Generator[Cut, None, int | None]:
-    """Yield the cuts of the server; return the id to continue from without it, None at the end."""
+    """Yield the server's cuts; return the id to continue from in the client, None at the end."""
     next_id, weight, count = first_id, 0, 0
     earlier_runs: list[IdRuns] = []  # ids of the open batch in earlier pages
     with read_transaction(table.engine, "REPEATABLE READ") as connection:
@@ -760,8 +760,8 @@ def _page_runs(
 def _ensure_function(connection: sa.Connection) -> bool:
     """Create the function if it is missing; return whether it exists.
 
-    A standby or a role without the right cannot create it. It is created once for each connection,
-    because the server keeps the compiled function, 200 kB, until the connection ends, even if the
+    A standby or a role without the privilege cannot create it. It is created once per connection,
+    because the server keeps the compiled function (200 kB) until the connection ends, even if the
     function is dropped.
     """
     if connection.execute(_FUNCTION_EXISTS).scalar_one():
@@ -821,7 +821,7 @@ def ensure_ids_not_negative(table: ReflectedMetaTable) -> None:
     """Check that no item has a negative id, which a partition key cannot contain.
 
     Raises:
-        MetaTableError: an item has one.
+        MetaTableError: an item has a negative id.
     """
     with read_one_statement(table.engine) as connection:
         row = connection.execute(table.weighed(MIN_ID, -1).limit(1)).first()

@@ -1,7 +1,7 @@
 """Meta tables with their high watermarks: open users' tables, and read the items of streams.
 
 Users' tables are only read. Their rows hold the location and the weight of each file; sizes and
-times come from the file itself. Ids that start again are detected.
+times come from the file itself. Ids that restart are detected.
 """
 
 import json
@@ -149,7 +149,7 @@ class MetaSource:
         """Check that new rows still get ids above those already planned.
 
         Raises:
-            MetaTableRestartedError: the ids start again.
+            MetaTableRestartedError: the ids restart.
         """
         check_not_restarted(self.table, job, planned_up_to)
 
@@ -329,7 +329,7 @@ def _next_value(connection: sa.Connection, sequence: sa.Row[Any]) -> int:
 
 def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable) -> NextIds:
     if not getattr(connection.dialect, "is_mariadb", False):
-        # By default MySQL 8 answers with statistics that are up to a day old.
+        # By default MySQL 8 returns statistics that are up to a day old.
         connection.execute(sa.text("SET SESSION information_schema_stats_expiry = 0"))
     names = catalogue_names(table)
     next_value = connection.execute(_AUTO_INCREMENT, names).scalar_one_or_none()
@@ -506,7 +506,7 @@ class StreamTable(ABC):
         """Check that new rows still get ids above those already planned.
 
         Raises:
-            MetaTableRestartedError: the ids start again.
+            MetaTableRestartedError: the ids restart.
         """
         self.use(lambda source: source.check_not_restarted(self.stream, planned_up_to))
 
@@ -514,7 +514,7 @@ class StreamTable(ABC):
         """Read the items of a batch in id order.
 
         A batch of late arrivals has a list of ids. A range has the items that it was planned with,
-        without those that another batch lists as late arrivals.
+        except those that another batch lists as late arrivals.
 
         Raises:
             BatchDataError: a row names no file, or has a rejected weight.
@@ -595,7 +595,7 @@ class UserMetaTable(StreamTable):
             if fails:
                 problem = f"the location is {_redact(row.item)}; expected {error.expected}"
                 raise _item_error(self.name, row.id, problem) from error
-            location = _mark_invalid(row.item)  # fails when it is opened, which quarantines it
+            location = _mark_invalid(row.item)  # opening it fails, which quarantines the file
         roots = self.table_source.within
         if fails and roots.refuse(location):
             problem = f"the location is {_redact(row.item)}, which {roots.advice}"

@@ -59,8 +59,8 @@ class WatermarkReading:
 def describe_reading(reading: WatermarkReading) -> str:
     """Return one line with the high watermark and what holds it back.
 
-    Names of applications and prepared transactions are foreign text, so unprintable characters are
-    removed and long names are truncated.
+    Names of applications and prepared transactions are untrusted text, so unprintable characters
+    are removed and long names are truncated.
     """
     value, held_by = reading.value, reading.held_by
     cause = "nothing holds it back"
@@ -99,7 +99,7 @@ class HighWatermark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A highest visible id, and the transactions that held a lock on the table right after."""
+    """A highest visible id, and the transactions that held a table lock right after it was read."""
 
     id: int
     holders: frozenset[str] = frozenset()
@@ -119,7 +119,7 @@ class Candidates:
     waiting: tuple[Candidate, ...] = ()
 
     def limited_to(self, highest: int | None) -> "Candidates":
-        """Drop what is above the highest id, since rows were deleted or ids start again."""
+        """Drop ids above the highest id, since rows were deleted or ids restarted."""
         if highest is None:
             return replace(self, released=None, waiting=())
         released = self.released if self.released is None or self.released <= highest else None
@@ -194,7 +194,7 @@ def load_candidates(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighestIdWatermark:
-    """The high watermark of a table with one writer at a time: the registrar's, or in SQLite."""
+    """The high watermark of a table with one writer at a time: a registrar, or any in SQLite."""
 
     table: ReflectedMetaTable
     strategy: Strategy
@@ -269,7 +269,7 @@ class SettleTimeWatermark:
 
 
 def database_time(connection: sa.Connection, column: sa.Column[Any]) -> datetime:
-    """Return the time of the database, with or without a zone as the column has."""
+    """Return the time of the database, with a time zone if the column has one."""
     if connection.dialect.name == "sqlite":
         text = connection.execute(sa.select(sa.func.datetime("now"))).scalar_one()
         return datetime.fromisoformat(text)
@@ -317,7 +317,7 @@ def advance(state: Candidates, highest: int | None, holders: frozenset[str]) -> 
     state = state.limited_to(highest)
     if highest is not None:
         state = state.with_candidate(Candidate(highest, holders))
-    # A finished transaction never returns, so the holders of a candidate only become fewer.
+    # A finished transaction never takes a lock again, so a candidate only loses holders.
     waiting = tuple(
         replace(candidate, holders=candidate.holders & holders) for candidate in state.waiting
     )
@@ -613,7 +613,7 @@ def _to_json(candidates: Candidates) -> dict[str, Any]:
 
 
 def _from_json(state: Any) -> Candidates | None:
-    """Return the state; None if `_to_json` could not have written it, e.g. another release."""
+    """Return the state; None if `_to_json` cannot have written it, as after a change of release."""
     try:
         candidates = Candidates(
             strategy=Strategy(state["strategy"]),
