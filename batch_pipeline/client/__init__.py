@@ -1,4 +1,4 @@
-"""The library: acquire batches of any meta table from your own Python, without Dagster or Spark.
+"""The library: acquire batches of any meta table in your own Python code, without Dagster or Spark.
 
     from batch_pipeline import acquire_batch
 
@@ -6,9 +6,9 @@
     if batch is not None:
         batch.process(my_function)
 
-Nothing is opened at import; the first use connects. This module acquires batches. `batch` is the
-class that callers work on, `options` validates arguments, `session` holds the connections,
-`backfill` plans backfills, and `job_control` inspects and controls jobs.
+Nothing is opened at import; the first use connects. This module acquires batches. `batch` has
+the class that callers work with, `session` validates arguments and holds the connections, and
+`job_control` inspects, controls and backfills jobs.
 """
 
 import os
@@ -56,13 +56,13 @@ def configure(
 ) -> None:
     """Configure the databases, without connecting.
 
-    `config` override the environment, which overrides the file `dot_env`, then the file that
-    BATCH_PIPELINE_ENV_FILE names, then the defaults. Without a call, the first use configures
-    itself. Connections of an earlier configuration are closed, and its unreleased batches are
+    `settings` override the environment, which overrides the file `dot_env`, then the file that
+    BATCH_PIPELINE_ENV_FILE names, then the defaults. Without a call, the first use configures the
+    library. Connections of an earlier configuration are closed, and its unreleased batches are
     handed out again.
 
     Raises:
-        InvalidValueError: `dot_env` is not a path, or `config` is not a dict. Nothing is changed.
+        InvalidValueError: `dot_env` is not a path, or `settings` is not a dict. Nothing is changed.
         SettingError: a value is not valid, or a name is unknown. Nothing is changed.
     """
     path: object = dot_env
@@ -77,7 +77,7 @@ def configure(
     SESSIONS.replace(loaded)
 
 
-def acquire_batch(  # noqa: PLR0913, PLR0917 - a call with names, of which two are needed
+def acquire_batch(  # noqa: PLR0913, PLR0917 - called with keywords, two of them required
     job: str,
     meta_table_name: str,
     meta_table_cols: Mapping[str, str | None] | None = None,
@@ -104,15 +104,15 @@ def acquire_batch(  # noqa: PLR0913, PLR0917 - a call with names, of which two a
     Args:
         job: name of the bookmark; jobs of different meta tables may share a name.
         meta_table_name: `table` or `schema.table`; may be a view.
-        meta_table_cols: names of the columns that are `uid`, `item` and `weight`; None for
-            `weight` if items have none.
+        meta_table_cols: names of the `uid`, `item` and `weight` columns; None for `weight` if items
+            have no weight.
         job_identifier: text stored with the attempt.
         batch_id_min: lowest id to acquire.
         batch_id_max: highest id to acquire.
         batch_weight: maximum weight of a batch; a heavier item is a batch of its own.
         batch_count: maximum number of items of a batch.
         where: filter as lists and dicts, `[{"column": …, "operator": "=", "value": …}]`; it cannot
-            change for a job.
+            be changed for a job.
         max_attempts: maximum number of attempts on a batch.
         bisect: whether a batch is split after that many attempts.
         ceiling: strategy of the high watermark; by default the database's.
@@ -172,5 +172,5 @@ def _acquire_each(options: AcquireOptions, iterations: int | None) -> Iterator[B
 
 
 def close() -> None:
-    """Close all connections; the next use configures itself from the environment."""
+    """Close all connections; the next use configures the library from the environment."""
     SESSIONS.close()

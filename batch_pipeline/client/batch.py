@@ -39,7 +39,7 @@ class Batch:
 
     Release it with `succeeded`, `failed` or `process`, or use it as a context manager: leaving the
     block releases it as succeeded, an exception as failed. If the object is garbage-collected
-    before, or its process dies, the batch is handed out again.
+    first, or its process dies, the batch is handed out again.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class Batch:
     def id(self) -> int:
         """The batch's number in the inventory, the same for every attempt on it.
 
-        It is `batch_id` in the view `batch_pipeline.inventory`, and names the batch in commands.
+        It is `batch_id` in the view `batch_pipeline.inventory` and identifies the batch in
+        commands.
         """
         return self._attempt.batch.id
 
@@ -106,7 +107,7 @@ class Batch:
 
     @property
     def rows(self) -> Sequence[MetaItem]:
-        """The items with id and weight, in id order; read at first access.
+        """The items with id and weight, in id order; read on first access.
 
         Raises:
             RetryableError: the meta table's database does not answer; try again.
@@ -119,7 +120,7 @@ class Batch:
 
     @property
     def items(self) -> list[Any]:
-        """The values of the item column in id order; read at first access.
+        """The values of the item column in id order; read on first access.
 
         Raises:
             RetryableError: the meta table's database does not answer; try again.
@@ -136,7 +137,7 @@ class Batch:
     def lost(self) -> bool:
         """Whether the batch was lost because its lease expired or it was cancelled.
 
-        This is known from the last renewal, at most 15 s ago. A lost batch cannot be released.
+        This is the state at the last renewal, at most 15 s ago. A lost batch cannot be released.
         """
         is_held = self._attempts.heartbeat.is_renewing(self._attempt.token)
         return self._outcome is None and not is_held
@@ -178,7 +179,7 @@ class Batch:
 
     def release(
         self,
-        success: bool,  # noqa: FBT001 - the call that users know
+        success: bool,  # noqa: FBT001 - the signature that users know
         result: object = None,
         logging: str | None = None,
     ) -> None:

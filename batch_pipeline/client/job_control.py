@@ -1,4 +1,4 @@
-"""Inspect, control and backfill jobs from Python, like the commands do.
+"""Inspect, control and backfill jobs from Python, as the commands do.
 
 `meta_table_name` of the control functions is needed only if jobs of several meta tables have the
 same name.
@@ -31,7 +31,7 @@ def jobs() -> list[JobReport]:
     return SESSIONS.current().database.jobs.jobs()
 
 
-def job_status(  # noqa: PLR0913 - what acquire_batch is called with
+def job_status(  # noqa: PLR0913 - the arguments of acquire_batch
     job: str,
     meta_table_name: str,
     meta_table_cols: Mapping[str, str | None] | None = None,
@@ -43,8 +43,8 @@ def job_status(  # noqa: PLR0913 - what acquire_batch is called with
 ) -> JobStatus:
     """Return the status of a job: batches by state, unplanned items, and the high watermark.
 
-    The arguments are those of `acquire_batch`. Nothing is changed. A new job has all items of the
-    table unplanned. Counting unplanned items reads them all.
+    The arguments are those of `acquire_batch`. Nothing is changed. For a new job, all items of
+    the table are unplanned. Counting unplanned items reads them all.
 
     Raises:
         JobChangedError: the job has another filter, other columns or another database.
@@ -63,9 +63,9 @@ def audit_job(
 ) -> Audit:
     """Compare published batches with the meta table, and plan items that arrived late.
 
-    The table is read like for the job's last batch. `since` selects batches published within that
-    time, one week by default, None for all. `acquire_batch` of the same job hands out late items
-    before new ones. Each late item is planned once, even if the audit is repeated.
+    The table is read as for the job's last batch. `since` selects batches published within that
+    time, by default one week; None selects all. `acquire_batch` of the same job hands out late
+    items before new ones. Each late item is planned once, even if the audit is repeated.
 
     Raises:
         UnknownJobError, AmbiguousJobError: there is no such job, or several.
@@ -106,8 +106,8 @@ def cancel_job(
 ) -> Cancelled:
     """Cancel one or all unpublished batches of a job, including running ones.
 
-    A batch is given by its number, its range `first..last` or its key. Published batches stay, and
-    new items are acquired as before.
+    A batch is identified by its number, its range `first..last` or its key. Published batches stay,
+    and new items are acquired as before.
 
     Raises:
         UnknownJobError, AmbiguousJobError: there is no such job, or several.
@@ -126,7 +126,7 @@ def retry_job(
     """Retry failed, dead and cancelled batches of a job, all or some; return their number.
 
     Their attempts are counted from zero, and they are handed out before new batches. `batches` is
-    one batch or several, each given as for `cancel_job`.
+    one batch or several, each identified as for `cancel_job`.
 
     Raises:
         InvalidValueError: an element of `batches` cannot name a batch.
@@ -183,7 +183,7 @@ class BackfillOptions(AcquireOptions):
         )
 
 
-def plan_backfill(  # noqa: PLR0913, PLR0917 - a call with names, of which two are needed
+def plan_backfill(  # noqa: PLR0913, PLR0917 - called with keywords, two of them required
     job: str,
     meta_table_name: str,
     meta_table_cols: Mapping[str, str | None] | None = None,
@@ -207,8 +207,8 @@ def plan_backfill(  # noqa: PLR0913, PLR0917 - a call with names, of which two a
 ) -> Planned:
     """Plan existing items again as batches of a separate job, for `acquire_batch` to hand out.
 
-    All batches become visible together. Only existing items are planned, and each only once: the
-    same call again adds the items that are new since. The parent job continues meanwhile.
+    All batches become visible together. Only existing items are planned, and each only once:
+    repeating the call adds the items that are new since. The parent job continues concurrently.
 
     Args:
         job: name of the backfill; no other job may have it.

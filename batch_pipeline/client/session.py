@@ -1,6 +1,6 @@
-"""The arguments of `acquire_batch`, validated under their names, and the library's connections.
+"""The arguments of `acquire_batch` with their validation, and the library's connections.
 
-Connections are opened at first use.
+Connections are opened on first use.
 """
 
 import atexit
@@ -152,7 +152,7 @@ class AcquireOptions:
         return self.lease
 
     def config(self, source: MetaSource) -> dict[str, Any]:
-        """Return what is stored with the batch: the arguments and the high watermark strategy."""
+        """Return the values to store with the batch: arguments and high watermark strategy."""
         table = source.table
         roles = table.columns
         return {
@@ -314,7 +314,7 @@ class Sessions:
             previous.close()
 
     def close(self) -> None:
-        """Close the session; the next use configures itself from the environment."""
+        """Close the session; the next use configures the library from the environment."""
         with self._mutex:
             previous, self._session = self._session, None
         if previous is not None:
@@ -328,7 +328,7 @@ class Sessions:
         return Session(settings)
 
     def _reset_in_child(self) -> None:
-        """Replace the session, without closing the parent's connections, which would disturb it."""
+        """Replace the session without closing its connections, which would disturb the parent."""
         self._mutex = threading.Lock()  # another thread of the parent may have held it
         if self._session is not None:
             self._parent_sessions.append(self._session)
@@ -339,7 +339,7 @@ SESSIONS = Sessions()
 
 
 def setting_names(settings: object) -> dict[str, object]:
-    """Return settings by field name; upper-case names are accepted like variables."""
+    """Return settings by field name; upper-case names are accepted, as for variables."""
     if not isinstance(settings, dict):
         raise InvalidValueError("settings", type(settings).__name__, "a dict of settings")
     return {str(name).lower(): value for name, value in settings.items()}
