@@ -1,1 +1,1 @@
-"""Everything that knows Dagster. Asset bodies read a key, call one step and return metadata."""
+"""All code that depends on Dagster. Asset bodies read a key, call one step and return metadata."""

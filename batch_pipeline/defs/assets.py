@@ -90,7 +90,7 @@ def _register(
     ensure_own_location(context, stream)
     filesystem = None
     if lands_in_s3(stream):
-        client = context.resources.batch_pipeline_s3  # Dagster hands out the resource's client
+        client = context.resources.batch_pipeline_s3  # Dagster passes the resource's client
         filesystem = S3FileSystem(lambda: client)
     try:
         result = PartitionSync(in_ticks=False).register_and_plan(
@@ -215,8 +215,8 @@ def _encode_partition(
     key: str,
 ) -> None:
     context = published.context
-    # A person who selects a split or cancelled batch gets an error or an attempt. Other runs were
-    # launched before the batch was split or cancelled, and skip it.
+    # If a person selects a split batch, it fails; a cancelled batch gets an attempt. Other runs
+    # were launched before the batch was split or cancelled, and skip it.
     is_automatic = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
     try:
         batch = asset.find(database, key)

@@ -48,8 +48,8 @@ def build_definitions(
 
     `automation`, `running` or `stopped`, is the default status of sensors and schedules of streams
     whose file does not set it. `pipeline` and `spark` are the resources, by default those of the
-    environment. A file of the folder that is not valid is logged and left out; the
-    sensor `batch_pipeline_stream_files` fails until it is corrected.
+    environment. An invalid file of the folder is logged and skipped; the sensor
+    `batch_pipeline_stream_files` fails until it is corrected.
 
     Raises:
         InvalidValueError: two streams have the same name.
@@ -81,7 +81,7 @@ def _with_automation(stream: Stream, automation: Automation) -> Stream:
 
 
 def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
-    """Build what a code location has once, however many streams, except pipeline and Spark.
+    """Build the definitions that all streams of a code location share, except pipeline and Spark.
 
     Raises:
         InvalidValueError: two streams have the same name.

@@ -108,7 +108,7 @@ def _evaluations(
 
 
 def _have_passed(instance: dg.DagsterInstance, checks: AssetChecks) -> bool:
-    """Return whether the last evaluations passed; one that is running does not count."""
+    """Return whether the last evaluations passed; a running evaluation counts as not passed."""
     severe = (key for key in checks.keys if Check(key.name).is_severe)
     return not any(has_failed(instance, key) for key in severe)
 
@@ -201,5 +201,5 @@ def _checks_definition(stream: Stream, checks: AssetChecks) -> dg.AssetChecksDef
 
 
 def _with_checksums(check: Check) -> Check:
-    """Return the check of checksums, which includes sizes, in place of that of part files."""
+    """Replace the check of part files with that of checksums, which includes sizes."""
     return Check.CHECKSUMS if check is Check.PART_FILES else check

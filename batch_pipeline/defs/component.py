@@ -201,7 +201,7 @@ class BatchStream(dg.Component, dg.Resolvable):
 
 
 def _resolve_setting(context: dg.ResolutionContext, value: str | None) -> str | None:
-    """Return a variable as such, so that Dagster hides its value and reads it in each run."""
+    """Return a variable as `EnvVar`, so that Dagster hides its value and reads it in each run."""
     variable = _VARIABLE.fullmatch(value or "")
     return dg.EnvVar(variable[1]) if variable else context.resolve_value(value, as_type=str)
 

@@ -77,7 +77,7 @@ def quiet_dagster() -> Iterator[None]:
 @contextmanager
 def open_shared(pipeline: Pipeline) -> Iterator[dg.DagsterInstance]:
     """Open the home's Dagster instance without the home's lock, for reading."""
-    pipeline.database  # noqa: B018 - opened before Dagster makes its own tables beside it
+    pipeline.database  # noqa: B018 - opened before Dagster creates its own tables beside it
     with open_instance(pipeline.home) as instance:
         yield instance
 
@@ -120,9 +120,9 @@ def run_until_idle(
                 _read_statuses(pipeline, stream, result)
                 counts = pipeline.database.change_feed.publish_counts(stream.name)
                 pipeline.home.set_reported(stream.name, counts)
-            except Exception as error:  # noqa: BLE001 - the other streams go on
+            except Exception as error:  # noqa: BLE001 - the other streams continue
                 result.error = _reported(pipeline, stream, error)
-                with suppress(Exception):  # the error above is what is reported
+                with suppress(Exception):  # only the error above is reported
                     _read_statuses(pipeline, stream, result)
             yield result
             if isinstance(result.error, DatabaseUnreachableError):
@@ -149,7 +149,7 @@ def _reported(pipeline: Pipeline, stream: Stream, error: Exception) -> PipelineE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StreamRuns:
-    """The Dagster runs of one stream in this process; `result` is what they have done so far."""
+    """The Dagster runs of one stream in this process; `result` has their results so far."""
 
     pipeline: Pipeline
     stream: Stream
@@ -312,12 +312,12 @@ def select_batches(
 ) -> ReprocessSelection:
     """Select partitions of a stream that have published batches; nothing is changed.
 
-    `keys` may be partition keys, ranges and numbers; without any, all partitions are selected. Of
-    these, only those whose newest generation was published at `since` or later and before `until`
-    are kept: the same call with `until` continues an interrupted one.
+    `keys` may be partition keys, ranges and numbers; without any, all partitions are selected. Only
+    partitions whose newest generation was published at `since` or later and before `until` are
+    kept; the same call with `until` continues an interrupted call.
 
     Raises:
-        InvalidValueError: a key is no partition with published batches, or the times are no range.
+        InvalidValueError: a key has no published batch, or the times are not a valid range.
     """
     check_times(since, until)
     database = pipeline.database
@@ -363,11 +363,11 @@ def reprocess(
 ) -> list[ReprocessResult]:
     """Encode and publish the batches of partitions again.
 
-    A batch that fails keeps its generation, and the others go on. The caller holds the home's lock.
+    A batch that fails keeps its generation; the others continue. The caller holds the home's lock.
 
     Raises:
-        JobPausedError: the stream's job is paused. Generations published until then stay.
-        PipelineError: the infrastructure failed. The same.
+        JobPausedError: the stream's job is paused; generations published so far are kept.
+        PipelineError: the infrastructure failed; generations published so far are kept.
     """
     asset = batches_of(stream)
     with quiet_dagster():

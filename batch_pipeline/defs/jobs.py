@@ -53,7 +53,7 @@ def maintenance_jobs(streams: Sequence[Stream]) -> list[dg.JobDefinition]:
 
 
 def maintenance_schedules(streams: Sequence[Stream]) -> list[dg.ScheduleDefinition]:
-    """Build the schedules of maintenance, in UTC. That of checksums is stopped by default."""
+    """Build the schedules of maintenance, in UTC. The checksum schedule is stopped by default."""
     status = schedule_status(*streams)
     checksums = {"resources": {CHECKS_RESOURCE: {"config": {"checksums": True}}}}
     times = {

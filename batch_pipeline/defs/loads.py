@@ -4,7 +4,7 @@ The sensor launches a Dagster job, which loads pending batches in the order of p
 late arrivals and backfills included. Materializing partitions of the asset loads these batches,
 again if they were loaded before.
 
-A tick without new publishes or loads executes two short queries. Batches that were asked for again,
+A tick without new publishes or loads executes two short queries. Batches that were requested again,
 but not loaded, are found every ten minutes.
 """
 
@@ -120,7 +120,7 @@ def load_into_targets(
     step waits.
 
     Raises:
-        Failure: with what failed.
+        Failure: a batch or target failed.
         RetryRequested: the infrastructure failed and may recover, or another run is loading.
     """
     result, targets = _LoadResult(), [target.name for target in stream.targets]
@@ -150,8 +150,8 @@ def _report(
 ) -> None:
     """Report the batches that all targets have and that this run loaded into one of them.
 
-    Downstream steps of the run need an event for each partition, also for those that a run which
-    this one repeats has loaded: its loads have ids up to `before`.
+    Downstream steps of the run need an event for each partition, including those loaded by a run
+    that this run repeats: the ids of its loads are at most `before`.
     """
     is_awaited = events is not None and events.is_awaited
     runs = repeated(context.run) if is_awaited else {context.run.run_id}
@@ -191,10 +191,10 @@ class _LoadResult:
             context.log.warning(text, target.name)
 
     def raise_failures(self, context: Context) -> None:
-        """End the run as its loads ended.
+        """Raise the exception with which the run ends, if loads failed.
 
         Raises:
-            Failure: with what failed.
+            Failure: a batch or target failed.
             RetryRequested: the infrastructure failed and may recover, or another run is loading.
         """
         errors = [error for error in self.stops if not isinstance(error, LoadRunningError)]
@@ -213,7 +213,7 @@ def _void(
 ) -> None:
     """Mark batches as pending for all targets.
 
-    A repeated run leaves alone what it, or the run that it repeats, has loaded.
+    A repeated run skips batches that it, or the run that it repeats, has loaded.
 
     Raises:
         Failure: files of some batches were deleted; the next run loads the others.
@@ -276,11 +276,11 @@ def load_due_job(stream: Stream) -> dg.JobDefinition:
 class LoadCursor(SensorCursor):
     """The cursor of the sensor.
 
-    `runs` counts the requested runs. `published` are the publish counts of the stream's jobs at the
-    last tick, `mark` is the load up to which all are materialized in Dagster, and `is_quiet` is
-    true if nothing was due then, at `looked_at`. `loaded` and `due` were counted at the last
-    launch, at `launched_at`; `failures` launches in a row loaded nothing. These four are 0 if
-    everything is loaded or something was published since. Times are seconds since 1970.
+    `runs` counts the requested runs. `published` has the publish counts of the stream's jobs at the
+    last tick, at `looked_at`; `is_quiet` is true if nothing was due then. All loads up to `mark`
+    are materialized in Dagster. `loaded` and `due` are the counts at the last launch, at
+    `launched_at`; `failures` is the number of launches in a row that loaded nothing. These four are
+    0 if everything is loaded or something was published since. Times are seconds since 1970.
     """
 
     runs: int = 0
@@ -309,7 +309,7 @@ class LoadCursor(SensorCursor):
         )
 
     def settled(self) -> "LoadCursor":
-        """Forget the last launch: the next pending batches are others, even if as many."""
+        """Return the cursor without the last launch: other batches are pending, even if as many."""
         return replace(self, loaded=0, due=0, failures=0, launched_at=0)
 
 
@@ -385,7 +385,7 @@ def _is_materialized(
 ) -> bool:
     """Return whether an event of a batch includes its newest load of that generation.
 
-    Not the run of the event: a run that repeats another one reports the loads of both.
+    The run of the event does not matter: a run that repeats another reports the loads of both.
     """
     of_key = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[loaded.label])
     records = instance.fetch_materializations(of_key, limit=len(loaded.loads)).records
@@ -401,7 +401,7 @@ def _request(stream: Stream, cursor: LoadCursor) -> dg.RunRequest:
         tags={
             STREAM_TAG: stream.name,
             MAX_RETRIES_TAG: "0",
-            # That of new files: below them, a load would never run on a machine that is behind.
+            # As for new files: below them, loads would never run on a machine with a backlog.
             PRIORITY_TAG: str(priority(cursor.launched_at)),
         },
     )

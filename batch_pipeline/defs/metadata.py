@@ -21,17 +21,17 @@ from batch_pipeline.model.status import RecentBatch, StreamStatus, sparkline
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage.filesystem import filesystem_of
 
-# Dagster calls a partition stale when the data version of its source has changed. New files change
-# nothing about batches that are planned, so this version is constant.
+# Dagster calls a partition stale when the data version of its source has changed. New files do not
+# affect planned batches, so this version is constant.
 FILES_VERSION = "append-only"
 ENCODE_VERSION = "1"
 LANDING_ERROR = "landing_error"
 _GENERATION = "generation"
 _ROW_COUNT = "dagster/partition_row_count"
 _TARGETS = "targets"
-_MAX_ROWS = 100  # of a table
+_MAX_ROWS = 100  # in a table
 
-# What each key means, for the reference page, in its order.
+# Descriptions of the keys, for the reference page, in its order.
 MEANINGS = {
     "dagster/partition_row_count": "records written, or loaded.",
     "records_read": "records read from source files.",
@@ -73,7 +73,7 @@ def batch_metadata(
     seconds: float | None,
     schema_changes: Sequence[SchemaChange] = (),
 ) -> dict[str, Any]:
-    """Describe a published batch: numbers that vary between batches, and what is constant as text.
+    """Describe a published batch: values that vary between batches as numbers, others as text.
 
     Dagster plots numbers. `seconds` is the duration of the attempt, None if it is unknown.
     `schema_changes` are the differences from the previous schema.
@@ -105,7 +105,7 @@ def batch_metadata(
 
 def _schema_text(manifest: Manifest, changes: Sequence[SchemaChange]) -> str:
     version = f"version {manifest.schema_version}"
-    if manifest.schema_version == 1:  # only the first batch has changed the schema to it
+    if manifest.schema_version == 1:  # only the first batch introduces it
         return f"{version}, the initial schema" if changes else version
     listed = "; ".join(change.sentence for change in changes)
     return f"{version}: {listed}" if listed else version
@@ -208,7 +208,7 @@ def backfill_observation(stream: Stream, progress: Progress) -> dg.AssetObservat
 
 
 def estimate_metadata(estimate: Estimate) -> dict[str, Any]:
-    """Describe what planning a backfill would result in."""
+    """Describe the estimated result of planning a backfill."""
     metadata: dict[str, Any] = {
         "batches": estimate.batches,
         "items": estimate.items,
@@ -233,7 +233,7 @@ def discovery_materialization(
 def discovery_metadata(
     registered: Registered, planned: int, errors: Sequence[PipelineError] = ()
 ) -> Mapping[str, Any]:
-    """Describe what registering and planning did."""
+    """Describe the result of registering and planning."""
     return {
         **({LANDING_ERROR: str(errors[0])} if errors else {}),
         "files_found": registered.found,
@@ -262,7 +262,7 @@ def stream_observation(pipeline: Pipeline, stream: Stream) -> dg.AssetObservatio
         "bytes_unpublished": waiting.size_bytes,
         "oldest_unpublished_seconds": 0.0 if oldest is None else round(oldest.total_seconds(), 1),
     }
-    for state in status.SHOWN:  # without plots of zeros
+    for state in status.SHOWN:  # other states would be plots of zeros
         if count := status.batches(state):
             metadata[f"batches_{state}"] = count
     if oldest is not None:
@@ -298,7 +298,7 @@ def _data_version(version: str) -> dict[str, str]:
 
 
 def _source_files(origin: Mapping[str, Any]) -> dg.TableMetadataValue:
-    """List the first source files of a batch; only ids and counters of a user's meta table."""
+    """List the first source files of a batch; for a user's meta table, only ids and counters."""
     meta_table = origin["job"]["meta_table"]
     rows = [
         {

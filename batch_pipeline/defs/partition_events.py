@@ -25,7 +25,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 
-MAX_REASONS = 20  # a run page shows messages whole
+MAX_REASONS = 20  # a run page does not truncate messages
 
 
 @dataclass(eq=False)
@@ -186,7 +186,7 @@ def ensure_own_location(
     """Check that no sensor of another code location launches batches of a stream.
 
     Raises:
-        Failure: one does; the step has done nothing.
+        Failure: another location does; the step has done nothing.
     """
     location = location_of_run(context.run)
     try:
@@ -225,10 +225,10 @@ def raise_failures(
 def already_published_by_run(
     context: dg.AssetExecutionContext, database: Database, batch: Batch
 ) -> Manifest | None:
-    """Return the manifest of a batch that this run skips, None if it encodes the batch.
+    """Return the manifest of a batch that this run skips, or None if it encodes the batch.
 
-    A run that a sensor launched skips all published batches; a repeated run skips what it, or the
-    run that it repeats, has published.
+    A run that a sensor launched skips all published batches; a repeated run skips batches that it,
+    or the run that it repeats, has published.
     """
     run = context.run
     if run.tags.get(LAUNCH_TAG) == "new":

@@ -29,10 +29,10 @@ from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inven
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.landing_poll import PolledLanding
 
-MAX_KEYS_PER_TICK = 10_000  # adding so many takes Postgres half a second
+MAX_KEYS_PER_TICK = 10_000  # adding this many takes Postgres half a second
 MAX_EVENTS_PER_TICK = 500
 TICKS_PER_FULL_SYNC = 120
-# Above, reading all that Dagster knows is cheaper than asking for each.
+# For more keys, reading all from Dagster is cheaper than a query for each.
 _MAX_KEYS_PER_LOOKUP = 500
 _MAX_KEYS_ONE_BY_ONE = 50
 
@@ -42,9 +42,8 @@ class SyncPlan:
     """The batches of an asset, and the partitions and events that Dagster is missing.
 
     `statuses` has at least the batches that are due, and can be iterated once. `new_keys` are
-    partitions to add, in order, and `order` all keys once they are added; `unseen` are
-    materializations that a crash kept from Dagster although their batches are published, each of
-    the newest generation.
+    partitions to add, in order, and `order` has all keys after that. `unseen` are materializations
+    of published batches that Dagster lacks because of a crash, each of the newest generation.
     """
 
     statuses: Iterable[BatchStatus]
@@ -99,7 +98,7 @@ class PartitionSync:
         # Published, with the newest generation, and not known to be materialized in Dagster yet.
         self._events: dict[str, tuple[Batch, int]] = {}
         self._checked = CheckedInventory()
-        self._published: Mapping[int, int] | None = None  # with manifest files for all manifests
+        self._published: Mapping[int, int] | None = None  # counts with no missing manifest files
         if self._landing is not None:
             self._landing.forget()
 
@@ -122,7 +121,7 @@ class PartitionSync:
             else:
                 storage = pipeline.storage(stream)
                 result = reconcile(stream.name, database.attempts, database.manifests, storage)
-                for error in result.troubles:  # the hourly job fails; registering goes on
+                for error in result.troubles:  # the hourly job fails; registering continues
                     logging.getLogger("batch_pipeline").warning("%s: %s", stream.name, error)
                 self._published = counts
             yield
@@ -198,7 +197,7 @@ class PartitionSync:
         asset: PartitionedAsset,
         instance: dg.DagsterInstance,
     ) -> SyncPlan:
-        """Compute the partitions and events that Dagster is missing; change nothing at all."""
+        """Compute the partitions and events that Dagster is missing; change nothing."""
         feed = pipeline.database.change_feed
         changes = feed.since(stream.name, asset.kinds, self._cursors)
         self._keys |= dict.fromkeys(asset.key_of(batch) for batch in changes.planned)
@@ -233,7 +232,7 @@ class PartitionSync:
             del self._events[key]
         if not self._events:
             return []
-        # Runs that are under way, or about to be repeated, report what they have published.
+        # Unfinished runs, and runs about to be repeated, report the batches that they published.
         reported = reporting_runs(instance, asset).keys(asset.order(instance))
         events = []
         missing = [key for key in self._events if key not in reported]

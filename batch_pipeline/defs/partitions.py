@@ -31,7 +31,7 @@ class KeyOrder:
         return {key: position for position, key in enumerate(self._read())}
 
     def between(self, first: str | None, last: str | None) -> list[str]:
-        """Return the keys from one to another; none if one of the two was deleted."""
+        """Return the keys from `first` to `last`; none if either was deleted."""
         start, end = (self.positions.get(key or "") for key in (first, last))
         if start is None or end is None:
             return []
@@ -43,7 +43,7 @@ class PartitionedAsset:
     """An asset whose partitions are the batches of jobs of some `kinds`.
 
     `job` is the name of the Dagster job that encodes it. `tags_of` returns further tags of a run
-    that starts with a key. `find` returns the batch of a key, or raises why there is none;
+    that starts with a key. `find` returns the batch of a key, or raises if there is none;
     `statuses` reads all batches.
     """
 
@@ -103,7 +103,7 @@ def backfills_of(stream: Stream) -> PartitionedAsset:
 class RunGroups:
     """Partition keys grouped for runs: at most `size` keys, adjacent in `order`, per group.
 
-    A run over several partitions is a range to Dagster, which includes every key in between. The
+    To Dagster, a run over several partitions is a range, which includes every key in between. The
     order is the one in which keys were added: the halves of a split batch come after later
     batches. There are at most `most` groups, or any number if it is None.
     """

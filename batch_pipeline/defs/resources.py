@@ -137,7 +137,7 @@ class SparkResource(LazyPySparkResource):
     ) -> "Callable[[], SparkSession]":
         """Return a function that returns the session for a stream, and opens it on first use.
 
-        A retry opens a working session at once, and tries to for at most two minutes.
+        A retry opens a working session at once, trying for at most two minutes.
         """
         settings = self._with_fields(settings)
         self._settings = settings if stream.transform is None else settings.unshared()

@@ -1,6 +1,6 @@
 """Dagster runs of a stream's assets: their partitions, their priority, and their cancellation.
 
-A run is CANCELED in Dagster only if a person cancelled it; one whose process was stopped or died
+A run is CANCELED in Dagster only if a person cancelled it; a run whose process was stopped or died
 has failed. So batches of cancelled runs wait for a person, and those of failed runs are launched
 again.
 """
@@ -32,7 +32,7 @@ from batch_pipeline.model.stream import Automation, Stream
 _TURN_SECONDS = 30
 _NEW_FILES = 2**32  # keeps priorities of new files above 0
 _REPEATED_WITHIN = timedelta(minutes=5)
-_OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by so much
+_OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by this much
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -46,7 +46,7 @@ def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
     """Return the priority of a run that is launched now; `ahead` runs of its stream are queued.
 
     Runs execute in the order of their launch, except that each run ahead counts as a delay of half
-    a minute, so that streams alternate and no run waits for ever. Runs that a person launches have
+    a minute, so that streams alternate and no run waits forever. Runs that a person launches have
     priority 0, between new files and backfills.
     """
     launched = round(now) + _TURN_SECONDS * ahead
@@ -61,7 +61,7 @@ def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
 def default_status(*automation: Automation | None) -> dg.DefaultSensorStatus:
     """Return whether a sensor runs by default, given the automation of its streams.
 
-    Never in a branch deployment of Dagster+: its inventory may be that of production.
+    It never does in a branch deployment of Dagster+, whose inventory may be that of production.
     """
     is_branch = os.environ.get("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT") == "1"
     is_running = Automation.RUNNING in automation and not is_branch
@@ -81,7 +81,7 @@ def schedule_status(*streams: Stream) -> dg.DefaultScheduleStatus:
 def materializes(
     instance: dg.DagsterInstance, run: dg.DagsterRun, job: str, asset_key: dg.AssetKey
 ) -> bool:
-    """Return whether a run materializes an asset; `job` is the Dagster job that does.
+    """Return whether a run materializes an asset; `job` is the Dagster job for it.
 
     Runs of a selection name their assets. For a run of a whole Dagster job that is not one of ours
     (no stream tag), the events of its creation name them.
@@ -175,7 +175,7 @@ def cancel_batches(
 ) -> int:
     """Cancel the batches of streams that a cancelled run had; return their number.
 
-    A tag marks the run as done: batches that a person retries afterwards stay as they are.
+    A tag marks the run as processed, so that batches that a person retries later are not affected.
     """
     if CLOSED_TAG in run.tags:
         return 0

@@ -31,7 +31,7 @@ class StoreResource(S3Resource):
         )
 
     def get_client(self) -> Any:
-        """Return a client; with other settings than endpoint, region and profile, Dagster's own."""
+        """Return a client, Dagster's own if more than endpoint, region and profile is set."""
         more = (self.use_unsigned_session, self.aws_access_key_id, self.verify is not None)
         if any(more) or not self.use_ssl:
             return super().get_client()

@@ -61,7 +61,7 @@ def _check_new(folder: Path, name: str) -> None:
     """Check that a project has no such stream yet.
 
     Raises:
-        ConfigurationError: it has, or something is in the way of its file.
+        ConfigurationError: the stream or its file exists already.
     """
     path = folder / STREAMS / name / FILE_NAME
     other = "choose another name with --name, or remove the file"
@@ -82,7 +82,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigurationError:
 
 
 def _next_step(path: Path, content: str) -> str | None:
-    """Return what to do about a file that exists already; None if its content is the same."""
+    """Return the next step for a file that exists already; None if its content is the same."""
     try:
         there = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -63,7 +63,7 @@ from batch_pipeline.model.stream import Automation, Stream
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.s3 import S3FileSystem
 
-NEW_FILES_SECONDS = 4  # the daemon evaluates sensors every 5 s: more would skip every other time
+NEW_FILES_SECONDS = 4  # the daemon evaluates sensors every 5 s: more would skip every other tick
 _PLANNED_SECONDS = 30
 _RUN_ENDS_SECONDS = 10
 _STREAM_FILES_SECONDS = 60
@@ -96,14 +96,14 @@ def check_code_location(
     cursor: SensorCursor,
     now: float,
 ) -> None:
-    """Check that no other code location launches the stream: in a first tick, and once a minute.
+    """Check that no other code location launches the stream: in the first tick, and once a minute.
 
     Logs a warning if another Dagster instance encodes it.
 
     Raises:
         ConfigurationError: another code location launches it.
     """
-    if now // 60 == cursor.looked_at // 60:  # the states of all sensors are read
+    if now // 60 == cursor.looked_at // 60:  # the check reads the states of all sensors
         return
     instance = context.instance
     ensure_only_location(instance, stream, location_of_sensor(context), now)
@@ -120,7 +120,7 @@ def check_code_location(
 
 
 def _is_uuid(run_id: str) -> bool:
-    """Return whether an id may be that of a Dagster run; programs choose theirs."""
+    """Return whether an id may be that of a Dagster run; programs choose their own ids."""
     with suppress(ValueError):
         return str(UUID(run_id)) == run_id
     return False
@@ -138,8 +138,8 @@ class LaunchCursor(SensorCursor):
 
     `runs` counts the requested runs, so that run keys are unique; `tries` counts launches of keys
     that are still due, the last one at `launched_at`; `looked_at` is the time of the last tick, and
-    `open_jobs` are the backfills that were unfinished then. `stream` tells other code locations
-    what the sensor launches. Times are seconds since 1970.
+    `open_jobs` are the backfills that were unfinished then. `stream` names the stream to other
+    code locations. Times are seconds since 1970.
     """
 
     runs: int = 0
@@ -197,7 +197,7 @@ def plan_launches(
     `order` has the keys of the asset in Dagster's order, new ones at the end. At most
     `runs_at_once` runs that sensors launched are queued or running, and no more statuses are read
     than needed for that. A batch that is unpublished after three launches is launched with growing
-    delays, and alone if it was started: it may delay the others. While a run is queued, a last
+    delays, and alone if it was started, as it may delay others. While a run is queued, a last
     group that is not full waits for more batches: many small runs would keep a machine that is
     behind from catching up.
     """
@@ -221,7 +221,7 @@ def plan_launches(
     if is_complete and unfinished.is_one_waiting:
         groups.leave_open()
     still_due = [*seen, *(key for key in cursor.tries if key in taken)]
-    if not is_complete:  # keys behind those examined may still be due
+    if not is_complete:  # keys after the examined ones may still be due
         last = max((order.positions.get(key, -1) for key in seen), default=-1)
         still_due += [key for key in cursor.tries if order.positions.get(key, -1) > last]
     return LaunchPlan(
@@ -253,7 +253,7 @@ def _request(
         job_name=asset.job,
         tags={
             LAUNCH_TAG: "new",
-            MAX_RETRIES_TAG: "0",  # the sensor launches what a dead run leaves
+            MAX_RETRIES_TAG: "0",  # the sensor launches the batches that a dead run leaves
             **asset.tags_of(first),
             **run_tags(stream, first, last),
             PRIORITY_TAG: str(rank),
@@ -263,12 +263,12 @@ def _request(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """What a tick found before it launches anything; `cursor` is the tick's own."""
+    """The findings of a tick before it launches anything; `cursor` is that of this tick."""
 
     sync: SyncPlan
     cursor: LaunchCursor
     events: Sequence[_Event]
-    before_reason: str = ""  # what precedes the reason for launching nothing
+    before_reason: str = ""  # precedes the reason for launching nothing
     after_reasons: Sequence[str] = ()
 
 
@@ -363,7 +363,7 @@ def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
 def _discovery_events(
     pipeline: Pipeline, stream: Stream, result: TickResult, instance: dg.DagsterInstance
 ) -> list[_Event]:
-    """Return the events for new files, for batches that Dagster misses, and for a changed status.
+    """Return the events for new files, for batches that Dagster lacks, and for a changed status.
 
     Raises:
         PipelineError: the user's table cannot be read.
@@ -407,7 +407,7 @@ def planned_sensor(stream: Stream) -> dg.SensorDefinition:
 
 
 def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
-    """Build the sensor that launches batches of backfills, whatever has planned them."""
+    """Build the sensor that launches batches of backfills, however they were planned."""
     state, asset = PartitionSync(), backfills_of(stream)
 
     @dg.sensor(

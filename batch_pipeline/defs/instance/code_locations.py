@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Stream
 
 _ACTIVE = timedelta(minutes=2)  # a busy daemon evaluates a sensor later than its interval
-_LAUNCHING = ("new_files", "planned", "backfill")  # ends of the names of sensors that launch
+_LAUNCHING = ("new_files", "planned", "backfill")  # name suffixes of sensors that launch
 
 
 def ensure_only_location(
@@ -24,13 +24,13 @@ def ensure_only_location(
     """Check that no other code location launches the batches of a stream.
 
     A sensor stores the name of its stream in its cursor at the end of its first tick. So the
-    location that was there first goes on, and the sensors of the second never get that far. If two
-    start at the same time, or the second one has launched the stream before, the first by name goes
-    on. Sensors of a renamed location wait until the old one has not been active for two minutes.
-    `location` is None for runs of our commands, which hold the lock of the home instead.
+    location that started first continues, and the sensors of the second never complete a tick. If
+    both start at the same time, or the second has launched the stream before, the first by name
+    continues. Sensors of a renamed location wait until the old one has been inactive for two
+    minutes. `location` is None for runs of our commands, which hold the lock of the home instead.
 
     Raises:
-        ConfigurationError: another location does.
+        ConfigurationError: another location launches them.
     """
     if location is None:
         return

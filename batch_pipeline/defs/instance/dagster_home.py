@@ -110,7 +110,7 @@ _CANCELLED = "A user cancelled this run, whose process then exited without repor
 
 
 def command_run_tags(pipeline: Pipeline) -> dict[str, str]:
-    """Tag a run that lives in the process which holds the lock of a home."""
+    """Return the tag of a run in the process that holds the lock of a home."""
     home = f"{platform.node()}:{pipeline.settings.home}"
     return {DRAIN_TAG: hashlib.sha256(home.encode()).hexdigest()[:16]}
 
@@ -118,10 +118,10 @@ def command_run_tags(pipeline: Pipeline) -> dict[str, str]:
 def close_abandoned_runs(pipeline: Pipeline, instance: dg.DagsterInstance) -> int:
     """Report runs that a crash left unfinished as failed; return their number.
 
-    A run whose cancellation was interrupted is cancelled, and so are its batches. The
-    caller holds the home's lock, so nothing of this home runs. An embedded database has only runs
-    of this home; in a shared one, runs without the tag of this home stay. Queued runs stay, too:
-    the daemon launches them.
+    A run whose cancellation was interrupted is cancelled, and so are its batches. The caller holds
+    the home's lock, so no run of this home is active. An embedded database has only runs of this
+    home; in a shared database, runs without the tag of this home are not changed. Neither are
+    queued runs, which the daemon launches.
     """
     filters = [dg.RunsFilter(tags=dict(command_run_tags(pipeline)), statuses=_UNFINISHED)]
     if pipeline.settings.inventory_conn is None:

@@ -1,7 +1,7 @@
-"""Dagster's webserver, run as `python -m`, restricted to requests of its own pages.
+"""Dagster's webserver, run as `python -m`, restricted to requests from its own pages.
 
-The webserver has no login, and any page that a browser has open can send it requests: by a link to
-/graphql, or by a form. This module only adds the refusals.
+The webserver has no login, and any page open in a browser can send it requests, by a link to
+/graphql or by a form. This module only refuses such requests.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -23,7 +23,7 @@ _POLICY_VIOLATION = 1008
 
 
 class OwnPagesOnly:
-    """Middleware that refuses requests of other pages, and of host names that resolve to here."""
+    """Middleware that refuses requests from other pages, and to foreign names of this host."""
 
     def __init__(self, app: Callable[[_Scope, _Receive, _Send], Awaitable[None]]) -> None:
         self._app = app
@@ -42,7 +42,7 @@ class OwnPagesOnly:
 
 
 def refusal(method: str, path: str, headers: Mapping[str, str]) -> str | None:
-    """Return why a request is refused, None if it is not. Names of headers are in lower case.
+    """Return why a request is refused, or None if it is not. Header names are in lower case.
 
     The host must be this machine, because a foreign host name may resolve to it. Browsers send the
     origin of a request that may change something, and a preflight request before JSON.

@@ -1,7 +1,7 @@
 """The run launcher of a home: Dagster's own, which can also check whether a run's process lives.
 
-Without the check a run stays STARTED for ever if its process and the code server, which would have
-noticed, die together. Loaded by name from `dagster.yaml`.
+Without the check, a run stays STARTED forever if its process dies together with the code server,
+which would have detected it. Loaded by name from `dagster.yaml`.
 """
 
 import json
@@ -45,14 +45,14 @@ class LocalRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Return whether the process of a run lives; one on another machine is assumed to."""
+        """Return whether the process of a run lives; on another machine, that is assumed."""
         worker = self._worker(run)
         if worker is None or worker.process() is not None:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, _DIED)
 
     def terminate(self, run_id: str) -> bool:
-        """End a run, also one whose code server is gone or was replaced."""
+        """Terminate a run, even if its code server is gone or was replaced."""
         run = self._instance.get_run_by_id(run_id)
         try:
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]

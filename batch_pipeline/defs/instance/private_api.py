@@ -1,4 +1,4 @@
-"""What definitions need from Dagster and its public API does not have."""
+"""Functions that definitions need and that the public API of Dagster does not provide."""
 
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _MATERIALIZATION = dg.DagsterEventType.ASSET_MATERIALIZATION
 def materialized_keys(
     instance: dg.DagsterInstance, asset_key: dg.AssetKey, keys: Collection[str] | None
 ) -> Collection[str]:
-    """Return those of some partitions, or of all, that have events, without reading any event.
+    """Return the partitions, among `keys` or all, that have events, without reading any event.
 
     `get_status_by_partition`, which is public, updates a cache of the whole asset.
     """
@@ -60,7 +60,7 @@ def materialized_by_run(context: Any) -> Collection[dg.AssetKey]:
 
 
 def is_awaited(context: dg.AssetExecutionContext) -> bool:
-    """Return whether the run materializes an asset directly downstream of that of the step."""
+    """Return whether the run materializes an asset directly downstream of the step's asset."""
     downstream = context.job_def.asset_layer.get(context.asset_key).child_keys
     return not downstream.isdisjoint(materialized_by_run(context))
 
@@ -80,7 +80,7 @@ def location_of_run(run: dg.DagsterRun) -> str | None:
 def keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
     """Keep Ctrl-C from the processes that copy the output of steps.
 
-    Dagster starts them in the terminal's process group; interrupted, they print tracebacks.
+    Dagster starts them in the terminal's process group, and they print tracebacks if interrupted.
     Processes that are started while interrupts are blocked never receive any.
     """
     manager = instance.compute_log_manager

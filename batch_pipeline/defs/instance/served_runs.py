@@ -1,7 +1,7 @@
 """The run launcher of a deployment: runs are processes of a code location on another machine.
 
-The server of the code location knows whether they live. It must be `dagster api grpc`, not `dagster
-code-server`, where a reload replaces the server that knows. Loaded by name from `dagster.yaml`.
+The server of the code location knows which runs are alive. It must be `dagster api grpc`, because a
+reload of `dagster code-server` replaces that server. Loaded by name from `dagster.yaml`.
 """
 
 import json
@@ -24,7 +24,7 @@ _ANSWER_SECONDS = 15
 
 
 class ServedRunLauncher(LocalRunLauncher):
-    """Launches runs on the code location's server, and asks that server whether they live."""
+    """Launches runs on the code location's server, and asks that server whether they are alive."""
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """Return whether the process of a run lives; assumed if no server answers."""

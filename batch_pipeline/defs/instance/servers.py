@@ -67,7 +67,7 @@ _MARK = "BATCH_PIPELINE_SERVER_MARK"
 
 @dataclass(kw_only=True)
 class GuardedServer:
-    """A command that lives no longer than this process, however that ends.
+    """A command that ends with this process, however the process ends.
 
     Its log is truncated at the start.
     """
@@ -80,17 +80,17 @@ class GuardedServer:
     _guardian: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
-        """Start it, once."""
+        """Start the command; may be called only once."""
         environment = {**self.environment, _MARK: self.mark}
         self._guardian = run_while_parent_lives.start(self.command, environment, self.log)
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, None while it runs."""
+        """The exit code of the command, or None while it runs."""
         return None if self._guardian is None else self._guardian.poll()
 
     def failure(self) -> str | None:
-        """Return how it ended, None while it runs."""
+        """Return how the command ended, or None while it runs."""
         code = self.exit_code
         return None if code is None else f"ended with exit code {code}"
 
@@ -101,7 +101,7 @@ class GuardedServer:
 
     @property
     def session(self) -> int | None:
-        """The session of the command and of all that it started."""
+        """The session of the command and of all processes that it started."""
         return None if self._guardian is None else self._guardian.pid
 
     def family(self) -> list[psutil.Process]:
@@ -117,16 +117,16 @@ class GuardedServer:
             self._guardian.stdin.close()
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until the guardian has ended, at most so long."""
+        """Wait until the guardian has ended, or for the given time."""
         if self._guardian is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._guardian.wait(seconds)
 
 
 def stop(servers: Sequence[GuardedServer]) -> None:
-    """End servers together, and wait until nothing is left of them and what they started.
+    """Stop servers together, and wait until they and all processes that they started have ended.
 
-    Also finds what lost its parent, such as runs of a server that was killed.
+    Also stops orphaned processes, such as runs of a server that was killed.
     """
     for server in servers:
         server.ask_to_end()
@@ -145,9 +145,9 @@ def stop(servers: Sequence[GuardedServer]) -> None:
 
 
 def _left_by(server: GuardedServer) -> list[psutil.Process]:
-    """Find what still runs in the session of a server.
+    """Find the processes that still run in the session of a server.
 
-    The number of a session that is empty may be another program's by now: the mark tells.
+    The number of an empty session may have been reused by another program; the mark excludes that.
     """
     found = []
     for process in psutil.process_iter():
@@ -161,7 +161,7 @@ def _left_by(server: GuardedServer) -> list[psutil.Process]:
 
 _MODULE = "batch_pipeline.definitions"
 _WEBSERVER = "batch_pipeline.defs.instance.dagster_webserver"
-_LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` goes on with the same
+_LOCATION = "batch_pipeline"  # as in workspace.yaml, so that `dagster dev` uses the same name
 _START_SECONDS = 90
 
 
@@ -181,12 +181,12 @@ def check_port(port: int) -> None:
 
 @dataclass(kw_only=True)
 class _CodeServer(GuardedServer):
-    """The code server: a process that stays, in front of one that has the definitions."""
+    """The code server: a permanent proxy for a process that loads the definitions."""
 
     socket: str
 
     def failure(self) -> str | None:
-        """Return how either process ended, None while both run."""
+        """Return how either process ended, or None while both run."""
         ended = GuardedServer.failure(self)
         processes = self.family()
         is_front_there = any(_runs(process, "code-server") for process in processes)
@@ -195,10 +195,10 @@ class _CodeServer(GuardedServer):
         return ended
 
     def wait_until_ready(self) -> None:
-        """Wait until it answers.
+        """Wait until the server answers.
 
         Raises:
-            RetryableError: it ended or does not answer in time.
+            RetryableError: the server ended or does not answer in time.
         """
         client, deadline = DagsterGrpcClient(socket=self.socket), time.monotonic() + _START_SECONDS
         while self.exit_code is None and time.monotonic() < deadline:
@@ -210,7 +210,7 @@ class _CodeServer(GuardedServer):
 
 
 def _runs(process: psutil.Process, command: str) -> bool:
-    """Return whether a process runs that command of Dagster's; False if it has ended."""
+    """Return whether a process runs a command of Dagster; False if it has ended."""
     with suppress(psutil.Error):
         return {"dagster", command} <= {*process.cmdline()}
     return False
@@ -274,10 +274,10 @@ class DagsterServers:
             "DAGSTER_HOME": str(self._home.dagster),
             "BATCH_PIPELINE_HOME": str(self._home.path),
             "BATCH_PIPELINE_SPARK_REMOTE": self._spark_remote,
-            # Else a backfill fails, and its runs with it, when it is looked at while the code
-            # server is being replaced; with it, it waits.
+            # Without this, a backfill and its runs fail if the backfill is evaluated while the code
+            # server is being replaced; with it, the backfill waits.
             "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": "1",
-            # Where Dagster makes sockets of its own, which are open to whom the umask says.
+            # Dagster creates sockets of its own here, whose permissions depend on the umask.
             "TMPDIR": str(self._scratch.path),
         }
         return {
@@ -300,7 +300,7 @@ class DagsterServers:
         raise _not_started(self._web)
 
     def _stop(self) -> None:
-        # The code server last: a sensor whose tick loses it would be shown as failed.
+        # Stop the code server last: a sensor tick that loses it would be shown as failed.
         stop([self._daemon, self._web])
         stop([self._code])
         self._scratch.close()

@@ -25,14 +25,14 @@ class InventoryStorage(DagsterPostgresStorage):
         super().__init__(postgres_url=postgres_url, inst_data=inst_data)
         for one in (self._run_storage, self._event_log_storage, self._schedule_storage):
             one.optimize_for_webserver = partial(_optimized, one, one.optimize_for_webserver)  # type: ignore[method-assign]
-            # Elsewhere Dagster opens a connection for each statement, several for an event.
+            # Without this, Dagster opens a connection for each statement, several for an event.
             one.optimize_for_webserver(
                 statement_timeout=NO_TIMEOUT, pool_recycle=RECYCLE_SECONDS, max_overflow=OVERFLOW
             )
 
     @classmethod
     def config_type(cls) -> dict[str, object]:
-        """Return no configuration: the environment has it all."""
+        """Return an empty schema, because all configuration is in the environment."""
         return {}
 
     @classmethod
