@@ -18,12 +18,12 @@ from click.shell_completion import CompletionItem
 from batch_pipeline.cli.console import ReaderGoneError, exit_on_errors
 from batch_pipeline.cli.options import VARIABLE, Suggestions, left_out_reported
 
-# Imported modules are never garbage: scanning them was a tenth of the time to start a command.
+# Imported modules are never garbage: scanning them took a tenth of a command's start time.
 _GC_THRESHOLD = 50_000
 
 
 class Section(StrEnum):
-    """Sections of the list of commands, in its order."""
+    """Sections of the command list, in display order."""
 
     START = "Start"
     DAILY = "Daily work"
@@ -40,7 +40,7 @@ class Listed(NamedTuple):
     summary: str
 
 
-# In the order of the list. A summary is one line of it on a terminal of 80 columns.
+# In display order. A summary fits on one line of an 80-column terminal.
 COMMANDS = {
     "demo": Listed(Section.START, "Run the pipeline on generated files, step by step."),
     "init": Listed(Section.START, "Create a project for an existing folder of files."),
@@ -63,14 +63,14 @@ COMMANDS = {
     "pack": Listed(Section.AROUND, "Pack the Python packages for Spark executors."),
 }
 
-# The modules of commands that are not named like them.
+# Modules of the commands that are not in a module of the same name.
 _MODULES = {
     "reprocess": "run",
     **dict.fromkeys(("files", "messages", "metrics", "pack"), "integration"),
     **dict.fromkeys(("verify", "reconcile", "gc", "migrate"), "maintenance"),
 }
 
-# Commands of earlier releases, with what to use instead.
+# Removed commands of earlier releases, with their replacements.
 REMOVED = {
     "completion": (
         f'Add `eval "$({VARIABLE}=bash_source batch-pipeline)"` to ~/.bashrc; for other '
@@ -92,7 +92,7 @@ REMOVED = {
 
 
 class _Commands(Suggestions):
-    """The group of all commands; imports only the one that is called, to save half a second."""
+    """The group of all commands; imports only the called command, to save half a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -114,7 +114,7 @@ class _Commands(Suggestions):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. A closed output is not an error, as it is to click."""
+        """Run the command. Unlike in click, a closed output is not an error."""
         try:
             with left_out_reported(ctx):
                 return super().invoke(ctx)
@@ -158,7 +158,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; errors of the operator are one message, never a traceback."""
+    """Run the command line; operator errors print one message, never a traceback."""
     gc.set_threshold(_GC_THRESHOLD)
     _handle_termination_as_interrupt()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
@@ -172,7 +172,7 @@ def main() -> None:
 
 
 def _handle_termination_as_interrupt() -> None:
-    """Handle SIGTERM and SIGHUP as Ctrl-C is handled."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` has it ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
             signal.signal(number, signal.default_int_handler)

@@ -1,8 +1,8 @@
 """Output and errors: text, facts, JSON, the progress bar of long commands, and exit codes.
 
 Colours and progress are for terminals only; errors and notes go to standard error. Control
-characters in names and texts of others are printed as escapes, so that a terminal does not obey
-them.
+characters in names and other external text are printed as escapes, so that a terminal does not
+interpret them.
 """
 
 import json
@@ -31,28 +31,28 @@ from batch_pipeline.model.progress import log
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# What moves the cursor, ends a line, turns the order of reading, or is not text at all.
+# Characters that move the cursor, end a line or change the text direction, and surrogates.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _NAMES = 12  # columns for the names of facts
-_NARROW = 20  # columns that a fact needs beside its name, or else its lines are left as they are
+_NARROW = 20  # minimum columns for the text of a fact; with fewer, lines are not wrapped
 
 
 def visible(text: str) -> str:
-    """Write characters that a terminal obeys as escapes; line feeds and tabs stay."""
+    """Escape the characters that a terminal interprets, except line feeds and tabs."""
     return _OBEYED.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"  # in JSON, too, it is the character
+    return f"\\u{ord(found[0]):04x}"  # JSON decodes it to the same character
 
 
 class _PlainConsole(Console):
-    """Prints no text that a terminal would obey."""
+    """A console that escapes the characters that a terminal interprets."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print, as the console of `rich` does."""
+        """Print like the console of `rich`."""
         super().print(*(visible(one) if isinstance(one, str) else one for one in objects), **how)
 
 
@@ -71,9 +71,9 @@ def head(text: str) -> None:
 
 
 def fact(name: str, text: str, *, style: str | None = None) -> None:
-    """Print a fact with its name in front, or below the one before where the name is empty.
+    """Print a fact after its name; with an empty name, below the previous fact.
 
-    On a terminal a line that is too long is broken between words and goes on below its beginning.
+    On a terminal, long lines are wrapped between words and continued below the start of the text.
     """
     start, indent = f"  {name:<{_NAMES}}", " " * (_NAMES + 2)
     lines = [start + text]
@@ -83,7 +83,7 @@ def fact(name: str, text: str, *, style: str | None = None) -> None:
             out.width,
             initial_indent=start,
             subsequent_indent=indent,
-            break_long_words=False,  # paths and addresses are there to be copied
+            break_long_words=False,  # so that paths and addresses can be copied
             break_on_hyphens=False,
         )
     for line in lines:
@@ -91,7 +91,7 @@ def fact(name: str, text: str, *, style: str | None = None) -> None:
 
 
 def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
-    """Print facts below each other, the first with a name, and how many more there are."""
+    """Print facts below each other, the first with a name, and the number of omitted ones."""
     every = list(texts)
     for number, text in enumerate(every[:most]):
         fact("" if number else name, text)
@@ -100,7 +100,7 @@ def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
 
 
 def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> None:
-    """Print the first lines of a list, and how many more there are."""
+    """Print the first lines of a list, and the number of omitted ones."""
     for line in lines[:most]:
         say(indent + line)
     if len(lines) > most:
@@ -108,17 +108,17 @@ def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> N
 
 
 def print_error(text: str) -> None:
-    """Print an error, in the form of click's own."""
+    """Print an error in click's format."""
     err.print(f"Error: {text}", style="red", markup=False)
 
 
 def note(text: str) -> None:
-    """Print something that is not an error, but that a person should know."""
+    """Print a note: not an error, but worth knowing."""
     err.print(f"Note: {text}", style="yellow", markup=False)
 
 
 def print_next(steps: Iterable[tuple[str, str]]) -> None:
-    """Print what to type next: arguments of this command, and what they are for."""
+    """Print next steps: the arguments of this command, and the purpose of each step."""
     head("Next steps")
     # `uv run` sets this variable; without it the command is on the PATH.
     command = (
@@ -129,7 +129,7 @@ def print_next(steps: Iterable[tuple[str, str]]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value for programs; times are ISO 8601 with a zone."""
+    """Print a value as JSON; times are ISO 8601 with a zone."""
     click.echo(visible(json.dumps(value, ensure_ascii=False, default=_text)))
 
 
@@ -160,16 +160,16 @@ def ago(moment: datetime, now: datetime) -> str:
 
 
 def at(moment: datetime, now: datetime) -> str:
-    """Write a time to the second in UTC, with how long ago it was."""
+    """Format a time to the second in UTC, with its age."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {ago(moment, now)}"
 
 
 _WIDEST = 40
-_BESIDE = 50  # columns for what stands beside the bar
+_BESIDE = 50  # columns for the text beside the bar
 
 
 class _Handler(logging.Handler):
-    """Moves the progress bar."""
+    """A log handler that updates the progress bar."""
 
     def __init__(self, bar: "Progress") -> None:
         super().__init__(logging.INFO)
@@ -207,7 +207,7 @@ class _Handler(logging.Handler):
 
 
 def _bar() -> "Progress":
-    # Imported here, for commands at no terminal and completions need not wait for it.
+    # Imported here, so that completion and commands without a terminal do not wait for it.
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     return Progress(
@@ -224,9 +224,9 @@ def _bar() -> "Progress":
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show on standard error how far work is, until the block ends; nothing if it is no terminal.
+    """Show progress on standard error until the block ends, if standard error is a terminal.
 
-    Gives what prints lines on standard output meanwhile.
+    Yields a function that prints lines on standard output while the bar is shown.
     """
     if not err.is_terminal or err.is_dumb_terminal:
         yield say
@@ -282,13 +282,13 @@ class ReaderGoneError(Exception):
 
 @contextmanager
 def exit_on_errors(interrupted: str) -> Iterator[None]:
-    """Exit with one message for an error of the operator; bugs keep their traceback."""
+    """Exit with one message for an operator error; bugs keep their traceback."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):
         print_error(f"Interrupted. {interrupted}")
         sys.exit(EXIT_INTERRUPTED)
-    except (ReaderGoneError, BrokenPipeError):  # end as every filter does
+    except (ReaderGoneError, BrokenPipeError):  # exit like other filters
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except PipelineError as error:

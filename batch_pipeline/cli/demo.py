@@ -89,7 +89,7 @@ _SEED = 20260101
 _FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 _FILES = 60
 _DISCOUNTS_FROM = 30  # files before this one have no column `discount_code`
-_MALFORMED, _HEADER_ONLY, _EMPTY = 23, 17, 44  # numbers of files, counted from 0
+_MALFORMED, _HEADER_ONLY, _EMPTY = 23, 17, 44  # file numbers, counted from 0
 
 _CUSTOMERS = (
     *("Zoë Lindström", "José Muñoz", "François Lefèvre", "Łukasz Żak", "Siobhán O'Neill"),
@@ -168,7 +168,7 @@ def _day_file(draw: Random, number: int, order_ids: range) -> str:
     for order_id in order_ids:
         cells = _order(draw, _FIRST_DAY + timedelta(days=number), order_id)[: len(header)]
         if number == _MALFORMED and order_id == order_ids[len(order_ids) // 2]:
-            cells[7] = ""  # one line, so that an editor shows what is wrong with it
+            cells[7] = ""  # keeps the record on one line, so that an editor shows the error
             del cells[3]
         writer.writerow(cells)
     return text.getvalue()
@@ -193,7 +193,7 @@ def _order(draw: Random, day: datetime, order_id: int) -> list[str]:
 
 
 def _below(draw: Random, bound: int) -> int:
-    """Draw by `random()` alone: it gives the same numbers in every Python version."""
+    """Draw with `random()` only: it returns the same numbers in every Python version."""
     return int(draw.random() * bound)
 
 

@@ -95,7 +95,7 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
 
 
 def embedded_database(pipeline: "Pipeline") -> "list[Service]":
-    """Return the embedded server; a configured one is not a service of this command."""
+    """Return the embedded server; a configured server is not a service of this command."""
     from batch_pipeline.defs.instance.servers import Service
     from batch_pipeline.inventory.embedded_server import find_server
 
@@ -114,7 +114,7 @@ def embedded_database(pipeline: "Pipeline") -> "list[Service]":
 
 
 def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]":
-    """Return the address of the Spark that runs share: configured, or started by this command."""
+    """Return the address of the shared Spark server: configured, or started by this command."""
     from batch_pipeline.defs.instance.servers import Service
     from batch_pipeline.spark.class_data_archive import build_meanwhile
     from batch_pipeline.spark.session import (
@@ -129,7 +129,7 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     if pipeline.settings.spark_remote is not None:
         return pipeline.settings.spark_remote.get_secret_value(), []
     home = pipeline.home.path
-    stop(home)  # this command's server takes its place
+    stop(home)  # this command's server replaces it
     settings = pipeline.settings
     conf = {"spark.master": settings.spark_master}
     server = SparkConnectServer(home, conf=conf, packed=settings.spark_packed)

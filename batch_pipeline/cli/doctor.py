@@ -61,7 +61,7 @@ from batch_pipeline.spark.java import (
 )
 from batch_pipeline.storage.filesystem import filesystem_of, reason_of
 
-_CEILINGS = click.Choice([one.value for one in Strategy])  # of enums `click` shows other names
+_CEILINGS = click.Choice([one.value for one in Strategy])  # for enums, `click` shows member names
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -191,7 +191,7 @@ def _stream_files(folder: Path) -> tuple[Mapping[str, Stream], list[Finding]]:
 
 
 def _streams(pipeline: Pipeline) -> Iterator[Finding]:
-    # Dagster runs the streams whose files are valid, so they are checked beside invalid ones.
+    # Dagster runs the streams with valid files, so they are checked even if others are invalid.
     streams, findings = _stream_files(pipeline.settings.streams)
     yield from findings
     yield from attempted("streams", lambda: check_work(pipeline.database.engine))
@@ -245,15 +245,15 @@ def check_configuration(settings: Settings, environment: Mapping[str, str]) -> I
     yield fine("settings", text)
 
 
-_LIBRARIES = ("dagster-postgres", "dagster-aws", "dagster-pyspark")  # numbered apart from Dagster
-_BEHIND = 16  # the minor version of these for Dagster's 1.0
-_EMBEDDED = ("dagster-webserver", "dagster-graphql")  # of the extra; numbered like Dagster
+_LIBRARIES = ("dagster-postgres", "dagster-aws", "dagster-pyspark")  # not versioned like Dagster
+_BEHIND = 16  # minor version of these libraries for Dagster 1.0
+_EMBEDDED = ("dagster-webserver", "dagster-graphql")  # of the extra; versioned like Dagster
 _REQUIRED = ("dagster", *_LIBRARIES, "pyspark", "sqlalchemy", "psycopg")
 _SYNC = "Install the versions that this release requires: `uv sync`, or reinstall the package."
 
 
 def check_versions(installed: Callable[[str], str] = version) -> Iterator[Finding]:
-    """Check that the installed packages belong together; `installed` returns a version."""
+    """Check that the installed packages are compatible; `installed` returns a version."""
     versions: dict[str, str] = {}
     for name in (*_REQUIRED, *_EMBEDDED):
         try:
@@ -280,7 +280,7 @@ def check_versions(installed: Callable[[str], str] = version) -> Iterator[Findin
 
 
 def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check the Java that a Spark session would start with, unless Spark runs elsewhere."""
+    """Check the Java that a Spark session would use, unless Spark runs elsewhere."""
     if settings.spark_remote is not None:
         yield fine("java", "not needed here: Spark is reached at BATCH_PIPELINE_SPARK_REMOTE.")
         return
@@ -304,7 +304,7 @@ def check_java(settings: Settings, environment: Mapping[str, str]) -> Iterator[F
 
 
 _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
-# To read and write; a server that root starts as another user passes through.
+# Read and write; a server that root starts as another user must be able to traverse the folder.
 _FOLDERS_OF_OTHERS = 0o066
 
 
@@ -333,7 +333,7 @@ def check_home(home: Home) -> Iterator[Finding]:
 
 _LITTLE, _TOO_LITTLE = 2**30, 100 * 2**20
 _SHARED_MEMORY = Path("/dev", "shm")
-_LITTLE_SHARED = 64 * 2**20  # the default of containers
+_LITTLE_SHARED = 64 * 2**20  # the default in containers
 
 
 def check_disks(home: Home, streams: Iterable[Stream]) -> Iterator[Finding]:
@@ -368,9 +368,9 @@ def _space(
 
 
 def check_places(stream: Stream, now: datetime) -> Iterator[Finding]:
-    """Check that a stream's files can be read, and its storage be written.
+    """Check that a stream's files are readable and its storage is writable.
 
-    `now` is the time of this machine, with which stores are compared.
+    `now` is the time of this machine; the clocks of stores are compared with it.
     """
     yield from _place(stream.name, "storage.root", stream.storage.root, _WRITE, now)
     if isinstance(stream.source, Source):
@@ -417,12 +417,12 @@ def _exists(path: Path) -> bool:
     """Return whether a path exists and can be examined."""
     try:
         return path.exists()
-    except OSError:  # a folder above keeps us out
+    except OSError:  # a parent folder is not accessible
         return False
 
 
 def check_port(port: int = 3000) -> Iterator[Finding]:
-    """Check that the port of Dagster's UI is free, which `dev` does not choose itself."""
+    """Check that the port of Dagster's UI is free; `dev` does not choose another port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

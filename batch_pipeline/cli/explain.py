@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from batch_pipeline.model.stream import Stream
 
 _SHOWN = 20
-_MOST_ITEMS = 20  # that a meta table returns for a name
+_MOST_ITEMS = 20  # maximum that a meta table returns for a name
 _BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
 
 
@@ -82,7 +82,7 @@ def explain(file: str, as_json: bool) -> None:
 
 
 def _location(file: str) -> str:
-    """Return the URI of what looks like a path to a file; names and ids are unchanged."""
+    """Return the URI of a path to a file; file names and ids are returned unchanged."""
     if "://" in file or ("/" not in file and not Path(file).exists()):
         return as_s3(file)
     return to_uri(Path(file).absolute())
@@ -178,7 +178,7 @@ def _uris(manifest: "Manifest | None", files: str) -> list[str]:
 def _loads(
     pipeline: "Pipeline", stream: "Stream", manifest: "Manifest | None"
 ) -> list[dict[str, Any]]:
-    """Describe by target whether the newest generation of a batch is loaded, and why not."""
+    """Describe for each target whether the newest generation of a batch is loaded, or why not."""
     if manifest is None:
         return []
     known = pipeline.database.loads.of_batch(manifest.batch.id)
@@ -223,10 +223,10 @@ def _batch_stories(
 
 
 def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
-    """Return the batch that a partition key, an id range or a number names.
+    """Return the batch of a partition key, an id range or a number.
 
     Raises:
-        UnknownBatchError, UnknownJobError: there is none.
+        UnknownBatchError, UnknownJobError: there is no such batch.
         BatchSupersededError: it was split; the message names its parts.
         InvalidValueError: several batches have the name.
     """
@@ -234,7 +234,7 @@ def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
     try:
         return database.jobs.batch(stream.name, name)
     except (AmbiguousJobError, UnknownBatchError):
-        # A batch of a backfill; raises for one that was split.
+        # A batch of a backfill; raises for a batch that was split.
         return database.batches.batch(stream.name, name)
 
 
@@ -277,7 +277,7 @@ _ENDED = {
 
 
 def _print_item(story: dict[str, Any], now: datetime) -> None:
-    """Print the state of a file, what to do if it is stuck, and each step."""
+    """Print the state of a file, next steps if it is stuck, and each lifecycle step."""
     head(story["location"])
     fact("now", _state(story, now))
     facts("next", _next_steps(story))
@@ -364,7 +364,7 @@ def _print_arrival(story: dict[str, Any], now: datetime) -> None:
 
 
 def _print_generation(story: dict[str, Any], now: datetime) -> None:
-    """Print the steps from 7 on."""
+    """Print steps 7 to 9."""
     if story["generation"] is None:
         fact("7 publish", "not published")
         return
@@ -405,7 +405,7 @@ def _print_attempt(
 
 
 def _print_batch(story: dict[str, Any], now: datetime) -> None:
-    """Print a batch: its state, its files, its attempts, and what they published."""
+    """Print the state, files, attempts and published files of a batch."""
     head(f"{story['stream']}: batch {story['batch_id']}")
     generation = story["generation"]
     fact("now", story["state"] + ("" if generation is None else f", generation {generation}"))

@@ -32,7 +32,7 @@ on_table = click.option(
 
 @contextmanager
 def _opened() -> "Iterator[Pipeline]":
-    """Open the pipeline; an unknown job is reported together with the streams that there are."""
+    """Open the pipeline; the error for an unknown job also names the known streams."""
     with opened() as pipeline:
         try:
             yield pipeline
@@ -53,7 +53,7 @@ class _Jobs(Suggestions):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; earlier releases took the name of a job instead."""
+        """Return the command; earlier releases accepted the name of a job in its place."""
         names = self.list_commands(ctx)
         if not (ctx.resilient_parsing or closest(args[0], names)):
             meant = f"batch-pipeline jobs list {args[0]}"
@@ -230,7 +230,7 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
     with _opened() as pipeline:
         control = pipeline.database.jobs
         one = pipeline.job(job, meta_table)
-        number = control.batch(job, batch, one.meta_table).id  # before a table is opened for it
+        number = control.batch(job, batch, one.meta_table).id  # checked before the table is opened
         halves = control.split(job, number, pipeline.items_of(one), one.meta_table)
     if as_json:
         print_json({"job": job, "halves": [_batch(half) for half in halves]})
@@ -242,7 +242,7 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
 
 
 def _weight(one: Job, weight: int) -> str:
-    """Return a weight for people: in bytes of streams, a number of jobs with unknown units."""
+    """Format a weight: in bytes for streams, as a number for jobs with unknown units."""
     return f"weight {weight:,}" if one.stream is None else format_bytes(weight)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Result(NamedTuple):
-    """The result of one target; `stopped` is the error that ended it before all were tried."""
+    """Result for one target; `stopped` is the error that ended it before all batches were tried."""
 
     target: str
     outcomes: "list[Outcome]"
@@ -87,10 +87,10 @@ def _chosen(stream: "Stream", names: tuple[str, ...]) -> "list[Target]":
 
 
 def _published(pipeline: "Pipeline", stream: "Stream", name: str) -> str:
-    """Return the name that loads store for a batch.
+    """Return the name under which loads of a batch are stored.
 
     Raises:
-        ConfigurationError: there is no published batch of the name.
+        ConfigurationError: there is no published batch of this name.
     """
     not_published = ConfigurationError(
         f"{stream.name} has no published batch {name!r}. Nothing was loaded. Name a batch by "

@@ -110,7 +110,7 @@ def _print_verified(name: str, results: list[CheckResult]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Result:
-    """Result of one stream; `errors` ended it early, or are about single files."""
+    """Result for one stream; `errors` ended it early, or concern single files."""
 
     stream: str
     discarded: "Discarded | None" = None
@@ -183,7 +183,7 @@ def reconcile(
                     )
                 if dry_run:
                     continue
-                ensure_inventory_current(database, one)  # the rest is what the hourly job does
+                ensure_inventory_current(database, one)  # from here on, the same as the hourly job
                 done = reconcile_step(
                     one.name, database.attempts, database.manifests, pipeline.storage(one)
                 )
@@ -201,7 +201,7 @@ def reconcile(
 
 
 def _audit_since(*, since: str | None, everything: bool, no_audit: bool) -> timedelta | None:
-    """Return the age of the oldest batches to audit; None takes all."""
+    """Return the age of the oldest batches to audit, or None for all."""
     if sum((since is not None, everything, no_audit)) > 1:
         raise click.UsageError("Choose one of --since TIME, --all and --no-audit.")
     if since is None:

@@ -1,6 +1,6 @@
-"""What several commands share: arguments, options, opening the pipeline, choosing streams.
+"""Shared parts of commands: arguments, options, opening the pipeline, choosing streams.
 
-Nothing heavy is imported here: a shell that completes a command line waits for it.
+No slow module is imported here, because shell completion waits for the import.
 """
 
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Suggestions(click.Group):
-    """Group that suggests the nearest command for an unknown one."""
+    """Group that suggests the nearest command for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -41,7 +41,7 @@ def _complete_stream(ctx: click.Context, _: click.Parameter, incomplete: str) ->
 
 all_streams = click.argument("stream", nargs=-1, shell_complete=_complete_stream)
 one_stream = click.argument("stream", shell_complete=_complete_stream)
-# Each stream has a job of its name; the names of others only the database knows.
+# Each stream has a job of its name; the names of other jobs are only in the database.
 one_job = click.argument("job", shell_complete=_complete_stream)
 optional_job = click.argument("job", required=False, shell_complete=_complete_stream)
 dry_run = click.option(
@@ -72,7 +72,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def removed_option(
     name: str, instead: str, *, is_flag: bool = True
 ) -> Callable[[_Command], _Command]:
-    """Refuse an option of earlier releases with a sentence on what to use instead."""
+    """Refuse an option of earlier releases with a sentence that names its replacement."""
 
     def refuse(context: click.Context, _: click.Parameter, value: object) -> None:
         if value:
@@ -100,7 +100,7 @@ def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
 
     Raises:
         StreamFileError, ConfigurationError: the file of a named stream, or every file, is invalid.
-        UnknownStreamError: there is no stream of a name.
+        UnknownStreamError: no stream has one of these names.
     """
     if not names:
         streams = [*pipeline.usable_streams.values()]
@@ -115,7 +115,7 @@ def chosen(pipeline: "Pipeline", names: tuple[str, ...]) -> "list[Stream]":
 
 @contextmanager
 def left_out_reported(context: click.Context) -> Iterator[None]:
-    """Report the stream files that a command left out, and exit with 1 for them."""
+    """Report the stream files that a command skipped, and exit with code 1 if there are any."""
     try:
         yield
     except (PipelineError, SystemExit) as error:
@@ -129,7 +129,7 @@ def left_out_reported(context: click.Context) -> Iterator[None]:
         exit_with([invalid_files_error(errors)])
 
 
-VARIABLE = "_BATCH_PIPELINE_COMPLETE"  # set by the completion of a shell
+VARIABLE = "_BATCH_PIPELINE_COMPLETE"  # set by shell completion
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 

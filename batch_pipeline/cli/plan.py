@@ -24,7 +24,7 @@ _ID = click.IntRange(min=1)
 
 
 class _Done(NamedTuple):
-    """What was registered and planned; `errors` kept some files from being registered."""
+    """New batches and registered files; `errors` prevented the registration of some files."""
 
     batches: list[Batch]
     registered: Registered = Registered(found=0, new_items=0)
@@ -128,7 +128,7 @@ def plan(
 
 
 def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _Done:
-    """Register what landed and plan it; return the new batches in id order."""
+    """Register new files and plan their batches; return these in id order."""
     done, database = _Done([]), pipeline.database
     if stream.user_table is None:
         start_step(stream.name, "looking for files")

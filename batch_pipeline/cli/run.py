@@ -77,7 +77,7 @@ def run(stream: tuple[str, ...], as_json: bool) -> None:
 def run_streams(
     pipeline: "Pipeline", streams: Sequence[Stream], *, command: str
 ) -> list[RunResult]:
-    """Process streams until nothing is left; the home is locked meanwhile.
+    """Process streams until no work is left, while holding the home's lock.
 
     Raises:
         RetryableError: another command uses the home.
@@ -94,7 +94,7 @@ def run_streams(
 
 
 def _start_spark(pipeline: "Pipeline") -> None:
-    """Start the JVM, which is needed after the imports that follow."""
+    """Start the JVM in the background, because it is needed after the imports that follow."""
     from batch_pipeline.spark.session import start_session
 
     start_session(pipeline.spark)
@@ -103,7 +103,7 @@ def _start_spark(pipeline: "Pipeline") -> None:
 def _find_work(
     pipeline: "Pipeline", streams: Sequence[Stream], command: str
 ) -> tuple[Work, list[RunResult]]:
-    """Return what is left to do, without importing Dagster, and the results if it is nothing."""
+    """Return the remaining work, without importing Dagster, and the results if there is none."""
     most, results = Work.NONE, []
     with pipeline.home.lock(command):
         for stream in streams:
@@ -175,7 +175,7 @@ def _result_json(pipeline: "Pipeline", result: RunResult) -> dict[str, Any]:
 
 
 def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> None:
-    """Print what a run did, step by step."""
+    """Print the result of a run, step by step."""
     head(result.stream)
     if isinstance(stream.source, Source):
         fact("1 land", f"files: {result.files_found}, in {shown(stream.source.uri)}")
@@ -198,7 +198,7 @@ def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> Non
 
 
 def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) -> None:
-    """Print the steps from 3 on."""
+    """Print steps 3 to 7."""
     statuses = result.statuses
     fact("3 plan", f"new batches: {result.batches_planned}; encoded now:")
     listed = statuses if len(statuses) <= 12 else statuses[:10]

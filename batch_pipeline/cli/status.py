@@ -1,4 +1,4 @@
-"""The command `status`: the state of streams, and what to do about problems."""
+"""The command `status`: the state of streams, and next steps for problems."""
 
 import re
 from collections import Counter
@@ -80,8 +80,8 @@ def status(stream: tuple[str, ...], as_json: bool) -> None:
 def _stopped_automation(pipeline: "Pipeline", streams: "list[Stream]") -> list[str]:
     """Return the sensors and schedules of streams, and of maintenance, that Dagster does not run.
 
-    What Dagster stores goes before the stream file. Nothing is known of those that it has no state
-    of, unless the file says `stopped`.
+    A status that Dagster stores takes precedence over the stream file. Without a stored status, a
+    sensor or schedule is returned only if the file says `stopped`.
     """
     stored = pipeline.database.stream_statuses.automation()
     if stored is None:
@@ -98,7 +98,7 @@ def _is_declared_stopped(stream: "Stream") -> bool:
 
 
 def _is_stopped(statuses: Collection[str] | None, declared: bool) -> bool:
-    """Return whether no code location runs it; without RUNNING, a declared status counts."""
+    """Return whether no code location runs an instigator; without RUNNING, `declared` counts."""
     return "RUNNING" not in (statuses or ()) and (declared or statuses == {"STOPPED"})
 
 
@@ -122,7 +122,7 @@ def _report(
         table = pipeline.meta_table(stream)
         status = database.stream_statuses.status(stream.name, table)
         reading = table.read_high_watermark()
-    except OF_ONE_META_TABLE as error:  # the inventory knows the rest
+    except OF_ONE_META_TABLE as error:  # the rest is in the inventory
         status, problem = None, str(error)
     statuses = database.batches.statuses(stream.name)
     states = Counter(one.state for one in statuses)
@@ -199,7 +199,7 @@ def _in_short(report: dict[str, Any], now: datetime) -> str:
 
 
 def _next_steps(report: dict[str, Any]) -> Iterator[str]:
-    """Yield what can be done about the problems of a stream."""
+    """Yield next steps for the problems of a stream."""
     name, batches = report["stream"], report["batches"]
     if report["paused"] is not None:
         yield f"`batch-pipeline jobs resume {name}` resumes it"
@@ -249,7 +249,7 @@ def _print(report: dict[str, Any], reading: "WatermarkReading | None", now: date
 
 
 def _print_unfinished(batches: list[dict[str, Any]], now: datetime) -> None:
-    """List batches that run or wait for a person, failed ones first."""
+    """Print batches that run or wait for a person, failed batches first."""
     some = [one for one in batches if one["state"] in _WORTH_A_LINE]
     some.sort(key=lambda one: _WORTH_A_LINE.index(one["state"]))
     for one in some[:_SHOWN]:
@@ -278,7 +278,7 @@ def _print_backfill(backfill: dict[str, Any]) -> None:
 
 
 def _print_target(one: dict[str, Any], now: datetime) -> None:
-    """Print how far a target is."""
+    """Print the progress of a target."""
     last = "" if one["loaded_at"] is None else f", last {ago(one['loaded_at'], now)}"
     failed = f", {one['failed']} of them failed" if one["failed"] else ""
     fact("target", f"{one['target']}: {one['loaded']} loaded{last}, {one['due']} pending{failed}")

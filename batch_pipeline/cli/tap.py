@@ -59,7 +59,7 @@ class BatchPipelineTap(PublishedTap):
 
 
 def main() -> None:
-    """Run the tap; errors of the operator are one message, never a traceback."""
+    """Run the tap; operator errors print one message, never a traceback."""
     with exit_on_errors("Run it again with the last STATE to continue."):
         try:
             BatchPipelineTap.cli()

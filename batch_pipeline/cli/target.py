@@ -1,7 +1,7 @@
-"""The `target-batch-pipeline` command: a Singer target whose files the pipeline takes over.
+"""The `target-batch-pipeline` command: a Singer target whose files the pipeline ingests.
 
-Puts the target together with stream files and the inventory. Exit codes are those of
-`batch-pipeline`; a target that a signal ended exits with 128 plus its number.
+Connects the target with stream files and the inventory. Exit codes are those of `batch-pipeline`; a
+target that was ended by a signal exits with 128 plus the signal number.
 """
 
 import logging
@@ -60,12 +60,12 @@ class PipelineLandings:
         return load_valid_streams(self._pipeline.settings.streams)[0]
 
     def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
-        """Return the landing of a Singer stream; writes a stream file if there is none.
+        """Return the landing of a Singer stream; write a stream file if there is none.
 
         Raises:
             StreamFileError: its stream file cannot be used.
             ConfigurationError: its stream file describes no landing folder.
-            ConfigurationError: a folder or file cannot be made.
+            ConfigurationError: a folder or file cannot be created.
         """
         name = self._config.stream_names.get(wanted.name) or stream_name(wanted.name)
         stream = self._streams.get(name) or self._described(name)
@@ -96,7 +96,7 @@ class PipelineLandings:
         return stream if stream.name == name else None
 
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
-        """Write a stream file and create the landing folder; a concurrent writer's file stays."""
+        """Write a stream file and create the landing folder; a concurrent writer's file is kept."""
         place = self._pipeline.settings.streams / name
         made = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
