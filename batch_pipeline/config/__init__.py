@@ -1,5 +1,5 @@
-"""What operators write: environment, dot-env files, stream files and the home folder.
+"""Configuration by operators: environment, dot-env files, stream files and the home folder.
 
-Text comes in, checked values of the domain go out. Nothing here connects to a database, starts an
-engine or knows Dagster.
+Text is parsed into validated values of the domain. Nothing here connects to a database, starts an
+engine or depends on Dagster.
 """

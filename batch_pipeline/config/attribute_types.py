@@ -1,6 +1,6 @@
-"""The kinds of value that a stream file holds, as pydantic types, and the base of its sections.
+"""Types of the values in a stream file, as pydantic types, and the base class of its sections.
 
-One value at a time: text to size, duration, location, filter or command; keys are not known here.
+Each type parses one value, such as a size, duration, location, filter or command, without its key.
 """
 
 import json
@@ -59,13 +59,13 @@ _EXPECTED = {
 
 
 def refusal(problem: str, *, key: str = "") -> PydanticCustomError:
-    """Make the validation error whose text is `problem`; `key` is a dotted path of the file."""
+    """Return a validation error with the text `problem`; `key` is a dotted path in the file."""
     return PydanticCustomError(REFUSAL, "{problem}", {"problem": problem, "key": key})
 
 
 @contextmanager
 def domain_refusals() -> Iterator[None]:
-    """Raise what the model refuses as a validation error at the key that it names."""
+    """Convert an error of the model to a validation error at the key that it names."""
     try:
         yield
     except InvalidValueError as error:
@@ -75,7 +75,7 @@ def domain_refusals() -> Iterator[None]:
 
 
 def variable_in(text: str) -> str | None:
-    """Return `$NAME` of a text that is a variable, with or without braces, else None."""
+    """Return `$NAME` if a text is a variable, with or without braces, else None."""
     match = _VARIABLE.fullmatch(text)
     return None if match is None else f"${match[1] or match[2]}"
 
@@ -98,12 +98,13 @@ def target_name(text: str) -> str:
 
 
 def absolute_uri(location: str, base: Path) -> str:
-    """Resolve against `base`; `..` is taken out by the text, so symbolic links do not matter.
+    """Return the URI of a location, resolved against `base`.
 
-    Of a bucket it is the prefix of keys as it stands, without a slash at its end.
+    `..` is resolved lexically, without following symbolic links. The key prefix of a bucket is kept
+    without a trailing slash.
 
     Raises:
-        InvalidValueError: it names no folder, and no bucket.
+        InvalidValueError: the location is neither a folder nor a bucket.
     """
     if scheme_of(location) in S3_SCHEMES:
         return _prefix(location)
@@ -162,7 +163,7 @@ _ADVICE = (
 
 
 def _connection(text: str) -> str:
-    """Check where the database is; the text is never repeated, for it may hold a password."""
+    """Check the address of a database; errors never repeat the text, which may hold a password."""
     variable = variable_in(text)
     if variable is not None:
         return variable
@@ -185,7 +186,7 @@ def _filter(value: Any) -> Filter:
 
 
 def _variable(text: str) -> str:
-    """Check a variable; the text is never repeated, for it may hold a password."""
+    """Check a variable; errors never repeat the text, which may hold a password."""
     variable = variable_in(text)
     if variable is None:
         raise refusal(
@@ -282,9 +283,9 @@ class Section(BaseModel):
         return self
 
     def check(self) -> None:
-        """Build the domain value, whose own checks then speak for this section."""
+        """Build the domain value, whose own checks validate this section."""
 
     def to(self, model: type[_Model], **others: Any) -> _Model:
-        """Return the model that has these fields; `others` are used in place of own values."""
+        """Return a model with the values of these fields; `others` override them."""
         values = {name.rstrip("_"): getattr(self, name) for name in type(self).model_fields}
         return model(**values | others)

@@ -1,4 +1,4 @@
-"""Backfills as people request them, on the command line or in Dagster."""
+"""Requests of backfills, from the command line or from Dagster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from batch_pipeline.model.stream import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillForm:
-    """Selection and limits of a backfill as text; None and empty values are not given."""
+    """Selection and limits of a backfill as text; None and empty values count as not given."""
 
     first_id: int | None = None
     last_id: int | None = None
@@ -24,7 +24,7 @@ class BackfillForm:
     max_count: int | None = None
 
     def request(self, stream: Stream, name: str) -> Backfill:
-        """Return the backfill of a stream; limits that are not given are those of the stream.
+        """Return the backfill of a stream; limits default to those of the stream.
 
         Raises:
             InvalidValueError: a value is not an id, time or limit, or they contradict each other.

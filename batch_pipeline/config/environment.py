@@ -1,6 +1,6 @@
 """Settings of the process: environment, dot-env files and arguments, with one precedence.
 
-The environment arrives as an argument and is never written to; nothing is read at import.
+The environment is passed as an argument and never modified; nothing is read at import.
 """
 
 import io
@@ -20,7 +20,7 @@ PREFIX = "BATCH_PIPELINE_"
 ENV_FILE = f"{PREFIX}ENV_FILE"
 
 
-# Settings of earlier releases, with what to do instead.
+# Removed settings of earlier releases, with the next step for each.
 REMOVED = {
     f"{PREFIX}KEEP_LOGS": (
         "Remove it. Errors, logs and events are kept; larger batches (`batch.max_weight`, "
@@ -42,7 +42,7 @@ def _streams_folder(home: Path) -> Path:
 
 
 def _secret_url(pattern: str, expected: str) -> AfterValidator:
-    """Return a validator of secrets that match a pattern; the value is never repeated."""
+    """Return a validator that matches secrets against a pattern; errors never contain the value."""
 
     def check(secret: SecretStr) -> SecretStr:
         if not re.fullmatch(pattern, secret.get_secret_value(), re.DOTALL):
@@ -98,7 +98,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """A value with the name it was given under and the place it came from."""
+    """A value with its name and its source."""
 
     name: str
     source: str
@@ -111,12 +111,12 @@ def load_settings(
     settings: Mapping[str, object] | None = None,
     environment: Mapping[str, str],
 ) -> Settings:
-    """Merge all sources; an earlier one wins, value by value.
+    """Merge all sources; for each value, the first source in this order wins.
 
-    Order: `config` (by field name, None counts as not given), `environment`, `dot_env`, the file
+    Order: `settings` (by field name, None counts as not given), `environment`, `dot_env`, the file
     named by BATCH_PIPELINE_ENV_FILE in the environment, defaults. An empty variable counts as not
     given. Values of dot-env files are taken literally (`${…}` is not expanded); relative paths are
-    below the current folder. Other BATCH_PIPELINE_ variables of the environment are left alone.
+    below the current folder. Other BATCH_PIPELINE_ variables of the environment are ignored.
 
     Raises:
         SettingError: a value is unusable, an argument or a name in a dot-env file is unknown, or a
@@ -192,7 +192,7 @@ def _dot_env_text(path: Path, asked_by: str) -> str:
 
 
 def _first_line(text: str, line: int) -> int:
-    """Skip the blank lines that the parser counts to the statement after them."""
+    """Return the first line of a statement without the blank lines that the parser prepends."""
     return line + text[: len(text) - len(text.lstrip())].count("\n")
 
 

@@ -1,4 +1,4 @@
-"""The home folder: where the embedded services keep what they need between commands.
+"""The home folder, in which the embedded services keep their state between commands.
 
 Only paths, permissions and the lock; other modules own the contents of the folders.
 """
@@ -39,11 +39,11 @@ class Home:
 
     @property
     def lock_file(self) -> Path:
-        """The file that `lock` locks; deleting it while it is held lets a second process in."""
+        """The file that `lock` locks; deleting it while locked lets a second process lock."""
         return self.path / "lock"
 
     def reported(self, stream: str) -> dict[int, int]:
-        """Return the publish counts of a stream's jobs, by id, that `set_reported` stored last."""
+        """Return the publish counts by job id that `set_reported` last stored for a stream."""
         try:
             counts = json.loads(self._reported_file.read_bytes())[stream]
             return {int(job): int(count) for job, count in counts.items()}
@@ -71,7 +71,7 @@ class Home:
     def ensure(self) -> None:
         """Create the folder for this user alone (mode 0700) and keep it out of version control.
 
-        A folder that exists keeps its mode. Repeating changes nothing.
+        A folder that exists keeps its mode. A repeated call changes nothing.
 
         Raises:
             ConfigurationError: it cannot be created or written.
@@ -87,7 +87,7 @@ class Home:
             raise self._unusable(PermissionError(errno.EACCES, "Permission denied"))
 
     def holder(self) -> str | None:
-        """Return who holds the lock, as that process wrote it; locks nothing."""
+        """Return the holder of the lock, as that process described itself, without locking."""
         try:
             line = self.lock_file.read_bytes()[:4096]
         except OSError:
@@ -95,8 +95,8 @@ class Home:
         with suppress(ValueError, KeyError, TypeError, ProcessLookupError):
             pid = int(json.loads(line)["pid"])
             if pid > 0:
-                with suppress(PermissionError):  # it is another user's
-                    os.kill(pid, 0)  # asks whether there is such a process
+                with suppress(PermissionError):  # the process belongs to another user
+                    os.kill(pid, 0)  # checks that the process exists
                 return _holder(line)
         return None
 
@@ -104,12 +104,13 @@ class Home:
     def lock(self, purpose: str, *, since: datetime | None = None) -> Iterator[None]:
         """Hold the home for one process until the context ends or the process dies.
 
-        `purpose` is the command that people know, for example `batch-pipeline dev`; `since` is now
-        when left out. Child processes do not share the lock: started programs never see the file,
-        and a forked copy closes it at once. The lock is advisory and needs a local disk.
+        `purpose` is the command that users know, for example `batch-pipeline dev`; `since` defaults
+        to now. Child processes do not share the lock: executed programs do not inherit the
+        descriptor, and a forked process closes its copy at once. The lock is advisory and needs a
+        local disk.
 
         Raises:
-            RetryableError: another holder, in this process or another, has it.
+            RetryableError: the lock is already held, by this process or another.
             ConfigurationError: the home cannot be created, written or locked.
         """
         self.ensure()
@@ -131,7 +132,7 @@ class Home:
             if os.getpid() == owner:
                 open_in_child.clear()
                 os.ftruncate(descriptor, 0)
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a fork under way may still hold a copy
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a fork in progress may still hold a copy
                 os.close(descriptor)
 
     def _locked_descriptor(self) -> int:
@@ -163,7 +164,7 @@ class Home:
 
 
 def _holder(line: bytes) -> str:
-    """Describe who holds the lock; unknown for the moment between locking and writing."""
+    """Describe the holder of the lock, which is unknown between locking and writing."""
     with suppress(ValueError, KeyError, TypeError):
         holder = json.loads(line)
         since = datetime.fromisoformat(holder["since"]).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""The keys of a stream file: their types, defaults and descriptions, and the model they make."""
+"""The keys of a stream file: their types, defaults and descriptions, and their conversion."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def _with_base(conn: str, base: Path) -> str:
     return f"{match[1]}{path}{match[3]}"
 
 
-_LEAST_ITEM = 64 * 2**10  # what opening and closing a file costs, in bytes read
+_LEAST_ITEM = 64 * 2**10  # cost of opening and closing a file, in bytes read
 _INSTEAD = {
     "uri": "use one of them",
     "roots": "use `source.meta_table.roots`",
@@ -152,7 +152,7 @@ class OptionAttributes(Section):
 
     def check(self) -> None:
         try:
-            "".encode(self.charset)  # also refuses codecs that give no text
+            "".encode(self.charset)  # also refuses codecs that do not encode text
         except LookupError as error:
             problem = f"is {self.charset!r:.80}; expected a Python codec"
             raise refusal(problem, key="source.options.charset") from error
@@ -241,7 +241,7 @@ class SourceAttributes(Section):
         if self.meta_table is not None:
             return self.meta_table.to_model(base, **self._read_as())
         return Source(
-            uri=absolute_uri(self.uri or ".", base),  # never None here: `check` has refused that
+            uri=absolute_uri(self.uri or ".", base),  # `check` has refused None
             roots=tuple(absolute_uri(one, base) for one in self.roots),
             include=self.include,
             exclude=self.exclude,
@@ -279,7 +279,7 @@ class SchemaAttributes(Section):
             raise refusal("is infer; expected declared beside `schema.file`", key="schema.mode")
 
     def declared_json(self, base: Path) -> Any:
-        """Read the schema file; None where there is none.
+        """Return the content of the schema file, or None if no file is configured.
 
         Raises:
             InvalidValueError: it cannot be read.
@@ -299,7 +299,7 @@ class SchemaAttributes(Section):
         """Return the model; `declared_json` is the content of the schema file.
 
         Raises:
-            InvalidValueError: it says what no column can be.
+            InvalidValueError: it describes a column that is not possible.
         """
         declared = None if self.file is None else schema_of(declared_json)
         return SchemaRules(
@@ -594,7 +594,7 @@ class StreamAttributes(MappingAttributes):
 
     def check(self) -> None:
         if self.schema_.file is None:
-            self.to_stream(Path("/"))  # else the file stays closed until its folder is known
+            self.to_stream(Path("/"))  # else the schema file is read once its folder is known
 
     def to_stream(self, base: Path) -> Stream:
         """Return the stream; `base` is the folder of the stream file."""
@@ -622,7 +622,7 @@ class StreamAttributes(MappingAttributes):
 
 
 def _mapped(stream: Stream, declared_json: Any) -> Stream:
-    """Check the mapping, and keep what it makes of name, keys and declared columns.
+    """Check the mapping, and return the stream with mapped name, keys and declared columns.
 
     Raises:
         InvalidValueError: the mapping is not valid.

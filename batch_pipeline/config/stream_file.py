@@ -1,6 +1,6 @@
 """Stream files: read them, with the line of each problem, and write new ones.
 
-In this order: files and folders, the description of problems, YAML with lines, new files.
+Sections: files and folders, descriptions of problems, YAML with lines, new files.
 """
 
 import json
@@ -45,7 +45,7 @@ class StreamFile(BaseModel):
 
 
 class Problem(NamedTuple):
-    """Something wrong in the text, at a line counted from 1 (None: the whole file)."""
+    """A problem in the text, at a line counted from 1 (None: the whole file)."""
 
     line: int | None
     text: str
@@ -61,7 +61,7 @@ class YamlProblemError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed document: its value, its nodes if it is from a text, and keys given twice."""
+    """A parsed document: its value, its nodes if parsed from text, and duplicate keys."""
 
     value: Any
     root: yaml.Node | None = None
@@ -81,9 +81,9 @@ class Document:
     def _child(
         self, node: yaml.Node | None, key: Hashable
     ) -> tuple[yaml.Node | None, yaml.Node | None]:
-        """Return the key and the value of an entry; of a list, the entry itself twice."""
+        """Return the key and the value of an entry; for a list, the entry itself twice."""
         if isinstance(node, yaml.MappingNode):
-            if id(node) not in self._entries:  # once, since a file may have very many problems
+            if id(node) not in self._entries:  # cached, since a file may have very many problems
                 self._entries[id(node)] = {str(pair[0].value): pair for pair in node.value}
             return self._entries[id(node)].get(str(key), (None, None))
         if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
@@ -124,7 +124,7 @@ def load_streams(folder: Path) -> dict[str, Stream]:
 def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
     """Read all valid streams of a folder, and return the errors of the other files.
 
-    If two files have the same stream, neither is loaded: which one owns the batches is unknown.
+    If two files have the same stream, neither is loaded: the owner of the batches is unknown.
     """
     read, errors, streams = [], [], {}
     for path in find_stream_files(folder):
@@ -181,19 +181,19 @@ def read_component(path: Path, *, number: int, fill: Callable[[Any], Any]) -> St
 def describe_stream(stream: str, *, folder: Path | None = None, **attributes: Any) -> Stream:
     """Describe a stream in Python, with the keys below `attributes` in a stream file.
 
-    `folder` is where relative paths start (default: the current folder).
+    Relative paths start at `folder` (default: the current folder).
 
     Raises:
-        ConfigurationError: they cannot be used; lists all problems.
+        ConfigurationError: the attributes cannot be used; lists all problems.
     """
     return stream_of({"stream": stream, **attributes}, folder or Path.cwd())
 
 
 def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
-    """Return the stream that these `attributes` of a file define; `base` is where paths start.
+    """Return the stream that these `attributes` of a file define; paths start at `base`.
 
     Raises:
-        ConfigurationError: they cannot be used; lists all problems.
+        ConfigurationError: the attributes cannot be used; lists all problems.
     """
     document = Document(value={"type": COMPONENT, "attributes": dict(attributes)})
     made = _stream_or_problems(document, base)
@@ -283,7 +283,7 @@ def _check_apart(stream: Stream) -> None:
 
 
 _KEYS = re.compile(r"([^.\[\]]+)|\[([0-9]+)\]")
-# Keys and values of earlier releases, with what to use instead.
+# Removed keys and values of earlier releases, with their replacements.
 _AS_CSV = (
     "convert the files to csv, or read each line as one cell: `format: csv` with "
     "`options: {names: [line]}` and a `delimiter` and a `quote` that occur in no line"
@@ -296,7 +296,7 @@ _REMOVED = {
     "omit these keys to keep all generations",
 }
 _REMOVED_VALUES = {("`source.format`", "text"): _AS_CSV}
-# What pydantic says in terms of Python, or in more words.
+# Replacements for expectations that pydantic states in terms of Python or in more words.
 _EXPECTED = {
     "string_type": "text (in quotes if YAML reads it as another type)",
     "int_type": "a whole number",
@@ -356,7 +356,7 @@ def _known_keys(path: tuple[Hashable, ...]) -> str:
 
 
 def _fields_at(path: Sequence[Hashable]) -> dict[str, FieldInfo]:
-    """Return the fields of the section at a place, by their keys in the file."""
+    """Return the fields of the section at a path, by their keys in the file."""
     model: type[BaseModel] = StreamFile
     is_named = False
     for key in path:
@@ -379,7 +379,7 @@ def _section_in(annotation: Any) -> type[BaseModel]:
 
 
 def _dotted(path: tuple[Hashable, ...]) -> str:
-    """Name a place as its reader knows it: below `attributes`, entries counted from 1."""
+    """Format a path for people: relative to `attributes`, with entries counted from 1."""
     keys = path[1:] if len(path) > 1 and path[0] == "attributes" else path
     text = ""
     for key in keys:
@@ -388,13 +388,13 @@ def _dotted(path: tuple[Hashable, ...]) -> str:
 
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-_MOST_VALUES = 100_000  # of a document, those that aliases repeat counted each time
+_MOST_VALUES = 100_000  # maximum in a document; values are counted at each alias
 
 
 def _parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
-    """Parse one UTF-8 document; with a `number`, that one of several, counted from 0.
+    """Parse one UTF-8 document; with a `number`, that document of several, counted from 0.
 
-    Only the types of the safe loader are built.
+    Only types of the safe loader are constructed.
 
     Raises:
         YamlProblemError: it is not UTF-8 or YAML, is empty, or holds several documents and
@@ -412,7 +412,7 @@ def _parse_yaml(raw: bytes, *, number: int | None = None) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlProblemError(line, "a control character is not allowed in YAML") from error
-    except ValueError as error:  # a scalar that looks like a date or number but is none
+    except ValueError as error:  # a scalar that looks like a date or number but is not valid
         raise YamlProblemError(None, f"a value cannot be read ({error})") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         problem = "a value does not match its tag, such as `!!int` in front of a word"
@@ -440,10 +440,10 @@ def _parse_text(text: str, number: int | None) -> Document:
 def _check(
     node: yaml.Node, around: set[int], sizes: dict[int, int], duplicates: list[Problem]
 ) -> int:
-    """Return the number of values in a node, those of aliases counted each time.
+    """Return the number of values in a node, counting the values of aliases each time.
 
-    Refuses a value that contains itself, and a few lines whose aliases make very many values:
-    code that walks over such a value, if only to print it, would never end.
+    Refuses a value that contains itself, and a few lines that aliases expand to very many values:
+    code that traverses such a value, even just to print it, would never finish.
     """
     line = _line(node)
     if id(node) in sizes:
@@ -464,11 +464,11 @@ def _check(
 
 
 def _duplicates(node: yaml.Node) -> Iterator[Problem]:
-    """Yield the keys that are given twice. The later one counts, as it does in the value."""
+    """Yield a problem for each duplicate key, at the later key, whose value is used."""
     first_lines: dict[str, int] = {}
     for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
         if key.tag == "tag:yaml.org,2002:merge":
-            continue  # PyYAML takes several `<<`
+            continue  # PyYAML accepts several `<<`
         name, line = str(key.value), _line(key)
         if name in first_lines:
             yield Problem(line, f"`{name}` is given twice (first on line {first_lines[name]})")
@@ -498,7 +498,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> YamlProblemError:
     return YamlProblemError(mark.line + 1 if mark else None, text)
 
 
-# The keys that a new stream file has, in this order, and the values to start with.
+# Keys of a new stream file, in this order, with their initial values.
 _NEW_KEYS: dict[str, Any] = {
     "stream": None,
     "source": {"uri": None, "include": ["*"], "exclude": None, "format": None, "options": None},
@@ -531,10 +531,10 @@ def stream_text(
     comments: Mapping[str, str] | None = None,
     heading: Sequence[str] = (),
 ) -> str:
-    """Write a stream file with these attributes, and those that a new file always has.
+    """Return the text of a stream file with these attributes and those of every new file.
 
-    `comments` replace or complete the usual ones, by dotted key; `heading` are lines of a comment
-    above the attributes.
+    `comments` override or extend the default comments, by dotted key; `heading` has the lines of a
+    comment above the attributes.
     """
     texts = _COMMENTS | dict(comments or {})
     lines = [f"type: {component}", "", *(f"# {_one_line(text)}" for text in heading), "attributes:"]

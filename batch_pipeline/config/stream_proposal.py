@@ -1,7 +1,7 @@
-"""A stream for the files of a place: which of them, how they are read, and what a plan would do.
+"""Proposal of a stream for existing files: file selection, read options and a dry plan.
 
-The stream is the product's own, made of the keys of its stream file; nothing is written. Of most
-files only size and position in the listing are kept.
+The stream is built from the keys of its stream file, like any other; nothing is written. For most
+files, only size and position in the listing are kept.
 """
 
 import glob
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"(?:^|(?<=[-_. ]))[0-9]")
 class FileKind(NamedTuple):
     """Files with the same extension and first word in their names.
 
-    `ending` is the extension in lower case, without that of a compression.
+    `ending` is the extension in lower case, without a compression suffix.
     """
 
     ending: str
@@ -110,7 +110,7 @@ def _up_to_break(word: str, stem: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """Files of one kind; `endings` are as written, with compression.
+    """Files of one kind; `endings` are as written, including compression suffixes.
 
     `numbers` are the positions in the listing. `samples` are the 1st, 2nd, 4th, 8th, … file that is
     not empty, and `last` is the last such file.
@@ -141,7 +141,7 @@ class Group:
 
     @property
     def word(self) -> str:
-        """What all names begin with, at least the word of their kind.
+        """The common beginning of all names, at least the word of their kind.
 
         A single file does not show which part of its name changes.
         """
@@ -166,21 +166,21 @@ def _group(files: Iterable[LandedFile]) -> list[Group]:
     return sorted(groups.values(), key=lambda one: (-len(one.sizes), -sum(one.sizes), one.patterns))
 
 
-_MOST_WORDS = 20  # beyond, files are not compared by what their names begin with
-_MOST_ENDINGS = 20  # of other files, beyond which they are not read
+_MOST_WORDS = 20  # maximum number of first words for which files are compared
+_MOST_ENDINGS = 20  # maximum number of other extensions whose files are read
 _STARTS = 3
 _FIRST_RECORDS = 100
-_OF_A_KIND = "which cannot be read"  # how reasons end that state what a file is instead
+_OF_A_KIND = "which cannot be read"  # ending of reasons that state the actual kind of a file
 _OTHER_COLUMNS = "other columns"
 _OTHER_KIND = "another kind of file"
 _UNKNOWN_TEXT = "neither csv nor JSON; convert it to csv"
 
-ReadAs = dict[str, Any]  # the keys below `source` that say how files are read
+ReadAs = dict[str, Any]  # the keys below `source` that specify how files are read
 _AUTO: ReadAs = {"format": SourceFormat.AUTO.value}
 
 
 class LeftOut(NamedTuple):
-    """Files that do not belong to the stream, and why."""
+    """Files that do not belong to the stream, with the reason."""
 
     patterns: tuple[str, ...]
     files: int
@@ -193,7 +193,7 @@ class LeftOut(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The patterns for people."""
+        """The patterns as text."""
         return ", ".join(self.patterns)
 
 
@@ -205,7 +205,7 @@ class _Site(NamedTuple):
 
     @property
     def batches(self) -> str:
-        """The folder of part files in the project: hidden where it would land itself."""
+        """The folder of part files in the project; hidden if it is inside the landing."""
         inside = f"{to_uri(self.folder / 'batches')}/".startswith(f"{self.uri.rstrip('/')}/")
         return ".batches" if inside else "batches"
 
@@ -245,10 +245,10 @@ class _Choice(NamedTuple):
 
 
 def _choose(groups: Sequence[Group], site: _Site) -> _Choice:
-    """Choose the commonest extension that can be read, and of its groups those that are alike.
+    """Choose the most common readable extension, and the groups of it that are alike.
 
     Raises:
-        ConfigurationError: none can be read, or the first one that should be readable cannot.
+        ConfigurationError: no file is readable, or the first that should be readable is not.
         SourceUnavailableError: a store cannot be reached.
     """
     endings: dict[str, list[Group]] = {}
@@ -280,7 +280,7 @@ def _rank(family: Sequence[Group]) -> tuple[bool, bool, int, int]:
 
 
 def _reading(family: Sequence[Group], site: _Site, most: int = _STARTS) -> ReadAs | str:
-    """Return how files of an extension are read, by the first `most`, or why they cannot be read.
+    """Return how to read files of an extension, from the first `most`, or why that is impossible.
 
     Raises:
         BadFileError: the first file is damaged.
@@ -307,7 +307,7 @@ def _reading(family: Sequence[Group], site: _Site, most: int = _STARTS) -> ReadA
 
 
 def _reading_of(start: FileStart, promised: SourceReader | None) -> ReadAs | None:
-    """Return how a file is read, by its first bytes and what its extension promises."""
+    """Return how to read a file, from its first bytes and the reader of its extension."""
     detected, dialect = start.format, None
     if SOURCE_READERS[detected].record_kind is RecordKind.TEXT_CELLS:
         if promised is not None and promised.record_kind is RecordKind.JSON:
@@ -333,7 +333,7 @@ def _chosen(
     left_out: list[LeftOut],
     site: _Site,
 ) -> _Choice:
-    """Choose the alike groups of an extension, and select them by patterns."""
+    """Choose the similar groups of an extension, and select them by patterns."""
     chosen = []
     for group, reason in zip(family, _differences(family, site.unnamed(read_as)), strict=True):
         if reason is None:
@@ -355,7 +355,7 @@ def _chosen(
 
 
 def _differences(family: Sequence[Group], stream: Stream) -> Iterator[str | None]:
-    """Yield why the files of each group are not those of the first and largest one, or None."""
+    """Yield for each group why its files differ from those of the first and largest, or None."""
     expected: set[str] | None = None
     for group in family:
         if not 1 < len(family) <= _MOST_WORDS:
@@ -406,7 +406,7 @@ def _overlapping(
 
 
 def project_not_made(place: str, problem: str, next_step: str) -> ConfigurationError:
-    """Return the error of a place for which no project can be made."""
+    """Return the error for files for which no project can be created."""
     return ConfigurationError(f"{place}: {problem}. Nothing was written. {next_step}")
 
 
@@ -420,7 +420,7 @@ def _location_of(place: str) -> str:
     """Return the URI of a path or URI.
 
     Raises:
-        ConfigurationError: there is no such place.
+        ConfigurationError: it is not an existing folder or a bucket.
     """
     try:
         uri = absolute_uri(place, Path.cwd())
@@ -441,7 +441,7 @@ def _name_for(given: str | None, groups: Sequence[Group], place: str) -> str:
     """Return the stream's name: the given one, that of the files, or that of the folder.
 
     Raises:
-        ConfigurationError: none of them can be the name of a stream.
+        ConfigurationError: none of them is a valid stream name.
     """
     step = "Name the stream with --name: letters, digits, `_`, `.` and `-`, at most 100."
     if given is not None:
@@ -461,11 +461,11 @@ def _name_for(given: str | None, groups: Sequence[Group], place: str) -> str:
 _MOST_FILES = 5
 _MOST_RECORDS = 10_000
 _LEAST_RATIO = 0.01
-_SMALL_FILE = 2**20  # opening it costs more than its bytes
+_SMALL_FILE = 2**20  # opening such a file costs more than reading it
 
 
 class DryPlan(NamedTuple):
-    """What a plan would do with the files now; `oversized` batches are one file above the limit."""
+    """Result of a plan of the current files; `oversized` batches are one file above the limit."""
 
     files: int
     weight_bytes: int
@@ -477,8 +477,8 @@ class DryPlan(NamedTuple):
 class Proposal:
     """A stream for some files; `attributes` are the keys of its stream file.
 
-    `files_found` and `bytes_found` are those of the whole place; `batches_folder` is where the
-    stream writes in the project.
+    `files_found` and `bytes_found` count all files that were listed; `batches_folder` is the
+    stream's output folder in the project.
     """
 
     stream: Stream
@@ -513,7 +513,7 @@ def propose(
     `include` are name patterns of the files to inspect; empty for all of them.
 
     Raises:
-        ConfigurationError: there are none, none can be read, or no name can be derived.
+        ConfigurationError: there are no files, none can be read, or no name can be derived.
         SourceUnavailableError: a store cannot be reached.
     """
     site = _Site(folder, _location_of(place))
@@ -531,7 +531,7 @@ def propose(
     sizes = [size for _, size in merge(*each)]  # in the order of the listing
     limits = limits_for(sizes, machine, growth=_growth(files))
     attributes["batch"] = {"max_weight": limits.max_weight, "max_count": limits.max_count}
-    if sample.bad:  # twice the share that was seen
+    if sample.bad:  # twice the observed share
         ratio = round(2 * sample.bad / (sample.bad + sample.records), 3)
         attributes["on_bad_record"] = {"max_bad_ratio": min(1.0, max(_LEAST_RATIO, ratio))}
     cuts = list(cut(enumerate(sizes, 1), after_id=0, high_watermark=len(sizes), limits=limits))
@@ -634,7 +634,7 @@ def text_of(proposal: Proposal) -> str:
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
-    """Describe a proposal for programs."""
+    """Describe a proposal as JSON."""
     sample, place = proposal.sample, proposal.stream.source.place
     first = sample.first_bad
     return {

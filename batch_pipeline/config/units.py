@@ -1,6 +1,6 @@
-"""Sizes and durations as people write them.
+"""Parsing and formatting of sizes and durations for people.
 
-Pure functions from text to values and back; what a size limits is not known here.
+Pure functions from text to values and back, independent of the purpose of a value.
 """
 
 import re
@@ -15,7 +15,7 @@ MAX_BYTES = 2**63 - 1
 MAX_DURATION = timedelta(days=36_500)
 _MAX_MICROSECONDS = MAX_DURATION // timedelta(microseconds=1)
 
-# What pydantic takes beyond this is refused: it reads `1,5GB` as 1 byte, and knows bits.
+# Stricter than pydantic, which reads `1,5GB` as 1 byte and accepts bits.
 _SIZE = re.compile(
     r"[0-9]{1,20}\s*B?|[0-9]{1,20}(?:\.[0-9]{1,20})?\s*[KMGTP]i?B", re.ASCII | re.IGNORECASE
 )
@@ -41,11 +41,11 @@ _EXPECTED_DURATION = (
 def parse_bytes(text: str | int, *, name: str = "size") -> int:
     """Read a size in bytes: `64MiB`, `1.5 GB`, `1000`.
 
-    Units ignore case; KB to PB count in thousands, KiB to PiB in 1024s. A fraction of a unit is
-    rounded down to whole bytes, a fraction of a byte is refused.
+    Units are case-insensitive; KB to PB are powers of 1000, KiB to PiB powers of 1024. A fraction
+    of a unit is rounded down to whole bytes, a fraction of a byte is refused.
 
     Raises:
-        InvalidValueError: it is no such size, or does not fit a 64-bit integer.
+        InvalidValueError: it is not a valid size, or does not fit a 64-bit integer.
     """
     written = "" if isinstance(text, bool) else str(text).strip()
     size = _BYTE_SIZE.validate_python(written) if _SIZE.fullmatch(written) else None
@@ -60,7 +60,7 @@ def parse_duration(text: str | float, *, name: str = "duration") -> timedelta:
     Units are lower case, because `M` could mean months as well.
 
     Raises:
-        InvalidValueError: it is no such duration, or longer than 36,500 days.
+        InvalidValueError: it is not a valid duration, or longer than 36,500 days.
     """
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text))
     factor = _MICROSECONDS.get(match[2] or "s") if match else None
@@ -70,7 +70,7 @@ def parse_duration(text: str | float, *, name: str = "duration") -> timedelta:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """Write a size for people: `0 B`, `1.5 KiB`, `64 MiB`; at most one decimal."""
+    """Format a size for people: `0 B`, `1.5 KiB`, `64 MiB`; at most one decimal."""
     if abs(size_bytes) < 1024:
         return f"{size_bytes} B"
     value, units = size_bytes / 1024, ["TiB", "GiB", "MiB", "KiB"]
@@ -81,7 +81,7 @@ def format_bytes(size_bytes: int) -> str:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Write a duration for people in its two largest units: `850ms`, `12.3s`, `5m 3s`, `2d 4h`."""
+    """Format a duration in its two largest units: `850ms`, `12.3s`, `5m 3s`, `2d 4h`."""
     if duration < timedelta(0):
         return f"-{format_duration(-duration)}"
     milliseconds = round(duration / timedelta(milliseconds=1))
@@ -103,7 +103,7 @@ _EXPECTED = "a time with its zone such as 2026-03-01T12:00:00+01:00, or a date s
 
 
 def parse_time(text: str, *, name: str = "time") -> datetime:
-    """Read an ISO 8601 time with a zone; a date is its first moment in UTC.
+    """Read an ISO 8601 time with a zone; a date means midnight UTC.
 
     Raises:
         InvalidValueError: it is neither, or a time without a zone.
