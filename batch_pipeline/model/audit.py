@@ -40,13 +40,13 @@ class CountedNames:
 class Audit:
     """Result of the audit of a job.
 
-    `batches` were compared; `left_out` were not, because their items were not recorded or the batch
-    is running again. `late` items were planned by this audit, as `late_batches` batches of the job
-    `late_job`; `known` ones by earlier audits. `refused` late items have an invalid weight and are
-    planned once it is corrected. `missing` items were published and no longer exist. `changed` are
-    batches whose items have another weight than when they were published. `other_table` lists how
-    the job's table or columns differ from those of its batches; nothing is compared or planned
-    then, since the ids mean other rows.
+    `batches` were compared; `left_out` batches were not, because their items were not recorded or
+    they are running again. `late` items were planned by this audit, as `late_batches` batches of
+    the job `late_job`; `known` late items by earlier audits. `refused` late items have an invalid
+    weight and are planned once it is corrected. `missing` items were published and no longer exist.
+    `changed` lists batches whose weight has changed since they were published. `other_table` lists
+    the differences between the job's table or columns and those of its batches; in that case
+    nothing is compared or planned, since the ids refer to other rows.
     """
 
     job: str
@@ -62,7 +62,7 @@ class Audit:
     other_table: tuple[str, ...] = ()
 
     def with_late(self, ids: Iterable[int], *, batches: int, known: int) -> "Audit":
-        """Return the audit with newly planned late items and the number of known ones added."""
+        """Return the audit with newly planned late items and the number of known items added."""
         return replace(
             self,
             late=self.late.extended(ids),
@@ -72,12 +72,12 @@ class Audit:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether everything compared is as it was published."""
+        """Return whether the audit found no differences."""
         counts = (self.late, self.refused, self.missing, self.changed)
         return not self.known and not self.other_table and not any(names.count for names in counts)
 
     def sentences(self) -> list[str]:
-        """Return the findings and their consequences, for people."""
+        """Return the findings and their consequences as sentences for people."""
         if self.other_table:
             return [
                 f"Nothing was compared or planned: {problem}. Use a new name for the job, or "

@@ -145,7 +145,7 @@ class Throughput:
     job: str
     attempts: int
     seconds_per_batch: float
-    weight_per_second: float | None  # None where batches weigh nothing or took no time
+    weight_per_second: float | None  # None if batches weigh nothing or took no time
 
     def seconds(self, batches: int, weight: int) -> float:
         """Return how long one worker takes for batches of a total weight."""
@@ -156,9 +156,9 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Number of batches that planning would create, and their cost at the past throughput.
+    """Number of batches that planning would create, and their cost at past throughput.
 
-    Weight in bytes. `pace` is None if no attempt has succeeded yet.
+    `weight` is in bytes. `pace` is None if no attempt has succeeded yet.
     """
 
     batches: int = 0
@@ -169,7 +169,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float | None:
-        """Return how long one worker takes, None without a known throughput."""
+        """Return how long one worker takes, None if the throughput is unknown."""
         return None if self.pace is None else self.pace.seconds(self.batches, self.weight)
 
 
@@ -177,8 +177,8 @@ class Estimate:
 class Progress:
     """Progress of a job: batches by state, and items and weight, total and published.
 
-    Split batches do not count, since their parts do. `remaining` is None if no attempt has
-    succeeded yet, and 0 if nothing is left that is tried automatically.
+    Split batches are not counted, since their parts are. `remaining` is None if no attempt has
+    succeeded yet, and 0 if no batch is left that is tried automatically.
     """
 
     job: str
@@ -239,7 +239,7 @@ def cut_lists(
     """Cut `(id, weight)` pairs in ascending order into lists of ids, as `planning.cut` does.
 
     Each range goes from the first to the last id of its list; other ids between them do not belong
-    to the batch. Memory is one batch.
+    to the batch. Only one batch is held in memory.
     """
     for found in cut(weighed_ids, after_id=MIN_ID - 1, high_watermark=MAX_ID, limits=limits):
         whole = range(found.id_range.first_id, found.id_range.last_id + 1)
@@ -251,7 +251,7 @@ _EXPECTED = "the name of a backfill and the range of a batch, as in 2023:0000002
 
 
 def backfill_key(name: str, key: str) -> str:
-    """Return the partition key of a batch of a backfill, from that of its range.
+    """Return the partition key of a backfill's batch, from the key of its range.
 
     Raises:
         InvalidValueError: the name is not valid.

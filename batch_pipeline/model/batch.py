@@ -58,7 +58,7 @@ class IdRuns:
 
     @classmethod
     def joined(cls, parts: "Iterable[IdRuns]") -> "IdRuns":
-        """Build the union of sets in ascending order that do not overlap."""
+        """Build the union of sets that are in ascending order and do not overlap."""
         firsts: list[int] = []
         lasts: list[int] = []
         for part in parts:
@@ -111,7 +111,8 @@ EARLIER_KEY_DIGITS = 12  # jobs that release 0.1 created keep this width
 class Batch:
     """Planned id range of a job, which never changes. Weight in bytes, count in items.
 
-    With `item_ids` only these ids of the range belong to it: late arrivals, or a requested list.
+    If `item_ids` is set, only these ids of the range belong to the batch: late arrivals, or a
+    requested list.
     `key_digits` is the width of ids in the keys of its job.
     """
 
@@ -143,7 +144,7 @@ class BatchState(StrEnum):
     PUBLISHED = "published"
     FAILED = "failed"
     INTERRUPTED = "interrupted"  # the last attempt ended for reasons other than the data
-    DEAD = "dead"  # all attempts used up, outages not counted; needs a person
+    DEAD = "dead"  # all attempts are used up, not counting outages; requires manual action
     CANCELLED = "cancelled"  # cancelled by a person
     SUPERSEDED = "superseded"  # split into smaller batches
 
@@ -167,8 +168,8 @@ _DUE_ON_REQUEST = frozenset({BatchState.FAILED, BatchState.DEAD})
 def due_batches(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[BatchStatus]:
     """Return the batches to encode now: planned and interrupted ones, in the given order.
 
-    Failed and dead batches are due only with `retry_failed`, when a person asked for it. Cancelled
-    ones are never due: `jobs retry` plans them again.
+    Failed and dead batches are due only with `retry_failed`, if a person requested it. Cancelled
+    batches are never due: `jobs retry` plans them again.
     """
     due = _DUE | _DUE_ON_REQUEST if retry_failed else _DUE
     return [status for status in statuses if status.state in due]
@@ -176,9 +177,9 @@ def due_batches(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Try at encoding a batch, numbered from 1; only the holder of `token` may end it.
+    """One try at encoding a batch, numbered from 1; only the holder of `token` may end it.
 
-    `generation` is the one it would be published as; None if it was not read.
+    `generation` is the generation that it would publish; None if it was not read.
     """
 
     id: int
@@ -259,7 +260,7 @@ _LATE_KEY = re.compile(r"late-([0-9]{8}|[1-9][0-9]{8,17})")
 def late_key(batch_id: int) -> str:
     """Format the id of a batch of late arrivals as a partition key.
 
-    Such a batch is a list of ids within ranges that have keys already, so its range names nothing.
+    Such a batch is a list of ids within ranges that already have keys; its range is not unique.
     """
     return f"late-{batch_id:08d}"
 
@@ -289,11 +290,11 @@ class SplitRange:
 def halve(
     batch: Batch, weights: Sequence[tuple[int, int]], runs: IdRuns | None = None
 ) -> tuple[SplitRange, SplitRange] | None:
-    """Split a batch into halves of equal item count; return None if less than two items are left.
+    """Split a batch into halves of equal item count; return None if fewer than two items are left.
 
     `weights` are the `(id, weight)` pairs of the items that still exist, in ascending order. Halves
     of a range cover it without a gap: the second starts at its first item. Halves of an id list
-    divide all of its ids. `runs` are the ids that the range was planned with, None for all of it.
+    divide all of its ids. `runs` are the ids that the range was planned with, None for all ids.
     """
     if len(weights) < 2:
         return None

@@ -25,7 +25,7 @@ from batch_pipeline.model.status import (
 
 
 class Check(StrEnum):
-    """Checks that a stream can be subjected to."""
+    """Checks of a stream."""
 
     PART_FILES = "part_files"
     CHECKSUMS = "checksums"
@@ -38,7 +38,7 @@ class Check(StrEnum):
 
     @property
     def description(self) -> str:
-        """Return what holds if the check passes, as a sentence for people."""
+        """Return the condition that the check verifies, as a sentence for people."""
         return _DESCRIPTIONS[self]
 
     @property
@@ -64,10 +64,10 @@ _SEVERE = {Check.PART_FILES, Check.CHECKSUMS, Check.CONSERVATION}
 class CheckResult:
     """Result of a check.
 
-    `summary` describes the result, `worst` names the worst offender and `next_step` what to do;
-    both are None if the check passed. A key of `numbers` has the same meaning in all checks. A
-    check that could not be completed is not `is_conclusive`: it does not pass, but does not block
-    batches either.
+    `summary` describes the result, `worst` names the worst offender and `next_step` the action to
+    take; both are None if the check passed. A key of `numbers` has the same meaning in all checks.
+    If a check could not be completed, `is_conclusive` is false: it does not pass, but does not
+    block batches either.
     """
 
     check: Check
@@ -115,7 +115,7 @@ def judged(
 
 
 def inconclusive(check: Check, reason: str) -> CheckResult:
-    """Return the result of a check that an error kept from completing."""
+    """Return the result of a check that could not be completed because of an error."""
     return CheckResult(
         check=check,
         passed=False,
@@ -137,7 +137,7 @@ _NEED_A_PERSON = (BatchState.FAILED, BatchState.DEAD)
 
 
 def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckResult:
-    """Evaluate the share of quarantined records over all of the last batches."""
+    """Evaluate the share of quarantined records in all recent batches."""
     read = sum(batch.read for batch in recent)
     quarantined = sum(batch.quarantined for batch in recent)
     ratio = quarantined / read if read else 0.0
@@ -213,7 +213,7 @@ def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> Ch
 
 
 def _describe_backlog(status: StreamStatus) -> str:
-    """Describe the backlog; batches that need a person are listed apart, as `jobs` does."""
+    """Describe the backlog; list batches that require manual action separately, as `jobs` does."""
     stopped = [(state, status.states.get(state, BatchTotals())) for state in _NEED_A_PERSON]
     count = status.waiting.items - sum(amount.items for _, amount in stopped)
     parts = [f"items waiting: {count:,}" if count else "nothing waits"]
@@ -296,7 +296,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Result of one diagnosis; `text` says what was observed and, on a problem, what to do."""
+    """Result of one diagnosis; `text` has the observation and, for a problem, the next step."""
 
     subject: str
     level: Level
@@ -327,7 +327,7 @@ def attempted(subject: str, diagnose: Callable[[], Iterator[Finding]]) -> Iterat
 
 
 def compare_clocks(other: str, other_time: datetime, local_time: datetime) -> Iterator[Finding]:
-    """Warn if another clock and that of this machine are more than a minute apart."""
+    """Warn if another clock differs from this machine's by more than a minute."""
     apart = abs((other_time - local_time).total_seconds())
     if apart > 60:
         text = (

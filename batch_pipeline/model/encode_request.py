@@ -28,8 +28,8 @@ class EncodeRequest:
     """Input of an encoder: items in id order, the schema to write, the prefix of file names.
 
     `context` has the values of the attempt for the lineage columns, which the schema includes.
-    Once records do not fit, the tasks together look at `sample_records` of them to report columns;
-    None: at those that the stream's rules say.
+    If records do not fit, the tasks together examine `sample_records` of them to report columns;
+    None: the number in the stream's rules.
     """
 
     stream: Stream

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from batch_pipeline.model.errors import InvalidValueError
 
-FASTEST_LEVEL = 1  # of gzip and zstd, the default: the next levels are hardly smaller
+FASTEST_LEVEL = 1  # default of gzip and zstd: the next levels compress hardly better
 
 
 class Format(StrEnum):
@@ -24,7 +24,7 @@ class Format(StrEnum):
 
 
 class Compression(StrEnum):
-    """Compressions of part files; of the whole file for jsonl, else inside the file."""
+    """Compressions of part files: of the whole file for jsonl, otherwise inside the file."""
 
     GZIP = "gzip"
     SNAPPY = "snappy"
@@ -38,7 +38,7 @@ class PartFormat:
 
     `title` is its name in texts. `suffixes` has the file name extension of each compression that
     the format supports; the first compression is the default. Files of a columnar format have the
-    columns of the schema, the other ones are lines of JSON objects. `has_levels` states whether a
+    columns of the schema, other files are lines of JSON objects. `has_levels` states whether a
     compression level can be chosen.
     """
 
@@ -124,9 +124,9 @@ class Encoding:
 
 
 def format_of_file(name: str) -> tuple[Format, Compression] | None:
-    """Return the format that a file name states, None if it states none.
+    """Return the format and compression that a file name states, None if it states none.
 
-    The compression is right for jsonl alone; the other formats state theirs inside the file.
+    The compression is valid only for jsonl; files of other formats state theirs inside.
     """
     for file_format, part_format in PART_FORMATS.items():
         for compression, suffix in part_format.suffixes.items():

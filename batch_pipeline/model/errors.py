@@ -1,13 +1,13 @@
-"""Every error that the product raises on purpose, in one tree.
+"""All errors that the product raises deliberately, in one tree.
 
-The branch says what the catcher does: `ConfigurationError` (the operator fixes something),
+The branch determines the catcher's reaction: `ConfigurationError` (the operator fixes something),
 `RetryableError` (wait and repeat), `ConflictError` (read again and decide), `BatchDataError` (fail
-the attempt, go on with the others), `InvariantError` (a defect of this code).
+the attempt, continue with the others), `InvariantError` (a defect of this code).
 
-A class of its own exists where a catcher treats it differently, or where a user may want to catch
-it; all else is a message of its branch, built where it is raised. A message says what failed, why,
-what state is left and what to do next. Credentials never belong into it. Only the command line and
-the Dagster definitions translate errors into exit codes and failures.
+An error has its own class only if a catcher treats it differently or a user may want to catch it;
+all others are messages of their branch, built where they are raised. A message states what failed,
+why, the state left behind and the next step. It never contains credentials. Only the command line
+and the Dagster definitions translate errors into exit codes and failures.
 """
 
 import difflib
@@ -22,12 +22,12 @@ _Result = TypeVar("_Result")
 
 
 def closest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the known name that an unknown one is probably a misspelling of."""
+    """Return the known name that an unknown name probably misspells."""
     return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return a sentence that suggests a known name, with a space before it, or nothing."""
+    """Return a sentence that suggests a known name, preceded by a space, or an empty string."""
     close = closest(name, known)
     return "" if close is None else f" Did you mean {close!r}?"
 
@@ -66,7 +66,7 @@ class InvariantError(PipelineError):
 def repeat_once(call: Callable[[], _Result]) -> _Result:
     """Call an idempotent function, and again after a `RetryableError`.
 
-    Perhaps only the reply to its commit was lost: then the second call finds it committed.
+    If only the reply to the commit was lost, the second call finds the change committed.
     """
     try:
         return call()
@@ -100,7 +100,7 @@ def require(fits: object, name: str, value: object, expected: str) -> None:
 
 @dataclass(eq=False)
 class SettingError(ConfigurationError):
-    """Setting cannot be used; `source` is where it was set. The value is never repeated."""
+    """Setting cannot be used; `source` is where it was set. The value is never shown."""
 
     name: str
     source: str
@@ -146,7 +146,7 @@ class UnknownStreamError(ConfigurationError):
 
 @dataclass(eq=False)
 class UnknownJobError(ConfigurationError):
-    """Requested job is not in the inventory; `streams` may not have one yet."""
+    """Requested job is not in the inventory; `streams` may not have a job yet."""
 
     job: str
     known: tuple[str, ...]
@@ -227,7 +227,7 @@ class UnknownBatchError(ConfigurationError):
 
     @classmethod
     def of_partition(cls, stream: str, key: str) -> Self:
-        """Build the error of a partition key that names no planned batch."""
+        """Build the error for a partition key that names no planned batch."""
         return cls(
             f"{stream}: {key!r} is not a planned batch. Nothing was claimed. "
             f"`batch-pipeline status {stream}` lists the batches. A wide partition of an earlier "
@@ -236,7 +236,7 @@ class UnknownBatchError(ConfigurationError):
 
     @classmethod
     def of_job(cls, job: str, batch: str) -> Self:
-        """Build the error of a name or number that no live batch of the job has."""
+        """Build the error for a name or number that matches no live batch of the job."""
         return cls(
             f"Job {job!r} has no batch {batch!r}. Nothing was done. "
             f"`batch-pipeline jobs list {job}` lists unfinished batches by name and number."
@@ -276,7 +276,7 @@ class FencedError(ConflictError):
 
 @dataclass(eq=False)
 class BatchSupersededError(ConflictError):
-    """Batch to be tried was split into smaller ones."""
+    """Batch to encode was split into smaller batches."""
 
     job: str
     label: str
@@ -296,7 +296,7 @@ class BatchSupersededError(ConflictError):
 
 @dataclass(eq=False)
 class BatchReleasedError(ConflictError):
-    """Batch to be released was released already."""
+    """Batch has already been released."""
 
     job: str
     label: str
@@ -335,7 +335,7 @@ class PermissionDeniedError(ConfigurationError):
 
 
 def port_in_use(port: int) -> ConfigurationError:
-    """Build the error of a port that another program listens on."""
+    """Build the error for a port that another program listens on."""
     return ConfigurationError(
         f"Port {port} on 127.0.0.1 is in use. Nothing was started. Stop the process that "
         f"listens there, or choose another port: `batch-pipeline dev --port {port + 1}`."
@@ -344,7 +344,7 @@ def port_in_use(port: int) -> ConfigurationError:
 
 @dataclass(eq=False)
 class LandingUnavailableError(ConfigurationError):
-    """The landing of a stream cannot be listed, or its events not be read."""
+    """The landing of a stream cannot be listed, or its events cannot be read."""
 
     stream: str
     uri: str
@@ -392,11 +392,11 @@ class SourceRefusedError(SourceUnavailableError):
 
 
 class MetaTableError(ConfigurationError):
-    """A meta table cannot be read because a name, a column or a right is wrong."""
+    """A meta table cannot be read because a name, a column or a privilege is wrong."""
 
 
 def missing_column(table: str, column: str, role: str, columns: tuple[str, ...]) -> MetaTableError:
-    """Build the error of a column that a meta table does not have."""
+    """Build the error for a column that a meta table does not have."""
     return MetaTableError(
         f"{table} has no column {column!r}, named as its {role} (its columns: "
         f"{', '.join(columns)}). Nothing was read. Name one of these."
@@ -406,7 +406,7 @@ def missing_column(table: str, column: str, role: str, columns: tuple[str, ...])
 def unfit_column(
     table: str, column: str, role: str, problem: str, next_step: str
 ) -> MetaTableError:
-    """Build the error of a column of a meta table that cannot play its role."""
+    """Build the error for a column of a meta table that is not suitable for its role."""
     problem = f"column {column!r} cannot be the {role}: {problem}"
     return MetaTableError(f"{table}: {problem}. Nothing was planned. {next_step}")
 
@@ -414,13 +414,13 @@ def unfit_column(
 def watermark_unavailable(
     table: str, strategy: str, problem: str, next_step: str
 ) -> MetaTableError:
-    """Build the error of a high watermark strategy that a meta table does not allow."""
+    """Build the error for a high watermark strategy that a meta table does not support."""
     problem = f"the high watermark cannot be read with strategy {strategy!r}: {problem}"
     return MetaTableError(f"{table}: {problem}. Nothing was planned. {next_step}")
 
 
 class MetaUnreachableError(RetryableError):
-    """The database of the meta table does not answer, or ended a read."""
+    """The database of the meta table does not answer, or terminated a read."""
 
 
 @dataclass(eq=False)
@@ -440,7 +440,7 @@ class UnknownMetaTableError(MetaTableError):
 
 
 class MetaTableChangedError(MetaTableError):
-    """The meta table or one of its columns went away after it had been opened."""
+    """The meta table or one of its columns was removed after the table had been opened."""
 
     def __init__(self, location: str, reason: str) -> None:
         super().__init__(
@@ -451,7 +451,7 @@ class MetaTableChangedError(MetaTableError):
 
 @dataclass(eq=False)
 class MetaTableRestartedError(MetaTableError):
-    """Ids of a meta table start again below what a job has already planned."""
+    """Ids of a meta table start again below the ids that a job has already planned."""
 
     job: str
     meta_table: str
@@ -495,7 +495,7 @@ OF_ONE_META_TABLE: tuple[type[PipelineError], ...] = (
 
 @dataclass(eq=False)
 class BadFileError(BatchDataError):
-    """A source file of the batch cannot be read as what it should be."""
+    """A source file of the batch cannot be used."""
 
     stream: str
     location: str
@@ -522,7 +522,7 @@ def repair_step(stream: str, *, is_registered: bool) -> str:
 
 @dataclass(eq=False)
 class TransformError(BatchDataError):
-    """A user's transform failed on the records of a batch; `place` is its line, where known."""
+    """A user's transform failed on the records of a batch; `place` is its line, if known."""
 
     stream: str
     transform: str
@@ -583,14 +583,14 @@ class StorageUnavailableError(ConfigurationError):
         )
 
 
-OLDER = "the inventory is older than the storage"  # starts the reason of a paused job
+OLDER = "the inventory is older than the storage"  # prefix of the pause reason of a job
 
 
 @dataclass(eq=False)
 class InventoryOlderError(StorageUnavailableError):
     """Storage holds manifests that the inventory does not list; `reason` names them.
 
-    The inventory was restored from a backup, or created again.
+    The inventory was restored from a backup, or recreated.
     """
 
     stream: str = ""
@@ -619,7 +619,7 @@ class InventoryOlderError(StorageUnavailableError):
 
 
 class ManifestFileUnavailableError(StorageUnavailableError):
-    """The manifest file of a batch that is published cannot be written."""
+    """The manifest file of a published batch cannot be written."""
 
     def sentence(self) -> str:
         return (
@@ -630,7 +630,7 @@ class ManifestFileUnavailableError(StorageUnavailableError):
 
 @dataclass(eq=False)
 class ManifestFileTakenError(ManifestFileUnavailableError):
-    """Another file has the name of a manifest file; it stays."""
+    """Another file has the name of a manifest file; it is not overwritten."""
 
 
 @dataclass(eq=False)
@@ -654,7 +654,7 @@ NOTHING_SENT = "Nothing was sent."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
-    """A batch that was not loaded into a target; builds the texts of the errors of a load."""
+    """A batch that was not loaded into a target; builds the error messages of a load."""
 
     target: str
     stream: str
@@ -684,7 +684,7 @@ class TargetFailedError(BatchDataError):
 
 
 class PartFileChangedError(BatchDataError):
-    """A file of a published batch is gone, or is not what was published."""
+    """A file of a published batch is missing, or differs from what was published."""
 
     def __init__(self, unloaded: Unloaded, problem: str) -> None:
         step = "Materialize its partition again, then run `batch-pipeline load` again."

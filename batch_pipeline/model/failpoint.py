@@ -14,10 +14,10 @@ VARIABLE = "BATCH_PIPELINE_FAILPOINTS"
 def failpoint(name: str) -> None:
     """Run the action that `BATCH_PIPELINE_FAILPOINTS` sets for this point.
 
-    Actions are `kill`, `raise`, `sleep:SECONDS` and `stop`, which lasts until a SIGCONT.
+    Actions are `kill`, `raise`, `sleep:SECONDS` and `stop`, which lasts until SIGCONT.
 
     Raises:
-        RuntimeError: the mode is `raise`.
+        RuntimeError: the action is `raise`.
     """
     configured = os.environ.get(VARIABLE)
     if not configured:

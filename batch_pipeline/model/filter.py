@@ -2,7 +2,7 @@
 
 `parse_filter` reads the form of stream files; `upstream_of` finds the job that a filter selects.
 Filters never contain SQL text: the inventory translates them to expressions with bound values. As
-in SQL, NULL matches no operator but `is null`.
+in SQL, NULL matches no operator except `is null`.
 """
 
 import math
@@ -112,7 +112,7 @@ Filter: TypeAlias = Condition | AllOf | AnyOf
 
 
 def is_storable(text: str) -> bool:
-    """Return whether databases can hold a text: no NUL and no unpaired surrogates."""
+    """Return whether databases can store a text: no NUL and no unpaired surrogates."""
     try:
         return b"\0" not in text.encode("utf-8")
     except UnicodeEncodeError:
@@ -126,7 +126,7 @@ def parse_filter(value: object, place: str = "where") -> Filter:
     text.
 
     Raises:
-        InvalidValueError: a part has another form; the message names its place.
+        InvalidValueError: a part is malformed; the message names its place.
     """
     return _parse(value, place, depth=0)
 
@@ -175,7 +175,7 @@ def _plain(value: object) -> Any:
 
 
 def _fits(operator: Operator, value: object) -> tuple[bool, str]:
-    """Return whether a value fits an operator, and a description of those that do."""
+    """Return whether a value fits an operator, and a description of valid values."""
     if operator in _WITHOUT_VALUE:
         return value is None, "no value"
     if operator in _WITH_LIST:
@@ -210,7 +210,7 @@ class Upstream:
 
 
 def upstream_of(reader: str, where: Filter | None) -> Upstream:
-    """Return the job that all rows of a filter belong to; other conditions are ignored.
+    """Return the job that a filter restricts the rows to; other conditions are ignored.
 
     Raises:
         ConfigurationError: the filter names no job or several.
@@ -226,7 +226,7 @@ def upstream_of(reader: str, where: Filter | None) -> Upstream:
 
 
 def _stated(where: Filter | None) -> Iterator[tuple[str, str]]:
-    """Yield the columns, with their text, that must be equal in every row."""
+    """Yield the equality conditions, as column and text, that every row must meet."""
     if isinstance(where, AllOf):
         for part in where.parts:
             yield from _stated(part)

@@ -1,4 +1,4 @@
-"""Garbage collection rules: what a file in a storage root is, and whether it may be deleted.
+"""Garbage collection rules: identify a file in a storage root, decide whether it may be deleted.
 
 `parse_name` is the inverse of the file names that encoding and publishing create. `classify`
 decides from the file, the known attempts and the retention of the stream. Files are listed and
@@ -122,7 +122,7 @@ SHORTEST_GRACE = timedelta(hours=24)
 LEASES_OF_GRACE = 10
 UNKNOWN_FOR = timedelta(days=7)
 
-FILES_REMOVED_AT = "files_removed_at"  # fact of an attempt: when its files were marked
+FILES_REMOVED_AT = "files_removed_at"  # fact of an attempt: when its files were marked for deletion
 QUARANTINE_REMOVED_AT = "quarantine_removed_at"  # the same for quarantine files only
 
 
@@ -138,20 +138,20 @@ class Reason(StrEnum):
     UNKNOWN = "unknown"  # of no known attempt: deleted on request only
 
 
-OF_GENERATIONS = frozenset(  # marked first
+OF_GENERATIONS = frozenset(  # marked before the deletion
     {Reason.SUPERSEDED, Reason.LOADED, Reason.QUARANTINED}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAttempt:
-    """Attempt as recorded in the inventory; times are of the database clock.
+    """Attempt as recorded in the inventory; times are those of the database clock.
 
     `replaced_at` is the time a newer generation of the batch was published. `unread` states that a
     downstream job has not read it yet. `acknowledged` has the load time of each target that still
-    has it; `held` states that it is being loaded or its stream is paused. `marked` states that its
-    files were marked for deletion before, `quarantine_marked` the same of its quarantine files.
-    `file_names` are those that its manifest lists.
+    contains it; `held` states that it is being loaded or its stream is paused. `marked` states that
+    its files are already marked for deletion, `quarantine_marked` that its quarantine files are.
+    `file_names` are the names that its manifest lists.
     """
 
     id: int
@@ -173,13 +173,13 @@ class KnownAttempt:
     file_names: frozenset[str] = frozenset()
 
     def loaded_at(self, targets: Collection[str]) -> datetime | None:
-        """Return when the last of the targets loaded it, None unless all of them did."""
+        """Return the time of the last load into the targets, None unless all have loaded it."""
         if not targets or not self.acknowledged.keys() >= set(targets):
             return None
         return max(self.acknowledged[target] for target in targets)
 
     def is_over(self, now: datetime) -> bool:
-        """Return whether it ended so long ago that its process cannot still be writing."""
+        """Return whether it ended long enough ago that its process cannot still be writing."""
         if self.status is AttemptStatus.RUNNING or self.ended_at is None:
             return False
         return now - self.ended_at > self._grace
@@ -243,11 +243,11 @@ def classify(
 ) -> Garbage | None:
     """Return the file as garbage of a stream with the reason, or None if it must be kept.
 
-    `known` are the attempts of any stream that the name can mean; `now` is the database clock.
+    `known` are the attempts of any stream that the name may refer to; `now` is the database time.
     """
     age = now - file.modified_at
     if age <= SHORTEST_GRACE:
-        return None  # it may still be being written
+        return None  # a process may still be writing it
     reason: Reason | None
     if isinstance(named, Probe):
         reason = Reason.TEMPORARY if owner.takes_probes and not file.size_bytes else None

@@ -19,7 +19,7 @@ from batch_pipeline.model.location import FileRange, split_location
 class LandedFile:
     """File as listed in the landing, or a range of its bytes.
 
-    `location` is an absolute URI (`file:///…`), followed by a range (`#bytes=0-99`) if it means a
+    `location` is an absolute URI (`file:///…`), followed by a range (`#bytes=0-99`) if it denotes a
     part of the file; size and time are those of the whole file. `modified_at` is UTC with
     microseconds, `etag` the store's version of the content. None means not recorded: a user's meta
     table only names the location, and any content found there is valid.
@@ -80,14 +80,14 @@ class Item:
 
     @property
     def weight(self) -> int:
-        """Return the weight for batch limits: of the row, else the bytes of the file or range."""
+        """Return the weight for batch limits: the row's, otherwise the bytes of file or range."""
         weight = self.file.range_bytes if self.row_weight is None else self.row_weight
         return weight or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """Result of a registration; `changed` files differ from their row and were left alone.
+    """Result of a registration; `changed` files differ from their row and were not updated.
 
     `found` counts the listed files, `new_items` the rows inserted for them: a large file becomes
     several items.
@@ -99,7 +99,7 @@ class Registered:
     accepted: int = 0
 
     def plus(self, other: "Registered") -> "Registered":
-        """Return the sum of both."""
+        """Return the sum of both results."""
         return Registered(
             found=self.found + other.found,
             new_items=self.new_items + other.new_items,

@@ -1,8 +1,9 @@
 """Jobs: one bookmark over a meta table, its terms, identity and status.
 
 `JobTerms` is the configuration; its `config()` never changes; `Job`, `JobReport` and
-`JobStatus` are read from the inventory. `TableIdentity` is stored with a job because its ids are
-only meaningful for one table: it records the database and the columns, which names do not identify.
+`JobStatus` are read from the inventory. `TableIdentity` is stored with a job because ids are
+meaningful only within one table: it records the database and the columns, which the table's name
+does not identify.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ class JobKind(StrEnum):
     LATE = "late"  # items that appeared below a bookmark
 
 
-OWN_KINDS = (JobKind.INCREMENTAL, JobKind.LATE)  # jobs of a stream without its backfills
+OWN_KINDS = (JobKind.INCREMENTAL, JobKind.LATE)  # jobs of a stream except backfills
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class JobTerms:
     """Identity (name and canonical name of the meta table) and settings of a job.
 
     `stream` is set for jobs of a stream. A batch is tried at most `max_attempts` times; with
-    `bisect` it is then split until the failing item is alone. The filter and the identity of the
+    `bisect` it is then split until the failing item is isolated. The filter and the identity of the
     table never change; the identity is None if it is not known. `planned_once` has the selection
     and the limits of a backfill as JSON, which never change either.
 
@@ -75,7 +76,7 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Job as stored in the inventory; `paused` is the reason of a pause, None if not paused.
+    """Job as stored in the inventory; `paused` is the reason for a pause, None if not paused.
 
     `key_digits` is the width of ids in its partition keys.
     """
@@ -153,7 +154,7 @@ class TableIdentity:
         return {COLUMNS: columns, DATABASE: self.database.to_json()}
 
     def differences(self, stored: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the differences to a stored configuration; keys that are not stored are equal."""
+        """Yield the differences from a stored configuration; ignore keys that are not stored."""
         columns = stored.get(COLUMNS, {})
         for role in _ROLES:
             now = getattr(self, role)
@@ -168,7 +169,7 @@ class TableIdentity:
                 )
 
     def next_step(self, stored: Mapping[str, Any]) -> str:
-        """Return a reference to the documentation if the database has moved, else an empty text."""
+        """Return a reference to the documentation if the database has moved, otherwise ""."""
         if DATABASE not in stored:
             return ""
         before = DatabaseIdentity.from_json(stored[DATABASE])
@@ -179,8 +180,8 @@ class TableIdentity:
 class DatabaseIdentity:
     """Identity of a database, independent of address and login.
 
-    `servers` are the names of its server: one in common is enough for equality. If either side has
-    none, only `database` is compared. `shown` is for messages.
+    `servers` are the names of its server: one common name is enough for equality. If either side
+    has no names, only `database` is compared. `shown` is for messages.
     """
 
     kind: str

@@ -23,7 +23,7 @@ class Loading:
     `publish_number` counts within the job of the batch. `label` identifies the batch, and its
     records in the target, within the stream. `is_backfill` states that the batch reprocesses items
     of other batches; `item_ids` are its items, empty while the stream has no published backfill,
-    since no other label can have their records then. `again` states that a repeated load was
+    since until then no other label can have their records. `again` states that a repeated load was
     requested, `failed_before` that an earlier load failed.
     """
 
@@ -66,7 +66,7 @@ class LoadStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Try at loading a generation, numbered from 1; only the holder of `token` may end it."""
+    """One try at loading a generation, numbered from 1; only the holder of `token` may end it."""
 
     id: int
     stream: str
@@ -104,11 +104,11 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus:
-    """Status of a target: generations that are loaded, pending (`due`), and failed among those.
+    """Status of a target: numbers of loaded, pending (`due`) and failed pending generations.
 
     `gone` counts generations that can no longer be loaded, since their files were removed. `error`
-    is the error of the last failed one that is still pending, `loaded_at` the end of the newest
-    load.
+    is the error of the last failed generation that is still pending, `loaded_at` the end of the
+    newest load.
     """
 
     target: str
@@ -151,13 +151,13 @@ class WriteMode(StrEnum):
     """
 
     APPEND = "append"
-    UPSERT = "upsert"  # by the stream's key properties; the newest record of a key stays
+    UPSERT = "upsert"  # by the stream's key properties; the newest record of a key is kept
 
 
 class MessageMode(StrEnum):
     """Forms in which records are sent to a Singer target."""
 
-    AUTO = "auto"  # BATCH if a probe shows that the target reads it, else RECORD
+    AUTO = "auto"  # BATCH if a probe shows that the target reads it, otherwise RECORD
     BATCH = "batch"
     RECORD = "record"
 
@@ -182,7 +182,7 @@ class Target:
 class PostgresTarget(Target):
     """PostgreSQL table that is loaded by COPY.
 
-    `conn` is `$NAME` of an environment variable with the URL of the database. The table name
+    `conn` is `$NAME`, an environment variable with the URL of the database. The table name
     defaults to the name of the stream in messages.
     """
 

@@ -66,7 +66,7 @@ def split_location(location: str) -> tuple[str, FileRange | None]:
 
 
 S3 = "s3"
-S3_SCHEMES = (S3, "s3a", "s3n")  # Hadoop's names of the same objects
+S3_SCHEMES = (S3, "s3a", "s3n")  # Hadoop's schemes for the same objects
 _EXPECTED = "an absolute file URI such as file:///data/orders.csv"
 _EXPECTED_OBJECT = "the URI of an object such as s3://bucket/orders/2026.csv"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
@@ -116,7 +116,7 @@ def join_uri(root: str, name: str) -> str:
     return f"{root.rstrip('/')}/{name}" if name else root
 
 
-# Names whose URI has no escapes: most files, in a tenth of the time of the general way.
+# Paths whose URI has no escapes: most files, in a tenth of the time of the general case.
 _PLAIN_PATH = re.compile(r"(?:/(?!\.(?:/|\Z))[A-Za-z0-9_.~-]+)+")
 _PLAIN_URI = re.compile(r"file://(/[A-Za-z0-9_.~/-]*)")
 
@@ -125,7 +125,7 @@ def to_uri(path: PurePath | str) -> str:
     """Return the percent-encoded file URI of an absolute path; names may contain any bytes.
 
     Raises:
-        InvalidValueError: the path is relative or holds a NUL byte.
+        InvalidValueError: the path is relative or contains a NUL byte.
     """
     if isinstance(path, str) and _PLAIN_PATH.fullmatch(path):
         return f"file://{path}"
@@ -217,8 +217,8 @@ _DOTS = re.compile(rf"/\.{{1,2}}(?=/|{MARK}|$)")
 class Roots:
     """Folders and key prefixes that files may be read from; `key` is their stream-file key.
 
-    With `closed` roots nothing else is read. Otherwise a location outside of them was checked when
-    it was registered, and is read if its path has no symbolic link.
+    If the roots are `closed`, nothing else is read. Otherwise a location outside them was checked
+    when it was registered, and is read if its path has no symbolic link.
     """
 
     uris: tuple[str, ...] = ()
@@ -228,8 +228,8 @@ class Roots:
     def hold(self, location: str) -> bool:
         """Return whether a location is textually below one of the roots.
 
-        Whole path segments count: `/data/in` does not contain `/data/internal`. A key with `.` or
-        `..` as a segment is below no root, since a proxy or client may resolve it.
+        Only whole path segments match: `/data/in` does not contain `/data/internal`. A key with
+        `.` or `..` as a segment is below no root, since a proxy or client may resolve it.
         """
         is_below = any(location.startswith(f"{uri.rstrip('/')}/") for uri in self.uris)
         return is_below and not has_dots(location)

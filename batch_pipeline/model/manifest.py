@@ -1,11 +1,12 @@
 """Manifests: the files that one attempt produced, with their counters and origin.
 
-`Manifest.to_json` is the content of the manifest file. Its origin adds what only the inventory
-knows: job, items, times. If an inventory is older than its storage, the stream and the publish
-number are read from there. Every record read must be accounted for (`check_conservation`).
+`Manifest.to_json` returns the content of the manifest file. Its origin adds facts that only the
+inventory has: job, items, times. If an inventory is older than its storage, the stream and the
+publish number are read from the origin. Every record read must be accounted for
+(`check_conservation`).
 
 `read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` only the counts of any
-manifest file. This module reads bytes, not files.
+manifest file. This module parses bytes and opens no files.
 """
 
 import json
@@ -28,9 +29,9 @@ from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.schema import RecordSchema
 
 _T = TypeVar("_T")
-VERSION = 1  # of the form of an origin
+VERSION = 1  # of the format of an origin
 MAX_BYTES = 64 * 2**20  # of a manifest file that is read
-_MAX_TEXT = 4_096  # characters of a text in it
+_MAX_TEXT = 4_096  # characters of a text in a manifest file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,8 @@ class Manifest:
     stream, with a suffix for late arrivals and backfills. `generation` counts the published
     attempts of the batch from 1. The manifest of a batch without records lists no part file.
     `records_transformed` is the number of records that the transform received, None without one.
-    `origin` is what the inventory knows about the publication, as JSON; it is set if a manifest
-    file will be written.
+    `origin` is the inventory's record of the publication, as JSON; it is set if a manifest file
+    will be written.
     """
 
     job: str
@@ -219,7 +220,7 @@ def stream_of(text: bytes, name: str) -> str:
     """Return the stream that a manifest file names.
 
     Raises:
-        ManifestUnfitError: it names none.
+        ManifestUnfitError: it names no stream.
     """
     with _refuse_other_forms(name):
         written = json.loads(text, parse_constant=_reject_constant)
@@ -232,7 +233,7 @@ def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Mani
     Part files are those of the storage root `root`, so that a copied or moved root can be read.
 
     Raises:
-        ManifestUnfitError: it is not a manifest file, or one of another release.
+        ManifestUnfitError: it is not a manifest file, or is from another release.
     """
     with _refuse_other_forms(name):
         written = json.loads(text, parse_constant=_reject_constant)
@@ -295,7 +296,7 @@ def _read_part_files(entries: Any, root: str) -> tuple[PartFile, ...]:
 
 @contextmanager
 def _refuse_other_forms(name: str) -> Iterator[None]:
-    """Translate the errors of reading a file that is not in the form of a manifest."""
+    """Translate the errors of parsing a file that is not a manifest."""
     try:
         yield
     except KeyError as error:
@@ -314,14 +315,14 @@ def _typed(kind: type[_T], value: Any) -> _T:
 
 def _text(value: Any) -> str:
     text = _typed(str, value)
-    text.encode()  # raises ValueError for half of a surrogate pair
+    text.encode()  # raises ValueError for an unpaired surrogate
     if len(text) > _MAX_TEXT or "\0" in text:
         raise ValueError(f"{text[:100]!r} is longer than {_MAX_TEXT:,} characters, or contains NUL")
     return text
 
 
 def _number(value: Any, *, least: int = 0) -> int:
-    number = _typed(int, value)  # which a bool is not
+    number = _typed(int, value)  # rejects bool
     if not least <= number <= MAX_ID:
         raise ValueError(f"{value} is not a whole number from {least} to {MAX_ID}")
     return number

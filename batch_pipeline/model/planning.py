@@ -52,7 +52,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Result of one planning: batches, their items and weight, and the range of ids.
+    """Result of planning: batches, their items and weight, and the range of ids.
 
     `ids` is None if nothing was planned.
     """
@@ -74,7 +74,7 @@ class Planned:
         )
 
     def plus_cut(self, added: Cut) -> "Planned":
-        """Return the result with a batch added; batches come in ascending order."""
+        """Return the result with a batch added; batches must be added in ascending order."""
         return self.followed_by(
             Planned(batches=1, items=added.count, weight=added.weight, ids=added.id_range)
         )
@@ -113,7 +113,7 @@ def cut(
 _MIB = 2**20
 _LEAST = 64 * _MIB
 _MOST = 4096 * _MIB
-_WORK_OF_A_CORE = 128 * _MIB  # four tasks, so that the last one delays the batch only a little
+_WORK_OF_A_CORE = 128 * _MIB  # four tasks, so that the last task delays the batch only slightly
 _BATCHES = 10_000  # keeps Dagster's pages fast, and the number of partitions low for years
 _COUNTS = (100, 200, 500, 1000)  # each file has a fixed cost, independent of its size
 
@@ -129,8 +129,8 @@ class Machine:
 def limits_for(sizes: Sequence[int], machine: Machine, *, growth: float = 1.0) -> Limits:
     """Return limits for files of these sizes in bytes; `growth` is their decompression ratio.
 
-    A batch has work for all cores, is at most a quarter of the memory when decompressed, and is
-    larger than 19 of 20 files; the files make at most about 10,000 batches. Weights are powers of
+    A batch has work for all cores, takes at most a quarter of the memory when decompressed, and is
+    larger than 19 of 20 files; the files form at most about 10,000 batches. Weights are powers of
     two from 64 MiB to 4 GiB.
     """
     work = min(machine.cores * _WORK_OF_A_CORE, machine.memory_bytes // 4)

@@ -22,9 +22,9 @@ def is_enabled() -> bool:
 
 
 def start_step(stream: str, doing: str, *, total: int | None = None) -> None:
-    """Emit the operation that starts now for a stream.
+    """Emit the start of an operation for a stream.
 
-    With a `total`, each of the steps is displayed in a line of its own, without a counter.
+    With a `total`, each step is displayed on its own line, without a counter.
     """
     log.info("%s", doing, extra={"stream": stream, "total": total})
 
@@ -39,7 +39,7 @@ def track(
 ) -> Iterable[_T]:
     """Yield the elements, and emit the number done at most ten times a second.
 
-    `size` returns how much an element counts for.
+    `size` returns the amount that an element adds to the number.
     """
     if not is_enabled():
         return elements

@@ -50,7 +50,7 @@ class BadFileRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRecordRules:
-    """Limits of bad records in a batch; all that are set must hold. Without any, none is allowed.
+    """Limits on bad records in a batch; all limits that are set apply, without any none is allowed.
 
     `max_bad_ratio` is the share of bad records among all that were read, 0 to 1.
     """
@@ -157,10 +157,10 @@ class LineageContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """Limits of what a task reads.
+    """Limits on the input of a task.
 
     A record has at most `max_record_bytes` bytes and `max_columns` columns. A compressed file
-    expands at most `max_expansion` times, checked from 64 MiB on.
+    expands at most `max_expansion` times, which is checked from 64 MiB on.
     """
 
     max_record_bytes: int = 64 * 2**20
@@ -173,8 +173,8 @@ class RecordMapping:
     """Stream maps, flattening and selection, with the names and semantics of the Singer SDK.
 
     `select` are patterns of properties, negated by a leading `!`; the last match decides.
-    `flat_objects` are the columns that objects of the declared schema would be without flattening:
-    in a record in which such an object is null, the column is missing.
+    `flat_objects` are the columns that would hold objects of the declared schema without
+    flattening: if such an object is null in a record, its column is omitted.
     """
 
     stream_maps: Mapping[str, Any] = field(default_factory=dict)

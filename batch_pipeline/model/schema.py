@@ -53,7 +53,7 @@ _WRITTEN_AS_TEXT = {
 }
 _NUMERIC = {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}
 _NESTED = {ColumnType.OBJECT, ColumnType.ARRAY}
-_TEXT_KEYWORDS = {  # of JSON Schema, beside the type
+_TEXT_KEYWORDS = {  # JSON Schema keywords besides the type
     ColumnType.BINARY: {"contentEncoding": "base64"},
     ColumnType.DATE: {"format": "date"},
     ColumnType.TIME: {"format": "time"},
@@ -131,8 +131,8 @@ def widen(left: Column, right: Column, *, text_source: bool) -> Column:
     """Return the narrowest column, with the name of the left one, that holds the values of both.
 
     The operation is commutative and associative. Cells of a text source (csv) without a common type
-    remain text. Values of a typed source (jsonl) would be changed by that, so their column becomes
-    `any`; so does a column with objects or arrays and other values.
+    remain text. Text would change the values of a typed source (jsonl), so their column becomes
+    `any`; so does a column that mixes objects or arrays with other values.
     """
     name, types = left.name, {left.type, right.type}
     if ColumnType.ANY in types:
@@ -152,8 +152,9 @@ def widen(left: Column, right: Column, *, text_source: bool) -> Column:
 def joined(left: Column, right: Column, *, text_source: bool) -> Column:
     """Combine two observations of a column from the same pass over its values.
 
-    Works as `widen`, but a decimal wins over integers and numbers: the next pass, with that decimal
-    in the schema, counts the digits of each value and widens the decimal as needed.
+    Works like `widen`, but a decimal takes precedence over integers and numbers: the next pass,
+    with that decimal in the schema, counts the digits of each value and widens the decimal as
+    needed.
     """
     types = {left.type, right.type}
     if ColumnType.DECIMAL in types and len(types) == 2 and types < _NUMERIC:
@@ -164,7 +165,7 @@ def joined(left: Column, right: Column, *, text_source: bool) -> Column:
 def needed(
     known: Column | None, seen: Column, *, wide: bool = False, text_source: bool = False
 ) -> Column:
-    """Return the column that a schema needs for its known type and the observed one.
+    """Return the column that a schema needs for its known type and the observed type.
 
     `wide` states that integers were observed that a double cannot hold. A column that would become
     a number then becomes a decimal, whose digits the next pass counts; a column that already is a
@@ -262,7 +263,7 @@ class Misfit:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """Change of a column by a schema version; types as text, `before` is None for a new column."""
+    """Change of a column by a schema version; types are text, `before` is None for a new column."""
 
     name: str
     before: str | None

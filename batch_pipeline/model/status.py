@@ -88,7 +88,7 @@ UNFINISHED = frozenset(
         BatchState.DEAD,
     }
 )
-MANY_PARTITIONS = 50_000  # Dagster advises at most 100,000 partitions an asset
+MANY_PARTITIONS = 50_000  # Dagster advises at most 100,000 partitions per asset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ def sparkline(values: Sequence[float], *, top: float | None = None) -> str:
     return "".join(_BLOCKS[step] for step in steps)
 
 
-# Upper bounds of the histogram buckets in seconds, from 10 s to a day; a last one has the rest.
+# Upper bounds of histogram buckets in seconds, from 10 s to a day; an extra bucket has the rest.
 LAG_BOUNDS = (10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600, 86_400)
 
 WRITTEN, FILTERED, QUARANTINED = "written", "filtered", "quarantined"
@@ -211,7 +211,7 @@ class Totals:
     lags: dict[str, "Lags"] = field(default_factory=dict)
 
     def begin(self, streams: Iterable[str]) -> None:
-        """Create zero counters for streams, so that the first increase is visible as one."""
+        """Create zero counters for streams, so that the first increase is visible as such."""
         for stream in streams:
             own = (stream, JobKind.INCREMENTAL)
             for status in AttemptStatus:
@@ -268,7 +268,7 @@ class RecordCounts:
 class PublishedBatch:
     """Newest generation of a batch.
 
-    `label` identifies it with its job. `batch` has the counters of the batch, `items` the sum over
+    `label` and its job identify it. `batch` has the counters of the batch, `items` the sum over
     its items; `unbalanced` are the first ids of items whose counters do not add up.
     `given_to_transform` counts the input of a transform, None without one. `files_removed` states
     that its files were deleted after loading, `quarantine_removed` that the quarantine files were.

@@ -1,8 +1,8 @@
 """Streams: source, limits, encoding, storage, rules and targets of one sequence of records.
 
 `Stream` is the validated content of a stream file. Its source is `Source` (files in a landing) or
-`TableSource` (a user's own meta table). Values that contradict each other are rejected when they
-are built. `check_cron` accepts the schedules that all schedulers interpret alike.
+`TableSource` (a user's own meta table). Values that contradict each other are rejected at
+construction. `check_cron` accepts the schedules that all schedulers interpret alike.
 """
 
 import re
@@ -33,7 +33,7 @@ RELIST = timedelta(hours=1)
 
 
 class KeyOrder(StrEnum):
-    """Order of the keys of objects that arrive."""
+    """Order of the keys of arriving objects."""
 
     ANY = "any"
     ASCENDING = "ascending"
@@ -43,9 +43,9 @@ class KeyOrder(StrEnum):
 class Arrivals:
     """Detection of new files by a poll of a landing.
 
-    With `ascending` keys it lists those after the highest known one; with a `queue`, the URL of an
-    SQS queue, it reads events. Either way everything is listed once per `relist` (None: the
-    default). Otherwise every poll lists everything.
+    With `ascending` keys, a poll lists the keys after the highest known key; with a `queue`, the
+    URL of an SQS queue, it reads events. In both cases everything is listed once per `relist`
+    (None: the default). Otherwise every poll lists everything.
 
     Raises:
         InvalidValueError: the values contradict each other.
@@ -228,7 +228,7 @@ class TableSource(SourceFiles):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Storage of part files: `root` is an absolute URI, `prefix` starts every file name.
+    """Storage of part files: `root` is an absolute URI, `prefix` the prefix of every file name.
 
     `keep_superseded` is the retention of a generation's files after a newer one is published,
     `keep_loaded` after all targets of the stream have loaded it; None keeps them forever.
@@ -281,12 +281,12 @@ class Automation(StrEnum):
 class DagsterRules:
     """Values of the `dagster` section of a stream file.
 
-    `automation` is None if the code location decides. `spark_resource` is the key of a resource of
-    the project's own with a Spark session. With `backfills` the stream has an asset for
-    the batches of its backfills.
+    `automation` is None if the code location decides. `spark_resource` is the key of the project's
+    own resource with a Spark session. With `backfills` the stream has an asset for the batches of
+    its backfills.
     `partitions_per_run` is the number of batches per run, `runs_at_once` the number of runs that
-    sensors keep queued or running. `schedule` is a cron schedule in `timezone` of polls; without it
-    the landing is polled continuously. `pool` is the Dagster pool that limits the runs.
+    sensors keep queued or running. `schedule` is the cron schedule of polls, in `timezone`; without
+    it the landing is polled continuously. `pool` is the Dagster pool that limits the runs.
     `max_backlog_age` of the oldest item and `max_quarantined_ratio` of records are the thresholds
     of the checks.
 
@@ -375,7 +375,7 @@ def _values(part: str, lowest: int, highest: int, names: dict[str, int]) -> set[
     end = highest if first is None else start if last is None else _number(last, names)
     is_step = (
         1 <= step <= (highest - lowest if last is None else end)
-    )  # a range from 0 to 0 is none
+    )  # a range from 0 to 0 has no valid step
     if not is_step or not lowest <= start <= end <= highest:
         return set()
     return set(range(start, end + 1, step))
@@ -389,7 +389,7 @@ def _number(text: str, names: dict[str, int]) -> int:
 class Stream:
     """Named sequence of records, with the settings of every step from landing to load.
 
-    `alias` and `mapped_keys` are name and key properties after the mapping, None if unchanged.
+    `alias` and `mapped_keys` are the name and key properties after the mapping, None if unchanged.
 
     Raises:
         InvalidValueError: the name is not safe in file names, or settings contradict each other.
@@ -462,6 +462,6 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def stream_name_of(text: str) -> str | None:
-    """Return a stream name made from a text, None if it has no usable character."""
+    """Return a stream name derived from a text, None if it has no usable character."""
     name = _NOT_IN_NAMES.sub("_", text).strip(".-").rstrip("_.-")[:100]
     return name if STREAM_NAME.fullmatch(name) else None
