@@ -1,1 +1,1 @@
-"""The stations of the walk that decide something: one verb each, ports in, values out."""
+"""The steps that make decisions: one verb each, with ports as input and values as output."""

@@ -1,7 +1,7 @@
 """Run one attempt: claim a batch, encode its items, publish the manifest.
 
-Records may change the schema of their stream, as the stream file allows: an encoding that reports
-records which do not fit is repeated with a wider schema.
+Records may change the schema of their stream, as the stream file allows: if an encode reports
+records that do not fit, it is repeated with a wider schema.
 """
 
 import logging
@@ -58,10 +58,10 @@ _SAMPLE_RECORDS = 20_000  # of a batch, to infer the first schema of a stream
 
 
 class Encoder(Protocol):
-    """Encodes the items of a batch into part files."""
+    """An encoder of the items of a batch into part files."""
 
     def prepare(self) -> None:
-        """Start what `encode` needs, so that a failure to start is raised before the claim."""
+        """Start the resources of `encode`, so that a startup failure is raised before the claim."""
         ...
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
@@ -77,7 +77,7 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeContext:
-    """The parts that encode the batches of a stream."""
+    """The components that encode the batches of a stream."""
 
     stream: Stream
     meta_table: "StreamTable"
@@ -92,7 +92,7 @@ class Published:
     """A published batch.
 
     `pointer_uri` is the URI of its manifest file, `seconds` the time from the claim to that file,
-    and `schema_changes` are the changes that it made to the schema of the stream.
+    and `schema_changes` are the changes that the batch made to the schema of the stream.
     """
 
     manifest: Manifest
@@ -159,7 +159,7 @@ def encode(
 
 
 def _write_manifest_file(context: EncodeContext, manifest: Manifest) -> str:
-    """Write the manifest file; if that fails, the next `reconcile` does: the batch is published."""
+    """Write the manifest file; on failure the next `reconcile` does, as the batch is published."""
     try:
         uri = context.storage.point_to(manifest)
     except ManifestFileUnavailableError as error:
@@ -185,7 +185,7 @@ def _encode_items(
     _, before = context.schemas.latest(context.stream.name)
     version, schema = _known_schema(context.schemas, context.stream)
     passes = _passes(context.stream, schema)
-    changes = changes_between(before, schema)  # those of the declaration
+    changes = changes_between(before, schema)  # changes made by the declaration
     for stream, sample_records in passes:
         result = context.encoder.encode(
             EncodeRequest(
@@ -238,7 +238,7 @@ def _check_bad_data(stream: Stream, result: EncodeResult, *, is_sample: bool) ->
             place = (stream.name, item.location, None, item.bad_file or kind)
             raise BadFileError(*place, is_registered=is_registered, kind=kind)
     if is_sample and stream.on_bad_record.max_bad_ratio is not None:
-        return  # a share of all records
+        return  # the ratio applies to all records
     bad = sum(item.quarantined for item in result.items)
     read = sum(item.read for item in result.items)
     if not stream.on_bad_record.allow(bad=bad, read=read):
@@ -258,7 +258,7 @@ def _close_attempt(context: EncodeContext, attempt: Attempt, error: BaseExceptio
         error, RetryableError | StorageUnavailableError
     )
     status = AttemptStatus.ABANDONED if is_infrastructure else AttemptStatus.FAILED
-    # What a task read may have killed its process.
+    # The data that a task read may have killed its process.
     counts = isinstance(error, TasksLostError) or not is_infrastructure
     try:
         unpublished = context.attempts.fail(attempt, reason, status, counts=counts)
@@ -271,7 +271,7 @@ def _close_attempt(context: EncodeContext, attempt: Attempt, error: BaseExceptio
 
 
 def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, RecordSchema]:
-    """Return the newest schema version, with the declared columns and those that all records get.
+    """Return the newest schema version, with declared columns and those added to all records.
 
     Raises:
         ConfigurationError: the declaration narrows or contradicts the known schema.
@@ -279,7 +279,7 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
     declared = stream.schema.declared
     if (
         declared is None or stream.transform is not None
-    ):  # with a transform, declared columns are its input
+    ):  # declared columns describe the input of a transform
         version, schema = schemas.latest(stream.name)
     else:
         version, schema = schemas.declare(stream.name, declared)
@@ -290,10 +290,10 @@ def _known_schema(schemas: "SchemaVersions", stream: Stream) -> tuple[int, Recor
 
 
 def _passes(stream: Stream, schema: RecordSchema) -> list[tuple[Stream, int | None]]:
-    """Return the stream and the sample of a batch for each pass of the encoder.
+    """Return the stream and the sample size of a batch for each pass of the encoder.
 
     Only the first pass may stop after a sample. Without declared or known columns, records may add
-    any, and the first pass infers them from a sample.
+    any column, and the first pass infers the columns from a sample.
     """
     rules, sample = stream.schema, None
     added = {column.name for column in _added(stream)}
@@ -313,7 +313,7 @@ def _check_evolution(
     """Check that the schema may change; a column that had only nulls may always take a type.
 
     Raises:
-        BatchDataError: it may not change.
+        BatchDataError: the schema may not change.
     """
     if stream.schema.evolution is not Evolution.FAIL:
         return

@@ -1,7 +1,7 @@
-"""Delete files of a storage root that are not needed any more.
+"""Delete files of a storage root that are no longer needed.
 
 The order of steps makes this safe while other processes run: files are listed before the inventory
-is queried, so that it knows the attempt that wrote a file; only files that can never become live
+is queried, so that the attempt that wrote a file is known; only files that can never become live
 again, or that are loaded and need not be kept, are garbage; and generations are marked in the
 inventory before their files are deleted.
 """
@@ -39,7 +39,7 @@ _CHUNK = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The garbage of a stream, in the order of paths, and how much of it was removed.
+    """The garbage of a stream, ordered by path, and the amount that was removed.
 
     `garbage` is the same with and without `dry_run`; `unknown` files were not removed.
     """
@@ -100,7 +100,7 @@ def collect_garbage(
 def _find(
     owner: Owner, inventory: "StoredAttempts", storage: "PartFileStorage"
 ) -> Iterator[Garbage]:
-    """List files and classify some thousand at a time; yield the garbage."""
+    """List files, classify a few thousand at a time, and yield the garbage."""
     recognised = (
         (file, named)
         for file in track(storage.files(), "listing files")
@@ -143,10 +143,10 @@ def _remove(
     inventory: "StoredAttempts",
     storage: "PartFileStorage",
 ) -> Iterator[Garbage]:
-    """Delete garbage; yield what was there.
+    """Delete garbage; yield the files that existed.
 
     Raises:
-        GarbageLeftError: some files cannot be deleted; all others are deleted before.
+        GarbageLeftError: some files cannot be deleted; all others were deleted.
     """
     marked = _marked(garbage, owner, inventory)
     failpoint("collect.marked")
@@ -155,9 +155,9 @@ def _remove(
     for one in track(garbage, "removing files", total=len(garbage)):
         ids = set(one.attempt_ids)
         if not marked.issuperset((one.reason is Reason.QUARANTINED, id_) for id_ in ids):
-            continue  # it must be loaded again meanwhile
+            continue  # after a concurrent change it must be loaded again
         if ids & pointed:
-            continue  # a manifest file that cannot be deleted names it
+            continue  # it is listed in a manifest file that cannot be deleted
         failpoint("collect.before_remove")
         try:
             is_gone = storage.remove(one.file)
@@ -174,7 +174,7 @@ def _remove(
         raise replace(first, reason=first.reason + more) from first
 
 
-_Mark = tuple[bool, int]  # whether only quarantine files go; the id of an attempt
+_Mark = tuple[bool, int]  # whether only quarantine files are deleted; the id of an attempt
 
 
 def _marked(garbage: Sequence[Garbage], owner: Owner, inventory: "StoredAttempts") -> set[_Mark]:
@@ -193,5 +193,5 @@ def _marked(garbage: Sequence[Garbage], owner: Owner, inventory: "StoredAttempts
 
 
 def _order(one: Garbage) -> tuple[bool, str]:
-    """Return a sort key; manifest files are deleted first, so that none names missing files."""
+    """Return a sort key; manifest files are deleted first, so that none lists missing files."""
     return one.file.folder is not Folder.MANIFESTS, one.file.path

@@ -39,15 +39,15 @@ FileCheck = Callable[[PartFile], str | None]
 
 
 class Loader(Protocol):
-    """Loads published batches into one target."""
+    """A loader of published batches into one target."""
 
     def load(self, loading: Loading) -> Loaded:
         """Load one published generation into the target, exactly once.
 
-        It is loaded only when the target has acknowledged it.
+        The generation is loaded only when the target has acknowledged it.
 
         Raises:
-            PipelineError: it was not loaded; the message says in which state the target is.
+            PipelineError: it was not loaded; the message describes the state of the target.
         """
         ...
 
@@ -61,7 +61,7 @@ class GroupLoader(Protocol):
     """A loader that takes several generations at once, because starting it is expensive."""
 
     def load_together(self, loadings: Sequence[Loading]) -> Generator[Loaded, None, None]:
-        """Load generations in order; yield a result whenever the target acknowledges one.
+        """Load generations in order; yield each result when the target acknowledges it.
 
         Raises:
             PipelineError: the first generation without a result and those after it are not loaded.
@@ -71,9 +71,9 @@ class GroupLoader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadContext:
-    """The parts that load a stream into one target.
+    """The components that load a stream into one target.
 
-    `problem_of` returns what is wrong with a part file, or None. With `in_order` a generation of a
+    `problem_of` returns the problem with a part file, or None. With `in_order` a generation of a
     job waits until those published before it are loaded. `only` has the names of the batches to
     load; None means all pending ones.
     """
@@ -103,20 +103,20 @@ class Outcome:
 
     @property
     def waits(self) -> bool:
-        """Whether it was not tried because one that must be loaded before it failed."""
+        """Whether it was not tried because a generation that must be loaded first has failed."""
         return self.loaded is None and self.error is None
 
 
 def load(context: LoadContext) -> Iterator[Outcome]:
-    """Load everything that is pending; yield an outcome for each generation.
+    """Load all pending generations; yield an outcome for each.
 
-    A generation that fails is tried up to `attempts` times. The ones after it are loaded, or wait
-    if the order matters. The load stops when three in a row fail that never failed before;
-    generations that failed in earlier loads do not count.
+    A generation that fails is tried up to `attempts` times. Later generations are loaded, or wait
+    if the order matters. The load stops when three generations in a row fail that had never failed
+    before; generations that failed in earlier loads do not count.
 
     Raises:
         LoadRunningError: another process loads this stream into the target.
-        ConfigurationError, RetryableError: nothing can be loaded, or not now.
+        ConfigurationError, RetryableError: nothing can be loaded, or not at the moment.
     """
     in_a_row = 0
     with closing(_outcomes(context)) as outcomes:
@@ -142,9 +142,9 @@ def _outcomes(context: LoadContext) -> Generator[Outcome, None, None]:
 
 
 def _load_group(context: LoadContext, group: list[Loading], held_up: set[str]) -> Iterator[Outcome]:
-    """Load generations together; after a failure, the rest one by one.
+    """Load generations together; after a failure, load the rest one by one.
 
-    `held_up` has the jobs whose batches wait for one that failed.
+    `held_up` has the jobs whose batches wait for a failed batch.
     """
     problems = [_problem(context, one) for one in group]  # once, not for each attempt
     settled: set[UUID] = set()
@@ -174,7 +174,7 @@ def _try_together(
     except (ConfigurationError, ConflictError, RetryableError):
         raise
     except PipelineError:
-        return settled  # loading one by one finds the one that fails
+        return settled  # loading one by one identifies the failing generation
     return settled
 
 
@@ -199,13 +199,13 @@ def _attempt(
 ) -> Iterator[Outcome]:
     """Claim generations and load them together; record each when it is acknowledged.
 
-    `problem` describes what is wrong with the files of a single generation.
+    `problem` describes a problem with the files of a single generation.
     """
     stream, target = context.stream.name, context.target
     with context.loads.claim(stream, target, group, run_id=context.run_id, lease=LEASE) as claim:
         wanted = () if claim is None else claim.loadings
         for one in group:
-            if one not in wanted:  # another process has loaded it meanwhile
+            if one not in wanted:  # another process has loaded it
                 already = Loaded(records=one.manifest.records, already=True)
                 yield Outcome(loading=one, loaded=already)
         if claim is None:

@@ -1,7 +1,7 @@
-"""The result of `run` for a stream, and the check whether anything is left to do.
+"""The result of `run` for a stream, and the check for remaining work.
 
-The check needs neither Dagster nor Spark, whose imports take longer than all else that a `run`
-without new files does.
+The check needs neither Dagster nor Spark, whose imports take longer than the rest of a `run`
+without new files.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class RunResult:
     """Result of processing one stream.
 
     `tried` are the ids of batches that were attempted, `statuses` their statuses afterwards.
-    `error` is what ended processing early, or kept it from some files.
+    `error` ended processing early, or prevented the processing of some files.
     """
 
     stream: str
@@ -55,7 +55,7 @@ class RunResult:
 
 
 class Work(Enum):
-    """What `run` has left to do for a stream."""
+    """Remaining work of `run` for a stream."""
 
     NONE = "nothing"
     REPORTS = "nothing to encode, but Dagster may lack events, or the stream is paused"
@@ -69,7 +69,7 @@ def find_work(
     landing: "SourceLanding | None",
     reported: Mapping[int, int],
 ) -> tuple[Work, RunResult]:
-    """Return what is left to do for a stream, and the result of a `run` if that is nothing.
+    """Return the remaining work for a stream, and the result of a `run` if there is none.
 
     `landing` is None for a user's meta table; `reported` are the publish counts of the stream's
     jobs up to which Dagster has all events. Changes nothing.

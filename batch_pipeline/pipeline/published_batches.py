@@ -91,7 +91,7 @@ class PublishedBatches(Sequence["PublishedBatches"]):
         return read_table(self.manifests, self.schema)
 
     def to_polars(self) -> "pl.DataFrame":
-        """Read the records into a Polars DataFrame; raises what `to_arrow` raises.
+        """Read the records into a Polars DataFrame; raises the errors of `to_arrow`.
 
         Raises:
             ConfigurationError: polars is not installed.
@@ -100,10 +100,10 @@ class PublishedBatches(Sequence["PublishedBatches"]):
         return frame
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Read the records into a pandas DataFrame; raises what `to_arrow` raises.
+        """Read the records into a pandas DataFrame; raises the errors of `to_arrow`.
 
-        Integers and booleans have pandas' nullable types, so that they keep their values beside
-        nulls.
+        Integers and booleans have pandas' nullable types, so that columns with nulls keep their
+        values.
 
         Raises:
             ConfigurationError: pandas is not installed.
@@ -113,7 +113,7 @@ class PublishedBatches(Sequence["PublishedBatches"]):
     def to_spark(self, session: "SparkSession") -> "DataFrame":
         """Return a lazy DataFrame of the records, with a task for each part file.
 
-        The session may be a classic or a Spark Connect one. Its Python workers read the files, so
+        The session may be classic or Spark Connect. Its Python workers read the files, so
         batch-pipeline must be installed there; `s3://` needs no Hadoop jars.
         """
         from batch_pipeline.spark.frames import batch_frame
@@ -132,14 +132,14 @@ class PublishedBatches(Sequence["PublishedBatches"]):
 
 
 class BatchSource(Protocol):
-    """Where published batches are looked up."""
+    """A source of published batches."""
 
     def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
         """Return the newest generations of batches by partition key, in the order of the keys.
 
         Raises:
             ConfigurationError: there is no such stream.
-            UnknownBatchError: a key is not that of a planned batch.
+            UnknownBatchError: a key matches no planned batch.
             BatchNotPublishedError: a batch is planned, but not published.
         """
         ...
@@ -147,7 +147,7 @@ class BatchSource(Protocol):
     def current(self, stream: str) -> PublishedBatches:
         """Return all live batches of a stream: each item once, in its newest generation.
 
-        Batches of backfills are left out, since they repeat items.
+        Batches of backfills are excluded, since they repeat items.
 
         Raises:
             ConfigurationError: there is no such stream.
@@ -165,7 +165,7 @@ class InventoryBatches:
     database: Database
 
     def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
-        """Look up batches; one that was split raises `BatchSupersededError` with its parts."""
+        """Look up batches; a split batch raises `BatchSupersededError` with its parts."""
         database, manifests = self.database, []
         for key in keys:
             try:
@@ -199,7 +199,7 @@ class InventoryBatches:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatches:
-    """The published batches of a storage root, as its manifest files say; for tests of assets.
+    """The published batches of a storage root, read from its manifest files; for tests of assets.
 
     Needs no inventory. Part files are looked up in the root itself, so that it may be a copy.
     """
@@ -207,7 +207,7 @@ class StoredBatches:
     root: str
 
     def partitions(self, stream: str, keys: Sequence[str]) -> PublishedBatches:
-        """Look up batches by range of ids, those of late arrivals included.
+        """Look up batches, including those of late arrivals, by range of ids.
 
         Raises:
             UnknownBatchError: no manifest file has the key.

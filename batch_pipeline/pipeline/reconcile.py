@@ -1,4 +1,4 @@
-"""Repair what a crash left behind: running attempts without a process, missing manifest files."""
+"""Repair the effects of a crash: running attempts without a process, missing manifest files."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ class Reconciled:
 
 
 def pointer_of(manifest: Manifest, published: "Manifests", storage: "PartFileStorage") -> str:
-    """Return the URI of a manifest's file, after writing it unless its part files were removed.
+    """Return the URI of a manifest's file; write the file unless its part files were removed.
 
     Raises:
         ManifestFileUnavailableError: it cannot be written.
@@ -54,7 +54,7 @@ def reconcile(
             troubles.append(error)
             if isinstance(error, ManifestFileTakenError):
                 continue
-            break  # the next ones would fail in the same way
+            break  # the remaining files would fail in the same way
         attempts.record_pointer(manifest, uri)
         pointers += 1
     return Reconciled(attempts=closed, pointers=pointers, troubles=tuple(troubles))

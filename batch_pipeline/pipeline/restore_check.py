@@ -1,10 +1,10 @@
 """Detect an inventory that is older than the storage of a stream, and repair it.
 
-An inventory that was restored from a backup does not know what was published after the backup.
-Nothing is planned, published or deleted on it. `find_unknown_manifests` lists the manifest files
-that it does not know, `ensure_inventory_current` pauses the stream if there are some, and
-`discard_unknown_manifests` moves them aside so that the stream can go on. No file is deleted, and
-no publish number is assigned twice.
+An inventory that was restored from a backup does not know the manifests that were published after
+the backup. Nothing is planned, published or deleted with it. `find_unknown_manifests` lists the
+manifest files that it does not know, `ensure_inventory_current` pauses the stream if there are any,
+and `discard_unknown_manifests` moves them aside so that the stream can continue. No file is
+deleted, and no publish number is assigned twice.
 """
 
 import logging
@@ -51,8 +51,8 @@ _Generation = tuple[str, IdRange, int]
 class CheckedInventory:
     """The result of the last check of a stream in this process.
 
-    `fingerprint` is that of the database checked. If it was older than the storage, `unknown` has
-    the manifests for the error of some more checks, which do not list the storage again.
+    `fingerprint` identifies the checked database. If the inventory was older than the storage,
+    `unknown` has the manifests for the errors of the next checks, which do not list the storage.
     """
 
     fingerprint: tuple[object, ...] = ()
@@ -64,7 +64,8 @@ class CheckedInventory:
 class Discarded:
     """Manifests that were moved to `folder`, or would be on a dry run.
 
-    `records` counts those of the readable manifests; consumers and targets may have them already.
+    `records` counts the records of the readable manifests; consumers and targets may already have
+    them.
     """
 
     stream: str
@@ -77,7 +78,7 @@ class Discarded:
 def ensure_inventory_current(
     database: "Database", stream: Stream, checked: CheckedInventory | None = None
 ) -> None:
-    """Raise and pause the stream if its storage has manifests that the inventory does not know.
+    """Pause the stream and raise if its storage has manifests that the inventory does not know.
 
     Runs one short query; the storage is listed once for each process and start of the database.
 
@@ -101,7 +102,7 @@ def ensure_inventory_current(
     known.checks_left = _CHECKS_FROM_MEMORY
     error = InventoryOlderError.of(stream.name, stream.storage.root, known.unknown)
     log.error("%s", error)
-    with suppress(PermissionDeniedError):  # the worker role may not pause, but stops all the same
+    with suppress(PermissionDeniedError):  # the worker role may not pause, but still stops
         inventory.pause_stream(stream.name, error.pause_reason)
     raise error
 
@@ -120,9 +121,9 @@ def ensure_not_paused_as_older(database: "Database", stream: Stream) -> None:
 def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, str]:
     """Return the jobs of the manifest files that a stream's inventory does not know, by file name.
 
-    Files are listed before the inventory is queried, so that it knows a manifest which is published
-    meanwhile. One file is read for each job that the inventory does not know. Memory: some thousand
-    names and the result.
+    Files are listed before the inventory is queried, so that manifests that are published
+    concurrently are known. One file is read for each job that the inventory does not know. Memory
+    is limited to a few thousand names and the result.
 
     Raises:
         StorageUnavailableError: the storage cannot be listed.
@@ -147,7 +148,7 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
             for one in inventory.unknown_generations(stream.name, [*candidates])
         }
     for job, names in of_unknown_jobs.items():
-        # Another inventory may have streams whose names begin alike, so the name is not enough.
+        # Streams of another inventory may have the same name prefix, so the name is not enough.
         with suppress(ManifestUnfitError):
             if stream_of(files.read_manifest(names[0], MAX_BYTES), names[0]) == stream.name:
                 unknown |= dict.fromkeys(names, job)
@@ -159,12 +160,12 @@ def discard_unknown_manifests(
 ) -> Discarded:
     """Move the manifest files of a stream that the inventory does not know to another folder.
 
-    Manifest files that have the name of a manifest which the inventory knows, but other content,
-    are moved as well. Part files stay: their names are never used again, and readers of the
-    discarded manifests may still need them.
+    Manifest files that have the name of a manifest in the inventory, but other content, are moved
+    as well. Part files stay: their names are never used again, and readers of the discarded
+    manifests may still need them.
 
     Raises:
-        StorageUnavailableError: a file cannot be listed, read or moved; those before it are moved.
+        StorageUnavailableError: a file cannot be listed, read or moved; earlier files were moved.
     """
     files = PartFileStorage(stream.storage)
     jobs = find_unknown_manifests(database, stream) | _taken_names(database, stream, files)
@@ -212,7 +213,7 @@ def _parsed_names(names: Iterable[str]) -> Iterator[tuple[str, ManifestFile]]:
 
 
 def _taken_names(database: "Database", stream: Stream, files: PartFileStorage) -> dict[str, str]:
-    """Find manifest files whose names are those of other manifests, which the inventory knows."""
+    """Return manifest files that have the names of other manifests, which the inventory knows."""
     jobs = {}
     for manifest in database.manifests.without_pointer(stream.name):
         uri = files.pointer_uri(manifest)

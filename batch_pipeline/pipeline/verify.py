@@ -51,7 +51,7 @@ class Scope:
     """The published batches to verify; None means all.
 
     Files and counters of the `newest` batches are checked. The meta table is compared with batches
-    published within `since`. The newest schema is compared with the one before the last `run`
+    published within `since`. The newest schema is compared with the schema before the last `run`
     batches.
     """
 
@@ -68,7 +68,7 @@ def verify_stream(
     scope: Scope,
     open_meta_table: OpenMetaTable,
 ) -> Iterator[CheckResult]:
-    """Run checks of a stream in the order of `Check`; one that raises does not stop the others."""
+    """Run checks of a stream in the order of `Check`; an error in one does not stop the others."""
     in_order = [check for check in Check if check in checks]
     of_batches = [check for check in in_order if check in _BATCH_CHECKS]
     if of_batches:
@@ -88,9 +88,9 @@ def verify(
     *,
     total: int | None = None,
 ) -> dict[Check, CheckResult]:
-    """Run checks of single batches on all of them, in one pass.
+    """Run checks of single batches on all batches, in one pass.
 
-    A batch whose files were removed on purpose is only checked for its counters. `total` is the
+    If the files of a batch were removed on purpose, only its counters are checked. `total` is the
     number of batches, for progress, if it is known.
     """
     tallies = {check: _Tally(check=check) for check in checks}
@@ -104,7 +104,7 @@ def verify(
 
 
 def of_files(file_check: Callable[[PartFile], str | None]) -> BatchCheck:
-    """Return the check of a batch that checks each of its files."""
+    """Return a check that checks each file of a batch."""
 
     def problems(batch: PublishedBatch) -> Iterator[str]:
         for part in batch.files:
