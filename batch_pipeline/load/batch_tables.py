@@ -1,9 +1,9 @@
 """Part files of published batches as Arrow tables with one schema.
 
-Types of columns are only ever widened from one schema version to the next, so the newest of several
-manifests has a type for every value. Values of older part files are converted to it: integers to
-decimals or doubles, values of a column that became text or mixed to their JSON form. A column that
-a part file does not have yet is null.
+Types of columns are only ever widened from one schema version to the next, so the types of the
+newest of several manifests hold every value. Values of older part files are converted to them:
+integers to decimals or doubles, values of a column that became text or mixed to their JSON form. A
+column that a part file does not have yet is null.
 """
 
 from base64 import b64encode

@@ -302,7 +302,7 @@ class RowWriter:
 
 
 def write_blocks(blocks: Iterator[Block], writer: RowWriter) -> Generator[Rows, None, None]:
-    """Yield the rows of blocks, which threads convert a few blocks ahead; in no certain order.
+    """Yield the rows of blocks, in no particular order; threads convert a few blocks ahead.
 
     Raises:
         RecordValueError: the table cannot hold a value.

@@ -2,7 +2,7 @@
 
 `read_blocks` verifies the part files of a manifest and yields their records in order. `LineReader`
 parses JSON lines; the `array_of_…` functions parse the values of a column. Values are never rounded
-or cut: a value that is invalid for its column's type is an error.
+or truncated: a value that is invalid for its column's type is an error.
 """
 
 import binascii
@@ -160,7 +160,7 @@ class LineReader:
         return self.read_carefully(lines)  # reports which record is invalid
 
     def read_columns(self, lines: bytes) -> pa.RecordBatch:
-        """Parse lines with Arrow, the fastest way; no column may hold objects or arrays.
+        """Parse lines with Arrow, the fastest parser; no column may hold objects or arrays.
 
         Raises:
             ValueError: Arrow cannot parse the lines, which may be valid nevertheless.
@@ -267,7 +267,7 @@ def _read_column(values: RawValues, column: Column) -> pa.Array:
 
 
 def python_type(column: Column) -> Any:
-    """Return the type by which msgspec decodes values of a column not in `RAW_JSON_TYPES`."""
+    """Return the type with which msgspec decodes a column that is not in `RAW_JSON_TYPES`."""
     return _PYTHON_TYPES.get(column.type, str | None)
 
 

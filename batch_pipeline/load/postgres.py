@@ -167,8 +167,8 @@ class PostgresLoader:
     ) -> None:
         """Create or widen the tables.
 
-        This is a transaction of its own, so that other sessions do not wait for the DDL locks
-        until all rows are copied.
+        This is a separate transaction, so that other sessions do not wait for the DDL locks until
+        all rows are copied.
         """
         ledger_table, columns = (replace(table, name=name) for name in (LEDGER_TABLE, COLUMN_TABLE))
         with self._locked(ledger_table):

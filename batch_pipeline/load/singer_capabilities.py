@@ -5,7 +5,7 @@ prints: BATCH is not among the SDK's default capabilities of targets, so `--abou
 targets that read the files; some targets that declare it ignore the message, print the STATE and
 exit with 0; and a trial batch would leave a table behind. Instead, a program run by the target's
 own Python inspects the class that would receive the files. If that class is unknown, the target
-gets RECORD messages.
+receives RECORD messages.
 """
 
 import importlib
@@ -45,7 +45,7 @@ class Capabilities:
     reason: str
 
     def can_read(self, manifest: Manifest) -> bool:
-        """Return whether the target reads all part files of a manifest where they are."""
+        """Return whether the target can read all part files of a manifest in place."""
         file_format, compression = manifest.encoding.format, manifest.encoding.compression
         names = {file_format.value, f"{file_format.value}+{compression.value}"}
         schemes = {scheme_of(part.uri) for part in manifest.part_files}
@@ -75,7 +75,7 @@ def probe(command: Sequence[str]) -> Capabilities:
 
 
 def _interpreter(script: Path) -> str | None:
-    """Return the Python that a console script names in its first lines, None if it names none."""
+    """Return the Python interpreter named in the first lines of a console script, if any."""
     try:
         with script.open("rb") as file:
             head = file.read(1_024)
@@ -92,8 +92,8 @@ def _interpreter(script: Path) -> str | None:
     return words[0] if is_python and Path(words[0]).is_file() else None
 
 
-# The functions below are sent as source code to the Python of the target, which does not have this
-# package and may be older. They use the standard library and, if it is installed, the SDK.
+# The functions below are sent as source code to the target's Python, which may be an older version
+# and does not have this package. They use the standard library and, if it is installed, the SDK.
 
 
 def _print_answer() -> None:
@@ -122,7 +122,7 @@ def _encodings(script: str) -> tuple[list[str], str]:
 
 
 def _target_class(entry_point: str, base: type) -> Any:
-    """Return the class on the path of an entry point, else the only target of its module."""
+    """Return the class on the path of an entry point, or else the only target of its module."""
     module_name, _, path = entry_point.partition(":")
     module: Any = importlib.import_module(module_name.strip())
     value = module
@@ -150,7 +150,7 @@ def _encodings_of_sink(sink: type) -> tuple[list[str], str]:
 
 
 def _overrides(cls: type, method: str) -> bool:
-    """Return whether the class that defines a method is not one of the SDK."""
+    """Return whether the class that defines a method is not part of the SDK."""
     origin = next((base for base in cls.__mro__ if method in vars(base)), None)
     return origin is not None and not _is_of_sdk(origin)
 

@@ -140,7 +140,7 @@ class SingerLoader:
             yield run
 
     def _misbehavior(self, error: MisbehavedError, config: TargetConfig) -> tuple[str, str]:
-        """Return why a target was stopped, and what to do."""
+        """Return the reason why a target was stopped, and the next step."""
         if error.line is None:
             seconds = self.target.timeout.total_seconds()
             problem = f"the target was idle for {seconds:g} s and was stopped"

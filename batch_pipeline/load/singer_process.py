@@ -40,7 +40,7 @@ log = logging.getLogger("batch_pipeline.targets")
 
 
 class MisbehavedError(Exception):
-    """A target that hangs, or that printed a `line` which is not a STATE that was sent."""
+    """A target that hangs, or that printed a `line` other than a sent STATE."""
 
     def __init__(self, problem: str, line: bytes | None = None) -> None:
         super().__init__(problem)
@@ -71,7 +71,7 @@ class TargetRun:
         self._events: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
         self._stderr_tail = bytearray()
         self._active_at = time.monotonic()
-        self._waits_for_lines = False  # while there is nothing to send, the target cannot be blamed
+        self._waits_for_lines = False  # while there is nothing to send, the target may be idle
         self._cpu_seconds = 0.0
         self._process = subprocess.Popen(
             list(command),
@@ -110,7 +110,7 @@ class TargetRun:
         The time that `lines` takes does not count towards the timeout.
 
         Raises:
-            MisbehavedError: the target neither read, printed nor computed anything until the
+            MisbehavedError: the target neither read, printed nor computed anything within the
                 timeout.
             Exception: an error that `lines` raised; the remaining lines were not sent.
         """
@@ -194,7 +194,7 @@ class TargetRun:
         except (BrokenPipeError, ConnectionResetError):
             pass  # the target has closed its input; the exit code shows whether that is an error
         except BaseException as error:  # noqa: BLE001 - raised again by `exchange`
-            # The pipe stays open, so that the target does not take partial input for all of it.
+            # The pipe stays open, so that the target does not mistake partial input for all of it.
             self._events.put(error)
             return
         with suppress(OSError):
@@ -223,7 +223,7 @@ class TargetRun:
             line = b""
             while piece := pipe.readline(_CHUNK_BYTES):
                 self._active_at = time.monotonic()
-                # Redact whole lines: a secret that is cut in two would not be recognized.
+                # Redact whole lines: a secret that is split would not be recognized.
                 line = line + piece if len(line) < _MAX_LINE_BYTES else _LONG_LINE_MARKER
                 if piece.endswith(b"\n"):
                     self._append_stderr(line)
@@ -246,7 +246,7 @@ class TargetRun:
 def read_state(line: bytes, sent: Sequence[Mapping[str, Any]]) -> tuple[int, Mapping[str, Any]]:
     """Return the index of the last sent STATE that a printed line contains, and its value.
 
-    The printed STATE may contain bookmarks of other streams, or be the whole message.
+    The printed STATE may contain bookmarks of other streams, and the line may be the whole message.
 
     Raises:
         MisbehavedError: the line is not a JSON object, or contains no STATE that was sent.
@@ -287,7 +287,7 @@ class TargetConfig:
     def resolve(
         cls, config: Mapping[str, Any], environment: Mapping[str, str], where: str
     ) -> "TargetConfig":
-        """Replace values that are `$NAME` by variables of the environment.
+        """Replace values that are `$NAME` with environment variables.
 
         `where` names the configuration in the error.
 
@@ -314,7 +314,7 @@ class TargetConfig:
         return cls({name: fill(value) for name, value in config.items()}, secrets)
 
     def redact(self, text: str) -> str:
-        """Replace all forms of the secrets in a text by the names of their variables."""
+        """Replace all forms of the secrets in a text with the names of their variables."""
         for secret, name in self._forms:
             text = text.replace(secret, name)
         return text
@@ -331,9 +331,9 @@ class TargetConfig:
 
     @contextmanager
     def write_file(self) -> Iterator[Path]:
-        """Write the configuration to a file that only this user can read, for a block.
+        """Write the configuration to a file that only this user can read, while a block runs.
 
-        If the process is killed, the next one removes the file.
+        If the process is killed, the next process removes the file.
         """
         with PrivateFolder("target") as folder:
             path = folder.path / "config.json"
@@ -346,8 +346,8 @@ class TargetConfig:
         return secret_forms(self.secrets)
 
 
-_MIN_SECRET_LENGTH = 4  # shorter ones occur in ordinary text
-_MIN_PART_LENGTH = 8  # of a secret of several lines, or of a JSON document
+_MIN_SECRET_LENGTH = 4  # shorter secrets occur in ordinary text
+_MIN_PART_LENGTH = 8  # of a multi-line secret or a JSON document
 
 
 def secret_forms(secrets: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Tables that batches are loaded into, and the meaning of the errors that the server reports.
+"""Tables that batches are loaded into, and the translation of errors that the server reports.
 
 `layout_of` derives the columns from the schema of a stream; `Table` creates, widens and inspects
 the table. `load_error` and `bad_value` build the errors of a failed load. Columns that the user
@@ -96,7 +96,7 @@ def layout_of(schema: RecordSchema, key_properties: tuple[str, ...]) -> Layout:
 
 
 def short_name(name: str) -> str:
-    """Return a name that Postgres accepts; a longer name is cut and gets a digest as its suffix.
+    """Return a name that Postgres accepts; a longer name is truncated and gets a digest suffix.
 
     Raises:
         IncompatibleTableError: the name is empty or contains a NUL character.
@@ -197,7 +197,7 @@ class Table:
         """Create the table, or widen it for a layout, and create the indexes that loads use.
 
         Raises:
-            IncompatibleTableError: a column has an incompatible type, or it is not a table.
+            IncompatibleTableError: a column type is incompatible, or the relation is not a table.
         """
         kinds = [kind for (kind,) in self._read(_SELECT_KIND)]
         if not kinds:
@@ -262,7 +262,7 @@ class Table:
     def _create_index(self, columns: list[str], *, unique: bool = False) -> None:
         """Create an index unless an existing one serves the purpose.
 
-        A unique index serves if it has exactly these columns, any other if it begins with them.
+        A unique index serves if it has exactly these columns, another index if it begins with them.
         """
         for is_unique, names in self._read(_SELECT_INDEXES):
             if (is_unique and set(names) == set(columns)) if unique else names[0] == columns[0]:

@@ -2,7 +2,7 @@
 
 `type_for`, `can_hold`, `wider_type` and `conversion` choose and widen the types of columns.
 `pieces_of` converts an Arrow array to fields of a type and `rows_of` joins the fields to rows.
-Values are never rounded or cut: a value that a type cannot hold exactly is an error.
+Values are never rounded or truncated: a value that a type cannot hold exactly is an error.
 """
 
 import base64
@@ -70,12 +70,12 @@ _AS_TEXT = {
 
 
 def type_for(column: Column) -> PgType:
-    """Return the type of a new column. Columns of only nulls have no type yet."""
+    """Return the type of a new column. Columns with only nulls have no type yet."""
     return _PG_TYPES[column.type]
 
 
 def known_type(name: str) -> PgType | None:
-    """Return the type that the server names so, None if the loader cannot write it."""
+    """Return the type that the server calls `name`, None if the loader cannot write it."""
     if name == "character varying":
         return PgType.TEXT
     if _NUMERIC_WITH_PRECISION.fullmatch(name):
@@ -202,7 +202,7 @@ def rows_of(pieces: Sequence[pa.BinaryArray | pa.BinaryScalar]) -> memoryview:
 
 def _numerics(array: pa.Array) -> Pieces:
     if at.is_floating(array.type):
-        # The shortest digits that read back the same, NaN and infinities.
+        # The shortest digits that round-trip, and NaN and infinities.
         values = (
             None if value is None else _numeric_bytes(Decimal(repr(value)))
             for value in array.to_pylist()
