@@ -1,11 +1,11 @@
 """SCHEMA, BATCH and STATE messages of published manifests, and the bookmarks in STATE.
 
 `messages` generates the messages of a stream, `line` serializes a message. `encoding` of a BATCH
-message has only the keys `format` and `compression`, because readers reject others there;
+message has only the keys `format` and `compression`, because readers reject other keys there;
 additional keys are at the top level, where readers ignore them. `messages.schema.json` beside this
 module specifies all messages.
 
-A `Bookmark` is how far a consumer has read each job of a stream. `bookmark_json` writes it,
+A `Bookmark` is a consumer's position in each job of a stream. `bookmark_json` writes it,
 `parse_bookmark` reads it; the inventory finds the manifests that follow it.
 
 Source: Meltano Singer SDK, `docs/batch.md` and `singer_sdk/singerlib/messages.py`.
@@ -89,7 +89,7 @@ def parse_bookmarks(state: Any, *, path: str) -> dict[str, Any]:
 
 
 def parse_bookmark(written: Any, stream: str, *, path: str) -> Bookmark:
-    """Parse the output of `bookmark_json`; None is the start. `path` is used in errors only.
+    """Parse the output of `bookmark_json`; None means the start. `path` is used in errors only.
 
     Earlier releases, which sent only the stream's own job, wrote a number and no other jobs.
 

@@ -1,4 +1,4 @@
-"""Incoming Singer messages: reads lines of a tap and parses them into values.
+"""Incoming Singer messages: read the lines of a tap and parse them into values.
 
 `lines` splits the input, `MessageReader` parses each line. Numbers are exact: int or Decimal,
 never float. Every error names the line.
@@ -64,7 +64,7 @@ class RecordMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEncoding:
-    """The encoding of a BATCH's files; `compression` is None where the tap omits it."""
+    """The encoding of a BATCH's files; `compression` is None if the tap omits it."""
 
     format: Format
     compression: Compression | None = None
@@ -74,7 +74,7 @@ class BatchEncoding:
 class BatchMessage:
     """A BATCH message: the files of the next records, named as the tap wrote them.
 
-    `sha256` are the checksums of the files in the order of `manifest`, empty where the tap omits
+    `sha256` are the checksums of the files in the order of `manifest`, empty if the tap omits
     them.
     """
 
@@ -221,7 +221,7 @@ def _message(kind: str, values: dict[str, Any], line: bytes) -> Message:
 
 
 def _text_of(line: bytes, key: str) -> bytes:
-    """Return the value of a key byte for byte as written, none if it is missing."""
+    """Return the value of a key byte for byte as written, empty if it is missing."""
     return bytes(FIELDS_DECODER.decode(line).get(key, _NOTHING))
 
 
@@ -286,7 +286,7 @@ def _batch_message(values: dict[str, Any], number: int) -> BatchMessage:
 
 
 def _check_encoding(values: dict[str, Any], encoding: dict[str, Any], number: int) -> None:
-    """Check the names that a BATCH message has for the encoding of its files."""
+    """Check the format and compression that a BATCH message names for its files."""
     if "format" not in encoding:
         return  # the conversion reports it
     name = encoding["format"]
@@ -378,7 +378,7 @@ def is_complete(value: Any, text: bytes) -> bool:
 
 
 def fields_are_complete(fields: dict[str, msgspec.Raw], line: bytes) -> bool:
-    """Return the same for the fields of an object, without checking inside their values."""
+    """Return whether no field of an object was lost, without checking inside the values."""
     colons = len(fields)
     for name, raw in fields.items():
         colons += name.count(":") + bytes(raw).count(b":")
@@ -440,7 +440,7 @@ def _chunks(source: IO[Any], idle: Callable[[], float] | None) -> Iterator[bytes
 
 
 def _descriptor(source: IO[Any]) -> int | None:
-    """Return the descriptor of a file that has not been read from yet, None without one."""
+    """Return the descriptor of a file that has not been read from yet, None if it has none."""
     try:
         return source.fileno()
     except (OSError, AttributeError):  # an in-memory file

@@ -175,7 +175,7 @@ def _decoded(
 def _table_blocks(
     manifest: Manifest, _part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
-    """Yield rows as JSON objects with the columns of the schema in order; absent ones are null."""
+    """Yield rows as JSON objects with the schema's columns in order; absent values are null."""
     selected = manifest.schema.columns
     if columns is not None:
         selected = tuple(column for column in selected if column.name in columns)
@@ -216,7 +216,7 @@ def json_values(array: pa.Array, column: Column) -> list[Any]:
 
 
 def _raw(text: str) -> msgspec.Raw:
-    """Return JSON text unchanged on one line; line breaks can only be between its tokens."""
+    """Return JSON text on one line, otherwise unchanged; line breaks occur only between tokens."""
     return msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
 
 

@@ -1,11 +1,11 @@
 """A Singer tap that emits published batches, each once, as BATCH or RECORD messages.
 
 `PublishedTap` is the tap as a plugin of the Singer SDK; subclasses implement `open_source`.
-`PublishedStream` adapts the SDK's stream, `PendingManifests` tracks what is left to send, and
+`PublishedStream` adapts the SDK's stream, `PendingManifests` tracks the manifests left to send, and
 `selected_columns` applies the catalog. The state advances only after all messages of a manifest
 were written. `check_settings`, `mode_of` and `check_encoding` interpret the configuration. Its
 `batch_config` follows the SDK; the files exist before the tap runs and are never encoded again, so
-its encoding has to match theirs.
+its encoding has to match that of the files.
 """
 
 import logging
@@ -305,7 +305,7 @@ class PendingManifests:
         if self._bookmark == before:
             return False
         written = bookmark_json(manifest, self._bookmark)
-        self._state.update(written)  # one call, no clear(): it may be written at any moment
+        self._state.update(written)  # one call, no clear(): the state may be written at any time
         return True
 
 
@@ -364,9 +364,9 @@ class PublishedStream(singer_sdk.Stream):
         )
 
     def get_batch_config(self, config: Mapping[str, Any]) -> BatchConfig | None:
-        """Return how to send the files, or None to send records instead.
+        """Return the configuration for sending files, or None to send records instead.
 
-        Files contain all columns. If the catalog deselects some, records without them are sent.
+        Files contain all columns. If the catalog deselects columns, records without them are sent.
 
         Raises:
             ConfigurationError: `batch_config` requests another encoding than the stream file's.
@@ -469,7 +469,7 @@ class PublishedStream(singer_sdk.Stream):
             self._announce(manifest.schema, manifest.key_properties)
 
     def _write_schema_message(self) -> None:
-        """Write the schema of the next manifest, else the newest schema unless it is empty."""
+        """Write the schema of the next manifest, or else the newest schema unless it is empty."""
         first, newest = self._pending_manifests.peek(), self._offered.schema
         if first is not None:
             self._announce_records(first)
@@ -494,7 +494,7 @@ class PublishedStream(singer_sdk.Stream):
 
     def _write_batch_message(self, encoding: BaseBatchFileEncoding, manifest: list[str]) -> None:
         super()._write_batch_message(encoding, manifest)
-        # Not earlier: on a signal the SDK may write the state before the message is written.
+        # Do not advance earlier: on a signal the SDK may write the state before the message.
         if isinstance(manifest, PublishedFiles):
             self._advance(*manifest.published)
 
@@ -570,7 +570,7 @@ class PublishedTap(singer_sdk.Tap):
         """Set up the SDK's mapper after rejecting settings that map records."""
         check_settings(self.config)
         known = self.config_jsonschema["properties"]
-        for name in self.config:  # Singer tolerates more keys, such as those of an orchestrator
+        for name in self.config:  # Singer tolerates additional keys, such as an orchestrator's
             if name not in known and name not in _STREAM_FILE_SETTINGS:
                 text = "config: the unknown key %r is ignored.%s"
                 self.logger.warning(text, name, did_you_mean(name, known))
@@ -580,7 +580,7 @@ class PublishedTap(singer_sdk.Tap):
         """Load the bookmarks of a STATE value, or of a whole STATE message.
 
         Raises:
-            ConfigurationError: a state that is not empty has no bookmarks, or one is not an object.
+            ConfigurationError: a non-empty state has no bookmarks, or a bookmark is not an object.
         """
         written = parse_bookmarks(state, path=STATE_SOURCE)
         bookmarks = {stream: value for stream, value in written.items() if value is not None}

@@ -1,1 +1,1 @@
-"""A Singer target that writes messages to a landing as files and registers these."""
+"""A Singer target that writes messages to files in a landing and registers the files."""

@@ -68,9 +68,9 @@ _ADD_ROOT = (
 
 
 class UnusableFileError(Exception):
-    """A file of a manifest that cannot be taken; the text completes a sentence about `file`.
+    """A file of a manifest that cannot be used; the text completes a sentence about `file`.
 
-    `file` is None if it is the file that is being read.
+    `file` is None for the file that is being read.
     """
 
     def __init__(self, problem: str, file: object = None, *, step: str = _WRITE_AGAIN) -> None:
@@ -151,7 +151,7 @@ class CheckedFile:
 
 
 def locate(message: BatchMessage, root: str | None, roots: Roots) -> list[BatchFile]:
-    """Return the files of a manifest in order; with a root, files of the same names below it.
+    """Return the files of a manifest in order; with a root, files with the same names below it.
 
     Local files have their real paths, which are below the root or one of `roots`; other paths are
     not accessed. The text after `file://` is used unchanged, as in the SDK, and percent-decoded if
@@ -252,10 +252,10 @@ def _s3_uri(uri: str) -> str:
 
 @contextmanager
 def fetch(message: BatchMessage, file: BatchFile) -> Iterator[BatchFile]:
-    """Yield a file with its local path; an object is downloaded once, until the context ends.
+    """Yield a file with its local path; an object is downloaded once, for the context's duration.
 
     Raises:
-        MessageError: the object is gone, or another version has replaced it.
+        MessageError: the object no longer exists, or another version has replaced it.
         RetryableError: the store is currently unreachable.
     """
     if file.facts is None:
@@ -411,7 +411,7 @@ def _numbered_lines(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines of a file with their line numbers, counted from 1.
 
-    Reading stops at a line that is too long, and where the file expands too much.
+    Reading stops at a line that is too long, or when the file expands too much.
     """
     number = size_bytes = 0
     most = limits.max_line_bytes

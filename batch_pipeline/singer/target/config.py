@@ -133,7 +133,7 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
     """Validate the config; `known` are all allowed keys, including those of the SDK.
 
     Raises:
-        ConfigurationError: a key is unknown or has an invalid value; names the key.
+        ConfigurationError: a key is unknown or has an invalid value; the message names the key.
     """
     settings = {key: value for key, value in written.items() if value is not None}
     for key in settings:
@@ -222,7 +222,7 @@ def read_batch_config(written: object) -> str | None:
     """Validate the value of `batch_config` and return its `storage.root`.
 
     Raises:
-        InvalidValueError: a key is unknown or has an invalid value; names the key.
+        InvalidValueError: a key is unknown or has an invalid value; the message names the key.
     """
     key = "batch_config"
     settings = _object(key, written, ("encoding", "storage", "batch_size"))
@@ -257,7 +257,7 @@ def _object(name: str, written: object, known: Sequence[str]) -> Mapping[str, An
 
 
 def _unknown_key(name: str, key: object, known: Collection[str]) -> ConfigurationError:
-    """Build the error without the value, because the mistyped key may be that of a secret."""
+    """Build the error without the value, which may be a secret under a mistyped key."""
     meant = did_you_mean(key, known) or f" Known keys: {', '.join(known)}."
     return ConfigurationError(
         f"`{name}` is not a key of the target's config.{meant} Nothing was read from the tap. "
@@ -357,7 +357,7 @@ class StreamLandings(Protocol):
 
 
 def stream_name(name: str) -> str:
-    """Return the pipeline's name for a Singer stream: unchanged where it is valid."""
+    """Return the pipeline's name for a Singer stream: unchanged if it is valid."""
     if STREAM_NAME.fullmatch(name):
         return name
     plain = _INVALID_CHARACTERS.sub("_", name).lstrip(".-")[:_MAX_NAME_LENGTH] or "stream"

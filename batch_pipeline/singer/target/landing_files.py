@@ -1,6 +1,6 @@
 """Files that the records of a stream are written to before they land.
 
-`JsonLinesFile` and `ParquetFile` are `RollingFile`s, which take records up to their bounds;
+`JsonLinesFile` and `ParquetFile` are `RollingFile`s, which accept records up to their bounds;
 `LandingFile` makes a finished file visible, as a whole or not at all.
 """
 
@@ -45,7 +45,7 @@ _KINDS = {
 
 
 class RowMismatchError(ValueError):
-    """A record that does not fit the columns of a table; the text names property and reason."""
+    """A record that does not fit the columns of a table; the text has property and reason."""
 
 
 class LandingFile:
@@ -93,8 +93,8 @@ class LandingFile:
         self._staged.abort()
 
     def failed(self, error: OSError) -> PipelineError:
-        """Discard the file and return the error, including what the store may still contain."""
-        # Unregistered, its records would be ingested twice.
+        """Discard the file and return the error, which names the file if it may still exist."""
+        # If an unregistered file remains, its records would be ingested twice.
         left = "" if self._staged.abort() else f"; {_LEFTOVER.format(self._uri)}"
         return self._error(error, left)
 
@@ -206,7 +206,7 @@ class JsonLinesFile(RollingFile):
         self._compressor = new_compressor(compression, 1)
 
     def _append(self, text: bytes, record: dict[str, Any]) -> None:
-        # A carriage return between its tokens, valid in JSON, ends no line.
+        # A carriage return between tokens, which JSON allows, does not end a line.
         self._rows.append(text)
         self.size_bytes += len(text) + 1
 

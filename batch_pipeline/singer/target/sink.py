@@ -210,7 +210,7 @@ class LandingSink(Sink):
 
     @property
     def due_at(self) -> float | None:
-        """When the current file has to land, by the monotonic clock."""
+        """Time by which the current file has to land, on the monotonic clock."""
         return None if self._rolling is None else self._rolling.due_at
 
     def land(self) -> None:
@@ -337,7 +337,7 @@ class CompiledValidator(BaseJSONSchemaValidator):
         """Validate a record.
 
         Raises:
-            InvalidRecord: the record violates the schema; names the property.
+            InvalidRecord: the record violates the schema; the message names the property.
         """
         if self._compiled.is_valid(record):
             return

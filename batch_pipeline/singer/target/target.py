@@ -122,7 +122,7 @@ class StrictReader(GenericSingerReader[bytes]):
 
 
 class PendingStates:
-    """A queue of STATEs that were received and not printed yet."""
+    """A queue of STATEs that were received but not printed yet."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, str]] = deque()
@@ -133,8 +133,8 @@ class PendingStates:
     def receive(self, line: int, text: str, *, pending: Collection[int]) -> None:
         """Add a STATE; `pending` are the first lines of records that have not landed.
 
-        Of STATEs with none of these lines between them only the newest is kept, because they become
-        printable at the same time.
+        If none of these lines is between two STATEs, only the newer STATE is kept, because both
+        become printable at the same time.
         """
         self._waiting.append((line, text))
         newest = {sum(at < state[0] for at in pending): state for state in self._waiting}
@@ -184,7 +184,7 @@ class LandingTarget(Target):
         self.message_reader.failed = self._abandon
 
     def open_landings(self, settings: TargetConfig) -> StreamLandings:
-        """Return the landings of streams; nothing is opened before it is needed."""
+        """Return the landings of streams; resources are opened on first use."""
         raise NotImplementedError
 
     # Messages of the tap
@@ -195,7 +195,7 @@ class LandingTarget(Target):
         self.line = message.line
         if known is not None and _shape(known) == _shape(message):
             return
-        self._land(self._sinks())  # replaced sinks are not used again; streams may share one
+        self._land(self._sinks())  # replaced sinks are not used again; streams may share a sink
         message_object = {
             "stream": message.stream,
             "schema": dict(message.schema),
@@ -229,7 +229,7 @@ class LandingTarget(Target):
             else message.encoding.compression.value,
         )
         for sink, stream_map in self._routes[message.stream]:
-            self._land([sink])  # earlier records need the smaller id
+            self._land([sink])  # earlier records need smaller ids
             sink.batch = message, stream_map
             try:
                 sink.process_batch_files(encoding, list(message.manifest))
@@ -289,7 +289,7 @@ class LandingTarget(Target):
         return LandingFile(landing.root, name)
 
     def is_removed(self, stream: str) -> bool:
-        """Return whether stream maps remove the whole stream, by the SCHEMAs read so far."""
+        """Return whether stream maps remove the whole stream, given the SCHEMAs read so far."""
         maps = [item for listed in self.mapper.stream_maps.values() for item in listed]
         of_stream = [item for item in maps if item.stream_alias == stream]
         return bool(of_stream) and all(
@@ -297,7 +297,7 @@ class LandingTarget(Target):
         )
 
     def land(self, sink: LandingSink) -> None:
-        """Land the records of a sink and print the STATE that became printable."""
+        """Land the records of a sink and print the STATE that has become printable."""
         self._land([sink])
 
     # Internal methods
@@ -313,7 +313,7 @@ class LandingTarget(Target):
         return routes
 
     def _encoding(self, landing: StreamLanding) -> Encoding:
-        """Return the configured encoding, or the default of the only format a stream reads."""
+        """Return the configured encoding, or the default of the only format that a stream reads."""
         configured = self.settings.encoding
         for file_format in parser.SINGER_FORMATS:
             if landing.format.value == file_format and configured.format is not file_format:
@@ -359,7 +359,7 @@ class LandingTarget(Target):
         self.landings.close()
 
     def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
-        """Request an end between two lines; a second signal exits immediately."""
+        """Request termination between two lines; a second signal exits immediately."""
         if self._stop_signal is not None:
             signal.signal(signum, signal.SIG_DFL)
             raise KeyboardInterrupt
