@@ -1,4 +1,4 @@
-"""The commands of the package; `batch-pipeline` also as `python -m batch_pipeline`."""
+"""Entry points of the package; `batch-pipeline` also runs as `python -m batch_pipeline`."""
 
 import atexit
 import os
@@ -7,14 +7,14 @@ from importlib import import_module
 
 
 class _Exit:
-    """The exit code of the command; None while it runs, and if it ends by an exception."""
+    """The exit code of the command; None while it runs or if it raised an exception."""
 
     def __init__(self) -> None:
         self.code: int | None = None
         self._pid = os.getpid()
 
     def now(self) -> None:
-        """End the process without tearing the interpreter down, which takes half a second."""
+        """Exit the process without finalizing the interpreter, which takes half a second."""
         if self.code is None or os.getpid() != self._pid:
             return
         try:
@@ -28,8 +28,8 @@ class _Exit:
 def main() -> None:
     """Import the command line and run it; Ctrl-C ends the import without a traceback."""
     end = _Exit()
-    # Handlers run in reverse order: registered first, this one is called after all others, and
-    # after all threads that are not daemons have ended.
+    # Handlers run in reverse order of registration. Registered first, this handler runs after all
+    # others, and after all non-daemon threads have ended.
     atexit.register(end.now)
     try:
         from batch_pipeline.cli import main as run

@@ -1,4 +1,4 @@
-"""The composition root: settings in, the open parts of one home out.
+"""The composition root: builds the open parts of one home from its settings.
 
 Each part is opened on first use, and all are closed together. Modules that need PyArrow or Spark
 are imported when they are used, so that a client that only acquires batches loads neither.
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 class Pipeline:
     """The parts of one home, opened on first use and closed together.
 
-    `environment` is where stream files find the variables that they name.
+    `environment` holds the variables that stream files name.
     """
 
     settings: Settings
@@ -96,7 +96,7 @@ class Pipeline:
 
     @property
     def usable_streams(self) -> dict[str, Stream]:
-        """The streams with valid files, by name; the other files are in `stream_file_errors`.
+        """The streams with valid files, by name; `stream_file_errors` has the errors of the others.
 
         Raises:
             ConfigurationError: there is no stream file.
@@ -148,7 +148,7 @@ class Pipeline:
         return PublishedSources(engine, self.database.engine)
 
     def sources_of(self, meta_table: str) -> MetaSources:
-        """Return the meta tables that one of this name belongs to.
+        """Return the set of meta tables to which a table of this name belongs.
 
         Raises:
             InvalidValueError: the name is not `table` or `schema.table`.
@@ -191,10 +191,10 @@ class Pipeline:
 
         Raises:
             StreamFileError, ConfigurationError: its file is not valid, or no file is.
-            UnknownStreamError: there is none.
+            UnknownStreamError: there is no such stream.
         """
         errors = [
-            error  # of its file: by the name in it, or else that of its folder
+            error  # matched by the name in the file, else by the name of its folder
             for error in self.stream_file_errors
             if name == (error.stream or Path(error.path).parent.name)
         ]
@@ -218,23 +218,23 @@ class Pipeline:
         return UserMetaTable.of(stream, described, inventory=self.database.engine, sources=sources)
 
     def job(self, name: str, meta_table: str | None = None) -> Job:
-        """Return a job by its name, and by its meta table in any spelling if one is given.
+        """Return a job by name and, if given, by its meta table in any spelling.
 
         Raises:
-            UnknownJobError: there is none.
-            AmbiguousJobError: several meta tables have one of this name.
+            UnknownJobError: there is no such job.
+            AmbiguousJobError: several meta tables have a job of this name.
             MetaUnreachableError: the database of the meta table cannot be reached.
         """
         jobs = self.database.jobs
         try:
-            return jobs.find(name, meta_table)  # as the inventory spells it
+            return jobs.find(name, meta_table)  # in the inventory's spelling
         except UnknownJobError:
             if meta_table is None:
                 raise
             try:
                 canonical = self.sources_of(meta_table).canonical_name(meta_table)
             except UnknownMetaTableError:
-                canonical = None  # of another database perhaps, where its whole name is needed
+                canonical = None  # perhaps in another database, which needs the full name
             if canonical is None:
                 raise
         return jobs.find(name, canonical)
@@ -254,7 +254,7 @@ class Pipeline:
         return self.sources_of(job.meta_table).table(terms)
 
     def audit(self, stream: Stream, since: timedelta | None) -> Audit | None:
-        """Audit batches published within `since` (None: all); return None before a first plan."""
+        """Audit batches published within `since` (None: all); return None before the first plan."""
         table = self.meta_table(stream).reflected()
         try:
             return self.database.late_arrivals.audit(
@@ -332,12 +332,12 @@ class Pipeline:
     def load_pending(
         self, stream: Stream, target: Target, *, run_id: str, only: Collection[str] | None = None
     ) -> Iterator[Outcome]:
-        """Load what is pending of a stream into a target; yield an outcome for each generation.
+        """Load the pending generations of a stream into a target; yield an outcome for each.
 
-        `only` has names of batches; None loads all.
+        `only` has the names of batches to load; None loads all.
 
         Raises:
-            PipelineError: nothing more can be loaded now; what was loaded before stays loaded.
+            PipelineError: nothing more can be loaded now; earlier loads are kept.
         """
         ensure_not_paused_as_older(self.database, stream)
         with closing(self.loader(stream, target)) as loader:
@@ -384,7 +384,7 @@ class Pipeline:
         return {}
 
     def _disposed(self, engine: "Engine") -> "Engine":
-        """Return an engine that `close` disposes."""
+        """Register an engine to be disposed by `close`, and return it."""
         self._open_parts.callback(engine.dispose)
         return engine
 
@@ -416,7 +416,7 @@ class Pipeline:
 
 
 def _file_check(target: Target) -> FileCheck:
-    """Return how part files are verified before a load; a loader may verify their bytes itself."""
+    """Return the check of part files before a load; a loader may verify their bytes itself."""
     if isinstance(target, SingerTarget) and target.messages is not MessageMode.RECORD:
         return content_problem
     return problem_before_reading

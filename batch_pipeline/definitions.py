@@ -1,7 +1,7 @@
-"""What Dagster loads in this checkout and in `dev`: the streams of the streams folder.
+"""Definitions that Dagster loads in this checkout and in `dev`: those of the streams folder.
 
-A stream file that is not valid is logged and left out; the other streams load. Sensors and
-schedules run by default, and runs execute in their own process.
+An invalid stream file is logged and skipped; the other streams load. Sensors and schedules
+run by default, and runs execute in their own process.
 """
 
 import os

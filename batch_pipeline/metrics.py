@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: their families, read with a bounded set of queries at each scrape."""
+"""Metric families for Prometheus, read with a bounded set of queries at each scrape."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ class Scrape:
 
 
 def up(*, is_up: bool) -> Metric:
-    """Return the metric of whether the inventory could be read."""
+    """Return the metric that states whether the inventory could be read."""
     text = "1 if the inventory could be read, else 0; then no other metric is served."
     return GaugeMetricFamily(f"{_PREFIX}up", text, value=int(is_up))
 
@@ -69,7 +69,7 @@ def _backlog(scrape: Scrape) -> Iterator[Metric]:
     for stream in scrape.streams:
         rest = scrape.not_planned[stream]
         table_up.add_metric([stream], int(rest is not None))
-        if rest is None:  # half a backlog would look like a small one
+        if rest is None:  # a partial backlog would look like a small one
             continue
         batches = [
             one
@@ -150,7 +150,7 @@ class InventoryCollector(Collector):
     _lock: Lock = field(default_factory=Lock)
 
     def begin(self) -> None:
-        """Count from now on; later calls change nothing.
+        """Start counting; later calls have no effect.
 
         Raises:
             PipelineError: the inventory cannot be read.
@@ -163,7 +163,7 @@ class InventoryCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics, or only that the inventory cannot be read."""
+        """Yield all metrics, or only `up` if the inventory cannot be read."""
         try:
             metrics = list(families(self.scrape()))
         except PipelineError as error:
@@ -201,13 +201,13 @@ class InventoryCollector(Collector):
         try:
             table = self.pipeline.meta_table(self.pipeline.stream(name))
             return self.pipeline.database.work_counts.not_planned(table)
-        except OF_ONE_META_TABLE:  # the metrics of other streams are served all the same
+        except OF_ONE_META_TABLE:  # the metrics of other streams are still served
             return None
 
 
 @contextmanager
 def serving(collector: InventoryCollector, *, host: str, port: int) -> Iterator[int]:
-    """Serve metrics until the block ends; yield the port, which is any free one if 0 is given.
+    """Serve metrics until the block ends; yield the port. Port 0 selects a free port.
 
     Raises:
         InvalidValueError: the address cannot be used.
