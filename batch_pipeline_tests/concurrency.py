@@ -49,7 +49,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Return whether a process has not ended; a zombie has, and init may take long to reap it."""
+    """Return whether a process is running. A zombie is not, but init may take long to reap it."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

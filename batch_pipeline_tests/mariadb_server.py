@@ -15,7 +15,7 @@ from batch_pipeline_tests.concurrency import eventually
 @contextmanager
 def mariadb_server() -> Iterator[str]:
     """Start a server, and yield the URL of its system database for a user with all privileges."""
-    folder = Path(tempfile.mkdtemp(prefix="bp-"))  # socket paths are short
+    folder = Path(tempfile.mkdtemp(prefix="bp-"))  # socket paths must be short
     user = _unprivileged_user()
     if user is not None:
         shutil.chown(folder, user)

@@ -1,7 +1,7 @@
 """The S3 server of the tests: moto on loopback, or a real one.
 
-`BATCH_PIPELINE_TEST_S3_ENDPOINT` sets the endpoint of a real one, with the keys in AWS's variables.
-Queues are always those of moto. The product is unchanged: it sends HTTP to another process.
+`BATCH_PIPELINE_TEST_S3_ENDPOINT` sets the endpoint of a real server; AWS's variables hold its keys.
+Queues always use moto. The product is not patched: it sends HTTP to another process.
 """
 
 import os
@@ -28,7 +28,7 @@ _START_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A server, and the environment variables that make programs use it."""
+    """A server, and the environment variables that make programs use the server."""
 
     endpoint: str
     access_key: str

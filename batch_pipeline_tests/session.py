@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from batch_pipeline_tests.proofs import MARK
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - every name made there is a random one
+_MEMORY = Path("/dev/shm")  # noqa: S108 - all names created there are random
 _REQUIRED_BYTES = 6 * 2**30
 _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests get it
 _LONG, _MARIADB = "long", "mariadb"
@@ -64,7 +64,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Let a skipped test fail the session in CI."""
+    """Fail the session in CI if a test was skipped."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if os.environ.get("CI") and skipped:

@@ -40,7 +40,7 @@ class Root:
         self._files.delete(self._files.join(self.uri, name))
 
     def names(self) -> list[str]:
-        """List all files below it, hidden ones included."""
+        """List all files below the root, including hidden files."""
         if is_object(self.uri):
             return sorted(file.name for file in self._files.list(f"{self.uri}/"))
         folder = Path(to_path(self.uri))
@@ -64,7 +64,7 @@ def new_prefix(uri: str) -> Root:
 
 
 def storage_at(uri: str, prefix: str = "") -> PartFileStorage:
-    """Return the part file storage with a root."""
+    """Return the part file storage at a root."""
     return PartFileStorage(Storage(root=uri, prefix=prefix))
 
 

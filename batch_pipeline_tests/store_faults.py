@@ -39,7 +39,7 @@ class Fault:
     skip: int = 0  # number of matching requests to forward first
     status: int = 503
     code: str = "SlowDown"
-    body: str = ""  # more elements of the error
+    body: str = ""  # additional elements of the error
     root: str = ""  # the element around the error, if any
     headers: Mapping[str, str] = field(default_factory=dict)
     after_bytes: int = 0
@@ -110,7 +110,7 @@ def proxy(store: str) -> Iterator[Faults]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Serves each connection in its own thread, and does not wait for them at the end."""
+    """A server with a thread for each connection, which it does not join at the end."""
 
     daemon_threads = True
     request_queue_size = 128

@@ -13,7 +13,7 @@ from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 
 FEED_TESTS = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
-# Not skip marks: without the archive or a browser there is nothing to run. CI has a browser.
+# No skip marks: without the archive or a browser there is nothing to run. CI has a browser.
 collect_ignore = [] if ARCHIVE.exists() else list(FEED_TESTS)
 if not (CHROMIUM or os.environ.get("CI")):
     collect_ignore += ["test_browser.py"]

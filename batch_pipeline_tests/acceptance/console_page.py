@@ -27,7 +27,7 @@ class Command:
         return any(line.startswith("Error: ") for line in self.expected_lines)
 
     def matches(self, output: str) -> bool:
-        """Return whether output is as on the page; without lines on the page any output matches."""
+        """Return whether output matches the page; if the page shows none, any output matches."""
         lines = [f"{line.rstrip()}\n" for line in output.splitlines()]
         return (
             not self.expected_lines

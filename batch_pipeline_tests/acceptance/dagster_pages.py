@@ -16,7 +16,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagsterPages:
-    """A browser tab on the server of a port; screenshots are saved in a folder."""
+    """A browser tab on the server at a port; screenshots are saved in a folder."""
 
     page: Page
     port: int

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 # Below the ephemeral ports, any of which a connection could take before a server listens on it,
-# and below those that a Spark Connect server of ours chooses from.
+# and below the ports that our Spark Connect server chooses from.
 _PORTS = range(18_000, 20_000)
 _GUARD_OFFSET = 2_000
 

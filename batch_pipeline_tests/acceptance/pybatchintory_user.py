@@ -1,4 +1,4 @@
-"""Runs pybatchintory 0.0.8 from PyPI in an environment of its own.
+"""Runs pybatchintory 0.0.8 from PyPI in a separate environment.
 
 Declared dependencies that it never imports are not installed.
 """
@@ -79,7 +79,7 @@ Requests = Sequence[Request | Sequence[Request] | str]
 
 
 def python_of(cache: Path) -> Path:
-    """Return the Python that has the package."""
+    """Return the path of a Python that has the package."""
     return installed(cache, REQUIREMENTS) / "python"
 
 

@@ -140,7 +140,7 @@ class Sandbox:
         return path
 
     def land(self, name: str, files: Mapping[str, bytes]) -> None:
-        """Write old files into the landing of a stream; recent ones would not be read yet."""
+        """Write old files into a stream's landing folder; recent files would not be read yet."""
         landing = self.landing(name)
         landing.mkdir(parents=True, exist_ok=True)
         for file_name, content in files.items():
@@ -157,7 +157,7 @@ class Sandbox:
         return self.folder / "batches" / name
 
     def processes(self) -> list[psutil.Process]:
-        """Return all processes of this sandbox, whatever their parent is."""
+        """Return all processes of this sandbox, regardless of their parent."""
         return [process for process in psutil.process_iter() if _belongs(process, self.home)]
 
     def end_processes(self) -> None:
@@ -196,7 +196,7 @@ def wait_until(
     seconds: float = LONGEST_SECONDS,
     pause_seconds: float = 0.1,
 ) -> None:
-    """Poll until a condition holds; fail after a time that is more than enough."""
+    """Poll until a condition holds; fail after a generous timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -246,7 +246,7 @@ def files_below(*folders: Path) -> dict[str, tuple[int, int]]:
 
 
 def unaccounted_files(storage: Path) -> list[str]:
-    """Return the files of a storage root that are neither manifest files nor named by one."""
+    """Return the files of a storage root that are neither manifest files nor listed in one."""
     if not storage.is_dir():
         return []
     named = {path for _, path in part_files(storage)}
@@ -267,7 +267,7 @@ def process_names(processes: Iterable[psutil.Process]) -> list[str]:
 
 
 def _belongs(process: psutil.Process, home: Path) -> bool:
-    # Postgres overwrites its environment with its title, and has its data folder as current one.
+    # Postgres overwrites its environment with its title, and runs in its data folder.
     with suppress(psutil.Error, OSError):
         if process.status() == psutil.STATUS_ZOMBIE:
             return False

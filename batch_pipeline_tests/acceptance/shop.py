@@ -25,7 +25,7 @@ from batch_pipeline_tests.acceptance.sandbox import Sandbox
 class PageSetup:
     """The initial state of a page: a stream, its files, and whether these are published.
 
-    With a `revision`, the page has an inventory of its own with the schema of an earlier release.
+    With a `revision`, the page has its own inventory with the schema of an earlier release.
     """
 
     stream: str
@@ -37,7 +37,7 @@ class PageSetup:
 
 @dataclass(frozen=True, slots=True)
 class ExampleProject:
-    """A sandbox, and the text that replaces names of the pages."""
+    """A sandbox, and the texts that replace names on the pages."""
 
     sandbox: Sandbox
     replacements: Mapping[str, str]
@@ -94,7 +94,7 @@ class ExampleProject:
         return result.exit_code, self._to_page(output)
 
     def run_in_shell(self, command: str) -> tuple[int, str]:
-        """Run a command by a shell, in the folder of the project."""
+        """Run a command in a shell, in the folder of the project."""
         bin_folder = str(Path(sys.executable).parent)
         environment = self.sandbox.environment
         environment["PATH"] = os.pathsep.join([bin_folder, environment["PATH"]])

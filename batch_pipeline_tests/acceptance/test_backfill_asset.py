@@ -225,7 +225,7 @@ def test_backfill_planned_and_cancelled_in_dagster(dev: RunningDev) -> None:
         ask(dev.port, TERMINATE, {"id": run["runId"]})
     ends = [dev.status_of(run["runId"])["status"] for run in dev.runs("off")]
     assert "CANCELED" in ends
-    assert {*ends} <= {"CANCELED", "SUCCESS"}  # a run can end before it is asked to
+    assert {*ends} <= {"CANCELED", "SUCCESS"}  # a run can end before it is terminated
     wait_until(
         lambda: bool(backfill(dev.sandbox, "orders.off")["finished"]),
         "the remaining batches are cancelled",

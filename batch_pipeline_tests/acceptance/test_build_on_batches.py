@@ -1,4 +1,4 @@
-"""The tutorial "Build on batches": its commands and files make a project that is materialized."""
+"""The tutorial "Build on batches": its commands and files create a project that is materialized."""
 
 import json
 import os

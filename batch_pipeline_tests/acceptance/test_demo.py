@@ -229,6 +229,6 @@ def _digests(storage: Path) -> list[list[str]]:
 
 
 def test_checks_of_the_demo_pass(demo: Demo) -> None:
-    """The malformed line is there on purpose, and the stream file allows it."""
+    """The malformed line is intentional, and the stream file allows it."""
     [stream] = demo.sandbox.json_of("verify")["streams"]
     assert stream["passed"]

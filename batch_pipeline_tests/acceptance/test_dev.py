@@ -1,4 +1,4 @@
-"""`dev`: its sockets, its automatic work, its refusals and its end."""
+"""`dev`: its sockets, its automatic work, its refusals and its shutdown."""
 
 import signal
 import socket

@@ -49,7 +49,7 @@ COLUMNS = {"uid": "id", "item": "file_location", "weight": "size_in_bytes"}
 
 @pytest.fixture
 def url(server_url: str, template: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """URL of a database with a filled inventory of pybatchintory and an empty one of ours."""
+    """URL of a database with pybatchintory's filled inventory and an empty one of the product."""
     python = python_of(request.config.cache.mkdir("pybatchintory"))
     with copied_database(server_url, template) as url:
         with psycopg.connect(url) as connection:

@@ -1,4 +1,4 @@
-"""The tutorial on one's own files: its commands create a project from a folder and run it."""
+"""The tutorial on the user's own files: its commands create a project from a folder and run it."""
 
 import gzip
 import io

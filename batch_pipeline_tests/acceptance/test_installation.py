@@ -90,7 +90,7 @@ def test_oldest_dagster_is_the_lower_bound() -> None:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that the user of the embedded server may enter, unlike pytest's, if root tests."""
+    """A folder that the user of the embedded server may enter, unlike pytest's when run as root."""
     with TemporaryDirectory(prefix="bp-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -99,7 +99,7 @@ def public() -> Iterator[Path]:
 
 @pytest.mark.parametrize("release", ["oldest", "newest"])
 def test_definitions_work_with_other_releases_of_dagster(release: str, public: Path) -> None:
-    """The newest core may be ahead of the libraries, which warn of it and refuse to resolve."""
+    """The newest core may be ahead of the libraries, which warn about it and refuse to resolve."""
     python, requirements = public / "venv/bin/python", public / "requirements.txt"
     locked = _uv(
         *("export", "--frozen", "--quiet", "--no-hashes", "--no-emit-project"),
@@ -154,7 +154,7 @@ def test_wheel_resolves_beside_dbt_dlt_and_pandas(wheel: Path, tmp_path: Path) -
 def test_command_of_the_readme_installs_in_a_new_dagster_project(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wheel's folder stands for a package index that has it."""
+    """The wheel's folder stands in for a package index with the wheel."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     _, _, section = readme.partition("\n## Already on Dagster?\n")
     add = next(step.command for step in steps(section) if isinstance(step, Command))

@@ -22,7 +22,7 @@ from batch_pipeline_tests.proofs import Figures
 pytestmark = [pytest.mark.guarantee("G3"), pytest.mark.long]
 
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
-# A run of two batches is so slow that another one starts before its end, even on a machine on which
+# A run of two batches is so slow that another run starts before its end, even on a machine where
 # processes take ten seconds to start.
 SLOW = "encode.before_publish=sleep:8"
 # Words of the command line, and the message of `dev`.
@@ -65,7 +65,7 @@ def land(dev: LiveDev, count: int) -> list[str]:
 
 
 def wait_for_runs(dev: LiveDev, runs: int) -> dict[str, int]:
-    """Wait until so many runs are encoding; return their processes by partition."""
+    """Wait until this many runs are encoding; return their processes by partition."""
     wait_until(lambda: len(dev.run_processes("orders")) == runs, f"{runs} runs encode")
     return dev.run_processes("orders")
 

@@ -27,7 +27,7 @@ SLOW = "encode.before_publish=sleep:1"  # so that the run is killed before its e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumedRun:
-    """What a killed run had published, and the storage after the next run."""
+    """The files that a killed run had published, and the storage after the next run."""
 
     sandbox: Sandbox
     batches: int

@@ -1,4 +1,4 @@
-"""Published files are loaded into a database automatically, also when a batch is encoded again."""
+"""Published files are loaded into a database automatically, even after a batch is encoded again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

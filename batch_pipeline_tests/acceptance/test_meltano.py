@@ -107,7 +107,7 @@ def project(
 
 
 def _plugins(cache: Path, meltano: Path, meltano_yml: str) -> Path:
-    """Return the folder of what `meltano install` installs; it is cached."""
+    """Return the cached folder of the plugins that `meltano install` installs."""
 
     def install(folder: Path) -> None:
         folder.mkdir()

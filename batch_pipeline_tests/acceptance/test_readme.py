@@ -14,7 +14,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BEFORE, _, AFTER = README.partition("\n## Already on Dagster?\n")
 DAGSTER, _, REST = AFTER.partition("\n## When to use it\n")
 
-# This checkout is the clone. `dev` is run by test_dev.py, which looks for the shown line.
+# This checkout is the clone. `dev` is run by test_dev.py, which checks for the shown line.
 RUN_ELSEWHERE = {
     "git clone https://github.com/batch-pipeline/batch-pipeline",
     "cd batch-pipeline",

@@ -109,7 +109,7 @@ def rows(warehouse: str, statement: str) -> list[tuple[Any, ...]]:
 
 
 def has_rows(warehouse: str, count: int) -> Callable[[], bool]:
-    """Return a check that the table `sales.orders` has at least so many rows."""
+    """Return a check that the table `sales.orders` has at least this many rows."""
 
     def ask() -> bool:
         table_exists = "SELECT to_regclass('sales.orders') IS NOT NULL"
@@ -126,7 +126,7 @@ def find_target(pid: int) -> psutil.Process:
 
     def ask() -> bool:
         for child in psutil.Process(pid).children(recursive=True):
-            with suppress(psutil.Error):  # one that has just ended
+            with suppress(psutil.Error):  # it may have just ended
                 if "--config" in child.cmdline():
                     processes.append(child)
         return bool(processes)
@@ -212,7 +212,7 @@ def test_load_survives_a_killed_target(
     write_targets(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=3, records=20_000)
     load = sandbox.start("load", "orders")
-    eventually(has_rows(warehouse, 20_000))  # not the process that probed the target
+    eventually(has_rows(warehouse, 20_000))  # the process that probes the target has ended
     target = find_target(load.pid)
     target.kill()
     assert load.wait() == 0, sandbox.output.read_text()
@@ -229,7 +229,7 @@ def test_killed_load_is_resumed_without_loss_or_duplicates(
     write_targets(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=3, records=20_000)
     load = sandbox.start("load", "orders")
-    eventually(has_rows(warehouse, 20_000))  # not the process that probed the target
+    eventually(has_rows(warehouse, 20_000))  # the process that probes the target has ended
     target = find_target(load.pid)
     os.kill(load.pid, signal.SIGKILL)
     load.wait()

@@ -29,7 +29,7 @@ STREAM = "regions"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The result of a run, and the BATCH messages of what it published."""
+    """The result of a run, and the BATCH messages of its published batches."""
 
     result: dict[str, Any]
     batches: list[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The feed in runs that are killed and interrupted repeatedly, until one may finish."""
+"""The feed in runs that are killed and interrupted repeatedly, until a run is left to finish."""
 
 import json
 import signal
@@ -141,7 +141,7 @@ def test_every_partition_is_materialized_after_kills(
 
 
 def _start_run(sandbox: Sandbox, *, until: int) -> "subprocess.Popen[str]":
-    """Start a slow run and wait until so many batches are published."""
+    """Start a slow run and wait until this many batches are published."""
     process = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS=SLOW).start("run")
     manifest_files = sandbox.storage("regions") / "manifests"
     wait_until(

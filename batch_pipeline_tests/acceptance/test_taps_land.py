@@ -184,7 +184,7 @@ def test_commands_of_the_singer_page_move_a_table(
 
 
 def _run_page_block(sandbox: Sandbox, command: str) -> None:
-    """Run the commands of the block of the page that names a command."""
+    """Run the commands of the page's block that contains a command."""
     page = [block.text for block in blocks("console") if block.page.stem == "singer"]
     [block] = [text for text in page if command in text]
     result = subprocess.run(

@@ -1,4 +1,4 @@
-"""`run` with BATCH_PIPELINE_SPARK_KEEP_MINUTES: what it leaves, who uses it, and how it ends."""
+"""`run` with BATCH_PIPELINE_SPARK_KEEP_MINUTES: the server that it keeps, its reuse and its end."""
 
 import signal
 from typing import Any

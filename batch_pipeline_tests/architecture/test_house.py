@@ -55,7 +55,7 @@ def test_command_line_imports_no_heavy_packages() -> None:
 
 
 def private_uses(source: str) -> Iterator[str]:
-    """Yield what Python source uses of Dagster that is not public."""
+    """Yield the private names of Dagster that Python source uses."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "dagster":
@@ -73,7 +73,7 @@ def private_uses(source: str) -> Iterator[str]:
 
 
 def test_definitions_use_only_public_dagster_api() -> None:
-    """What is not public is in `defs/instance`, which checks the version of Dagster."""
+    """Uses of private API are in `defs/instance`, which checks the version of Dagster."""
     package = PROJECT / "batch_pipeline"
     modules = [*package.glob("defs/*.py"), package / "definitions.py"]
     uses = {(path.name, use) for path in modules for use in private_uses(path.read_text("utf-8"))}

@@ -1,1 +1,1 @@
-"""Benchmarks: each module runs by itself and prints a table; no test asserts timings."""
+"""Benchmarks: each module runs on its own and prints a table; no test asserts timings."""

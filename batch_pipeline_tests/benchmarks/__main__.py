@@ -15,7 +15,7 @@ KNOWN = sorted(path.stem.removeprefix("bench_") for path in _MODULES)
 
 
 def main() -> int:
-    """Run each benchmark in a process of its own; return 1 if one failed."""
+    """Run each benchmark in a separate process; return 1 if one failed."""
     arguments = sys.argv[1:]
     names = list(takewhile(lambda word: not word.startswith("-"), arguments))
     selected, options = names or KNOWN, arguments[len(names) :]

@@ -125,7 +125,7 @@ def _create_table(engine: sa.Engine, size: int) -> ReflectedMetaTable:
 
 
 def _limits(items: int) -> dict[str, Limits]:
-    """Return the limits for a batch of so many items by name."""
+    """Return limits by name for a batch of `items` items."""
     weight = items * MEAN_WEIGHT
     return {
         "weight": Limits(max_weight=weight, max_count=NO_LIMIT),

@@ -103,14 +103,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What runs need; they write into `folder`."""
+    """The resources of runs, which write into `folder`."""
 
     ours: ProductEncoder
     peers: Peers
     folder: Path
 
     def case(self, conversion: Conversion, files: GeneratedFiles) -> Case:
-        """Let the product infer the columns, which is not timed."""
+        """Infer the columns with the product, which is not timed, and return the case."""
         self._empty()
         landed = items(files.paths)
         schema = self.ours.infer_schema(landed, to_uri(self.folder), conversion.encoding)

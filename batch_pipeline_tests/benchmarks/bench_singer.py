@@ -8,8 +8,8 @@ session does not. A plain COPY is measured by `load`.
 
 All use the same two cores and the same embedded server, whose processor seconds are not counted.
 After each run, number and sums of the rows are compared, and the last STATE of a peer must be that
-of the last record. Peak MB are of all processes: of a tap and
-its target together, and of the larger one of our steps.
+of the last record. Peak MB are of all processes: of a tap and its target together, and of the
+larger of the product's two steps.
 
 Run `python -m batch_pipeline_tests.benchmarks singer [--records 50000] [--rounds 1] [--only
 record …]`.

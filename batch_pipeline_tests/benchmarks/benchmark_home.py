@@ -110,7 +110,7 @@ class BenchmarkHome:
             connection.execute(sa.text("VACUUM ANALYZE"))
 
     def plan_backfill(self, name: str, items: int, *, max_count: int) -> None:
-        """Plan a backfill of the first items in batches of at most so many."""
+        """Plan a backfill of the first items in batches of at most `max_count` items."""
         selection = Selection(ids=IdRange(first_id=1, last_id=items))
         limits = Limits(max_weight=2**40, max_count=max_count)
         request = Backfill.of_stream("orders", name, selection, limits)
@@ -137,7 +137,7 @@ class BenchmarkHome:
 
 @contextmanager
 def benchmark_home(*, max_count: int) -> Iterator[BenchmarkHome]:
-    """Open a new home with a stream `orders` of so many items per batch; delete it at the end."""
+    """Open a new home with a stream `orders`, `max_count` items per batch; delete it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bp-"))
     landing = folder / "landing"
     landing.mkdir()

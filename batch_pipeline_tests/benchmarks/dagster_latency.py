@@ -39,7 +39,7 @@ class Latency:
     noticed: float  # landed until the sensor's run is created
     queued: float  # created until a process is launched
     started: float  # launched until the run begins to work
-    encoded: float  # begun until the manifest is there
+    encoded: float  # begun until the manifest is published
 
     @property
     def total(self) -> float:

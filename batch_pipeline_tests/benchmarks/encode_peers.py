@@ -1,7 +1,7 @@
 """One conversion by a peer in a process of its own; the job comes as JSON on standard input.
 
 Runs in an environment without this project, so no project module may be imported here. Prints the
-costs of the conversion without imports and starts, also without that of a Spark session.
+costs of the conversion, without those of imports and of starting the process or a Spark session.
 """
 
 import gzip
@@ -99,7 +99,7 @@ def _warm_spark() -> None:
     _spark().range(THREADS).collect()
 
 
-# Per peer the conversion, and what comes before and is not timed.
+# The conversion of each peer, and its preparation, which is not timed.
 PEERS: dict[str, tuple[Callable[[dict[str, Any]], None], Callable[[], object]]] = {
     "sdk": (convert_by_sdk, partial(import_module, "singer_sdk.contrib.batch_encoder_jsonl")),
     "duckdb": (convert_by_duckdb, partial(import_module, "duckdb")),
@@ -111,7 +111,7 @@ PEERS: dict[str, tuple[Callable[[dict[str, Any]], None], Callable[[], object]]] 
 def _processes() -> list[Path]:
     """Return the folders below `/proc` of this process and of the JVM that it may have started."""
     found = [Path("/proc/self")]
-    for process in found:  # grows meanwhile
+    for process in found:  # grows during the loop
         for children in process.glob("task/*/children"):
             with suppress(FileNotFoundError):  # a thread that has ended meanwhile
                 found += [Path("/proc", pid) for pid in children.read_text().split()]

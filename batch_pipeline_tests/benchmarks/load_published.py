@@ -1,4 +1,4 @@
-"""Loads a published batch into a table in a process of its own: `… URL MODE`."""
+"""Loads a published batch into a table in a separate process: `… URL MODE`."""
 
 import json
 import pickle

@@ -20,7 +20,7 @@ from batch_pipeline_tests.benchmarks.measures import Cost, PeakMemory, tree
 from batch_pipeline_tests.benchmarks.wide_records import column_kinds
 from batch_pipeline_tests.benchmarks.workload import Conversion
 
-# A fixed version of the SDK; the newest ones of the others.
+# A fixed version of the SDK; the newest versions of the others.
 _REQUIREMENTS = ("singer-sdk==0.54.9", "duckdb", "polars")
 _VERSIONS = """
 from importlib.metadata import version
@@ -56,7 +56,7 @@ class Peers:
             "columns": column_kinds(),
         }
         arguments = ["-W", "ignore", encode_peers.__file__]
-        is_spark = peer == "pyspark"  # of the project's own environment, by its own Java
+        is_spark = peer == "pyspark"  # runs in the project's environment with its own Java
         output, peak_bytes = self._output(arguments, json.dumps(job), is_spark=is_spark)
         return Cost(**json.loads(output), peak_bytes=peak_bytes)
 
@@ -84,6 +84,6 @@ class Peers:
 
 
 def foreign_environment() -> dict[str, str]:
-    """Return this environment without variables that lead Python to the project."""
+    """Return this environment without variables that point Python to the project."""
     project_variables = ("VIRTUAL_ENV", "PYTHONPATH", "UV_PROJECT_ENVIRONMENT")
     return {name: text for name, text in os.environ.items() if name not in project_variables}

@@ -130,7 +130,7 @@ def encode_and_load(run_input: RunInput, mode: WriteMode) -> list[Cost]:
     loading = loading_of(schema, JSONL_GZIP, result.part_files)
     loaded = load_in_process(run_input.url, mode, loading)
     whole = Cost(
-        seconds=time.perf_counter() - started,  # with the start of its process
+        seconds=time.perf_counter() - started,  # including the start of its process
         processor_seconds=loaded.processor_seconds,
         peak_bytes=loaded.peak_bytes,
     )

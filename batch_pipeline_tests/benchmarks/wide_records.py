@@ -68,7 +68,7 @@ def _uuids(random: np.random.Generator, count: int) -> pa.StringArray:
 
 
 def _text(bytes_: npt.NDArray[np.uint8]) -> pa.StringArray:
-    """Return strings of equal length from a row of bytes each."""
+    """Return one string per row of bytes, all of equal length."""
     count, width = bytes_.shape
     ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(bytes_.tobytes()))

@@ -16,7 +16,7 @@ Run = Callable[..., Result]
 def write_stream(
     folder: Path, name: str, source: dict[str, Any] | None = None, **extra: Any
 ) -> Path:
-    """Write a stream file below `streams`. Its source is `landing` unless another is given."""
+    """Write a stream file below `streams`, by default with the source `landing`."""
     path = folder / "streams" / name / "defs.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     source = source or {"uri": str(folder / "landing")}

@@ -13,6 +13,6 @@ from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harnes
 def project(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DefsHarness]:
-    """The stream `orders` with twelve items in four planned batches, set in the environment."""
+    """Stream `orders` with twelve items in four planned batches, set by environment variables."""
     with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
         yield opened

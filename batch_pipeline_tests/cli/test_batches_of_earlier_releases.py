@@ -25,7 +25,7 @@ LEARNED = {
 
 @pytest.fixture
 def run(database_url: str, tmp_path: Path) -> Run:
-    (tmp_path / "landing").mkdir()  # `plan` looks for new files
+    (tmp_path / "landing").mkdir()  # `plan` checks for new files
     write_stream(tmp_path, "orders", batch={"max_weight": 1_600, "max_count": 10_000})
     return make_runner(tmp_path, database_url)
 

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
 ]
 PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/command_line.md"
-# In an order in which each command has something to report.
+# Ordered so that each command has something to report.
 RUN = [
     *("status", "explain 1", "plan orders", "plan orders --dry-run"),
     *("jobs list orders", "jobs pause orders", "jobs resume orders", "verify", "reconcile", "gc"),
@@ -55,7 +55,7 @@ def code(cell: str) -> list[str]:
 
 
 def test_exit_codes_table_is_complete() -> None:
-    """2 is click's code for wrong usage, 141 the one for a closed pipe."""
+    """2 is click's code for wrong usage, 141 the code for a closed pipe."""
     own_codes = {value for name, value in vars(console).items() if name.startswith("EXIT_")}
     assert {int(row[0]) for row in table("Exit codes")} == {0, 2, 141, *own_codes}
 

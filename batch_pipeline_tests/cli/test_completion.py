@@ -1,4 +1,4 @@
-"""Shell completion: the command line comes in variables, the answer is lines."""
+"""Shell completion, which reads the command line from variables and prints lines."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def complete(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") -> str:
-    """Return the answer to a shell for a command line that ends at the cursor."""
+    """Return the output for a shell and a command line that ends at the cursor."""
     words = line.split(" ")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", words[-1] if shell == "fish" else str(len(words) - 1))
@@ -54,7 +54,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, line: str, shell: str = "bash") ->
 
 
 def complete_in_bash(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
-    """Return what bash would offer."""
+    """Return the words that bash would offer."""
     return [answer.partition(",")[2] for answer in complete(monkeypatch, line).splitlines()]
 
 

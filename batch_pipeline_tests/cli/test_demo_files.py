@@ -96,6 +96,6 @@ def test_second_write_restores_order_files_and_keeps_the_stream_file(demo: Path)
 
 
 def _file_stats(folder: Path) -> dict[Path, tuple[int, int, int]]:
-    """Return what changes when a file is written; reading changes only its access time."""
+    """Return the facts that writing a file changes; reading changes only its access time."""
     stats = ((path, path.stat()) for path in folder.rglob("*"))
     return {path: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in stats}

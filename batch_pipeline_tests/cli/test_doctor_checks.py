@@ -96,7 +96,7 @@ def test_matching_versions_are_one_finding() -> None:
     [(level, _, text)] = as_tuples(check_versions(VERSIONS.__getitem__))
     assert level == "ok"
     assert text.endswith("Dagster 1.13.27, PySpark 4.3.0.")
-    assert [finding.level.value for finding in check_versions()] == ["ok"]  # installed ones
+    assert [finding.level.value for finding in check_versions()] == ["ok"]  # the installed versions
 
 
 def test_mismatched_dagster_library_is_a_warning() -> None:

@@ -53,7 +53,7 @@ def project(
 def on_terminal(
     monkeypatch: pytest.MonkeyPatch, *words: str, term: str = "xterm", both: bool = False
 ) -> str:
-    """Run a command whose standard error is a terminal, and return what it wrote there.
+    """Run a command whose standard error is a terminal, and return its output there.
 
     With `both`, its standard output is the same terminal.
     """

@@ -256,7 +256,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> l
     """Run a command whose output is a terminal of that width, and return its lines."""
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as stream, monkeypatch.context() as patch:
-        patch.setattr(console.out, "_width", columns)  # else the width at creation
+        patch.setattr(console.out, "_width", columns)  # otherwise the width at creation
         patch.setattr(sys, "stdout", stream)
         cli.main([*words], standalone_mode=False)
     sent = b""

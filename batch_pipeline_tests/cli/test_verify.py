@@ -125,7 +125,7 @@ def test_deep_check_names_the_damaged_file(
 
 
 def test_manifest_files_are_compared_with_the_inventory(project: DefsHarness) -> None:
-    """One is missing, one belongs to another attempt, and one lists too few records."""
+    """A file is missing, another is of another attempt, and a third lists too few records."""
     publish_all(project)
     assert checks_of()["pointers"]["passed"]
     first, second, third, _ = manifest_files(project)

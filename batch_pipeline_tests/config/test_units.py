@@ -112,7 +112,7 @@ def test_parse_duration_rejects_invalid_text(text: str) -> None:
     ],
 )
 def test_format_bytes_uses_the_largest_unit(size: int, text: str) -> None:
-    """At most one decimal; a size never reads as 1024 of a unit."""
+    """At most one decimal; a size is never printed as 1024 of a unit."""
     assert format_bytes(size) == text
 
 

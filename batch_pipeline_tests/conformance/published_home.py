@@ -1,8 +1,8 @@
 """A home with published batches of two streams, encoded by the real pipeline on a real Spark.
 
-`orders` is csv to jsonl with gzip: three batches, the second with an additional column and
-published twice, and a backfill of the first two files. `parcels` is jsonl to parquet, with values
-of many types, below a folder with spaces and a percent sign in its name.
+`orders` is encoded from csv to jsonl with gzip: three batches, the second with an additional
+column and published twice, and a backfill of the first two files. `parcels` is encoded from jsonl
+to parquet, with values of many types, below a folder with spaces and a percent sign in its name.
 """
 
 import json

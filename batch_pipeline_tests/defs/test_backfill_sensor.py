@@ -42,7 +42,7 @@ def test_tick_with_the_same_cursor_requests_the_same_run_keys(harness: DefsHarne
 
 
 def test_batches_of_a_started_run_are_not_launched_again(harness: DefsHarness) -> None:
-    """Also if a user started the run."""
+    """Runs that a user started count as well."""
     harness.plan()
     first = harness.tick(SENSOR)
     harness.start_run((first.run_requests or [])[0])

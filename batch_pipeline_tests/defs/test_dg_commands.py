@@ -9,7 +9,7 @@ import pytest
 from batch_pipeline_tests.defs.dg_project import DgProject, make_dg_project
 from batch_pipeline_tests.docs.pages import blocks
 
-# Without `dg`: test_scaffold.py, test_component.py, test_streams_folder.py.
+# Tests that do not run `dg`: test_scaffold.py, test_component.py, test_streams_folder.py.
 pytestmark = pytest.mark.long
 COMPONENT = "batch_pipeline.BatchStream"
 BROKEN = """\

@@ -121,7 +121,7 @@ def test_downstream_asset_is_skipped_if_a_batch_failed(
 def test_retry_of_a_killed_run_executes_the_downstream_asset(
     harness: DefsHarness, tmp_path: Path, keys: list[str], tags: dict[str, str]
 ) -> None:
-    """Only the retry reports events, neither the killed run nor the sensor."""
+    """Only the retry reports events; the killed run and the sensor do not."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         local_harness = replace(harness, instance=instance)
         local_harness.tick(SENSOR)
@@ -196,7 +196,7 @@ def test_batch_reported_by_the_sensor_is_not_reported_by_a_run(harness: DefsHarn
 
 
 def test_events_of_a_run_have_the_generations_of_their_batches(harness: DefsHarness) -> None:
-    """The data version changes with any of them."""
+    """The data version changes with any of these generations."""
     publish_all(harness)
     publish(harness, harness.batches.find(harness.database, KEYS[1]))
     assert _run(harness, RANGE, NEW).is_success

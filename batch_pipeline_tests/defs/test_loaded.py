@@ -220,7 +220,7 @@ def test_partition_is_materialized_once_both_targets_have_it(
         publish_next(harness, tmp_path, 0)
         assert not run_job(harness).success
         assert materialized(harness) == []
-        script(tmp_path / "other", EAGER)  # fixed
+        script(tmp_path / "other", EAGER)  # the target works again
         assert run_job(harness).success
         assert materialized(harness) == [FIRST]
         assert sent(tmp_path / "good") == [FIRST]
@@ -280,7 +280,7 @@ def test_step_retry_repeats_a_failed_reload_request(
 def test_repeatedly_published_batch_is_loaded_immediately(
     harness: DefsHarness, tmp_path: Path
 ) -> None:
-    """Unchanged counts of pending loads are not taken for a failure after a successful load."""
+    """After a successful load, an unchanged count of pending loads does not mean a failure."""
     cursor = None
     for generation in (2, 3, 4):
         result = harness.tick("orders_load", cursor)

@@ -67,7 +67,7 @@ def test_run_observes_after_its_materialization(harness: DefsHarness) -> None:
 
 
 def test_registration_says_what_it_did_and_evaluates_the_backlog(harness: DefsHarness) -> None:
-    """The status of the stream, which counts all planned batches, is in the observation alone."""
+    """Only the observation has the status of the stream, which counts all planned batches."""
     job = harness.definitions.resolve_job_def("orders_register")
     job.execute_in_process(instance=harness.instance)
     result = job.execute_in_process(instance=harness.instance)  # finds nothing new

@@ -22,7 +22,7 @@ TARGET = {"command": "target-csv"}
 
 
 def _project() -> dg.Definitions:
-    """Return definitions with the most likely names of users."""
+    """Return definitions with the names that users are most likely to choose."""
 
     @dg.op
     def work() -> None: ...
@@ -171,7 +171,7 @@ def test_stream_is_encoded_by_the_spark_resource_of_the_project(
 
 
 def _stop_spark() -> None:
-    """Stop the session of the resource and its JVM, which Dagster leaves to the process."""
+    """Stop the session of the resource and its JVM, which Dagster leaves running."""
     session = SparkSession.getActiveSession()
     assert session is not None
     gateway: Any = session.sparkContext._gateway

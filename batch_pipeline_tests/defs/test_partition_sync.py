@@ -74,7 +74,7 @@ def test_event_of_a_lost_tick_is_reported_again(harness: DefsHarness) -> None:
 def test_lost_event_of_a_later_generation_is_repeated_until_it_is_stored(
     harness: DefsHarness, name: str
 ) -> None:
-    """Both by a process that has reported the first generation and by a new process."""
+    """A process that has reported the first generation and a new process both repeat it."""
     harness.plan()
     asset = {"batches": harness.batches, "backfill": harness.backfills}[name]
     sync = PartitionSync()
@@ -92,8 +92,10 @@ def test_lost_event_of_a_later_generation_is_repeated_until_it_is_stored(
 
 
 def test_generation_reported_by_an_earlier_release_is_not_repeated(harness: DefsHarness) -> None:
-    """Without a data version, the metadata `generation` counts, and without both the event counts
-    for the first generation, as manually reported events do."""
+    """Without a data version, the metadata `generation` is used.
+
+    Without both, the event counts for the first generation, as manually reported events do.
+    """
     keys = _new_keys(harness, PartitionSync())
     first, second = (harness.batches.find(harness.database, key) for key in keys[:2])
     for batch in (first, first, second):
@@ -132,7 +134,7 @@ def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness)
 
 
 def test_result_of_a_library_worker_is_not_reported(harness: DefsHarness) -> None:
-    """Also the previous manifest is not reported again."""
+    """The previous manifest is not reported again either."""
     [key, *_] = _new_keys(harness, PartitionSync())
     batch = harness.batches.find(harness.database, key)
     publish(harness.database, batch)

@@ -31,7 +31,7 @@ def _selected(harness: DefsHarness, **options: Any) -> dict[str, str]:
 
 
 def test_default_selection_is_all_published_batches(harness: DefsHarness) -> None:
-    """Also if their partitions are not added to Dagster yet."""
+    """Batches whose partitions are not added to Dagster yet are included."""
     assert _selected(harness) == {key: key for key in KEYS[:3]}
 
 

@@ -72,7 +72,7 @@ def test_run_with_a_dead_process_fails_its_health_check(
 
 
 def test_run_on_another_machine_is_healthy(launcher: LocalRunLauncher) -> None:
-    """Its process id means nothing here."""
+    """Its process id is meaningless on this machine."""
     run = started_run(launcher, 2**22 + 1, {"host": "worker-7", "port": 4000})
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 

@@ -75,7 +75,7 @@ def test_run_on_a_local_socket_is_checked_by_its_process(instance: dg.DagsterIns
     """As in `batch-pipeline dev`."""
     launcher = ServedRunLauncher()
     launcher.register_instance(instance)
-    run = _run(instance, {"socket": "/tmp/none"})  # noqa: S108 - nothing is there
+    run = _run(instance, {"socket": "/tmp/none"})  # noqa: S108 - no server listens there
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 

@@ -1,4 +1,4 @@
-"""The services of `dev`: watched until one ends or a stop is requested."""
+"""The services of `dev`: watched until a service ends or a stop is requested."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The webserver of `dev` only accepts requests of its own pages and of programs."""
+"""The webserver of `dev` only accepts requests from its own pages and from programs."""
 
 import asyncio
 from typing import Any

@@ -1,6 +1,6 @@
-"""`python -m batch_pipeline_tests.docs` writes what the pages have generated from the code.
+"""`python -m batch_pipeline_tests.docs` writes the generated parts of the pages.
 
-With `texts` it prints every text that users see instead.
+With `texts`, it prints every text that users see instead.
 """
 
 import sys

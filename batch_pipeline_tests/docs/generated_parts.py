@@ -81,7 +81,7 @@ class _Usage(NamedTuple):
     options: list[_Option]
 
     def lines(self, shared: Container[_Option]) -> Iterator[str]:
-        """Return the list entry of the command, and one for each option of its own."""
+        """Yield the list entry of the command, and an entry for each of its own options."""
         also = [f"`{option.names.split()[0]}`" for option in self.options if option in shared]
         yield f"- {self.title}: {self.summary}{f' Takes {_enumeration(also)}.' if also else ''}"
         for option in self.options:
@@ -136,7 +136,7 @@ def _suffix(kind: str) -> str:
 
 
 def _labels(name: str) -> str:
-    """Return the labels of a metric's samples, by what a run of the product served."""
+    """Return the labels of a metric's samples, as served in a run of the product."""
     recorded = json.loads((DATA / "metrics.json").read_text(encoding="utf-8"))
     labels = {
         label
@@ -149,7 +149,7 @@ def _labels(name: str) -> str:
 
 
 def metadata() -> str:
-    """Return the metadata of the events of each asset, by what a run of the product recorded."""
+    """Return the metadata of the events of each asset, as recorded in a run of the product."""
     recorded: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in json.loads((DATA / "dagster_metadata.json").read_text(encoding="utf-8")):
         if match := _EVENT.match(entry):
@@ -173,7 +173,7 @@ PAGES_WITH_PARTS = [
 
 
 def updated(page: Path) -> str:
-    """Return the text of a page with its generated parts as the code is now."""
+    """Return the text of a page with its generated parts updated from the code."""
     return _PART.sub(
         lambda part: f"{part[1]}{PARTS[part[2]]()}{part[3]}", page.read_text(encoding="utf-8")
     )

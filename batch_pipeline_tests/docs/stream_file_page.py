@@ -20,7 +20,7 @@ from batch_pipeline_tests.docs.stream_file_types import (
 )
 
 PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/stream_file.md"
-MAPPING = "mapping"  # the path of keys that are shown in a part of their own
+MAPPING = "mapping"  # the path of keys that are shown in a separate part
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def test_each_page_with_commands_or_code_is_run_by_a_test() -> None:
 
 @pytest.mark.long
 def test_commands_of_the_guarantees_select_proofs(tmp_path: Path) -> None:
-    """Only collected here: the run itself is what includes this test."""
+    """The proofs are only collected, because a run of them would include this test."""
     [block] = [block for block in blocks("console") if block.page.stem == "guarantees"]
     for line in re.findall(r"^\$ uv run pytest (.+)$", block.text, re.MULTILINE):
         words = shlex.split(line.replace("--table=", f"--table={tmp_path}/"))

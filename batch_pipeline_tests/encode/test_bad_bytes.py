@@ -164,7 +164,7 @@ def test_file_with_ambiguous_record_boundaries_is_rejected(
 def test_malformed_csv_record_is_quarantined_alone(
     tmp_path: Path, output: Format, line: bytes, reason: str | None
 ) -> None:
-    """Only what violates RFC 4180 is quarantined."""
+    """Only records that violate RFC 4180 are quarantined."""
     data = b"a,b\n0,first\n" + line + b"\n2,last\n"
 
     report, rows = encode(tmp_path, data, SourceFormat.CSV, output)

@@ -48,7 +48,7 @@ EXPECTED: dict[str, Any] = {
 
 
 def records(*lines: bytes) -> JsonRecords:
-    """Return JSON records with record numbers 11, 13, 15…"""
+    """Return JSON records with the record numbers 11, 13, 15 and so on."""
     line_numbers = range(1, len(lines) + 1)
     numbers = range(11, 11 + 2 * len(lines), 2)
     return JsonRecords(lines=list(lines), line_numbers=line_numbers, record_numbers=numbers)

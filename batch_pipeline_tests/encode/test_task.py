@@ -596,7 +596,7 @@ def test_csv_columns_are_matched_by_name(task: TaskFixture) -> None:
             b"x\\;y;'it\\'s'\n1;\\N\n",
             [{"a": "x;y", "b": "it's"}, {"a": "1", "b": "\\N"}],
         ),
-        # This replaces the source format `text`: no delimiter and no quote occurs in a line.
+        # These options replace the source format `text`: lines have no delimiters and no quotes.
         (
             CsvOptions(delimiter="\x1f", quote="\x1e", names=("line",)),
             b'12 "Ann", late\n 3 Bo\n',

@@ -24,7 +24,7 @@ def _is(found: Any, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Values of one Arrow type, and of an avro type where there is one.
+    """Values of an Arrow type and of the corresponding avro type, if any.
 
     `in_json` compares what `fields_of` reads from a JSON line, `in_columns` a cell of parquet or
     Arrow.

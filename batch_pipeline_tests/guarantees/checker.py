@@ -1,7 +1,7 @@
 """Checks the results of a pipeline: inventory rows, manifest files, part files and loaded tables.
 
-It has its own statements and readers and imports nothing of the product, so that a defect there
-cannot hide itself. All work must be complete: anything that is not published counts as lost.
+It uses its own statements and readers and imports nothing from the product, so that a defect in the
+product cannot hide itself. All work must be complete: anything unpublished counts as lost.
 """
 
 import csv

@@ -32,7 +32,7 @@ def content(number: int) -> bytes:
 
 
 def facts_of(parts: Sequence[PartFile]) -> list[tuple[int, int, str]]:
-    """Return what equal part files have in common: everything except the name."""
+    """Return the facts that equal part files share: everything except the name."""
     return [(part.records, part.size_bytes, part.sha256) for part in parts]
 
 
@@ -50,7 +50,7 @@ def main() -> None:
         run.stream = replace(run.stream, encoding=encoding)
         results.append([facts_of(run.encode(**TYPES).part_files) for _ in range(2)])
     close_session()
-    print(json.dumps(results))  # noqa: T201 - what the test reads
+    print(json.dumps(results))  # noqa: T201 - the test reads it
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Work:
 Result = tuple[list[tuple[int, int]], list[tuple[float, float]]]  # ranges; start and end of calls
 
 
-_open_databases: list[Database] = []  # of a process that only one call is made in
+_open_databases: list[Database] = []  # of a process in which only one call is made
 
 
 def acquire_batches(work: Work) -> Result:
@@ -54,7 +54,7 @@ def acquire_batches(work: Work) -> Result:
 def _acquire_and_hold(work: Work) -> Result:
     """Acquire batches, and own them until the process ends.
 
-    Of a process that has closed its connections, others would take over the batches.
+    If the process closed its connections, other processes would take over its batches.
     """
     database = open_database(work.url, migrated=False)
     _open_databases.append(database)
@@ -97,4 +97,4 @@ def measured(work: Work, processes: int) -> tuple[list[tuple[int, int]], list[fl
 
 
 def _import(_number: int) -> None:
-    time.sleep(0.2)  # so that each process takes one of these
+    time.sleep(0.2)  # so that each process takes one of these calls

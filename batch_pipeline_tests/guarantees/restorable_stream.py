@@ -195,7 +195,7 @@ class RestorableStream:
 def open_stream(
     folder: Path, server_url: str, database_url: str, root: str, **facts: Any
 ) -> Iterator[RestorableStream]:
-    """Return a stream, and delete the backups of its database at the end."""
+    """Yield a stream, and delete the backups of its database at the end."""
     stream = RestorableStream(
         folder=folder, server_url=server_url, database_url=database_url, root=root, **facts
     )

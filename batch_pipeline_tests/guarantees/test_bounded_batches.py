@@ -30,7 +30,7 @@ from batch_pipeline_tests.inventory.test_acquire import CREATE, ClientSideSource
 from batch_pipeline_tests.proofs import Figures
 
 BAD_WEIGHTS = (None, -1, -(2**62))
-DEFAULT_WEIGHT = 7  # of rows without a usable weight, where it is configured
+DEFAULT_WEIGHT = 7  # of rows without a usable weight, if configured
 INSERT = sa.text(
     "INSERT INTO ops.files (id, size_in_bytes) "
     "SELECT * FROM unnest(CAST(:ids AS bigint[]), CAST(:weights AS bigint[]))"
@@ -41,7 +41,7 @@ Plan = list[tuple[int, int, int, int]]  # first id, last id, weight, items
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A random table: its rows in id order, where planning starts, and the limits of a batch."""
+    """A random table: its rows in id order, the id that planning starts after, and the limits."""
 
     rows: list[Row]
     after: int
@@ -103,7 +103,7 @@ def planned_ids(cuts: Sequence[Cut]) -> list[list[int]]:
 
 
 def fill(table: ReflectedMetaTable, case: Case, *, backwards: bool) -> None:
-    """Replace the rows of the table by those of a case, inserted in id or reverse order."""
+    """Replace the rows of the table with those of a case, inserted in id or reverse order."""
     rows = case.rows[::-1] if backwards else case.rows
     values = {"ids": [uid for uid, _ in rows], "weights": [weight for _, weight in rows]}
     with table.engine.begin() as connection:
@@ -168,7 +168,7 @@ def test_batches_of_random_tables_match_reference(
 
 @pytest.fixture(params=[MetaSource, ClientSideSource])
 def feed(request: pytest.FixtureRequest, database: Database, database_url: str) -> Iterator[Feed]:
-    """A job on an empty table, acquired from in one round trip and in several."""
+    """A job on an empty table, whose batches are acquired in one round trip or in several."""
     execute(database.engine, CREATE)
     with meta_engine(database_url) as engine:
         columns = MetaColumns(uid="id", item="item", weight="weight")

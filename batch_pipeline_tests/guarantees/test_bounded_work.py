@@ -74,7 +74,7 @@ def acquire(url: str, calls: int, *, items: int = ITEMS, short: bool = True) -> 
 
 
 def fill(database: Database, url: str, rows: int) -> None:
-    """Fill a table, three fifths of whose rows are in small batches already."""
+    """Fill a table, and put three fifths of its rows into small batches."""
     batches = rows * 3 // 5 // OLD_ITEMS
     execute(database, "TRUNCATE public.files")
     execute(database, "TRUNCATE batch_pipeline.job RESTART IDENTITY CASCADE")
@@ -103,7 +103,7 @@ def rows_read(database: Database) -> int:
 
 
 def rows_read_per_acquisition(database: Database, url: str, *, short: bool) -> float:
-    """Return the rows read by one acquisition: the difference of many and one, per call."""
+    """Return the rows read per acquisition, from the difference between many calls and one."""
     counts = []
     for calls in (1, CALLS + 1):
         before = rows_read(database)

@@ -168,7 +168,7 @@ def test_values_survive_copy_into_real_server(
     """Values of all types, including extremes, are loaded with COPY."""
     loads, count = (20, 5_000) if long_form else (1, 200)
     cells = 400 if long_form else 60
-    # The pools have different sizes, so that each row combines other values.
+    # The pools have different sizes, so that each row has another combination of values.
     pools = [
         drawn(st.none() | values, cells + position, f"{seed} {kind}")
         for position, (kind, values) in enumerate(TYPED.items())

@@ -31,7 +31,7 @@ VALUES = [text for text in TEXTS if is_text(text)]
 NAMES = [text for text in VALUES if len(text.encode()) < MAX_NAME_BYTES]
 SYSTEM_COLUMNS = {"ctid", "xmin", "tableoid"}  # of every Postgres table
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
-SHORT_FORM_STEP = 8  # the short form tries one of so many names
+SHORT_FORM_STEP = 8  # the short form tries one in this many names
 
 
 @pytest.fixture(params=["postgres", "sqlite"])

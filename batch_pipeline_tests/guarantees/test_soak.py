@@ -28,7 +28,7 @@ SHORT = Pace(load_seconds=15, fault_seconds=5, backfill_seconds=7, sample_second
 LONG = Pace(
     load_seconds=60 * float(os.environ.get(MINUTES, "20")),
     fault_seconds=20,
-    services_until=0.4,  # later ones live long enough to show leaks
+    services_until=0.4,  # services that start later live long enough to show leaks
     backfill_seconds=20,
     sample_seconds=5,
 )

@@ -16,7 +16,7 @@ The files below `data` were created by release 0.1.0, before the package was res
 - `home_0_1_0`: a home that every later release must open and continue (`home_0_1_0.py`). It is
   never regenerated.
 
-How to use it:
+Usage:
 
 1. Run `uv run python -m batch_pipeline_tests.regression`, or the whole suite. A failure names each
    entry that differs, with its old and its new value.

@@ -127,7 +127,7 @@ def test_batch_message_has_unquoted_paths() -> None:
 
 
 def test_batch_message_of_negative_ids_is_named_by_id_range() -> None:
-    """They have no partition key."""
+    """Ranges of negative ids have no partition key."""
     negative = batch(1, 3, id_range=IdRange(first_id=-3, last_id=-1))
     assert batch_message(manifest(batch=negative))["batch_id"] == "-3..-1"
     assert (

@@ -16,7 +16,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield opened
 
 
-# In short: regression/test_published_manifests.py, on a Connect server and with a transform.
+# Without `--long`, regression/test_published_manifests.py covers Connect with a transform.
 @pytest.fixture(scope="module", params=["local", pytest.param("connect", marks=pytest.mark.long)])
 def each_session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

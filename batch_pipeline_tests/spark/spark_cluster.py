@@ -57,7 +57,7 @@ class StandaloneCluster:
         return f"spark://{LOOPBACK}:{self.port}"
 
     def add_worker(self, **variables: str) -> None:
-        """Start a worker with more environment variables, which its executors inherit."""
+        """Start a worker with additional environment variables, which its executors inherit."""
         name = f"worker-{len(self.workers) + 1}"
         size = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name))
         process = self._start(name, WORKER, "0", *size, self.master, **variables)
@@ -79,7 +79,7 @@ class StandaloneCluster:
             self.master_process.wait(START_SECONDS)
 
     def restart_master(self) -> None:
-        """Replace the master by one without state and wait until the workers register."""
+        """Replace the master with a master without state and wait until the workers register."""
         alive = [worker.name for worker in self.workers if worker.process.poll() is None]
         counts = {name: self._log(name).count(REGISTERED) for name in alive}
         self.kill_master()
@@ -150,7 +150,7 @@ def standalone_cluster(
 
 
 FILES = 60
-TASK_ITEMS = 20  # for `task_planning.MAX_TASK_ITEMS`: `FILES` make three tasks
+TASK_ITEMS = 20  # replaces `task_planning.MAX_TASK_ITEMS`, for three tasks
 
 
 def land_files(folder: Path, session: SparkSession) -> EncodeRun:

@@ -84,7 +84,7 @@ def test_diagnose_executor_names_host_and_cause_of_lost_task(reason: str, cause:
     ids=["lost", "nowhere", "in the driver", "no place", "nothing"],
 )
 def test_diagnose_executor_of_other_failure_is_none(report: str) -> None:
-    """An archive does not help against a lost worker or a module that the driver lacks too."""
+    """An archive does not fix a lost worker or a module that the driver lacks too."""
     assert diagnose_executor("yarn", report) is None
 
 
@@ -96,7 +96,7 @@ EXITED_UNRELATED = (
 )
 CALLED = "An error occurred while calling o144.collect.\n: org.apache.spark.SparkException: "
 IN_WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-# A report, whether it is of a lost process, and whether the tasks may have caused that.
+# A report, whether it is of a lost process, and whether the tasks may have caused the loss.
 REPORTS = {
     "executor": (LOST.format(EXITED_BY_TASKS), True, True),
     "worker": (LOST.format("SparkException: Python worker exited unexpectedly (1)"), True, True),

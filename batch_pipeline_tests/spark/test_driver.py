@@ -250,7 +250,7 @@ def test_settings_file_is_readable_by_owner_only(tmp_path: Path) -> None:
 
 def test_scratch_folder_of_ended_process_is_deleted(tmp_path: Path) -> None:
     abandoned = create_scratch(tmp_path)
-    abandoned.rename(abandoned.with_name("4194305-x"))  # no process has such a number
+    abandoned.rename(abandoned.with_name("4194305-x"))  # no process has such an id
     own = create_scratch(tmp_path)
     assert [path.name for path in own.parent.iterdir()] == [own.name]
     assert own.name.startswith(f"{os.getpid()}-")

@@ -35,7 +35,7 @@ def run(tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch) 
 
 
 def has_started(run: EncodeRun) -> bool:
-    """Return whether a task has written something; at most two of twelve have then."""
+    """Return whether a task has written something; by then, at most two of twelve have."""
     return any(path.suffix in {".tmp", ".gz"} for path in run.root.iterdir())
 
 

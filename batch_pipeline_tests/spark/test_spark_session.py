@@ -25,7 +25,7 @@ from batch_pipeline.spark.java import archive_path, find_java_home
 from batch_pipeline.spark.spark_connect import SparkConnectServer, without_session_id
 from batch_pipeline_tests.concurrency import is_running
 
-# Not a skip mark: without a system Java there is nothing to test.
+# Not a skip mark, because without a system Java there is nothing to test.
 both_javas = pytest.mark.parametrize(
     "java", ["bundled", "system"] if shutil.which("java") else ["bundled"]
 )
@@ -246,14 +246,14 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
     assert [pid for pid in report.pop("left_open") if _exists(pid)] == []
     assert list((home / "spark" / "scratch").iterdir()) == []
     assert report == {
-        "rows": EXPECTED_ROWS,  # over Arrow batches, by the Python that started it
+        "rows": EXPECTED_ROWS,  # over Arrow batches, by the Python that started the session
         "changed_variables": ["SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"],  # no secret
         "same": True,  # for equal settings
         "time_zone": "UTC",
-        "error": "ConflictError",  # other settings while it is open
+        "error": "ConflictError",  # other settings while a session is open
         "alive_after_close": [],
         "replacement": "7",
-        "rows_after_crash": EXPECTED_ROWS,  # of the JVM
+        "rows_after_crash": EXPECTED_ROWS,  # after a crash of the JVM
     }
 
 
@@ -309,7 +309,7 @@ def test_connect_session_runs_python_of_this_environment(
 def test_clients_of_a_server_share_the_python_daemon(
     server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """Clients that come and go leave one daemon; sessions with other code have their own."""
+    """Successive clients leave one daemon; sessions with other code have their own."""
 
     def daemons() -> set[int]:
         pids = set()

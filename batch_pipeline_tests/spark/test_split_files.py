@@ -26,7 +26,7 @@ from batch_pipeline_tests.spark.encode_fixture import (
 )
 
 KIB = 2**10
-COUNT = 3_000  # records of 1 KiB and some: three slices of one MiB
+COUNT = 3_000  # records just over 1 KiB: three slices of one MiB
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_bad_record_of_split_jsonl_has_its_line_in_the_file(run: EncodeRun) -> N
     ("line", "written"), [("2500,a,b", COUNT - 1), ('2500,a"b', COUNT)], ids=["bad", "odd quote"]
 )
 def test_malformed_csv_is_read_in_one_piece(run: EncodeRun, line: str, written: int) -> None:
-    """Counting quotes is unreliable then; the files of its slices are removed."""
+    """Counting its quotes is unreliable; the part files of its slices are removed."""
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(b"id,text\n-1,\n")
     run.land(numbered_csv(COUNT, KIB, line2500=line))
@@ -166,7 +166,7 @@ def test_missing_or_changed_large_file_is_reported_by_its_task(
 
 
 def test_large_file_without_recorded_facts_is_split(run: EncodeRun) -> None:
-    """A user's table may only have the weight; all slices read the current file."""
+    """A user's table may have only the weight of a file; all slices read the current file."""
     run.land(JSONL)
     (item,) = run.items
     unknown = replace(item.file, size_bytes=None, modified_at=None)

@@ -49,7 +49,7 @@ def items_of(*weights: int, ending: str = "csv") -> list[Item]:
     ],
 )
 def test_plan_tasks_keeps_order_and_limits(weights: list[int], sizes: list[int]) -> None:
-    """A task has up to 250 items and a sixteenth of the cost, within 32 and 128 MiB."""
+    """A task has up to 250 items and a sixteenth of the cost, but 32 to 128 MiB."""
     items = items_of(*weights)
     tasks = list(plan_tasks(items, {}))
 
@@ -103,7 +103,7 @@ def test_plan_tasks_of_any_items_has_each_once_within_limits(weights: list[int])
     ],
 )
 def test_cut_byte_ranges_cuts_at_multiples_of_32_mib(size: int, stops: list[int]) -> None:
-    """A rest of at most 16 MiB belongs to the last range."""
+    """A remainder of at most 16 MiB belongs to the last range."""
     starts = [0, *stops[:-1]]
 
     assert cut_byte_ranges(size) == [

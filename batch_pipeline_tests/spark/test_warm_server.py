@@ -70,7 +70,7 @@ def answer_of(user: "subprocess.Popen[str]") -> list[int]:
 
 
 def tree_of(server: WarmServer) -> list[psutil.Process]:
-    """Return the keeper and all that it has started."""
+    """Return the keeper and all its descendants."""
     keeper = psutil.Process(server.pid)
     tree = [keeper, *keeper.children(recursive=True)]
     assert any("java" in process.name() for process in tree)
@@ -99,7 +99,7 @@ def test_processes_that_start_together_and_later_share_one_server(home: Path) ->
     assert server is not None
     assert {(rows, pid) for rows, pid, _ in answers} == {(3, server.pid)}
     assert (home / FILE).stat().st_mode & 0o777 == 0o600
-    # A session of its own does not see views of the shared one, nor do others see its views.
+    # An unshared session does not see views of the shared session, and vice versa.
     rows, pid, views = answer_of(start_user(home, "unshared"))
     assert (rows, pid, views) == (3, server.pid, 1)
 
@@ -163,7 +163,7 @@ def test_file_whose_keeper_is_gone_is_no_server(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         write_file(tmp_path, psutil.Process(ended.pid))
-        eventually(lambda: find(tmp_path) is None)  # before its end is collected
+        eventually(lambda: find(tmp_path) is None)  # before the process is reaped
     assert find(tmp_path) is None
 
 

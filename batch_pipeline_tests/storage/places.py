@@ -14,7 +14,7 @@ from batch_pipeline_tests.storage_roots import Root
 
 
 class Requests:
-    """Context manager that records the operations that the client of this process requests."""
+    """A context manager that records the operations that this process's client requests."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []

@@ -1,4 +1,4 @@
-"""Files of user tables, of which only the location is recorded."""
+"""Files of user tables that record only the location."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Polled landings: which files are returned again, and that none is missed."""
+"""Polled landings: files that are returned again, and no missed files."""
 
 import os
 import tempfile

@@ -25,7 +25,7 @@ def mapper(record_mapping: RecordMapping, **overrides: Any) -> Mapper:
 
 
 def mapped(record_mapping: RecordMapping, *lines: bytes) -> JsonRecords:
-    """Map records 1, 2, …, whose line numbers are 11, 12, …"""
+    """Map records numbered from 1, whose line numbers start at 11."""
     line_numbers, record_numbers = range(11, 11 + len(lines)), range(1, 1 + len(lines))
     chunk = mapper(record_mapping).mapped(
         JsonRecords(lines=list(lines), line_numbers=line_numbers, record_numbers=record_numbers)

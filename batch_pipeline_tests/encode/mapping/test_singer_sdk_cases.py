@@ -18,7 +18,7 @@ from batch_pipeline_tests.encode.mapping.singer_sdk_mapper import (
 )
 from batch_pipeline_tests.factories import stream
 
-# Only the SDK's schema knows whether the absent address of a record would be an object.
+# Only the SDK's schema shows whether the absent address of a record would be an object.
 ONLY_WITH_AN_ADDRESS = {"flatten over an object"}
 LINES_WITH_AN_ADDRESS = LINES[:4]
 

@@ -39,7 +39,7 @@ line_ends = st.sampled_from(["\n", "\r\n", "\r"])
 
 
 def scan(data: bytes, options: CsvOptions = COMMA, *, width: int) -> tuple[Rows, list[int]]:
-    """Return the rows of this width, and the lines of all other records, of the strict parser."""
+    """Return the strict parser's rows of this width, and the lines of all other records."""
     good: Rows = []
     bad: list[int] = []
     for found in CsvScanner(data, options, first_line=1, eof=True):
@@ -83,7 +83,7 @@ def test_both_parsers_read_the_written_rows(
 @example(text='"\\\\","\\""""\n')
 @example(text='a\\,"b",c\n')
 def test_csv_reader_agrees_with_strict_parser(options: CsvOptions, text: str) -> None:
-    """Which parser reads a record makes no difference; Arrow gets no bad record."""
+    """The result does not depend on the parser of a record; Arrow gets no bad record."""
     data = b"x,y\n" + text.encode()
     names = CsvOptions(escape=options.escape, names=("a", "b"))
 
@@ -198,7 +198,7 @@ def test_csv_reader_rejects_too_many_columns() -> None:
 @pytest.mark.parametrize("body", [b"1,2\n3,4567890\n5,6\n", b'1,2\n3,"5\n6\n7890"\n5,6\n', b'1,"'])
 @pytest.mark.parametrize("filler_bytes", [0, 3_000_000])
 def test_csv_reader_rejects_record_over_size_limit(body: bytes, filler_bytes: int) -> None:
-    """The position in the file makes no difference."""
+    """The record is rejected at any position in the file."""
     filled = b"0,0\n" * (filler_bytes // 4)
     data = b"a,b\n" + filled + (body if body != b'1,"' else b'1,"' + b"x" * 20)
 

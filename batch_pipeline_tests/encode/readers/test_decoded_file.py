@@ -133,7 +133,7 @@ def test_source_with_part_can_read_any_byte(tmp_path: Path) -> None:
     "compress", [gzip.compress, bz2.compress, lambda text: text.decode().encode("utf-16")]
 )
 def test_source_reads_exactly_the_requested_size(compress: Callable[[bytes], bytes]) -> None:
-    """Readers take a short read for the end of the file."""
+    """Readers treat a short read as the end of the file."""
     text = b"".join(b'{"id":%d}\n' % number for number in range(300_000))
     source = in_memory(compress(text), stream_of(SourceFormat.JSONL))
     start = source.read(3 * 2**20)

@@ -63,7 +63,7 @@ def test_detect_text_format(start: bytes, expected: SourceFormat) -> None:
 def test_detect_text_format_of_json_written_by_python(
     records: list[dict[str, object]], cut: int
 ) -> None:
-    """Truncated lines are not taken for documents."""
+    """Truncated lines are not detected as documents."""
     lines = "\n".join(map(json.dumps, records)).encode()
 
     assert detect_text_format(lines) is JSONL

@@ -1,4 +1,4 @@
-"""The actions of the system's processes, performed the way those processes do.
+"""The actions of the system's processes, performed as in those processes.
 
 A sensor tick does the work of the code server and of the daemon, and a run is executed as in a run
 process. The rest are commands and Dagster jobs. Each action closes what it opened.

@@ -1,4 +1,4 @@
-"""Runs a seeded sequence of actions, and kills most of their processes, and some servers.
+"""Runs a seeded sequence of actions, and kills most of their processes and some servers.
 
 The seed alone decides which process is killed and where. Afterwards `drain` completes all remaining
 work, so that the checker can look for faults.
@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(slots=True, kw_only=True)
 class CrashInjector:
-    """Kills at `points`, and their counts.
+    """An injector of kills at `points`, with counts of the kills.
 
     `fired` counts kills by failpoint, `servers` by server. `runs` has the time at which each run
     was killed, `unexpected` the errors of processes that were not killed. Like the daemon and a
@@ -167,7 +167,7 @@ class CrashInjector:
         return replace(step, seconds=self.rng.uniform(0.02, _MAX_DELAY_SECONDS))
 
     def _steps_to(self, point: str) -> list[Step]:
-        """Return the step that is killed at a failpoint. Empty if it needs a run and none waits."""
+        """Return the step to kill at a failpoint; none if it needs a run and none is queued."""
         kind = KINDS[point.partition(".")[0]]
         if kind in ("encode", "load"):
             return self._waiting_run(point, is_load=kind == "load")

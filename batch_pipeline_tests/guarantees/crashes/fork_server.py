@@ -42,7 +42,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        """What the action has printed so far."""
+        """The output of the action so far."""
         return self.output_file.read_text()
 
     def is_stopped(self) -> bool:
@@ -109,8 +109,8 @@ class ForkServer:
 
 
 def _serve(actions: Mapping[str, Any]) -> None:
-    """Answer each line of standard input: the pid of a new child, or the exit code of one."""
-    gc.freeze()  # the collector of a child skips what was imported
+    """Answer each line of standard input with the pid of a new child or a child's exit code."""
+    gc.freeze()  # the garbage collector of a child skips imported objects
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:

@@ -1,4 +1,4 @@
-"""Stops processes past their lease, and continues them after another process did their work."""
+"""Stops processes past their leases, and continues them after other processes did their work."""
 
 import signal
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class StalledWorkers:
     published: int = 0
 
     def encode(self) -> None:
-        """Stop encoding runs, let another run take over their batches, and continue them."""
+        """Stop encoding runs, let another run take over their batches, and continue the runs."""
         actions, query = self.installation.actions, self.installation.query
         before = len(query(_BATCHES))
         for _ in range(_RUNS):

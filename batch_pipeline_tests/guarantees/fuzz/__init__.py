@@ -1,5 +1,5 @@
-"""Fuzzing: damaged inputs, the code that reads them, and the outcomes that are right.
+"""Fuzzing: damaged inputs, the code that reads them, and the valid outcomes.
 
 `targets` lists all targets, `damage` has the strategies that damage valid inputs, and `harness`
-runs inputs in processes of their own.
+runs inputs in separate processes.
 """

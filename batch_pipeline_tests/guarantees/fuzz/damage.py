@@ -98,7 +98,7 @@ def _variants(
 
 
 def few(valid: st.SearchStrategy[Any]) -> st.SearchStrategy[Sequence[Any]]:
-    """Draw few valid inputs for a batch, because drawing them takes longer than damages."""
+    """Draw few valid inputs for a batch, because drawing them takes longer than damaging them."""
     return st.lists(valid, min_size=3, max_size=3)
 
 
@@ -294,7 +294,7 @@ def _copy(value: Any) -> Any:
 
 
 def _at(value: Any, place: int) -> tuple[Any, Any]:
-    """Return the container and the key of a value in a tree, None and None if it has none."""
+    """Return the container and the key of a value in a tree; both are None if it has no values."""
     paths: list[tuple[Any, Any]] = []
     waiting = [value] if isinstance(value, dict | list) else []
     while waiting and len(paths) < 200:

@@ -182,7 +182,7 @@ def _check(data: bytes, records: list[Any], schema: RecordSchema, *, is_csv: boo
 
 
 def _is_same(value: Any, source_value: Any, column: Column, *, is_csv: bool) -> bool:
-    """Return whether a value is what the text denotes, or a valid text itself."""
+    """Return whether a value is the value that the text denotes, or the valid text itself."""
     if is_csv and column.type in {ColumnType.INTEGER, ColumnType.DECIMAL, ColumnType.NUMBER}:
         source_value = ("number", source_value)
     if is_csv and column.type is ColumnType.BOOLEAN:

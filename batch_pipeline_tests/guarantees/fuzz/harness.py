@@ -42,7 +42,7 @@ Check = Callable[[bytes], "Outcome"]
 class Outcome(StrEnum):
     """The valid outcomes of an input. Everything else is a finding."""
 
-    READ = "read"  # and the oracle, if there is one, reads the same
+    READ = "read"  # with the same result as the oracle, if any
     REFUSED = "refused"
 
 
@@ -58,7 +58,7 @@ def expect(is_right: bool, *details: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One kind of input: a strategy for batches of them, and a check that reads one.
+    """One kind of input: a strategy for batches of inputs, and a check that reads an input.
 
     `open_check` creates the check for a folder. `short` and `long` are the numbers of inputs of the
     two forms.
@@ -84,7 +84,7 @@ class Target:
 
 
 def drawn(strategy: st.SearchStrategy[Any], max_examples: int, number: str) -> list[Any]:
-    """Return at most `most` examples of a strategy, the same ones for the same seed."""
+    """Return at most `max_examples` examples of a strategy, the same ones for the same seed."""
     examples: list[Any] = []
 
     @seed(number)
@@ -152,7 +152,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The input that a child is running, and the outcomes of those before it in the share.
+    """The input that a child is running, and the outcomes of earlier inputs of the share.
 
     `data` is None before the first input. The position is in a file, which survives the child.
     """

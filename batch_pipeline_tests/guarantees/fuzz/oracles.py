@@ -1,4 +1,4 @@
-"""Oracles: other readers of the same bytes: the standard library, fastavro, and Arrow.
+"""Oracles, which read the same bytes: the standard library, fastavro and Arrow.
 
 A reader returns None if it cannot read the bytes. Only the column types of the product are used, to
 compare its values with those of an oracle.
@@ -50,7 +50,7 @@ class NotARecordError(Exception):
 
 
 def decompress(data: bytes) -> bytes | None:
-    """Decompress bytes by their first bytes. Return unknown ones unchanged."""
+    """Decompress bytes in the format of their first bytes. Return unknown formats unchanged."""
     try:
         if data.startswith(b"\x1f\x8b"):
             return gzip.decompress(data)
@@ -188,7 +188,7 @@ def csv_rows(text: bytes) -> list[list[str]] | None:
 
 
 def physical_lines(text: bytes) -> list[bytes]:
-    """Split a text into lines with their ends, of any kind."""
+    """Split a text into lines, and keep line ends of any kind."""
     return [line for line in _LINE.findall(text) if line]
 
 
@@ -260,7 +260,7 @@ def is_same_cell(found: Any, cell: str, column: Column, *, is_text: bool) -> boo
 
 def is_same_typed(found: Any, expected: Any, column: Column) -> bool:
     """Compare a value of a column with the value of another library."""
-    if expected is None or isinstance(expected, timedelta):  # durations become text of another form
+    if expected is None or isinstance(expected, timedelta):  # durations become text in another form
         return expected is not None or found is None
     if column.type in _JSON_TYPES:
         return is_json_text(found, expected)

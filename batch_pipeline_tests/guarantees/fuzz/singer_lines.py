@@ -1,4 +1,4 @@
-"""Messages of taps: lines, SCHEMA and files of BATCH; and part file lines before COPY."""
+"""Messages of taps (lines, SCHEMA, files of BATCH), and lines of part files before COPY."""
 
 import gzip
 import json

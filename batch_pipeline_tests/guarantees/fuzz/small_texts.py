@@ -109,7 +109,7 @@ def open_locations(_folder: Path) -> Check:
 
 
 def open_names(_folder: Path) -> Check:
-    """Return the check that a name is one that the product writes, or unknown."""
+    """Return the check that a name is either written by the product or unknown."""
 
     def check(data: bytes) -> Outcome:
         name = text(data)

@@ -45,7 +45,7 @@ class Encoded:
 
     @property
     def records(self) -> list[Any]:
-        """The records, of lines as `oracles.parse_strictly` parses them, or rows of columns."""
+        """The records: lines parsed by `oracles.parse_strictly`, or rows of columns."""
         if not self.is_text:
             return self.rows
         return [dict(oracles.parse_strictly(line)[1]) for line in self.lines]

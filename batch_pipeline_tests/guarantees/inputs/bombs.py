@@ -94,7 +94,7 @@ def _parquet_of_nulls() -> bytes:
 
 # The short form has one bomb for each code path.
 SHORT_FORM = ("gzip", "nested", "avro blocks", "avro count", "parquet dictionary", "parquet nulls")
-# Each becomes a GiB or more, and has about a MiB at most.
+# Each has at most about a MiB and expands to a GiB or more.
 BOMBS: Mapping[str, Callable[[], bytes]] = {
     "gzip": lambda: gzip.compress(_LINES, 9, mtime=0) * 64,
     "bzip2": lambda: bz2.compress(_LINES[: 2 * MIB]) * 512,

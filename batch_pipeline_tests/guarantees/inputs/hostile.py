@@ -82,7 +82,7 @@ class Exports:
 
 @dataclass
 class ConnectionCounter:
-    """Address of a listening port; `connections` is final when its context has ended."""
+    """Address of a listening port; `connections` is final when the context has ended."""
 
     address: str
     connections: int = 0

@@ -107,7 +107,7 @@ class Installation:
     def search_dev(self) -> None:
         """Run `dev` until all work has succeeded or failed, and search responses and logs."""
         with live_dev(self.sandbox) as dev:
-            # The token of the Spark Connect server, which only its user can read there.
+            # The token of the Spark Connect server, in an environment that only its user can read.
             webserver = dev.find_processes("dagster_webserver")[0]
             remote = psutil.Process(webserver.pid).environ()[REMOTE]
             token = remote.partition("token=")[2]

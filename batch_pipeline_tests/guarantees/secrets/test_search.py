@@ -1,4 +1,4 @@
-"""Tests of the search, so that finding nothing means something."""
+"""Tests of the search, without which an empty result would prove nothing."""
 
 import base64
 import gzip
@@ -79,6 +79,6 @@ def test_watcher_observes_command_lines_sockets_and_files(tmp_path: Path) -> Non
 
         eventually(has_sockets)
     assert any(CANARIES["one"] in line for line in observations.command_lines)
-    assert [address for _, address, _ in observations.beyond_loopback] == ["0.0.0.0"]  # noqa: S104 - what it must observe
+    assert [address for _, address, _ in observations.beyond_loopback] == ["0.0.0.0"]  # noqa: S104 - the expected observation
     files = {Path(path).name: who for path, who in observations.secret_files.items()}
     assert files == {"closed": OWNER, "open": "others, mode 44"}

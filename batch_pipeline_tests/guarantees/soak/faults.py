@@ -41,7 +41,7 @@ SERVICES = tuple(kind for kind in COMMAND_WORDS if kind not in WORKERS)
 def schedule(
     seconds: float, *, every_seconds: float, services_until_seconds: float, seed: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield times at about even distances, each with the kind of process to kill.
+    """Yield times at roughly even intervals, each with the kind of process to kill.
 
     Until `services_until_seconds`, every second fault hits a service. The last tenth has no faults.
     """
@@ -57,7 +57,7 @@ def schedule(
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of a schedule. `missed` counts those for which there was no process to kill."""
+    """The faults of a schedule. `missed` counts the faults that had no process to kill."""
 
     dev: LiveDev
     due: list[tuple[float, str]]

@@ -115,7 +115,7 @@ class Landed:
 
 @dataclass(slots=True)
 class Arrivals:
-    """The producers of some feeds. `folder` holds a landing folder for each of them."""
+    """The producers of some feeds. `folder` holds a landing folder for each feed."""
 
     folder: Path
     feeds: Sequence[Feed]

@@ -13,10 +13,11 @@ from batch_pipeline_tests.acceptance.live_dev import LiveDev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 _HOUR_SECONDS = 3_600.0
-_START_UP = 0.1  # of its life, a process initializes itself
+_START_UP = 0.1  # the share of its life in which a process initializes itself
 _MIN_SERIES = 8
 _MEBIBYTE = 2**20
-# The first entry whose words are all in the command line. A guardian repeats those of its child.
+# A process has the first entry whose words are all in its command line. The command line of a
+# guardian includes that of its child.
 _PARTS = (
     ("guardians", ("run_while_parent_lives.py",)),
     ("daemon", ("dagster._daemon",)),
@@ -119,7 +120,7 @@ def _measure_database(dev: LiveDev, loaded: str) -> Numbers:
 
 
 def _count_files(folder: "os.PathLike[str]") -> int:
-    """Count files and folders, except those of the database. They may vanish meanwhile."""
+    """Count files and folders, except those of the database. Some may vanish during the count."""
     count = 0
     for _, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "postgres"]
@@ -172,9 +173,9 @@ def of_part(samples: Sequence[Sample], part: str, name: str) -> Series:
 
 
 def of_oldest(samples: Sequence[Sample], part: str, name: str) -> Series:
-    """Return a number of the process of a part that was measured most often.
+    """Return a number for the process of a part that has the most samples.
 
-    The first tenth of its life is left out. The series is empty if the process lived too briefly.
+    The first tenth of its life is left out. The series is empty if the process ended too early.
     """
     seen: dict[Process, list[tuple[float, float]]] = {}
     for sample in samples:

@@ -141,7 +141,7 @@ def test_tap_without_published_batches_sends_schema_and_state() -> None:
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
 def test_empty_batch_is_sent_as_state_only(source: ListedSource, mode: str) -> None:
-    """There is no SCHEMA either, which may have no columns yet."""
+    """No SCHEMA is sent either, because the schema may have no columns yet."""
     empty = replace(source.manifests[0], part_files=())
     assert kinds(sent(ListedSource([empty]), config={"mode": mode})) == ["STATE"]
     mixed = sent(ListedSource([empty, source.manifests[1]]), config={"mode": mode})
@@ -425,14 +425,14 @@ def collecting_target(collected: list[Any]) -> Target:
     """Return a target of the SDK that reads the files of BATCH messages into a list."""
 
     class CollectingSink(BatchSink):
-        """Collects the records of files."""
+        """A sink that collects the records of files."""
 
         def process_batch(self, context: dict[str, Any]) -> None:
             """Collect the records of a file."""
             collected.extend(context["records"])
 
     class CollectingTarget(Target):
-        """Collects the records of all streams."""
+        """A target that collects the records of all streams."""
 
         name = "target-collecting"
         default_sink_class = CollectingSink
@@ -456,12 +456,12 @@ def test_target_of_the_sdk_loads_batches_of_the_tap(
 
 
 class FilteredStream(PublishedStream):
-    """Sends batches of backfills, and an additional one."""
+    """A stream with the batches of backfills and an additional batch."""
 
     def get_batches(
         self, batch_config: BatchConfig, context: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[BaseBatchFileEncoding, list[str]]]:
-        """Omit other batches, and add one."""
+        """Omit batches that are not of backfills, and add a batch."""
         for encoding, files in super().get_batches(batch_config, context):
             if getattr(files, "facts", {})["job"] != self.name:
                 yield encoding, files
@@ -469,7 +469,7 @@ class FilteredStream(PublishedStream):
 
 
 class FilteredTap(PublishedTap):
-    """A tap with streams of its own."""
+    """A tap that uses `FilteredStream`."""
 
     stream_class = FilteredStream
 
@@ -491,7 +491,7 @@ def test_subclass_can_override_get_batches(source: ListedSource) -> None:
 
 
 class DoubledStream(PublishedStream):
-    """Changes the records."""
+    """A stream that changes its records."""
 
     def post_process(
         self, row: dict[str, Any], context: Mapping[str, Any] | None = None
@@ -501,7 +501,7 @@ class DoubledStream(PublishedStream):
 
 
 class DoubledTap(PublishedTap):
-    """A tap with streams of its own."""
+    """A tap that uses `DoubledStream`."""
 
     stream_class = DoubledStream
 

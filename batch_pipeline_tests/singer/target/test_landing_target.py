@@ -57,9 +57,9 @@ def test_state_is_printed_after_older_records_of_all_streams_landed(home: Target
         record(1, "b"),
         state(1),
         record(1, "a"),
-        record(2, "a"),  # lands both of a
+        record(2, "a"),  # lands both records of a
         state(2),
-        record(2, "b"),  # lands both of b
+        record(2, "b"),  # lands both records of b
         record(3, "a"),
         state(3),
         max_records=2,

@@ -1,4 +1,4 @@
-"""Which STATE a target may print."""
+"""STATEs that a target may print."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -324,7 +324,7 @@ def test_empty_batch_file_is_not_registered(home: TargetHome) -> None:
 
 
 class _UppercaseSink(LandingSink):
-    """Overrides how BATCH files are read, as SDK sinks may."""
+    """A sink that overrides how BATCH files are read, as SDK sinks may."""
 
     def process_batch_files(self, encoding: Any, files: Sequence[str]) -> None:
         for file in files:

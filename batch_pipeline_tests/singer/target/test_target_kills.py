@@ -82,7 +82,7 @@ def test_target_lands_pending_records_on_sigterm(home: TargetHome) -> None:
         first_state = b'{"type":"STATE","value":{"at":0}}\n'
         process.stdin.write(first_state + _input(1, 2))
         process.stdin.flush()
-        assert json.loads(process.stdout.readline()) == {"at": 0}  # it is reading
+        assert json.loads(process.stdout.readline()) == {"at": 0}  # the target is reading
         process.send_signal(signal.SIGTERM)
         printed = process.stdout.read().splitlines()
     assert process.returncode == 128 + signal.SIGTERM
