@@ -57,14 +57,24 @@ class Cost:
 
 
 class PeakMemory:
-    """Samples the memory of processes until it is stopped; shared pages count once."""
+    """Samples the memory of processes until it is stopped; shared pages count once.
+
+    `processor_seconds` is the processor time of the processes at their last samples. It includes
+    processes whose parent did not wait for them, which the system's own sum omits.
+    """
 
     def __init__(self, processes: Callable[[], Sequence[psutil.Process]]) -> None:
         self._processes = processes
         self._peak_bytes = 0
+        self._seconds: dict[psutil.Process, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
+
+    @property
+    def processor_seconds(self) -> float:
+        """The processor time of all processes that were seen, without their children."""
+        return sum(self._seconds.values())
 
     def stop(self) -> int:
         """Stop and return the peak in bytes."""
@@ -76,6 +86,9 @@ class PeakMemory:
         resident = 0
         while not self._ended.wait(_SAMPLE_SECONDS):
             processes = self._processes()
+            for process in processes:
+                with suppress(psutil.Error):
+                    self._seconds[process] = sum(process.cpu_times()[:2])
             resident_now = _bytes(processes, "memory_info", "rss")
             if resident_now > resident * _GROWTH:  # counting shared pages takes milliseconds
                 resident = resident_now

@@ -36,13 +36,17 @@ def main() -> int:
     roots = [psutil.Process(pid) for pid in (args.beside,) if pid is not None]
     memory = PeakMemory(lambda: [*psutil.Process().children(recursive=True), *_trees(roots)])
     before = _processor_seconds(roots)
+    at_start = sum(sum(process.cpu_times()[:2]) for process in _trees(roots))
     started = time.perf_counter()
     code = subprocess.run(args.command, check=False).returncode
     seconds = time.perf_counter() - started
     _wait_for_orphans()
     peak_bytes = memory.stop()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor_seconds = usage.ru_utime + usage.ru_stime + _processor_seconds(roots) - before
+    seconds_of_roots = _processor_seconds(roots) - before
+    processor_seconds = max(
+        usage.ru_utime + usage.ru_stime + seconds_of_roots, memory.processor_seconds - at_start
+    )
     cost = {"seconds": seconds, "processor_seconds": processor_seconds, "peak_bytes": peak_bytes}
     args.report.write_text(json.dumps(cost))
     return code
