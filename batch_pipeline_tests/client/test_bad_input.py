@@ -75,7 +75,7 @@ def _check_nothing_is_lost(ten_files: Database) -> None:
 def test_invalid_argument_is_named(
     ten_files: Database, invalid: dict[str, Any], message: str
 ) -> None:
-    """The error has the caller's name of the argument, its value and what was expected."""
+    """The error states the argument's name as in the call, its value and the expected form."""
     arguments = {
         "job": "job",
         "meta_table_name": "meta_table",

@@ -48,7 +48,7 @@ def separate_database(
     ten_files: Database, database_url: str, empty_database_url: str
 ) -> Iterator[sa.Engine]:
     """The same table in another database, configured as the meta database."""
-    run(ten_files, "DROP TABLE meta_table")  # so that reading it by mistake shows
+    run(ten_files, "DROP TABLE meta_table")  # so that reading it by mistake fails
     with meta_engine(empty_database_url) as engine:
         execute(engine, CREATE_META_TABLE)
         fill_evenly(engine, 10)

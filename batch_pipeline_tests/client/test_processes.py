@@ -117,7 +117,7 @@ def _imported_by(script: str) -> str:
 
 
 def test_imports_are_lazy() -> None:
-    """The library needs neither Dagster nor Spark nor pyarrow."""
+    """The library imports neither Dagster nor Spark nor pyarrow."""
     assert _imported_by("import batch_pipeline").split() == []
     imported = _imported_by(
         "from batch_pipeline import acquire_batch, acquire_batches, configure, Batch"

@@ -62,7 +62,7 @@ class ConnectionCutter:
 
 @contextmanager
 def cutting_connections(database: Database) -> Iterator[ConnectionCutter]:
-    """Watch all engines of the process for the block."""
+    """Watch all engines of the process during the block."""
     cutter = ConnectionCutter(database)
     points = ("before_cursor_execute", "after_cursor_execute", "commit")
     for name in points:

@@ -127,7 +127,7 @@ def _bisecting(inventory: InventoryFixture) -> Call:
     batch, table = inventory.plan_batch(), inventory.database.meta_table("orders").reflected()
 
     def call() -> None:
-        with suppress(ConfigurationError):  # the first call did it
+        with suppress(ConfigurationError):  # the first call has split it
             inventory.database.jobs.split("orders", batch.id, table)
 
     return call
@@ -181,7 +181,7 @@ def _recording_load(inventory: InventoryFixture) -> Call:
 
 
 def _due_load(inventory: InventoryFixture) -> tuple[str, list[Loading]]:
-    """Publish a batch for a target of its own, which no earlier claim holds."""
+    """Publish a batch and return it with a new target, for which nothing is claimed yet."""
     inventory.publish(inventory.claim(inventory.plan_batch()))
     (loading,) = list(inventory.database.loads.due(stream(), "any"))[-1:]
     return f"target-{loading.publish_number}", [loading]

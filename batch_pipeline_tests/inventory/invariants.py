@@ -89,7 +89,7 @@ def _unpublished_state(last: AttemptStatus, *, is_last_try: bool) -> BatchState:
 
 def _read(database: Database) -> Rows:
     with database.engine.connect() as connection:
-        # One snapshot, because other sessions may write meanwhile.
+        # One snapshot, because other sessions may write concurrently.
         connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
             jobs = connection.execute(sa.select(job)).all()

@@ -46,7 +46,7 @@ def logins_to(url: str) -> Iterator[Logins]:
 
 
 def make_logins(url: str) -> None:
-    """Grant the groups their rights and create a login of each, with an empty search path."""
+    """Grant the groups their rights and create a login for each, with an empty search path."""
     with closing(open_database(url, migrated=None)) as database:
         database.migrate()
     run_roles_file(url)

@@ -1,7 +1,7 @@
 """A proxy that loses replies: requests reach the database, one reply does not come back.
 
-It listens on a unix socket of its own. The request is executed, a COMMIT too, but the client does
-not learn of it.
+It listens on its own unix socket. The request is executed, even a COMMIT, but the client does not
+receive the reply.
 """
 
 import select

@@ -73,7 +73,7 @@ class MachineChecks(MachinePlans):
 
     @invariant()
     def no_row_is_lost(self) -> None:
-        """Check that every row that a job has passed is in one live batch or found late."""
+        """Check that each row with a planned id is in one live batch or detected as late."""
         for job in self.model.main_jobs():
             late = self.model.expected_audit(job).late
             for row in self.model.matching(job):

@@ -137,7 +137,7 @@ class ModelBatch:
         return True
 
     def forgive(self) -> None:
-        """Let the batch be retried as if it had no attempts."""
+        """Reset the batch so that it is retried as if it had no attempts."""
         self.forgiven = len(self.attempts)
         self.state = BatchState.INTERRUPTED if self.attempts else BatchState.PLANNED
 
@@ -281,7 +281,7 @@ class Model:
         ]
 
     def expected_audit(self, job: Job) -> ExpectedAudit:
-        """Compare what published batches of a job read with the rows that are there."""
+        """Compare the rows that a job's published batches read with the current rows."""
         own = [
             model_batch
             for model_batch in self.live(job)

@@ -33,7 +33,7 @@ class MachinePlans(MachineActions):
         self.model.registered |= {row.id: row for row in rows}
 
     def plan(self, number: int, limits: Limits) -> None:
-        """Plan all that is registered of the stream."""
+        """Plan all registered items of the stream."""
         worker, job = self.workers[number], self.job(STREAM)
         try:
             worker.database.batches.plan(worker.database.meta_table(STREAM), limits, drain=True)

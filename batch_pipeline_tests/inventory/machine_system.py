@@ -114,7 +114,7 @@ class Worker:
         self.database.engine.dispose()
 
     def terms(self, job: Job) -> JobTerms:
-        """Return the terms of a job as an acquiring program states them."""
+        """Return the terms that a program passes to acquire from a job."""
         table = self.tables[job.kind]
         return JobTerms(
             name=job.name,
@@ -135,7 +135,7 @@ class Worker:
         return self.database.acquisitions._job_ids.get(_key(self.terms(job)))
 
     def sweep_next(self, job: Job, *, wanted: bool) -> bool:
-        """Make the next acquire sweep dead attempts or not; return whether it will."""
+        """Set whether the next acquire sweeps dead attempts; return whether it will."""
         known = self.known_job_id(job)
         swept = {} if wanted or known is None else {known: monotonic()}
         self.database.acquisitions._swept = swept

@@ -172,7 +172,7 @@ def test_acquire_matches_reference_cut(
 
 
 def test_acquire_within_windows_takes_each_id_once(files_job: FilesJob) -> None:
-    """Ids outside of a window are acquired later."""
+    """Ids outside a window are acquired later."""
     files_job.add(dict.fromkeys(range(1, 101), 1))
     window = IdRange(first_id=50, last_id=60)
     assert files_job.ranges(weight_limit(5), window=window) == ["50..54", "55..59", "60..60"]

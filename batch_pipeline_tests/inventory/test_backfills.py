@@ -66,7 +66,7 @@ def window(first_id: int, last_id: int) -> IdRange:
 
 
 def orders(database: Database, count: int = 0) -> OwnMetaTable:
-    """Return the table of `orders`; add and plan so many items of 10 bytes, by 7."""
+    """Return the table of `orders`; add `count` items of 10 bytes and plan them, 7 per batch."""
     if count:
         register(database, count)
         plan(database, limits(max_count=7))
@@ -131,7 +131,7 @@ def test_backfill_without_window_covers_all_items(database: Database) -> None:
 
 
 def test_backfill_beyond_watermark_continues_later(database: Database) -> None:
-    """The next call plans the new items, and none twice."""
+    """The next call plans only the new items."""
     table = orders(database, 25)
     backfill = request(ids=window(20, 40))
     assert database.backfills.plan(backfill, table).ids == window(20, 25)
@@ -523,7 +523,7 @@ def test_acquire_of_full_backfill_skips_later_items(
     assert len(list(acquire_all(database, files))) == 10
     insert(table, dict.fromkeys(range(101, 150), 10))
     for _ in range(2):
-        assert acquire(database, source(table)) is None  # with a high watermark above them
+        assert acquire(database, source(table)) is None  # the high watermark includes them
     assert database.backfills.plan(history(), source(table)).items == 49
     check_invariants(database)
 
@@ -599,7 +599,7 @@ def test_backfill_by_import_time_selects_half_open_interval(
 def test_backfill_by_import_time_on_sqlite(
     database: Database, sqlite_files: ReflectedMetaTable
 ) -> None:
-    """Times are texts there, with or without fractions of a second."""
+    """SQLite stores times as text, with or without fractions of a second."""
     insert(sqlite_files, dict.fromkeys(range(1, 7), 10))
     set_imported(
         sqlite_files,

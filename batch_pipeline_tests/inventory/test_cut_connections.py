@@ -91,7 +91,7 @@ def _hashable(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 
-# A cursor that streams cannot be closed on a connection that is gone.
+# A streaming cursor cannot be closed on a lost connection.
 @pytest.mark.filterwarnings("ignore:<psycopg.ServerCursor:ResourceWarning")
 @pytest.mark.parametrize(
     "name",

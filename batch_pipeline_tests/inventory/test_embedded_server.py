@@ -50,7 +50,7 @@ def initialized_data() -> Iterator[Path]:
 
 @pytest.fixture
 def data(initialized_data: Path) -> Iterator[Path]:
-    """That folder, unused."""
+    """That folder, without a running server."""
     assert not (initialized_data / "postmaster.pid").exists()
     yield initialized_data
     embedded_server.release(initialized_data)
@@ -84,7 +84,7 @@ def test_last_process_stops_shared_server(data: Path) -> None:
 
 
 def test_killed_process_does_not_keep_server_running(data: Path) -> None:
-    """The next process uses the running server and stops it at its end."""
+    """The next process uses the running server and stops it on exit."""
     with python(USE_SERVER, str(data)) as killed:
         next_line(killed)
         postmaster = _postmaster(data)
@@ -216,7 +216,7 @@ def url() -> Iterator[str]:
     """URL of a server whose data folder's path is too long for a socket, started with umask 0."""
     home = Path(tempfile.mkdtemp(prefix="bp-"))
     data = home / ("a-long-name-" * 8) / "postgres"
-    home.chmod(0o755)  # as on machines where homes are open
+    home.chmod(0o755)  # as on machines where other users can read home folders
     before = os.umask(0)
     try:
         yield embedded_server.ensure_running(data)
@@ -253,7 +253,7 @@ def test_home_folder_stays_private(tmp_path: Path) -> None:
 
 
 def test_socket_folder_of_other_user_is_not_used(tmp_path: Path) -> None:
-    """Nor one that is a symlink."""
+    """A symlink is not used either."""
     data, symlink, real = tmp_path / "data", tmp_path / "symlink", tmp_path / "real"
     real.mkdir(mode=0o755)
     symlink.symlink_to(real)

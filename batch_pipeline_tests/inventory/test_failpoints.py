@@ -85,7 +85,7 @@ INVENTORY_FAILPOINTS = [name for name in _failpoints() if name not in COVERED_BY
 
 
 def test_every_failpoint_is_covered() -> None:
-    """Either by an operation here or by a test named above."""
+    """Each is reached by an operation here or by a test named above."""
     failpoints = _failpoints()
     assert len(failpoints) > 30
     assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in failpoints), failpoints

@@ -47,7 +47,7 @@ WINDOWS = st.one_of(
     ),
     st.builds(lambda last: IdRange(first_id=MIN_ID, last_id=last), BOUNDS),
 )
-CLOSED = st.sampled_from(  # how, and whether it counts
+CLOSED = st.sampled_from(  # status, and whether the attempt counts
     [
         (AttemptStatus.FAILED, True),
         (AttemptStatus.ABANDONED, True),

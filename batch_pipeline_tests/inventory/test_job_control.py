@@ -127,7 +127,7 @@ def test_cancel_fences_running_attempt(database: Database, one: Batch) -> None:
 def test_heartbeat_of_cancelled_attempt_ends(
     database: Database, rival: Database, source: MetaSource
 ) -> None:
-    """Another process cancels it; the worker learns of it at the next renewal."""
+    """Another process cancels it; the worker detects this at the next renewal."""
     lease = timedelta(seconds=0.6)
     request = AcquireRequest(
         terms=_request().terms, limits=limits(max_count=2), config={}, lease=lease

@@ -57,7 +57,7 @@ def feed(database: Database, files: ReflectedMetaTable) -> Feed:
 
 @pytest.fixture
 def any_feed(database: Database, any_table: ReflectedMetaTable) -> Feed:
-    """The same in each available database."""
+    """The same job in each available database."""
     return consume_even_ids(Feed(database, any_table))
 
 
@@ -295,7 +295,7 @@ def test_published_batch_that_runs_again_is_left_out(feed: Feed) -> None:
 
 
 def test_batch_restarted_during_audit_is_left_to_next_audit(feed: Feed) -> None:
-    """Nothing of it is planned, because the new attempt reads the row itself.
+    """No row of the batch is planned, because the new attempt reads the late row itself.
 
     Only batches without a record of their planned ids read rows that came later.
     """
@@ -304,7 +304,7 @@ def test_batch_restarted_during_audit_is_left_to_next_audit(feed: Feed) -> None:
 
     def run_again(*_: object) -> None:
         statements.append("on the meta table")
-        # The first looks below the first batch, then the batches are read from the inventory.
+        # The first statement checks below the first batch; then the inventory's batches are read.
         if len(statements) == 2:
             with claimed(feed.database, feed.batch(8)) as attempt:
                 assert feed.succeed(attempt) == [8, 9, 10, 12]
@@ -338,7 +338,7 @@ def test_rows_between_windows_are_not_late(database: Database, files: ReflectedM
 
 
 def test_late_rows_are_batched_per_window(database: Database, files: ReflectedMetaTable) -> None:
-    """Although one batch could hold all of them."""
+    """Even if one batch could contain all of them."""
     feed = Feed(database, files)
     insert(files, dict.fromkeys((2, 4, 12, 14), 10))
     low, high = IdRange(first_id=2, last_id=5), IdRange(first_id=11, last_id=15)

@@ -129,7 +129,7 @@ def test_published_after_returns_publish_order(database: Database) -> None:
 def test_published_after_number_beyond_last_is_rejected(
     database: Database, stream: str, numbers: dict[str, int], message: str
 ) -> None:
-    """The bookmark is of another inventory, and new batches would be skipped."""
+    """The bookmark belongs to another inventory, and new batches would be skipped."""
     for batch in planned(database, 2):
         publish(database, batch)
     with pytest.raises(ConfigurationError, match=message):

@@ -177,7 +177,7 @@ SELECT status, count(*) FROM batch_pipeline.attempt JOIN batch_pipeline.batch_st
  GROUP BY status ORDER BY status
 """
 # 13 items of `orders`, of which twelve are in batches 1 to 6, and five of `clicks` in batch 7.
-# Batches: 1 planned, 2 being tried, 3 published twice, 4 failed, 5 abandoned, 6 cancelled,
+# Batches: 1 planned, 2 running, 3 published twice, 4 failed, 5 abandoned, 6 cancelled,
 # 7 published, with a later attempt that failed.
 FILL = """
 INSERT INTO batch_pipeline.item (stream, id, location, size_bytes, modified_at)
@@ -380,7 +380,7 @@ def test_upgrade_during_work_loses_no_attempts(old_inventory: Database, old_url:
 
 
 def test_migrate_yields_to_worker_instead_of_deadlock(old_inventory: Database) -> None:
-    """A prepared publish may lock `attempt` before `job`; `migrate` locks them in turn."""
+    """A prepared publish may lock `attempt` before `job`; `migrate` locks each in turn."""
     lock = "LOCK TABLE batch_pipeline.{} IN ROW EXCLUSIVE MODE"
     waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = CAST(:table AS regclass)"
 

@@ -132,7 +132,7 @@ def test_decimal_is_exact_or_rejected(text: str, scale: int, other: str) -> None
     except IncompatibleValueError:
         number = Decimal(text)
         exponent = number.normalize(Context(prec=50)).as_tuple().exponent
-        # The position of the first digit, which 0e39 has, too.
+        # The position of the first digit, which even 0e39 has.
         assert number.adjusted() >= 38 - scale or -int(exponent) > scale
         return
     assert batch.column("a").to_pylist() == [0, Decimal(text)]

@@ -270,7 +270,7 @@ def test_probe_is_garbage_after_a_day_for_one_stream_of_the_root() -> None:
 def test_quarantine_file_is_garbage_after_keep_quarantine(
     keep: timedelta | None, ended: timedelta, expected: Reason | None
 ) -> None:
-    """At least a day is kept, and part files stay."""
+    """Files are kept for at least a day, and part files stay."""
     of = owner(keep_quarantine=keep)
     one = published(ended_at=NOON - ended)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected

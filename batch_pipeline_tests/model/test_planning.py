@@ -84,7 +84,7 @@ def test_cut_tiles_the_ids(case: tuple[int, WeightedIds, int], of: Limits) -> No
 @pytest.mark.guarantee("G6")
 @given(weighted_ids(), bounds)
 def test_cut_respects_limits(case: tuple[int, WeightedIds, int], of: Limits) -> None:
-    """Only an item that exceeds the weight limit by itself may, alone in its batch."""
+    """A batch may exceed the weight limit only if it has a single item."""
     after_id, items, high_watermark = case
     for one in cut(items, after_id=after_id, high_watermark=high_watermark, limits=of):
         assert 1 <= one.count <= of.max_count
@@ -118,7 +118,7 @@ def test_cut_is_lazy() -> None:
 @pytest.mark.parametrize(
     ("weights", "counts"),
     [
-        ([50, 50, 1], [2, 1]),  # exactly full is full
+        ([50, 50, 1], [2, 1]),  # the limit itself is allowed
         ([50, 51], [1, 1]),
         ([101, 0, 0], [1, 2]),  # an oversized item is alone, even before items without weight
         ([0, 101], [1, 1]),  # and after them

@@ -94,7 +94,7 @@ def test_bad_records_up_to_the_limit_are_quarantined(harness: EncodeHarness) -> 
 
 
 def test_missing_part_file_fails_the_attempt(harness: EncodeHarness) -> None:
-    """Executors may have written it to another disk."""
+    """Executors may have written the file to another disk."""
 
     def delete_part_file() -> None:
         (path,) = harness.root.glob("*.jsonl.gz")

@@ -70,7 +70,7 @@ def test_generation_not_loaded_into_every_target_is_kept(harness: GarbageHarness
 
 
 def void(harness: GarbageHarness) -> None:
-    """Request the batch to be loaded again."""
+    """Request that the batch is loaded again."""
     assert harness.database.loads.void("orders", "warehouse", [FIRST])
 
 

@@ -88,7 +88,7 @@ def test_pending_batches_are_loaded_by_one_process(database: Database, tmp_path:
 
 
 def test_failing_batch_does_not_fail_its_neighbours(database: Database, tmp_path: Path) -> None:
-    """It is tried three times."""
+    """The batch is tried three times."""
     published(database, tmp_path)
     outcomes = list(load(load_context(database, tmp_path, FAILS_AT_FOUR)))
     assert [outcome.loaded is not None for outcome in outcomes] == [True, False, True]
@@ -217,7 +217,7 @@ def test_changed_part_file_is_not_sent(database: Database, tmp_path: Path, chang
 
 
 def test_target_that_cannot_be_started_ends_the_load(database: Database, tmp_path: Path) -> None:
-    """It is not retried."""
+    """The load is not retried."""
     published(database, tmp_path)
     missing = loader(tmp_path, scripts.GOOD, command=("no-such-target",))
     with pytest.raises(ConfigurationError, match="cannot be started"):

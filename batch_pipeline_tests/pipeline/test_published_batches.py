@@ -130,7 +130,7 @@ def test_data_frames_have_the_schema_types(published: PublishedStream, source: A
 
 
 def test_pandas_keeps_integers_and_booleans_beside_nulls() -> None:
-    """As floats, integers above 2^53 would have other values."""
+    """As floats, integers above 2^53 would lose precision."""
     table = pa.table({"n": [2**53 + 1, None], "b": [True, None]})
     frame = _to_pandas(table)
     assert frame["n"].tolist()[0] == 2**53 + 1
@@ -295,7 +295,7 @@ def test_files_command_lists_the_current_files(
 
 @pytest.mark.long
 def test_files_are_a_source_of_dbt(parquet_files: dict[str, str], tmp_path: Path) -> None:
-    """The newest dbt-core downloads a part of it from elsewhere than the package index."""
+    """The newest dbt-core downloads part of itself from outside the package index."""
     [source] = [block.text for block in blocks("yaml") if "# models/sources.yml" in block.text]
     [export, build] = [
         line.removeprefix("$ ")

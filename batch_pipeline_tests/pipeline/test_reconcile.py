@@ -79,7 +79,7 @@ def test_reconcile_only_closes_attempts_with_expired_leases(
 def test_reconcile_writes_missing_manifest_files(
     database: Database, any_storage: PartFileStorage
 ) -> None:
-    """Also those of superseded generations."""
+    """Including those of superseded generations."""
     first, second = planned(database, 2)
     manifests = [publish(database, batch) for batch in (first, second, first)]
     assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=3)

@@ -13,7 +13,7 @@ from batch_pipeline_tests.inventory.logins import url_for_login
 
 @pytest.fixture
 def restored(tmp_path: Path, server_url: str, granted_url: str) -> Iterator[RestorableStream]:
-    """A stream restored from a backup without its last two batches; its login may do everything."""
+    """A stream restored from a backup without its last two batches; its login can plan and work."""
     url = url_for_login(granted_url, "lib")
     with open_stream(tmp_path, server_url, url, str(tmp_path / "batches")) as opened:
         opened.land(1, 2)

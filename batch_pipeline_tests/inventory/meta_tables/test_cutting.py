@@ -192,7 +192,7 @@ def test_table_without_weight_column_is_cut_by_count(any_table: ReflectedMetaTab
 def test_bad_weight_raises_after_preceding_batches(
     any_table: ReflectedMetaTable, bad: int | None, bad_id: int, planned: int
 ) -> None:
-    """The error names the same row as reading the weights does."""
+    """The error names the same row as the error of reading the weights."""
     insert(any_table, dict.fromkeys(range(1, 26), 1) | {bad_id: bad})
     cuts: list[Cut] = []
     with pytest.raises(BadWeightError) as raised:
@@ -269,7 +269,7 @@ def test_columns_of_any_width_and_name_are_cut_in_server(
 def test_repeated_cuts_on_one_connection_do_not_grow_memory(
     files: ReflectedMetaTable, postgres: sa.Engine
 ) -> None:
-    """One function is left on the connection, whatever the number of cuts."""
+    """The connection keeps one function, whatever the number of cuts."""
     insert(files, dict.fromkeys(range(1, 26), 1))
     with engine_with(postgres, {}) as engine:
         table = ReflectedMetaTable.open(engine, "ops.files", FILES)
@@ -278,7 +278,7 @@ def test_repeated_cuts_on_one_connection_do_not_grow_memory(
         before = _server_memory(engine)
         for _ in range(30):
             assert item_counts(table) == [10, 10, 5]
-        assert _server_memory(engine) - before < 2**20  # thirty functions are six times that
+        assert _server_memory(engine) - before < 2**20  # thirty functions take six times as much
         left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'batch_pipeline%'"
         with engine.connect() as connection:
             assert connection.execute(sa.text(left)).scalar_one() == 1
@@ -427,7 +427,7 @@ def test_next_cut_reads_batch_and_one_more_row(
 @pytest.mark.parametrize(
     ("where", "after_id", "bounds", "expected", "rows_read"),
     [
-        # The first row that does not fit is read, and none after it.
+        # The first row that does not fit is read, but no row after it.
         (None, 0, limits(max_weight=5_050, max_count=1_000), (1, 100, 5_050, 100), [101]),
         # The lowest id is read by the same statement; a filter leaves gaps, so ids are read again.
         (KIND_LATE, None, BOUNDS, (1, 6_099, 27_000, 60), [62, 60]),
@@ -514,7 +514,7 @@ def _rows_read_by_next_cut(engine: sa.Engine, table: ReflectedMetaTable) -> int:
     return counted[1] - counted[0]
 
 
-if sys.platform == "linux":  # libpq traces nowhere else
+if sys.platform == "linux":  # libpq can trace only on Linux
 
     def test_next_cut_and_items_take_one_round_trip_each(large: sa.Engine, tmp_path: Path) -> None:
         """Neither BEGIN nor COMMIT is sent."""

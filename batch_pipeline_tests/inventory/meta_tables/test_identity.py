@@ -1,4 +1,4 @@
-"""What identifies a job besides its name and table: its columns and their database."""
+"""Job identity beyond name and table: the columns and their database."""
 
 import json
 import re
@@ -65,13 +65,13 @@ USES: dict[str, Callable[..., object]] = {
 
 
 def _remove_identity(database: Database) -> None:
-    """Leave the jobs as an earlier release stored them, and start a new session."""
+    """Change the jobs to the form that an earlier release stored, and start a new session."""
     run(database, "UPDATE batch_pipeline.job SET config = config - 'columns' - 'database'")
     client.configure(settings=SESSIONS.current().settings.model_dump())
 
 
 def documented_statements() -> list[str]:
-    """Return the statements that the docs give for moving a meta table."""
+    """Return the documented statements for moving a meta table."""
     page = Path(batch_pipeline.__file__).parent / "docs/reference/meta_tables.md"
     section = page.read_text(encoding="utf-8").split("## Moving a meta table")[1].split("\n## ")[0]
     return re.findall(r"```sql\n(.+?)```", section, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Chained jobs: one job reads what another has published, each row exactly once."""
+"""Chained jobs: one job reads the published rows of another, each exactly once."""
 
 import logging
 from collections import Counter
@@ -40,7 +40,7 @@ def equals(column: str, value: object) -> dict[str, object]:
 
 
 def read(job: str, upstream: str, *conditions: dict[str, object], **options: Any) -> Batch | None:
-    """Acquire a batch of what a job has published."""
+    """Acquire a batch of the published rows of an upstream job."""
     where: list[object] = [equals("job", upstream), *conditions]
     return acquire_batch(job, options.pop("table", "inventory"), where=where, **options)
 
@@ -350,7 +350,7 @@ SELECT id, 1, gen_random_uuid(), 1, 'succeeded', '', now(), now(), 1, first_id, 
 def test_chained_batch_reads_only_its_rows_and_one_more(
     database: Database, after_id: int, jobs: int, *, analyzed: bool
 ) -> None:
-    """If a second job has the same publish numbers, as many of its rows are read."""
+    """If a second job has the same publish numbers, the same number of its rows is read."""
     execute(database, FILL)
     execute(database, "ANALYZE" if analyzed else "SELECT 1")
     terms = SourceTerms(

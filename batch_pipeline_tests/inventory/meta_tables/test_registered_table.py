@@ -117,7 +117,7 @@ def test_register_waits_for_open_registration_to_commit(
 
 
 def test_register_reports_changed_file_and_keeps_its_row(database: Database) -> None:
-    """With an equal ETag, a file is unchanged whatever its time."""
+    """A file with an equal ETag counts as unchanged, whatever its time."""
     files = [found_file(number, etag="v1") for number in (1, 2, 3, 4)]
     files[2] = found_file(3)
     database.meta_table("orders").register(files, accept_changed=False)
@@ -193,7 +193,7 @@ database.meta_table("orders").register(files, accept_changed=False, cutter=cutte
 
 
 def cutter(max_bytes: int) -> ItemCutter:
-    """Cut JSONL files into ranges of at most so many bytes."""
+    """Return a cutter of JSONL files into ranges of at most `max_bytes`."""
     return ItemCutter(stream=STREAM, most_bytes=max_bytes)
 
 
@@ -333,7 +333,7 @@ def test_changed_file_is_reported_once_for_all_its_ranges(
 
 
 def test_touched_file_with_ranges_can_be_accepted(database: Database, large_file: Path) -> None:
-    """Its ranges are still the same, so all rows take the new time."""
+    """Its ranges are unchanged, so all rows get the new time."""
     _register_with_ranges(database, landed_file(large_file))
     os.utime(large_file, (1_750_000_000, 1_750_000_000))
     registered = _register_with_ranges(database, landed_file(large_file), accept=True)

@@ -90,7 +90,7 @@ def ranges(batches: list[Batch]) -> list[tuple[int, int, int]]:
 
 
 def open_user_table(kind: str, engine: sa.Engine, database: Database) -> UserTableFixture:
-    """Create an empty table on Postgres; the other databases already have batch."""
+    """Create an empty table on Postgres; the other databases already have it."""
     table_source = FILES
     if kind == "postgres":
         execute(engine, CREATE_FILES)
@@ -126,7 +126,7 @@ def test_rows_are_planned_up_to_watermark_and_read_as_items(orders: UserTableFix
 def test_rows_inserted_into_range_of_batch_are_late(
     orders: UserTableFixture,
 ) -> None:
-    """Whether inserted before it is encoded or before it is encoded again."""
+    """Before the batch is encoded and before it is encoded again."""
     orders.insert(1, 2, 5, 8)
     first, second = orders.plan()
     orders.insert(3)  # before the batch is encoded

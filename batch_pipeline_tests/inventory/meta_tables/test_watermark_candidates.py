@@ -52,7 +52,7 @@ def test_empty_table_has_no_watermark() -> None:
 
 
 def test_lock_holder_at_read_delays_release() -> None:
-    """Holders that come after the read do not count."""
+    """Holders that start after the read do not count."""
     state = read_once(NOTHING, 7, "3/1")
     assert state.released is None
     state = read_once(state, 9, "3/1", "4/1")
@@ -388,7 +388,7 @@ def test_processes_share_stored_candidates(
     files: ReflectedMetaTable,
     late_writer: sa.Connection,
 ) -> None:
-    """The second process does not wait for the writer that came in between."""
+    """The second process does not wait for the writer that started in between."""
     execute(files.engine, INSERT)
     with python(READ_WATERMARK, server_url, database_url) as other:
         assert next_line(other) == "None"

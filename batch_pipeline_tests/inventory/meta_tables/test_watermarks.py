@@ -80,7 +80,7 @@ def test_locks_discard_old_watermark_when_table_restarts(
     *,
     is_read_between: bool,
 ) -> None:
-    """Also if it was emptied and refilled between two reads."""
+    """Even if it was emptied and refilled between two reads."""
     execute(files.engine, *[INSERT] * 9)
     assert locks_watermark.read().value == 9
     execute(files.engine, *restart)
@@ -230,7 +230,7 @@ def test_locks_do_not_wait_for_transactions_that_cannot_insert(
 def test_locks_do_not_block_writers(
     locks_watermark: HighWatermark, files: ReflectedMetaTable
 ) -> None:
-    """Even a lock that is in the way of the read does not make a writer wait."""
+    """Even if a lock conflicts with the read, writers do not wait."""
     execute(files.engine, INSERT)
     with open_transaction(files.engine, "UPDATE ops.files SET size_in_bytes = 2"):
         assert locks_watermark.read().value is None
@@ -320,7 +320,7 @@ def test_table_with_other_ids_uses_settle_and_gives_reason(
 def test_cached_sequence_always_warns(
     postgres: sa.Engine,
 ) -> None:
-    """Nobody can know which ids a session still holds; only the audit finds such rows."""
+    """The ids that a session has cached are unknown; only the audit finds such rows."""
     uid = "bigint GENERATED ALWAYS AS IDENTITY (CACHE 20) PRIMARY KEY"
     execute(
         postgres,
@@ -423,7 +423,7 @@ def test_settle_stops_below_first_young_row(
 
 
 def test_settle_keeps_its_watermark(any_table: ReflectedMetaTable) -> None:
-    """The watermark only falls if the ids do."""
+    """The watermark falls only if the ids do."""
     watermark = choose_watermark(any_table, Strategy.SETTLE, settle_by=BY_IMPORT).watermark
     insert_aged(any_table, 5, 60)
     assert watermark.read().value == 5
