@@ -149,7 +149,7 @@ def _page_row(row: Row, runs: Runs, args: argparse.Namespace) -> str:
     for way in args.ways:
         costs = [cost for cost in runs[way] if cost is not None]
         results[way] = None if len(costs) < args.repeat else _medians(costs)
-    return page_row(row.title, "start to exit", results)
+    return page_row(row.title, "total", results)
 
 
 def _medians(costs: list[Cost]) -> tuple[float, float]:

@@ -79,7 +79,7 @@ def latency(files: int, seed: int) -> list[Latency]:
 def latency_table(latencies: list[Latency]) -> list[str]:
     """Return a table of median, 95th percentile and maximum per step."""
     names = [*(field.name for field in fields(Latency)), "total"]
-    lines = ["| station | median s | p95 s | max s |", "|---|---:|---:|---:|"]
+    lines = ["| step | median s | p95 s | max s |", "|---|---:|---:|---:|"]
     for name in names:
         seconds = sorted(getattr(each, name) for each in latencies)
         p95 = seconds[min(len(seconds) - 1, round(0.95 * len(seconds)))]

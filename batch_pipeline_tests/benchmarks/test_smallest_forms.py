@@ -43,7 +43,7 @@ SMALLEST = {
         options="--files 20 --batches 10 --landing 1 --partitions 2 --repeats 1",
         tables={
             "| batches | what | first s | then s | own CPU s |": 7,
-            "| station | median s | p95 s | max s |": 5,
+            "| step | median s | p95 s | max s |": 5,
             "| way | seconds | a partition | of the loop |": 3,
         },
     ),
