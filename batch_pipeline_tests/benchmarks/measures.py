@@ -22,9 +22,7 @@ PAGE_WAYS = {
     "polars": "Polars",
     "duckdb": "DuckDB",
 }
-PAGE_HEADER = (
-    f"| work | measured | {' | '.join(PAGE_WAYS.values())} |\n|---|---|---|---|---|---|"
-)
+PAGE_HEADER = f"| work | measured | {' | '.join(PAGE_WAYS.values())} |\n|---|---|---|---|---|---|"
 
 
 def page_row(work: str, measured: str, results: Mapping[str, tuple[float, float] | None]) -> str:
