@@ -2,8 +2,8 @@
 
 If the meta table is in the inventory's database, `Acquirer` first tries a server-side function,
 which plans and acquires in one round trip and returns nothing in every special case. Otherwise it
-executes the statements built here, each of which takes or inserts a batch and starts its attempt in
-one round trip.
+executes the statements built here: each takes or inserts a batch and starts its attempt in one
+round trip.
 """
 
 import json

@@ -196,8 +196,8 @@ class TaskRunner:
         """Run the tasks and return their reports in the order of `inputs`.
 
         If a range of a file cannot be used, the file is read again by one task, whose report
-        replaces those of the ranges: only that task can tell what is wrong, or that the file is
-        valid and only written in an unusual way.
+        replaces those of the ranges: only that task can detect what is wrong, or that the
+        file is valid and only written in an unusual way.
 
         After an exception, no part file that a task has reported is left.
 

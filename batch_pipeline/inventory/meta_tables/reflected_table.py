@@ -210,7 +210,7 @@ def _collect(
 def _summary_query(rows: sa.Subquery) -> sa.Select[Any]:
     """Select count, both halves of the weight, hash and lowest bad id of rows `uid, weight`.
 
-    The weight is summed by its upper and its lower 32 bits, neither of which overflows. The hash is
+    The weight is summed by its upper and its lower 32 bits, so that no sum overflows. The hash is
     the sum of id^3 mod 2^31 - 1, where the remainder has the sign of the id; it does not depend on
     the order of the rows.
     """

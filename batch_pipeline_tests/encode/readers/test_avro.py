@@ -31,7 +31,7 @@ def schema(**fields: Any) -> dict[str, Any]:
 
 
 def references(count: int, *names: str) -> dict[str, Any]:
-    """Return a schema of zero-byte types, each of which refers to the previous one."""
+    """Return a schema of zero-byte types, where each type refers to the previous one."""
     fields: dict[str, Any] = {"t0": schema(z="null") | {"name": "T0"}}
     for number in range(1, count):
         inner = schema(**dict.fromkeys(names, f"T{number - 1}"))
