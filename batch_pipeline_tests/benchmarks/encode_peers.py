@@ -113,7 +113,7 @@ def _processes() -> list[Path]:
     found = [Path("/proc/self")]
     for process in found:  # grows during the loop
         for children in process.glob("task/*/children"):
-            with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            with suppress(FileNotFoundError):  # the thread has ended
                 found += [Path("/proc", pid) for pid in children.read_text().split()]
     return found
 

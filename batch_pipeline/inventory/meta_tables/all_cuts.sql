@@ -7,7 +7,6 @@
 --
 -- The function lives as long as its connection, which a pooler may pass to another release of this
 -- package: a function with another meaning needs another name.
--- another meaning needs another name.
 CREATE FUNCTION pg_temp.batch_pipeline_cuts(
     ids bigint[], weights bigint[], open_weight bigint, open_items bigint,
     max_weight bigint, max_items bigint
