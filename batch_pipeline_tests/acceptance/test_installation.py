@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from batch_pipeline.defs.instance import OLDEST
-from batch_pipeline_tests.acceptance.console_page import Command, steps
+from batch_pipeline_tests.acceptance.test_readme import DAGSTER, commands
 
 ROOT = Path(__file__).parents[2]
 PROJECT = """
@@ -155,13 +155,11 @@ def test_command_of_the_readme_installs_in_a_new_dagster_project(
     wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wheel's folder stands in for a package index with the wheel."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, _, section = readme.partition("\n## Already on Dagster?\n")
-    add = next(step.command for step in steps(section) if isinstance(step, Command))
+    add, *_ = commands(DAGSTER)
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     _uv("tool", "run", "create-dagster@1.13.27", "project", "shop", "--no-uv-sync", cwd=tmp_path)
     monkeypatch.setenv("UV_FIND_LINKS", str(wheel.parent))
-    words = shlex.split(add)
+    words = shlex.split(add.command)
     assert words[:2] == ["uv", "add"]
     _uv(*words[1:], cwd=tmp_path / "shop")
     components = _uv("run", "dg", "list", "components", cwd=tmp_path / "shop")

@@ -22,12 +22,12 @@ RUN_ELSEWHERE = {
 }
 
 
-def _commands(text: str) -> list[Command]:
+def commands(text: str) -> list[Command]:
     return [step for step in steps(text) if isinstance(step, Command)]
 
 
 def test_demo_prints_what_the_readme_shows(sandbox: Sandbox) -> None:
-    [demo] = [step for step in _commands(BEFORE) if step.command not in RUN_ELSEWHERE]
+    [demo] = [step for step in commands(BEFORE) if step.command not in RUN_ELSEWHERE]
     words = shlex.split(demo.command)
     assert words[:3] == ["uv", "run", "batch-pipeline"]
     result = sandbox.with_variables(BATCH_PIPELINE_HOME=None).run(*words[3:], cwd=sandbox.folder)
@@ -39,7 +39,7 @@ def test_demo_prints_what_the_readme_shows(sandbox: Sandbox) -> None:
 def test_stream_and_asset_of_the_readme_are_materialized(
     sandbox: Sandbox, empty_database_url: str, warm_spark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add, export, migrate, scaffold = (step.command for step in _commands(DAGSTER))
+    add, export, migrate, scaffold = (step.command for step in commands(DAGSTER))
     assert add.startswith("uv add polars")  # run by test_installation.py
     project = make_dg_project(sandbox.folder / "shop", "readme_shop")
     assert export.startswith("export BATCH_PIPELINE_INVENTORY_CONN=postgresql://")
