@@ -52,11 +52,11 @@ from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.verification import content_problem, problem_before_reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from sqlalchemy import Engine
 
     from batch_pipeline.encode.readers.decoded_file import ItemCutter
     from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+    from batch_pipeline.spark.diagnostics import SparkEngine
 
 
 @dataclass(frozen=True)
@@ -290,10 +290,8 @@ class Pipeline:
         """Return the storage of a stream."""
         return PartFileStorage(stream.storage)
 
-    def encode_context(
-        self, stream: Stream, session: "Callable[[], SparkSession]"
-    ) -> EncodeContext:
-        """Return the parts that encode a stream's batches; `session` returns the Spark session."""
+    def encode_context(self, stream: Stream, engine: "Callable[[], SparkEngine]") -> EncodeContext:
+        """Return the parts that encode a stream's batches; `engine` returns the Spark engine."""
         from batch_pipeline.spark.encoder import SparkEncoder  # pyarrow: 0.2 s
 
         return EncodeContext(
@@ -301,7 +299,7 @@ class Pipeline:
             meta_table=self.meta_table(stream),
             schemas=self.database.schemas,
             attempts=self.database.attempts,
-            encoder=SparkEncoder(session),
+            encoder=SparkEncoder(engine),
             storage=self.storage(stream),
         )
 

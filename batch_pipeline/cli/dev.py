@@ -117,13 +117,9 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     """Return the address of the shared Spark server: configured, or started by this command."""
     from batch_pipeline.defs.instance.servers import Service
     from batch_pipeline.spark.class_data_archive import build_meanwhile
-    from batch_pipeline.spark.session import (
-        SparkSettings,
-        close_session,
-        open_session,
-        warm_up,
-    )
+    from batch_pipeline.spark.session import SparkSettings, close_session, open_engine
     from batch_pipeline.spark.spark_connect import SparkConnectServer
+    from batch_pipeline.spark.spark_job import warm_up
     from batch_pipeline.spark.warm_server import stop
 
     if pipeline.settings.spark_remote is not None:
@@ -134,7 +130,7 @@ def _spark(pipeline: "Pipeline", stack: ExitStack) -> "tuple[str, list[Service]]
     conf = {"spark.master": settings.spark_master}
     server = SparkConnectServer(home, conf=conf, packed=settings.spark_packed)
     stack.enter_context(server)
-    warm_up(open_session(SparkSettings(home=home, remote=server.remote)))
+    warm_up(open_engine(SparkSettings(home=home, remote=server.remote)))
     close_session()
     stack.enter_context(build_meanwhile(home))
     return server.remote, [Service(name="Spark server", log=server.log, failure=server.failure)]

@@ -94,10 +94,11 @@ def run_streams(
 
 
 def _start_spark(pipeline: "Pipeline") -> None:
-    """Start the JVM in the background, because it is needed after the imports that follow."""
-    from batch_pipeline.spark.session import start_session
+    """Open Spark in the background, because it is needed after the imports that follow."""
+    from batch_pipeline.spark.session import open_in_background, start_session
 
     start_session(pipeline.spark)
+    open_in_background()
 
 
 def _find_work(

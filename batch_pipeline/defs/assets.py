@@ -38,7 +38,7 @@ from batch_pipeline.defs.partition_events import (
 )
 from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.defs.resources import lands_in_s3, session_factory, stores_in_s3
+from batch_pipeline.defs.resources import engine_factory, lands_in_s3, stores_in_s3
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -155,13 +155,13 @@ def _encoding_asset(
     )
     def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         pipeline: Pipeline = context.resources.batch_pipeline.pipeline
-        session = session_factory(
+        engine = engine_factory(
             stream,
             getattr(context.resources, spark_key),
             pipeline.spark,
             is_retry=context.retry_number > 0,
         )
-        encode_context = pipeline.encode_context(stream, session)
+        encode_context = pipeline.encode_context(stream, engine)
         with Materializations(context) as published:
             failures = encode_partitions(published, encode_context, pipeline.database, asset)
             blocking = evaluate_run_checks(context, pipeline, stream, AssetChecks.of_batches(asset))

@@ -43,7 +43,7 @@ from batch_pipeline.model.progress import start_step
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.pending_work import RunResult
 from batch_pipeline.spark.class_data_archive import build_later
-from batch_pipeline.spark.session import end_session, open_in_background
+from batch_pipeline.spark.session import end_session
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -91,7 +91,6 @@ def open_exclusively(pipeline: Pipeline, command: str) -> Iterator[dg.DagsterIns
     """
     with pipeline.home.lock(command), open_shared(pipeline) as instance:
         keep_interrupts_from_log_processes(instance)
-        open_in_background()
         try:
             yield instance
         finally:

@@ -17,12 +17,12 @@ from batch_pipeline.config.home import Home
 from batch_pipeline.inventory.embedded_server import find_server
 from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.session import SparkSettings, open_session
+from batch_pipeline.spark.session import SparkSettings, open_engine, open_session
 from batch_pipeline.storage.filesystem import filesystem_of
 from batch_pipeline.storage.s3 import S3FileSystem
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from batch_pipeline.spark.diagnostics import SparkEngine
 
 _MAX_SPARK_OUTAGE_SECONDS = 120
 _PAUSE_SECONDS = 1
@@ -131,19 +131,23 @@ class SparkResource(LazyPySparkResource):
     )
 
     _settings: SparkSettings | None = PrivateAttr(default=None)
+    _engine: "SparkEngine | None" = PrivateAttr(default=None)
 
-    def session_of(
+    def engine_of(
         self, stream: Stream, settings: SparkSettings, *, is_retry: bool
-    ) -> "Callable[[], SparkSession]":
-        """Return a function that returns the session for a stream, and opens it on first use.
+    ) -> "Callable[[], SparkEngine]":
+        """Return a function that returns the engine for a stream, and opens it on first use.
 
-        A retry opens a working session at once, trying for at most two minutes.
+        For a stream with a transform it is the session. A retry opens a working engine at once,
+        trying for at most two minutes.
         """
         settings = self._with_fields(settings)
         self._settings = settings if stream.transform is None else settings.unshared()
+        opened = self._open_engine if stream.transform is None else lambda: self.spark_session
         if is_retry:
-            self._renew()
-        return lambda: self.spark_session
+            self._spark_session = self._engine = None
+            _wait_until_open(opened)
+        return opened
 
     def _with_fields(self, settings: SparkSettings) -> SparkSettings:
         fields: dict[str, Any] = {"remote": self.remote, "master": self.master}
@@ -153,29 +157,37 @@ class SparkResource(LazyPySparkResource):
         conf = {name: str(value) for name, value in self.spark_config.items()}
         return replace(settings, **given, conf={**settings.conf, **conf})
 
-    def _renew(self) -> None:
-        self._spark_session = None
-        deadline = time.monotonic() + _MAX_SPARK_OUTAGE_SECONDS
-        while self._spark_session is None and time.monotonic() < deadline:
-            with suppress(SparkUnavailableError):  # the next use raises it
-                self._init_session()
-                return
-            time.sleep(_PAUSE_SECONDS)
+    def _open_engine(self) -> "SparkEngine":
+        if self._engine is None:
+            self._engine = open_engine(self._current_settings())
+        return self._engine
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            settings = self._settings or self._with_fields(Pipeline.from_environment().spark)
-            self._spark_session = open_session(settings)
+            self._spark_session = open_session(self._current_settings())
+
+    def _current_settings(self) -> SparkSettings:
+        return self._settings or self._with_fields(Pipeline.from_environment().spark)
 
 
-def session_factory(
+def _wait_until_open(open_it: "Callable[[], SparkEngine]") -> None:
+    """Try to open an engine until it works, for at most two minutes; its next use raises errors."""
+    deadline = time.monotonic() + _MAX_SPARK_OUTAGE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(SparkUnavailableError):
+            open_it()
+            return
+        time.sleep(_PAUSE_SECONDS)
+
+
+def engine_factory(
     stream: Stream, resource: Any, settings: SparkSettings, *, is_retry: bool
-) -> "Callable[[], SparkSession]":
-    """Return a function that returns the Spark session of a resource for a stream.
+) -> "Callable[[], SparkEngine]":
+    """Return a function that returns the Spark engine of a resource for a stream.
 
     The resource is a `SparkResource`, or one of the project's own with a `spark_session`, which
     `dagster.spark_resource` of the stream file names.
     """
     if isinstance(resource, SparkResource):
-        return resource.session_of(stream, settings, is_retry=is_retry)
+        return resource.engine_of(stream, settings, is_retry=is_retry)
     return lambda: resource.spark_session

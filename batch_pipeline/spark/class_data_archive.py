@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batch_pipeline.spark import driver
 from batch_pipeline.spark.java import (
@@ -22,7 +23,11 @@ from batch_pipeline.spark.java import (
     find_java_home,
     has_archive,
 )
-from batch_pipeline.spark.session import LocalSession, warm_up
+from batch_pipeline.spark.session import LocalSession
+from batch_pipeline.spark.spark_job import warm_up
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 STOP_TIMEOUT_SECONDS = 1_800  # the JVM writes when it ends, with the lowest priority
 UNUSED_SECONDS = 90 * 86_400
@@ -108,7 +113,8 @@ def _build(java: Path, archive: Path) -> bool:
         archive.parent, "local[*]", conf, stop_timeout_seconds=STOP_TIMEOUT_SECONDS
     )
     try:
-        warm_up(local.open())
+        warm_up(local.open_engine())
+        local.open().range(1).mapInArrow(_unchanged, "id long").collect()  # as transforms do
     finally:
         local.close()
     if not unfinished.exists():
@@ -119,6 +125,10 @@ def _build(java: Path, archive: Path) -> bool:
         if other.stat().st_mtime < archive.stat().st_mtime - UNUSED_SECONDS:
             other.unlink(missing_ok=True)
     return True
+
+
+def _unchanged(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    return batches
 
 
 if __name__ == "__main__":

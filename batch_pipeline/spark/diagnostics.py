@@ -1,9 +1,9 @@
-"""State of the Spark engine behind a session, and why it or its executors cannot run tasks.
+"""State of a Spark engine, and why it or its executors cannot run tasks.
 
-A session is either classic (its driver JVM belongs to this process) or a Spark Connect client's.
-When a classic session is opened on a cluster, a small job probes its executors; later failures are
-diagnosed from Spark's report, and by another probe if it names a missing module. Errors name the
-executor's host, the cause and the next step.
+An engine is a Spark context, whose driver JVM belongs to this process, a session on such a context,
+or the session of a Spark Connect client. When a context is opened on a cluster, a small job probes
+its executors; later failures are diagnosed from Spark's report, and by another probe if it names a
+missing module. Errors name the executor's host, the cause and the next step.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,7 +35,10 @@ from batch_pipeline.spark.executor_archive import (
 )
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    SparkEngine = SparkContext | SparkSession
 
 EXECUTOR_TIMEOUT_SECONDS = 600
 EXECUTOR_LOSS_SECONDS = 60.0
@@ -99,51 +102,56 @@ def failure_reason(error: Exception) -> str:
     return causes[-1] if causes else text.partition("\n")[0] or type(error).__name__
 
 
-def is_connect(session: "SparkSession") -> bool:
-    """Return whether a session is a Spark Connect client's, which has no Spark context."""
-    return ".connect." in type(session).__module__
+def context_of(engine: "SparkEngine") -> "SparkContext | None":
+    """Return the context of an engine; None for a Connect client's session, which has none."""
+    from pyspark import SparkContext
+
+    if isinstance(engine, SparkContext):
+        return engine
+    return None if ".connect." in type(engine).__module__ else engine.sparkContext
 
 
-def is_stopped(session: "SparkSession") -> bool:
-    """Return whether the context of a classic session has ended, by this process or in the JVM.
+def is_stopped(context: "SparkContext") -> bool:
+    """Return whether a context has ended, by this process or in the JVM.
 
     The JVM keeps running without a context when the cluster's master removed the application.
     """
-    context = getattr(session.sparkContext, "_jsc", None)
+    java_context = getattr(context, "_jsc", None)
     try:
-        return context is None or bool(context.sc().isStopped())
+        return java_context is None or bool(java_context.sc().isStopped())
     except engine_errors():
         return True
 
 
-def has_executors(session: "SparkSession") -> bool:
-    """Return whether a classic session on a cluster has an executor or can request one.
+def has_executors(context: "SparkContext") -> bool:
+    """Return whether a context on a cluster has an executor or can request one.
 
     A standalone master that was restarted without recovery no longer knows the application. It
     neither reports that nor starts executors, and the context would wait for them forever.
     """
     try:
-        if session.conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
             return True
-        return _count_executors(session) > 0
+        return _count_executors(context) > 0
     except engine_errors():
         return False
 
 
-def stop_context(session: "SparkSession") -> None:
-    """Stop the context of a classic session, and with it all of its jobs."""
+def stop_context(context: "SparkContext") -> None:
+    """Stop a context in the JVM, and with it all of its jobs."""
     with suppress(*engine_errors()):
-        session.sparkContext._jsc.sc().stop()  # noqa: SLF001 - the session itself stays open
+        context._jsc.sc().stop()  # noqa: SLF001 - Python's object itself stays open
 
 
 class ExecutorWatch:
-    """A watch on the executors of a classic session while a job runs there.
+    """A watch on the executors of a context while a job runs there.
 
     Without it a job would wait forever for executors that a restarted master does not replace.
+    Has no effect for the session of a Connect client.
     """
 
-    def __init__(self, session: "SparkSession", now: Callable[[], float] = time.monotonic) -> None:
-        self._session = None if is_connect(session) else session
+    def __init__(self, engine: "SparkEngine", now: Callable[[], float] = time.monotonic) -> None:
+        self._context = context_of(engine)
         self._now = now
         self._seen_at: float | None = None
         self._polled_at = now()
@@ -152,24 +160,29 @@ class ExecutorWatch:
         """Return whether there were executors and none has existed for a minute.
 
         Queries Spark at most every five seconds. False before the first executor has started, and
-        for a session whose driver runs the tasks.
+        for a context whose driver runs the tasks.
         """
         now = self._now()
-        if self._session is None or now - self._polled_at < _POLL_SECONDS:
+        if self._context is None or now - self._polled_at < _POLL_SECONDS:
             return False
         self._polled_at = now
         try:
-            has_any = _count_executors(self._session) > 0
+            has_any = _count_executors(self._context) > 0
         except engine_errors():
             return False  # the same error ends the job
         if has_any:
             self._seen_at = now
         return self._seen_at is not None and now - self._seen_at > EXECUTOR_LOSS_SECONDS
 
+    def stop_context(self) -> None:
+        """Stop the context, and with it all of its jobs."""
+        if self._context is not None:
+            stop_context(self._context)
 
-def _count_executors(session: "SparkSession") -> int:
-    context = session.sparkContext._jsc.sc()  # noqa: SLF001 - there is no public API
-    return int(context.getExecutorMemoryStatus().size()) - 1  # the driver is included
+
+def _count_executors(context: "SparkContext") -> int:
+    java_context = context._jsc.sc()  # noqa: SLF001 - there is no public API
+    return int(java_context.getExecutorMemoryStatus().size()) - 1  # the driver is included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +200,8 @@ class ExecutorReport:
     package_digest: str | None
 
 
-def check_executors(session: "SparkSession", target: str) -> None:
-    """Check the executors of a classic session, until no more of them register.
+def check_executors(context: "SparkContext") -> None:
+    """Check the executors of a context, until no more of them register.
 
     Waits up to ten minutes for the first executor.
 
@@ -196,42 +209,42 @@ def check_executors(session: "SparkSession", target: str) -> None:
         ConfigurationError: an executor cannot run tasks; the error names the first.
         SparkUnavailableError: there is no executor, or the engine is gone.
     """
-    context = session.sparkContext
     probed_cores = 0
     # One task per core reaches each executor; executors that register later need another round.
     while probed_cores < context.defaultParallelism:
         probed_cores = context.defaultParallelism
         try:
-            error = _probe_executors(session, target)
+            error = _probe_executors(context)
         except engine_errors() as engine_error:
-            raise diagnose_engine_error(session, engine_error) from engine_error
+            raise diagnose_engine_error(context, engine_error) from engine_error
         if error is not None:
             raise error
 
 
-def diagnose_engine_error(session: "SparkSession", error: Exception) -> PipelineError:
+def diagnose_engine_error(engine: "SparkEngine", error: Exception) -> PipelineError:
     """Return the error that explains an engine's failure.
 
     It never contains the address of a Connect server, which includes a token.
     """
     report = str(error)
-    known = _diagnose_report(session, report)
-    return known or process_loss_error(_target(session), report, failure_reason(error))
+    known = _diagnose_report(engine, report)
+    return known or process_loss_error(_target(engine), report, failure_reason(error))
 
 
-def diagnose_job_error(session: "SparkSession", error: Exception) -> PipelineError | None:
+def diagnose_job_error(engine: "SparkEngine", error: Exception) -> PipelineError | None:
     """Return the error that explains a failed job; None if the code or data that it ran failed."""
     report = str(error)
-    is_gone = is_engine_gone(error) or (not is_connect(session) and is_stopped(session))
+    context = context_of(engine)
+    is_gone = is_engine_gone(error) or (context is not None and is_stopped(context))
     if is_gone or is_process_loss(report):
-        return diagnose_engine_error(session, error)
-    return _diagnose_report(session, report)
+        return diagnose_engine_error(engine, error)
+    return _diagnose_report(engine, report)
 
 
-def executors_lost_error(session: "SparkSession") -> SparkUnavailableError:
+def executors_lost_error(engine: "SparkEngine") -> SparkUnavailableError:
     """Build the error of a job whose executors ended and were not replaced."""
     reason = "its executors have ended, and the cluster started no others"
-    return SparkUnavailableError(_target(session), reason)
+    return SparkUnavailableError(_target(engine), reason)
 
 
 def is_process_loss(report: str) -> bool:
@@ -245,18 +258,18 @@ def process_loss_error(target: str, report: str, reason: str) -> SparkUnavailabl
     return kind(target, reason)
 
 
-def _diagnose_report(session: "SparkSession", report: str) -> ConfigurationError | None:
+def _diagnose_report(engine: "SparkEngine", report: str) -> ConfigurationError | None:
     """Return what an executor lacks, according to Spark's report; None for other failures.
 
     Reports of DataFrame jobs do not name the executor, so the executors are probed in that case.
     """
-    target = _target(session)
+    target = _target(engine)
     if error := diagnose_executor(target, report):
         return error
     modules = missing_modules(report)
     if modules and not runs_in_driver(target):
         with suppress(*engine_errors(), SparkUnavailableError):  # they cannot be probed now
-            return _probe_executors(session, target, modules)
+            return _probe_executors(engine, modules)
     return None
 
 
@@ -302,8 +315,9 @@ def find_problem(report: ExecutorReport, digest: str) -> tuple[str, str] | None:
     return None
 
 
-def _target(session: "SparkSession") -> str:
-    return _CONNECT_TARGET if is_connect(session) else str(session.sparkContext.master)
+def _target(engine: "SparkEngine") -> str:
+    context = context_of(engine)
+    return _CONNECT_TARGET if context is None else str(context.master)
 
 
 def _pack_step(missing: Iterable[str] = ()) -> str:
@@ -320,27 +334,25 @@ def _pack_step(missing: Iterable[str] = ()) -> str:
 
 
 def _probe_executors(
-    session: "SparkSession", target: str, modules: Sequence[str] = ()
+    engine: "SparkEngine", modules: Sequence[str] = ()
 ) -> ConfigurationError | None:
-    """Return the first problem on the executors of a session.
+    """Return the first problem on the executors of an engine.
 
     Raises:
         SparkUnavailableError: no executor registered within ten minutes.
     """
     probe = make_probe(modules)
-    if is_connect(session):
-        texts = _run_probes_on_server(session, probe)
-    else:
-        texts = _run_probes(session, target, probe)
+    context = context_of(engine)
+    texts = _run_probes_on_server(engine, probe) if context is None else _run_probes(context, probe)
     digest = package_digest()
     for text in texts:
         report = msgspec.json.decode(text, type=ExecutorReport)
         if problem := find_problem(report, digest):
-            return _executor_error(target, report.host, *problem)
+            return _executor_error(_target(engine), report.host, *problem)
     return None
 
 
-def _run_probes_on_server(session: "SparkSession", probe: Callable[[int], str]) -> list[str]:
+def _run_probes_on_server(session: Any, probe: Callable[[int], str]) -> list[str]:
     from pyspark.sql.functions import udf
 
     count = _CONNECT_PROBE_TASKS  # a client does not know how many cores there are
@@ -349,9 +361,8 @@ def _run_probes_on_server(session: "SparkSession", probe: Callable[[int], str]) 
     return [text for (text,) in rows]
 
 
-def _run_probes(session: "SparkSession", target: str, probe: Callable[[int], str]) -> list[str]:
+def _run_probes(context: "SparkContext", probe: Callable[[int], str]) -> list[str]:
     """Run a probe for each core, in a thread, so that waiting for executors can time out."""
-    context = session.sparkContext
     running: Future[list[str]] = Future()
 
     def run_job() -> None:
@@ -365,9 +376,9 @@ def _run_probes(session: "SparkSession", target: str, probe: Callable[[int], str
     try:
         return running.result(timeout=EXECUTOR_TIMEOUT_SECONDS)
     except FutureTimeoutError as error:
-        stop_context(session)  # otherwise the job would keep waiting
+        stop_context(context)  # otherwise the job would keep waiting
         reason = f"no executor registered within {EXECUTOR_TIMEOUT_SECONDS} s"
-        raise SparkUnavailableError(target, reason) from error
+        raise SparkUnavailableError(_target(context), reason) from error
 
 
 def _executor_error(target: str, host: str, problem: str, next_step: str) -> ConfigurationError:

@@ -24,11 +24,11 @@ from batch_pipeline.model.errors import InvariantError, StorageUnavailableError
 from batch_pipeline.model.record_rules import OnBadFile
 from batch_pipeline.model.schema import Misfit, RecordSchema, joined, needed
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.spark_job import SparkJobRunner, task_frame
+from batch_pipeline.spark.spark_job import SparkJobRunner, run_function
 from batch_pipeline.spark.task_planning import TaskInput, plan_tasks, split_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from batch_pipeline.spark.diagnostics import SparkEngine
 
 MIN_SAMPLE_RECORDS = 1_000  # per task, so that rare columns and values are seen
 
@@ -36,22 +36,22 @@ log = logging.getLogger(__name__)
 
 
 class SparkEncoder:
-    """An encoder on the session that the factory returns.
+    """An encoder on the engine that the factory returns: a session if the stream has a transform.
 
     Tasks read, validate and write files in Spark's Python workers. Records enter the JVM only if
     the stream has a transform.
     """
 
-    def __init__(self, session_factory: "Callable[[], SparkSession]") -> None:
-        self._session_factory = session_factory
+    def __init__(self, engine_factory: "Callable[[], SparkEngine]") -> None:
+        self._engine_factory = engine_factory
 
     def prepare(self) -> None:
-        """Open the session, so that no attempt starts when there is none.
+        """Open the engine, so that no attempt starts when there is none.
 
         Raises:
-            ConfigurationError, SparkUnavailableError: the session cannot be opened.
+            ConfigurationError, SparkUnavailableError: the engine cannot be opened.
         """
-        self._session_factory()
+        self._engine_factory()
 
     def encode(self, request: EncodeRequest) -> EncodeResult:
         """Encode the items; bad records and files are reported, never raised.
@@ -71,7 +71,7 @@ class SparkEncoder:
         # Targets name databases and credentials; no task needs them.
         stream = replace(request.stream, targets=())
         request = replace(request, stream=stream)
-        jobs = SparkJobRunner(self._session_factory, stream.storage, request.stem, request.watch)
+        jobs = SparkJobRunner(self._engine_factory, stream.storage, request.stem, request.watch)
         split = split_files(request.items, stream, jobs)
         inputs = list(plan_tasks(request.items, split))
         if request.sample_records is not None and inputs:
@@ -241,7 +241,7 @@ class TaskRunner:
         order = sorted(inputs, key=lambda number: -inputs[number].cost)
         payloads = [msgspec.json.encode(self._spec(number, inputs[number])) for number in order]
         if payloads:
-            self._jobs.run(lambda session: self._collect(session, payloads), tasks=len(payloads))
+            self._jobs.run(lambda engine: self._collect(engine, payloads), tasks=len(payloads))
             peak = max(report.peak_bytes for report in self._reports) >> 20
             log.info("%d tasks done, %d MiB at most in a worker", len(payloads), peak)
         reports = {report.number: report for report in self._reports if report.number in inputs}
@@ -262,10 +262,10 @@ class TaskRunner:
             checks_only=self._checks_only,
         )
 
-    def _collect(self, session: "SparkSession", payloads: list[bytes]) -> None:
-        rows = task_frame(session, payloads, run_tasks, "number int, report binary").collect()
+    def _collect(self, engine: "SparkEngine", payloads: list[bytes]) -> None:
+        reports = run_function(engine, payloads, run_tasks)
         # Stored here and not returned: after an interrupt, `run` must still delete the files.
-        self._reports += [msgspec.json.decode(row["report"], type=TaskReport) for row in rows]
+        self._reports += [msgspec.json.decode(report, type=TaskReport) for report in reports]
 
 
 def _is_unusable(report: TaskReport) -> bool:

@@ -4,6 +4,9 @@ This module decides which session to open, keep or replace, and holds the JVM of
 The JVM is started here and not by pyspark, because pyspark connects it to this terminal's error
 output, forks with a hook (unsafe in a process with threads) and keeps it running after the session
 ends. pyspark is imported when a session is opened.
+
+Encoding needs no DataFrames, so it gets the *engine* of the session: for a local one its context,
+which opens twice as fast as the session.
 """
 
 import atexit
@@ -13,34 +16,37 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from batch_pipeline.model.errors import ConflictError, PipelineError, SparkUnavailableError
 from batch_pipeline.spark import driver, warm_server
 from batch_pipeline.spark.diagnostics import (
     check_executors,
-    diagnose_engine_error,
     engine_errors,
     failure_reason,
     has_executors,
     is_stopped,
 )
-from batch_pipeline.spark.executor_archive import with_archive
 from batch_pipeline.spark.spark_connect import ConnectSession, without_session_id
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    from batch_pipeline.spark.diagnostics import SparkEngine
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 15
+
+_Opened = TypeVar("_Opened")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +102,10 @@ class SparkSettings:
 
 
 class LocalSession:
-    """A classic session on `master` and its JVM.
+    """A classic session on `master`, its context and its JVM.
 
-    The JVM is started immediately and takes about half a second; `open` waits for it. Other imports
-    can run in the meantime.
+    The JVM is started immediately and takes about a second; `open_engine` and `open` wait for it.
+    Other imports can run in the meantime.
     """
 
     def __init__(
@@ -128,6 +134,7 @@ class LocalSession:
         self._scratch = driver.create_scratch(home)
         self._jvm: subprocess.Popen[bytes] | None = None
         self._gateway: Any = None
+        self._context: SparkContext | None = None
         self._session: SparkSession | None = None
         try:
             driver.check_cluster(master, packed)
@@ -139,15 +146,15 @@ class LocalSession:
             self._end_jvm()
             raise
 
-    def open(self) -> "SparkSession":
-        """Return the session; the first call waits for the JVM and opens it.
+    def open_engine(self) -> "SparkContext":
+        """Return the context; the first call waits for the JVM and opens it.
 
         Raises:
             ConfigurationError: an executor of the cluster cannot run tasks.
-            SparkUnavailableError: the JVM or the session does not start, or no executor registers.
+            SparkUnavailableError: the JVM or the context does not start, or no executor registers.
         """
-        if self._session is not None:
-            return self._session
+        if self._context is not None:
+            return self._context
         try:
             port, secret = self._connect()
             gateway = {
@@ -155,31 +162,44 @@ class LocalSession:
                 "PYSPARK_GATEWAY_SECRET": secret,
                 "PYSPARK_PYTHON": self._environment["PYSPARK_PYTHON"],
             }
-            with (
-                _patched_environment(gateway),
-                _restored_interrupt_handler(),
-                _without_py4j_logs(),
-            ):
-                self._session = self._open_session()
+            with _patched_environment(gateway), _restored_interrupt_handler():
+                self._context = self._open(self._open_context)
             if not self._runs_tasks:
-                check_executors(self._session, self._master)
-            return self._session
+                check_executors(self._context)
+            return self._context
         except BaseException:
             self.close()
             raise
 
+    def open(self) -> "SparkSession":
+        """Return the session; the first call opens it.
+
+        Raises:
+            ConfigurationError, SparkUnavailableError: as `open_engine`.
+        """
+        context = self.open_engine()
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            with _patched_environment({}):
+                self._session = self._open(lambda: SparkSession(context))
+        return self._session
+
     def is_alive(self) -> bool:
         """Return whether the context runs and, on a cluster, has an executor."""
-        if self._session is None or self._jvm is None or self._jvm.poll() is not None:
+        if self._context is None or self._jvm is None or self._jvm.poll() is not None:
             return False
-        if is_stopped(self._session):
+        if is_stopped(self._context):
             return False
-        return self._runs_tasks or has_executors(self._session)
+        return self._runs_tasks or has_executors(self._context)
 
     def close(self) -> None:
         """Stop the session and its JVM, and wait until both have ended."""
-        if self._session is not None:
-            _stop_session(self._session)
+        # If the JVM has died, the session's stop fails halfway. The context's then resets the rest
+        # of pyspark's state, so that another session can be opened.
+        for opened in (self._session, self._context):
+            if opened is not None:
+                _stop(opened)
         self._end_jvm()
 
     def end_processes(self) -> None:
@@ -193,8 +213,7 @@ class LocalSession:
         if self._has_user_conf or not self._runs_tasks:
             self.close()
             return
-        context = getattr(self._session, "sparkContext", None)
-        updates = getattr(context, "_accumulatorServer", None)  # private: may be missing
+        updates = getattr(self._context, "_accumulatorServer", None)  # private: may be missing
         if updates is not None:
             # Its thread would print the end of the JVM as an error.
             updates.handle_error = lambda *_: None
@@ -231,17 +250,21 @@ class LocalSession:
         lines = driver.last_lines(self._log, start=self._log_start)
         raise SparkUnavailableError(self._master, f"the JVM did not start: {lines}")
 
-    def _open_session(self) -> "SparkSession":
-        from pyspark import SparkContext
-        from pyspark.java_gateway import launch_gateway
-        from pyspark.sql import SparkSession
-
+    def _open(self, open_it: "Callable[[], _Opened]") -> "_Opened":
         errors: tuple[type[Exception], ...] = (ValueError, *engine_errors())
         try:
-            self._gateway = launch_gateway()  # type: ignore[no-untyped-call] # pyspark has no types
-            return SparkSession(SparkContext(gateway=self._gateway))
+            with _without_py4j_logs():
+                return open_it()
         except errors as error:
             raise SparkUnavailableError(self._master, failure_reason(error)) from error
+
+    def _open_context(self) -> "SparkContext":
+        from pyspark import SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        self._gateway = launch_gateway()  # type: ignore[no-untyped-call] # pyspark has no types
+        _defer_numpy_converters()
+        return SparkContext(gateway=self._gateway)
 
     def _end_jvm(self, *, at_once: bool = False) -> None:
         """End the JVM and the processes that it started, and wait until they have ended."""
@@ -254,13 +277,10 @@ class LocalSession:
         driver.delete_scratch(self._scratch)
 
 
-def _stop_session(session: "SparkSession") -> None:
-    # If the JVM has died, the first stop fails halfway. The second one resets the rest of pyspark's
-    # state, so that another session can be opened.
-    for stop in (session.stop, session.sparkContext.stop):
-        with warnings.catch_warnings(), _without_py4j_logs(), suppress(*engine_errors()):
-            warnings.simplefilter("ignore", RuntimeWarning)
-            stop()
+def _stop(opened: "SparkEngine") -> None:
+    with warnings.catch_warnings(), _without_py4j_logs(), suppress(*engine_errors()):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        opened.stop()
 
 
 def _reset_gateway() -> None:
@@ -272,6 +292,31 @@ def _reset_gateway() -> None:
 
     SparkContext._gateway = None  # noqa: SLF001 - there is no public API
     SparkContext._jvm = None  # noqa: SLF001
+
+
+class _NumpyConverter:
+    """A converter of pyspark, for values of numpy, that is called for such values only.
+
+    For any other argument of a call to the JVM, pyspark's imports pandas, which takes 0.3 s.
+    """
+
+    def __init__(self, converter: Any) -> None:
+        self._converter = converter
+
+    def can_convert(self, value: object) -> bool:
+        numpy = sys.modules.get("numpy")
+        is_numpy = numpy is not None and isinstance(value, (numpy.generic, numpy.ndarray))
+        return is_numpy and bool(self._converter.can_convert(value))
+
+    def convert(self, value: object, client: object) -> Any:
+        return self._converter.convert(value, client)
+
+
+def _defer_numpy_converters() -> None:
+    converters: list[Any] = importlib.import_module("py4j.protocol").INPUT_CONVERTER
+    for index, converter in enumerate(converters):
+        if type(converter).__name__ in {"NumpyArrayConverter", "NumpyScalarConverter"}:
+            converters[index] = _NumpyConverter(converter)
 
 
 @contextmanager
@@ -352,10 +397,11 @@ def start_session(settings: SparkSettings) -> None:
 
 
 def open_in_background() -> None:
-    """In a thread, open the session that was started in advance; `open_session` waits for it.
+    """In a thread, open the engine of the session that was started in advance.
 
-    Call it after the modules of a command are imported: if several threads import pyspark at the
-    same time, one of them can get partially initialized modules.
+    `open_engine` and `open_session` wait for it. The thread imports nothing, so the caller can go
+    on importing: if several threads import pyspark at the same time, one of them can get partially
+    initialized modules.
     """
     if not _process.is_requested:
         importlib.import_module("pyspark.sql")
@@ -377,21 +423,38 @@ def open_session(settings: SparkSettings) -> "SparkSession":
             the token.
     """
     with _process.lock:
-        opened, known = _process.opened, _process.settings
-        if opened is not None and known is not None:
-            is_equal = known in (settings, settings.unshared())
-            # A session that was started in advance is not open yet.
-            is_usable = opened.is_alive() if _process.is_requested else is_equal
-            if is_usable and not is_equal and known.unshared() != settings:
-                raise _session_conflict(known.target, settings.target)
-            if not (is_usable and is_equal):
-                close_session()
-        opened = _process.opened
-        if opened is None:
-            opened = _new_session(settings)
-            _set_session(opened, settings)
-        _process.is_requested = True
-        return _open(opened)
+        return _forgotten_on_error(_opened(settings).open)
+
+
+def open_engine(settings: SparkSettings) -> "SparkEngine":
+    """Open the engine of the session, as `open_session` does; for a local session its context.
+
+    Raises:
+        InvalidValueError, ConfigurationError, ConflictError, SparkUnavailableError: as
+            `open_session`.
+    """
+    with _process.lock:
+        open_it: Callable[[], SparkEngine] = _opened(settings).open_engine
+        return _forgotten_on_error(open_it)
+
+
+def _opened(settings: SparkSettings) -> LocalSession | ConnectSession:
+    """Return the session of the process, or a new one if it does not work or fit the settings."""
+    opened, known = _process.opened, _process.settings
+    if opened is not None and known is not None:
+        is_equal = known in (settings, settings.unshared())
+        # A session that was started in advance is not open yet.
+        is_usable = opened.is_alive() if _process.is_requested else is_equal
+        if is_usable and not is_equal and known.unshared() != settings:
+            raise _session_conflict(known.target, settings.target)
+        if not (is_usable and is_equal):
+            close_session()
+    opened = _process.opened
+    if opened is None:
+        opened = _new_session(settings)
+        _set_session(opened, settings)
+    _process.is_requested = True
+    return opened
 
 
 def close_session() -> None:
@@ -456,39 +519,20 @@ def _set_session(
         atexit.register(end_session)
 
 
-def _open(opened: LocalSession | ConnectSession) -> "SparkSession":
+def _forgotten_on_error(open_it: Callable[[], _Opened]) -> _Opened:
     try:
-        return opened.open()
+        return open_it()
     except BaseException:
         _set_session(None, None)
         raise
 
 
 def _open_started() -> None:
-    # `open_session` tries again and raises the error. If the process is about to end, the JVM that
+    # `open_engine` tries again and raises the error. If the process is about to end, the JVM that
     # this thread talks to is killed, and any exception can follow.
     with _process.lock, suppress(Exception):
         if _process.opened is not None and not _process.is_requested:
-            _open(_process.opened)
-
-
-def warm_up(session: "SparkSession") -> None:
-    """Run a tiny job, so that Python workers start and import what tasks need.
-
-    Raises:
-        ConfigurationError: an executor lacks what tasks need.
-        SparkUnavailableError: the engine is gone.
-    """
-    tasks = os.cpu_count() or 1
-    function = with_archive(session, _same_batches)  # a worker imports its module
-    try:
-        session.range(0, tasks, 1, tasks).mapInArrow(function, "id long").collect()
-    except engine_errors() as error:
-        raise diagnose_engine_error(session, error) from error
-
-
-def _same_batches(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    yield from batches
+            _forgotten_on_error(_process.opened.open_engine)
 
 
 def _session_conflict(open_target: str, requested_target: str) -> ConflictError:

@@ -87,6 +87,10 @@ class ConnectSession:
         """Return the session."""
         return self.session
 
+    def open_engine(self) -> "SparkSession":
+        """Return the session, because a client has no context."""
+        return self.session
+
     def is_alive(self) -> bool:
         """Return whether the server answers and still knows the session."""
         from pyspark.errors import PySparkException

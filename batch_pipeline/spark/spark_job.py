@@ -1,8 +1,9 @@
 """Run a Spark job for an encode: watch its progress, cancel it, and translate its failures.
 
-Also creates the DataFrames whose rows are tasks.
+Also runs a function as the tasks of a job, and creates the DataFrames whose rows are tasks.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +20,19 @@ from batch_pipeline.model.errors import ConflictError
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.spark.diagnostics import (
     ExecutorWatch,
+    context_of,
     diagnose_engine_error,
     engine_errors,
     executors_lost_error,
-    is_connect,
-    stop_context,
 )
 from batch_pipeline.spark.executor_archive import TaskFunction, with_archive
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from batch_pipeline.spark.diagnostics import SparkEngine
 
     FrameSchema = StructType | str
 
@@ -79,20 +82,22 @@ class Progress:
 
 
 @contextmanager
-def track_tasks(session: "SparkSession", group: str, progress: Progress) -> Iterator[None]:
+def track_tasks(engine: "SparkEngine", tag: str, progress: Progress) -> Iterator[None]:
     """Keep `progress` up to date for the job that this thread runs in the block.
 
-    `group` identifies the job in a classic session; a Connect server sends the count to its client.
+    `tag` identifies the job, which can be cancelled by it.
     """
-    if is_connect(session):
-        with _track_on_server(session, progress):
+    context = context_of(engine)
+    if context is None:
+        with _track_on_server(engine, tag, progress):
             yield
         return
     is_over = threading.Event()
     poller = threading.Thread(
-        target=_poll_status, args=(session, group, progress, is_over), daemon=True
+        target=_poll_status, args=(context, tag, progress, is_over), daemon=True
     )
-    session.sparkContext.setJobGroup(group, f"batch-pipeline {group}")
+    context.addJobTag(tag)  # belongs to this thread, which ends with the job
+    context.setJobGroup(tag, f"batch-pipeline {tag}")
     poller.start()
     try:
         yield
@@ -102,19 +107,19 @@ def track_tasks(session: "SparkSession", group: str, progress: Progress) -> Iter
 
 
 def _poll_status(
-    session: "SparkSession", group: str, progress: Progress, is_over: threading.Event
+    context: "SparkContext", group: str, progress: Progress, is_over: threading.Event
 ) -> None:
     # In a separate thread, because an interrupt must not break off a call to the JVM.
     while not is_over.wait(STATUS_POLL_SECONDS):
         with suppress(Exception):  # if the engine is gone, the job fails anyway
-            tracker = session.sparkContext.statusTracker()
+            tracker = context.statusTracker()
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
             stages = [tracker.getStageInfo(s) for job in jobs if job for s in job.stageIds]
             progress.update((s.numTasks, s.numCompletedTasks) for s in stages if s)
 
 
 @contextmanager
-def _track_on_server(session: "SparkSession", progress: Progress) -> Iterator[None]:
+def _track_on_server(session: Any, tag: str, progress: Progress) -> Iterator[None]:
     # The handler is called for all jobs of the session, in the thread that waits for the job.
     own_thread = threading.get_ident()
 
@@ -122,32 +127,32 @@ def _track_on_server(session: "SparkSession", progress: Progress) -> Iterator[No
         if stages is not None and threading.get_ident() == own_thread:
             progress.update((s.num_tasks, s.num_completed_tasks) for s in stages)
 
-    handler: Any = on_progress  # pyspark's type is a Protocol class of this call
-    session.registerProgressHandler(handler)
+    session.addTag(tag)  # belongs to this thread, which ends with the job
+    session.registerProgressHandler(on_progress)
     try:
         yield
     finally:
-        session.removeProgressHandler(handler)
+        session.removeProgressHandler(on_progress)
 
 
 class SparkJobRunner:
-    """Runs the jobs of one encode on the session that the factory returns."""
+    """Runs the jobs of one encode on the engine that the factory returns."""
 
     def __init__(
         self,
-        session_factory: "Callable[[], SparkSession]",
+        engine_factory: "Callable[[], SparkEngine]",
         storage: Storage,
         stem: str,
         watch: EncodeCallbacks,
     ) -> None:
-        self._session_factory = session_factory
+        self._engine_factory = engine_factory
         self._stem = stem
         self._watch = watch
         self._tag = f"encode-{uuid4().hex}"
         self.cancellation_flag = CancellationFlag.of(storage, stem, self._tag[-8:])
 
-    def run(self, job: "Callable[[SparkSession], _Result]", *, tasks: int) -> _Result:
-        """Call `job` with the session and return its result; `tasks` is its approximate task count.
+    def run(self, job: "Callable[[SparkEngine], _Result]", *, tasks: int) -> _Result:
+        """Call `job` with the engine and return its result; `tasks` is its approximate task count.
 
         If the encode is cancelled or interrupted, its tasks are requested to stop, and have stopped
         when this raises. Tasks that do not stop within ten seconds are killed by Spark.
@@ -157,43 +162,40 @@ class SparkJobRunner:
             ConfigurationError: an executor lacks what tasks need.
             SparkUnavailableError: the engine is gone.
         """
-        session = self._session_factory()
+        engine = self._engine_factory()
         progress = Progress(tasks, self._watch.on_progress)
         # In a thread, which has its own py4j connection: an interrupted call leaves its response on
         # the connection, and the next call there would read that as its own.
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._tag) as executor:
-            running = executor.submit(self._run_tracked, session, job, progress)
+            running = executor.submit(self._run_tracked, engine, job, progress)
             try:
-                self._wait(running, progress, session)
+                self._wait(running, progress, engine)
             except BaseException:  # Dagster interrupts with a BaseException of its own
-                self._stop_tasks(session, running)
+                self._stop_tasks(engine, running)
                 raise
         try:
             return running.result()
         except engine_errors() as error:
-            raise diagnose_engine_error(session, error) from error
+            raise diagnose_engine_error(engine, error) from error
 
     def _run_tracked(
-        self, session: "SparkSession", job: "Callable[[SparkSession], _Result]", progress: Progress
+        self, engine: "SparkEngine", job: "Callable[[SparkEngine], _Result]", progress: Progress
     ) -> _Result:
-        session.addTag(self._tag)  # belongs to this thread, which ends with the job
-        with track_tasks(session, self._tag, progress):
-            return job(session)
+        with track_tasks(engine, self._tag, progress):
+            return job(engine)
 
-    def _wait(
-        self, running: "Future[_Result]", progress: Progress, session: "SparkSession"
-    ) -> None:
+    def _wait(self, running: "Future[_Result]", progress: Progress, engine: "SparkEngine") -> None:
         is_cancelled = self._watch.is_cancelled
-        executors = ExecutorWatch(session)
+        executors = ExecutorWatch(engine)
         while not wait([running], timeout=CANCEL_POLL_SECONDS).done:
             if is_cancelled is not None and is_cancelled():
                 raise _encode_cancelled(self._stem)
             if executors.is_lost():
-                stop_context(session)  # nothing else ends a job that waits for executors
-                raise executors_lost_error(session)
+                executors.stop_context()  # nothing else ends a job that waits for executors
+                raise executors_lost_error(engine)
             progress.report()
 
-    def _stop_tasks(self, session: "SparkSession", running: "Future[_Result]") -> None:
+    def _stop_tasks(self, engine: "SparkEngine", running: "Future[_Result]") -> None:
         # The flag is for the tasks, which then remove their part files. Killed tasks leave them.
         try:
             if self.cancellation_flag.set() and wait([running], timeout=STOP_TIMEOUT_SECONDS).done:
@@ -201,7 +203,62 @@ class SparkJobRunner:
         finally:
             if not running.done():
                 with suppress(*engine_errors()):
-                    session.interruptTag(self._tag)
+                    _cancel(engine, self._tag)
+
+
+def _cancel(engine: Any, tag: str) -> None:
+    """Cancel the jobs with a tag."""
+    context = context_of(engine)
+    if context is None:
+        engine.interruptTag(tag)
+    else:
+        context.cancelJobsWithTag(tag)
+
+
+def run_function(engine: Any, payloads: list[bytes], function: TaskFunction) -> list[bytes]:
+    """Run a function on an `SparkEngine`, in one task for each payload, and return its reports.
+
+    `function` gets a batch of one row with the task's `number` and its payload `spec`, and yields
+    batches with a `report`. A context runs it without a query: opening a session takes a second,
+    and each query 0.1 s to plan.
+    """
+    context = context_of(engine)
+    if context is None:
+        frame = task_frame(engine, payloads, function, "number int, report binary")
+        return [bytes(row["report"]) for row in frame.collect()]
+    tasks = context.parallelize(list(enumerate(payloads)), len(payloads))
+    reports: list[bytes] = tasks.mapPartitions(_ReportFunction(function)).collect()
+    return reports
+
+
+class _ReportFunction:
+    """A task function for an RDD: gets pairs of number and payload, and yields reports."""
+
+    def __init__(self, function: TaskFunction) -> None:
+        self._function = function
+
+    def __call__(self, tasks: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+        rows = (_task_rows([number], [payload]) for number, payload in tasks)
+        for batch in self._function(rows):
+            yield from batch["report"].to_pylist()
+
+
+def warm_up(engine: "SparkEngine") -> None:
+    """Run a tiny job, so that Python workers start and import what tasks need.
+
+    Raises:
+        ConfigurationError: an executor lacks what tasks need.
+        SparkUnavailableError: the engine is gone.
+    """
+    try:
+        run_function(engine, [b""] * (os.cpu_count() or 1), _report_nothing)
+    except engine_errors() as error:
+        raise diagnose_engine_error(engine, error) from error
+
+
+def _report_nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield no report; a worker imports this module for it."""
+    yield from (batch for batch in batches if batch.num_rows == 0)
 
 
 def task_frame(

@@ -27,7 +27,7 @@ from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.spark_job import SparkJobRunner, task_frame
+from batch_pipeline.spark.spark_job import SparkJobRunner, run_function
 
 SLICE_BYTES = 32 * 2**20
 # A task costs Spark about 20 ms, so large batches get larger tasks: a sixteenth of the whole,
@@ -209,13 +209,10 @@ def _split_csv_files(
 def _run_count_job(specs: Sequence[CountSpec], jobs: SparkJobRunner) -> list[CountReport]:
     """Return the reports in the order of `specs`."""
     payloads = [msgspec.json.encode(spec) for spec in specs]
-    rows = jobs.run(
-        lambda session: task_frame(
-            session, payloads, run_count_tasks, "number int, report binary"
-        ).collect(),
-        tasks=len(payloads),
+    answers = jobs.run(
+        lambda engine: run_function(engine, payloads, run_count_tasks), tasks=len(payloads)
     )
-    reports = [msgspec.json.decode(row["report"], type=CountReport) for row in rows]
+    reports = [msgspec.json.decode(answer, type=CountReport) for answer in answers]
     for report in reports:
         if report.source_error is not None:
             raise report.source_error.error()

@@ -196,7 +196,7 @@ class _TransformRun:
         try:
             specs = [_read_spec(*pair) for pair in zip(tasks.specs, reports, strict=True)]
             misfits = self._jobs.run(
-                lambda session: self._write(session, specs, schema), tasks=len(specs)
+                lambda engine: self._write(engine, specs, schema), tasks=len(specs)
             )
         except BaseException:
             delete_files([*reports, *self._written])
@@ -220,7 +220,7 @@ class _TransformRun:
         raise task_failed_error(request.stream.name, 0, "the columns of the files do not settle")
 
     def _write(
-        self, session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema
+        self, session: Any, specs: Sequence[ReadSpec], schema: RecordSchema
     ) -> tuple[Misfit, ...]:
         """Call the function on all records and write its result, or return why it does not fit."""
         records = _record_frame(session, specs, schema)

@@ -22,8 +22,8 @@ from batch_pipeline.spark.session import (
     SparkSettings,
     close_session,
     open_session,
-    warm_up,
 )
+from batch_pipeline.spark.spark_job import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
-from batch_pipeline.spark.spark_job import SparkJobRunner
+from batch_pipeline.spark.spark_job import SparkJobRunner, run_function
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
 
 
@@ -150,7 +150,7 @@ def test_killed_tasks_are_distinguished_from_unavailable_spark(
 
     jobs = SparkJobRunner(lambda: session, run.stream.storage, "orders-1", EncodeCallbacks())
     with pytest.raises(TasksLostError) as raised:
-        jobs.run(lambda one: one.range(1).mapInArrow(end, "id long").collect(), tasks=1)
+        jobs.run(lambda engine: run_function(engine, [b""], end), tasks=1)
 
     assert "Python worker exited unexpectedly" in raised.value.reason
     assert "\n" not in raised.value.reason

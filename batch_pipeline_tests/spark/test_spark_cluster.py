@@ -237,7 +237,7 @@ def test_executors_without_the_python_are_reported(
     session = cluster.session()
     monkeypatch.setattr(session.sparkContext, "pythonExec", "/no/such/python")
     with pytest.raises(ConfigurationError, match="cannot run tasks") as raised:
-        check_executors(session, cluster.standalone.master)
+        check_executors(session.sparkContext)
     assert "it has no /no/such/python" in str(raised.value)
     assert "Set PYSPARK_PYTHON to a Python 3." in str(raised.value)
 
@@ -299,7 +299,7 @@ def test_session_of_restarted_master_is_replaced(cluster: Cluster) -> None:
     session = cluster.session()
     cluster.standalone.restart_master()
     wait_until(lambda: executor_count(session) == 0, "the executors have ended")
-    assert not is_stopped(session)
+    assert not is_stopped(session.sparkContext)
 
     assert cluster.session() is not session
     assert cluster.session().range(3).count() == 3

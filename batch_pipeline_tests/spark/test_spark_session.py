@@ -38,9 +38,10 @@ from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.spark.session import (
     SparkSettings,
     close_session,
+    open_engine,
     open_session,
-    warm_up,
 )
+from batch_pipeline.spark.spark_job import run_function, warm_up
 
 def doubled(batches):
     import sys
@@ -54,6 +55,16 @@ def doubled(batches):
 def small_job(session):
     frame = session.range(3).mapInArrow(doubled, "id long, python string")
     return sorted([row.id, row.python] for row in frame.collect())
+
+def python_of_tasks(batches):
+    import sys
+    import pyarrow as pa
+    for batch in batches:
+        for number, spec in zip(*batch.to_pydict().values()):
+            yield pa.RecordBatch.from_pydict({"report": [f"{number} {spec} {sys.executable}"]})
+
+def small_tasks(engine):
+    return sorted(run_function(engine, [b"a", b"b"], python_of_tasks))
 
 def family():
     return psutil.Process().children(recursive=True)
@@ -87,8 +98,11 @@ except PipelineError as error:
 LIFECYCLE = """
 report = {}
 before = dict(os.environ)
+engine = open_engine(settings)
+warm_up(engine)
+report["reports"] = small_tasks(engine)
 session = open_session(settings)
-warm_up(session)
+report["engine"] = open_engine(settings) is session.sparkContext is engine
 report["rows"] = small_job(session)
 report["changed_variables"] = sorted(n for n in os.environ if os.environ[n] != before.get(n))
 report["same"] = open_session(SparkSettings(home=settings.home)) is session
@@ -107,6 +121,7 @@ report["replacement"] = replacement.conf.get("spark.sql.shuffle.partitions")
 jvm = next(process for process in family() if process.name() == "java")
 jvm.kill()
 jvm.wait()
+report["reports_after_crash"] = small_tasks(open_engine(other))
 report["rows_after_crash"] = small_job(open_session(other))
 report["left_open"] = [process.pid for process in family()]
 print(json.dumps(report))
@@ -118,6 +133,10 @@ tempfile.tempdir = tempfile.mkdtemp(prefix="bp-")  # used only by this test
 report = {}
 start_session(settings)
 open_in_background()
+modules = set(sys.modules)
+engine = open_engine(settings)
+report["imported"] = sorted(set(sys.modules) - modules)
+report["reports"] = small_tasks(engine)
 report["rows"] = small_job(open_session(settings))
 processes = family()
 report["ended"] = end_session()
@@ -166,6 +185,7 @@ sys.stdin.read()
 
 # Every other warning is an error.
 WARNINGS = ("error", "ignore:PySpark does not yet fully support pandas:FutureWarning")
+EXPECTED_REPORTS = [f"0 b'a' {sys.executable}", f"1 b'b' {sys.executable}"]
 EXPECTED_ROWS = [[0, sys.executable], [2, sys.executable], [4, sys.executable]]
 
 
@@ -246,14 +266,17 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
     assert [pid for pid in report.pop("left_open") if _exists(pid)] == []
     assert list((home / "spark" / "scratch").iterdir()) == []
     assert report == {
-        "rows": EXPECTED_ROWS,  # over Arrow batches, by the Python that started the session
+        "reports": EXPECTED_REPORTS,  # by the Python that started the session
+        "engine": True,  # the session is opened on the engine
+        "rows": EXPECTED_ROWS,  # over Arrow batches
         "changed_variables": ["SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"],  # no secret
         "same": True,  # for equal settings
         "time_zone": "UTC",
         "error": "ConflictError",  # other settings while a session is open
         "alive_after_close": [],
         "replacement": "7",
-        "rows_after_crash": EXPECTED_ROWS,  # after a crash of the JVM
+        "reports_after_crash": EXPECTED_REPORTS,  # after a crash of the JVM
+        "rows_after_crash": EXPECTED_ROWS,
     }
 
 
@@ -261,6 +284,8 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
 def test_local_session_started_in_advance(tmp_path: Path) -> None:
     home = tmp_path / "it's a home"
     assert run(STARTED_IN_ADVANCE, home, BATCH_PIPELINE_JAVA="bundled") == {
+        "imported": [],  # so that the thread does not get in the way of other imports
+        "reports": EXPECTED_REPORTS,
         "rows": EXPECTED_ROWS,
         "ended": True,
         "left": [],
