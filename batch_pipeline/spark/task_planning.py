@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
@@ -29,12 +30,16 @@ from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.spark_job import SparkJobRunner, run_function
 
-SLICE_BYTES = 32 * 2**20
-# A task costs Spark about 20 ms, so large batches get larger tasks: a sixteenth of the whole,
-# between these bounds.
-MIN_TASK_COST = 32 * 2**20
-MAX_TASK_COST = 128 * 2**20
+MIN_RANGE_BYTES = 8 * 2**20  # of a file that several tasks read
+MAX_RANGE_BYTES = 32 * 2**20
+# A task costs Spark about 20 ms, so a large batch gets larger tasks: a sixteenth of the whole, but
+# 32 to 128 MiB. The number of tasks is a multiple of four, so that two or four cores end together,
+# unless tasks would cost less than 8 MiB.
+MIN_TASK_COST = 8 * 2**20
+MIN_COST_LIMIT = 32 * 2**20
+MAX_COST_LIMIT = 128 * 2**20
 TARGET_TASKS = 16
+EVEN_TASKS = 4
 MAX_TASK_ITEMS = 250  # a batch of 1,000 small files, the default, makes four equal tasks
 ITEM_COST = 64 * 2**10  # opening and closing a file takes as long as reading this many bytes
 
@@ -68,47 +73,46 @@ def estimate_cost(item: Item) -> int:
     return ITEM_COST + item.weight * factor
 
 
-def task_cost_limit(items: Iterable[Item]) -> int:
-    """Compute the cost limit of one task of these items: 32 to 128 MiB of JSON lines."""
+def count_tasks(items: Iterable[Item]) -> int:
+    """Compute the number of tasks for these items, which get about equal costs."""
     total = sum(map(estimate_cost, items))
-    return max(MIN_TASK_COST, min(MAX_TASK_COST, total // TARGET_TASKS))
+    limit = max(MIN_COST_LIMIT, min(MAX_COST_LIMIT, total // TARGET_TASKS))
+    tasks = EVEN_TASKS * -(-total // (EVEN_TASKS * limit))
+    return max(1, min(tasks, total // MIN_TASK_COST))
 
 
 def plan_tasks(
     items: Sequence[Item], split_items: Mapping[int, Sequence[TaskInput]]
 ) -> Iterator[TaskInput]:
-    """Group items, in their order, into tasks of up to 250 items within the cost limit.
+    """Group items, in their order, into tasks of up to 250 items and about equal costs.
 
-    An item above the limit is a task of its own. An item whose id is in `split_items` gets the
-    tasks listed there.
+    An item whose id is in `split_items` gets the tasks listed there.
     """
+    total, tasks = max(1, sum(map(estimate_cost, items))), count_tasks(items)
     group: list[Item] = []
-    cost, limit = 0, task_cost_limit(items)
+    before, current = 0, 0
     for item in items:
-        item_cost = estimate_cost(item)
-        is_full = cost + item_cost > limit or len(group) == MAX_TASK_ITEMS
+        cost = estimate_cost(item)
+        # By the middle of the item, in units of half its cost, which are whole numbers.
+        number = (2 * before + cost) * tasks // (2 * total)
+        before += cost
+        is_full = number != current or len(group) == MAX_TASK_ITEMS
         if group and (is_full or item.id in split_items):
             yield TaskInput(items=tuple(group))
-            group, cost = [], 0
+            group = []
+        current = number
         if item.id in split_items:
             yield from split_items[item.id]
-            continue
-        group.append(item)
-        cost += item_cost
+        else:
+            group.append(item)
     if group:
         yield TaskInput(items=tuple(group))
 
 
-def cut_byte_ranges(size_bytes: int, *, start: int = 0) -> list[ByteRange]:
-    """Cut `size_bytes` bytes of a file, starting at `start`, into ranges of 32 MiB.
-
-    The last range has up to one and a half times that size.
-    """
-    count = max(1, (size_bytes + SLICE_BYTES // 2) // SLICE_BYTES)
-    starts = [start + number * SLICE_BYTES for number in range(count)]
-    return [
-        ByteRange(*bounds) for bounds in zip(starts, [*starts[1:], start + size_bytes], strict=True)
-    ]
+def cut_byte_ranges(size_bytes: int, count: int, *, start: int = 0) -> list[ByteRange]:
+    """Cut `size_bytes` bytes of a file, starting at `start`, into equal ranges."""
+    bounds = [start + size_bytes * number // count for number in range(count + 1)]
+    return [ByteRange(*ends) for ends in pairwise(bounds)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,21 +151,31 @@ def split_files(
         return {}
     split: dict[int, tuple[TaskInput, ...]] = {}
     to_count: list[CountSpec] = []
-    for item in items:
-        opened = _pin_if_splittable(item, stream) if item.weight >= 2 * SLICE_BYTES else None
+    for item, most in zip(items, count_ranges(items), strict=True):
+        opened = _pin_if_splittable(item, stream) if most > 1 else None
         if opened is None:
             continue
         pinned, split_method = opened
-        own_range = pinned.file.range
-        start = 0 if own_range is None else own_range.start
-        ranges = cut_byte_ranges(pinned.file.range_bytes or 0, start=start)
-        if len(ranges) < 2:
+        own_range, size_bytes = pinned.file.range, pinned.file.range_bytes or 0
+        count = min(most, size_bytes // MIN_RANGE_BYTES)  # weights may be other than bytes
+        if count < 2:
             continue
+        start = 0 if own_range is None else own_range.start
+        ranges = cut_byte_ranges(size_bytes, count, start=start)
         if split_method is SplitMethod.QUOTE_COUNTS:
             to_count += [CountSpec(stream=stream, item=pinned, byte_range=cut) for cut in ranges]
         else:
             split[item.id] = tuple(TaskInput(items=(pinned,), byte_range=cut) for cut in ranges)
     return split | (_split_csv_files(to_count, jobs) if to_count else {})
+
+
+def count_ranges(items: Sequence[Item]) -> Iterator[int]:
+    """Yield the number of ranges of each item if it can be split: as many as its share of tasks."""
+    total, tasks = sum(map(estimate_cost, items)), count_tasks(items)
+    for item in items:
+        share = -(-(estimate_cost(item) - ITEM_COST) * tasks // total)
+        is_large = item.weight >= 2 * MIN_RANGE_BYTES
+        yield max(share, -(-item.weight // MAX_RANGE_BYTES)) if is_large else 1
 
 
 def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from batch_pipeline.model.encode_request import EncodeCallbacks, EncodeRequest, EncodeResult
@@ -21,6 +22,7 @@ from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Source, Storage, Stream
+from batch_pipeline.spark import task_planning
 from batch_pipeline.spark.encoder import SparkEncoder
 from batch_pipeline.spark.session import SparkSettings, close_session, open_session
 from batch_pipeline.spark.spark_connect import SparkConnectServer
@@ -117,6 +119,12 @@ class EncodeRun:
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.root.rglob("*") if path.is_file())
+
+
+def set_range_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Set the longest range of a split file, so that files can be small."""
+    monkeypatch.setattr(task_planning, "MAX_RANGE_BYTES", size)
+    monkeypatch.setattr(task_planning, "MIN_RANGE_BYTES", size // 4)
 
 
 def names(files: Sequence[PartFile]) -> list[str]:

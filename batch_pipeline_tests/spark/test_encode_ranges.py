@@ -14,7 +14,7 @@ from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.spark import task_planning
-from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records
+from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records, set_range_bytes
 
 KIB = 2**10
 COUNT = 2_000
@@ -62,7 +62,7 @@ def test_ranges_of_csv_have_all_records_in_order(run: EncodeRun) -> None:
 
 
 def test_large_ranges_are_split_over_tasks(run: EncodeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_planning, "SLICE_BYTES", KIB)
+    set_range_bytes(monkeypatch, KIB)
     land(run, csv_text())
     assert written_ids(run.encode(id="integer", text="string")) == list(range(COUNT))
     assert len(run.files()) > len(run.items)
@@ -72,12 +72,12 @@ def test_large_ranges_are_split_over_tasks(run: EncodeRun, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "slice_bytes", [task_planning.SLICE_BYTES, KIB], ids=["one piece", "split"]
+    "range_bytes", [task_planning.MAX_RANGE_BYTES, KIB], ids=["one piece", "split"]
 )
 def test_bad_record_of_range_has_its_line_in_the_file(
-    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, range_bytes: int
 ) -> None:
-    monkeypatch.setattr(task_planning, "SLICE_BYTES", slice_bytes)
+    set_range_bytes(monkeypatch, range_bytes)
     file = land(run, csv_text(bad_at=1_500))
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
 

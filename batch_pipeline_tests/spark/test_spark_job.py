@@ -1,8 +1,47 @@
-"""Progress of Spark jobs: counts of finished tasks and their reports."""
+"""Spark jobs: a task for each payload, counts of finished tasks and their reports."""
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from batch_pipeline.spark.spark_job import Progress
+from batch_pipeline.spark import spark_job
+from batch_pipeline.spark.spark_job import Progress, run_function, task_frame
+
+PAYLOADS = [bytes([number]) * 1_000 for number in range(5)]
+REPORTS = [f"task {number} in partition {number}, of {number}" for number in range(5)]
+
+
+def describe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Report the number, the partition and the payload of each task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    for batch in batches:
+        [(number, payload)] = zip(*batch.to_pydict().values(), strict=True)
+        report = f"task {number} in partition {context.partitionId()}, of {payload[0]}"
+        columns = [pa.array([number], pa.int32()), pa.array([report.encode()])]
+        yield pa.RecordBatch.from_arrays(columns, ["number", "report"])
+
+
+def test_each_task_of_a_context_gets_its_payload(session: SparkSession) -> None:
+    reports = run_function(session.sparkContext, PAYLOADS, describe)
+
+    assert sorted(report.decode() for report in reports) == REPORTS
+
+
+@pytest.mark.parametrize(
+    "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
+)
+def test_each_task_of_a_frame_gets_its_payload(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
+    frame = task_frame(session, PAYLOADS, describe, "number int, report binary")
+
+    assert sorted(row.report.decode() for row in frame.collect()) == REPORTS
 
 
 def test_progress_counts_tasks_of_largest_stage() -> None:

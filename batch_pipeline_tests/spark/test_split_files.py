@@ -15,7 +15,6 @@ from batch_pipeline.model.record_rules import (
     ReadLimits,
 )
 from batch_pipeline.model.stream import CsvOptions
-from batch_pipeline.spark import spark_job, task_planning
 from batch_pipeline_tests.spark.encode_fixture import (
     MIB,
     EncodeRun,
@@ -23,16 +22,16 @@ from batch_pipeline_tests.spark.encode_fixture import (
     numbered_jsonl,
     numbered_parquet,
     records,
+    set_range_bytes,
 )
 
 KIB = 2**10
-COUNT = 3_000  # records just over 1 KiB: three slices of one MiB
+COUNT = 3_000  # records just over 1 KiB: four ranges of less than one MiB
 
 
 @pytest.fixture(autouse=True)
-def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices of 1 MiB, so that files can be small."""
-    monkeypatch.setattr(task_planning, "SLICE_BYTES", MIB)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_range_bytes(monkeypatch, MIB)
 
 
 JSONL, CSV = numbered_jsonl(COUNT, KIB), numbered_csv(COUNT, KIB)
@@ -45,14 +44,8 @@ def task_numbers(result_names: list[str]) -> set[str]:
     return {name.split("-")[3][:4] for name in result_names}
 
 
-@pytest.mark.parametrize(
-    "inline_bytes", [spark_job.INLINE_PAYLOAD_BYTES, 0], ids=["inline", "as rows"]
-)
-def test_split_jsonl_has_all_records_in_order(
-    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
-) -> None:
+def test_split_jsonl_has_all_records_in_order(run: EncodeRun) -> None:
     """The reports of the tasks are added up."""
-    monkeypatch.setattr(spark_job, "INLINE_PAYLOAD_BYTES", inline_bytes)
     run.land(b'{"id":-1,"text":""}\n')
     run.land(JSONL)
     run.land(b'{"id":3000,"text":""}\n')
@@ -61,19 +54,19 @@ def test_split_jsonl_has_all_records_in_order(
 
     assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
     assert [(item.read, item.written) for item in result.items] == [(1, 1), (COUNT, COUNT), (1, 1)]
-    assert task_numbers(run.files()) == {"0000", "0001", "0002", "0003", "0004"}
+    assert task_numbers(run.files()) == {f"{number:04}" for number in range(6)}
 
 
 @pytest.mark.parametrize(
-    ("ending", "data", "texts"),
+    ("ending", "data", "texts", "tasks"),
     [
-        ("csv", CSV, {'a,\n"b' * (KIB // 6)}),
-        ("parquet", PARQUET, {f"{number:08d}" * (KIB // 8) for number in range(COUNT)}),
+        ("csv", CSV, {'a,\n"b' * (KIB // 6)}, 3),
+        ("parquet", PARQUET, {f"{number:08d}" * (KIB // 8) for number in range(COUNT)}, 4),
     ],
     ids=["csv", "parquet"],
 )
 def test_split_file_has_all_records_in_order(
-    run: EncodeRun, ending: str, data: bytes, texts: set[str]
+    run: EncodeRun, ending: str, data: bytes, texts: set[str], tasks: int
 ) -> None:
     """For csv, a first job counts quotes; for parquet, each task reads its own row groups."""
     run.land(data, ending=ending)
@@ -82,7 +75,7 @@ def test_split_file_has_all_records_in_order(
 
     assert [row["id"] for row in rows] == list(range(COUNT))
     assert {row["text"] for row in rows} == texts
-    assert len(task_numbers(run.files())) == 3
+    assert len(task_numbers(run.files())) == tasks
 
 
 @pytest.mark.guarantee("G7")
@@ -175,7 +168,7 @@ def test_large_file_without_recorded_facts_is_split(run: EncodeRun) -> None:
     result = run.encode(**TYPES)
 
     assert [item.read for item in result.items] == [COUNT]
-    assert len(task_numbers(run.files())) == 3
+    assert len(task_numbers(run.files())) == 4
 
 
 def test_large_files_that_cannot_be_split_have_their_own_task(run: EncodeRun) -> None:

@@ -1,5 +1,6 @@
 """Task planning: limits, order, and byte ranges of large files."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,12 @@ from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.spark.task_planning import (
     ITEM_COST,
     MAX_TASK_ITEMS,
-    SLICE_BYTES,
     TaskInput,
+    count_ranges,
+    count_tasks,
     cut_byte_ranges,
     estimate_cost,
     plan_tasks,
-    task_cost_limit,
 )
 
 MIB = 2**20
@@ -40,16 +41,22 @@ def items_of(*weights: int, ending: str = "csv") -> list[Item]:
     [
         ([], []),
         ([0], [1]),
-        ([15 * MIB, 15 * MIB, 3 * MIB], [2, 1]),
+        ([1] * 250, [250]),  # opening them costs as much as reading 15 MiB
+        ([7 * MIB] * 2, [2]),
+        ([8 * MIB] * 2, [1, 1]),
+        ([15 * MIB, 15 * MIB, 3 * MIB], [1, 1, 1]),
+        ([2 * MIB] * 32, [8, 8, 8, 8]),
+        ([2 * MIB] * 35, [9, 8, 9, 9]),
         ([1, 99 * MIB, 1, 1], [1, 1, 2]),
-        ([1] * 501, [250, 250, 1]),
+        ([1] * 1_000, [250] * 4),
+        ([1] * 2_000, [250] * 8),
         ([63 * MIB] * 16, [1] * 16),
         ([31 * MIB] * 64, [4] * 16),
-        ([31 * MIB] * 264, [4] * 66),
+        ([31 * MIB] * 272, [4] * 68),
     ],
 )
-def test_plan_tasks_keeps_order_and_limits(weights: list[int], sizes: list[int]) -> None:
-    """A task has up to 250 items and a sixteenth of the cost, but 32 to 128 MiB."""
+def test_plan_tasks_balances_tasks(weights: list[int], sizes: list[int]) -> None:
+    """Tasks cost 8 to 128 MiB; from 32 MiB in total on, their number is a multiple of four."""
     items = items_of(*weights)
     tasks = list(plan_tasks(items, {}))
 
@@ -58,7 +65,7 @@ def test_plan_tasks_keeps_order_and_limits(weights: list[int], sizes: list[int])
 
 
 @pytest.mark.parametrize(
-    ("ending", "sizes"), [("jsonl", [4]), ("jsonl.gz", [1, 1, 1, 1]), ("parquet", [2, 2])]
+    ("ending", "sizes"), [("jsonl", [2, 2]), ("jsonl.gz", [1, 1, 1, 1]), ("parquet", [1, 1, 1, 1])]
 )
 def test_plan_tasks_of_compressed_files_counts_their_expansion(
     ending: str, sizes: list[int]
@@ -72,7 +79,7 @@ def test_plan_tasks_of_compressed_files_counts_their_expansion(
 def test_plan_tasks_keeps_position_of_split_item() -> None:
     """Items before a split item do not share a task with items after it."""
     first, large, last = items_of(1, 80 * MIB, 1)
-    parts = [TaskInput(items=(large,), byte_range=part) for part in cut_byte_ranges(80 * MIB)]
+    parts = [TaskInput(items=(large,), byte_range=part) for part in cut_byte_ranges(80 * MIB, 3)]
 
     tasks = list(plan_tasks([first, large, last], {large.id: parts}))
 
@@ -80,35 +87,47 @@ def test_plan_tasks_keeps_position_of_split_item() -> None:
 
 
 @given(st.lists(st.integers(0, 64 * MIB), max_size=60))
-def test_plan_tasks_of_any_items_has_each_once_within_limits(weights: list[int]) -> None:
-    """Only a single item may exceed the cost limit."""
+def test_plan_tasks_of_any_items_has_each_once_and_equal_costs(weights: list[int]) -> None:
+    """A task's cost differs from its share by one item at most."""
     items = items_of(*weights)
-    tasks = list(plan_tasks(items, {}))
+    tasks, share = list(plan_tasks(items, {})), 0
+    costs = [estimate_cost(item) for item in items]
+    if items:
+        share = sum(costs) // count_tasks(items) + 1
 
     assert [item for task in tasks for item in task.items] == items
     for task in tasks:
         assert len(task.items) <= MAX_TASK_ITEMS
-        assert len(task.items) == 1 or sum(map(estimate_cost, task.items)) <= task_cost_limit(items)
+        assert len(task.items) == 1 or task.cost <= share + max(costs)
 
 
 @pytest.mark.parametrize(
-    ("size", "stops"),
+    ("weights", "counts"),
     [
-        (0, [0]),
-        (SLICE_BYTES, [32 * MIB]),
-        (47 * MIB, [47 * MIB]),
-        (64 * MIB, [32 * MIB, 64 * MIB]),
-        (79 * MIB, [32 * MIB, 79 * MIB]),
-        (81 * MIB, [32 * MIB, 64 * MIB, 81 * MIB]),
+        ([15 * MIB], [1]),
+        ([16 * MIB], [2]),
+        ([36 * MIB], [4]),
+        ([64 * MIB], [4]),
+        ([365 * MIB], [12]),
+        ([4096 * MIB], [128]),
+        ([180 * MIB, 180 * MIB], [6, 6]),
+        ([1, 30 * MIB], [1, 3]),
+        ([20 * MIB, 20 * MIB, 20 * MIB], [2, 2, 2]),
     ],
 )
-def test_cut_byte_ranges_cuts_at_multiples_of_32_mib(size: int, stops: list[int]) -> None:
-    """A remainder of at most 16 MiB belongs to the last range."""
-    starts = [0, *stops[:-1]]
+def test_large_files_are_cut_so_that_tasks_are_equal(weights: list[int], counts: list[int]) -> None:
+    """Ranges have 8 to 32 MiB."""
+    assert list(count_ranges(items_of(*weights))) == counts
 
-    assert cut_byte_ranges(size) == [
-        ByteRange(start, stop) for start, stop in zip(starts, stops, strict=True)
-    ]
+
+@given(st.integers(0, 10**12), st.integers(1, 2_000), st.integers(0, 10**12))
+def test_byte_ranges_cover_the_file_once(size: int, count: int, start: int) -> None:
+    ranges = cut_byte_ranges(size, count, start=start)
+
+    assert (ranges[0].start, ranges[-1].stop, len(ranges)) == (start, start + size, count)
+    assert all(one.stop == following.start for one, following in pairwise(ranges))
+    sizes = {one.stop - one.start for one in ranges}
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_cost_of_byte_range_is_its_size() -> None:
