@@ -171,7 +171,7 @@ class SparkResource(LazyPySparkResource):
 
 
 def _wait_until_open(open_it: "Callable[[], SparkEngine]") -> None:
-    """Try to open an engine until it works, for at most two minutes; its next use raises errors."""
+    """Try for at most two minutes to open an engine; after that, its use raises the error."""
     deadline = time.monotonic() + _MAX_SPARK_OUTAGE_SECONDS
     while time.monotonic() < deadline:
         with suppress(SparkUnavailableError):

@@ -541,7 +541,7 @@ class TransformError(BatchDataError):
 
 @dataclass(eq=False)
 class SparkUnavailableError(RetryableError):
-    """Spark session cannot be created."""
+    """Spark cannot be used."""
 
     target: str
     reason: str

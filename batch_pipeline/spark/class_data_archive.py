@@ -24,7 +24,6 @@ from batch_pipeline.spark.java import (
     has_archive,
 )
 from batch_pipeline.spark.session import LocalSession
-from batch_pipeline.spark.spark_job import warm_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,6 +105,8 @@ def _is_own_folder(folder: Path) -> bool:
 
 
 def _build(java: Path, archive: Path) -> bool:
+    from batch_pipeline.spark.spark_job import warm_up  # imports what commands need later
+
     unfinished = archive.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     conf = {"spark.driver.extraJavaOptions": archive_writing_option(java, unfinished)}

@@ -75,8 +75,9 @@ def engine_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     gateway_error: type[Exception] = importlib.import_module("py4j.protocol").Py4JError
-    # AttributeError: pyspark sets the attributes of a stopped session to None and then uses them.
-    return PySparkException, gateway_error, OSError, AttributeError
+    # pyspark uses attributes of a stopped session that it has set to None, and closes a socket that
+    # it could not open.
+    return PySparkException, gateway_error, OSError, AttributeError, UnboundLocalError
 
 
 def is_engine_gone(error: Exception) -> bool:
@@ -92,14 +93,22 @@ def is_engine_gone(error: Exception) -> bool:
     if isinstance(error, PySparkException):
         # Their subclasses represent responses of the server; these classes themselves do not.
         return type(error) in {SparkConnectGrpcException, *SparkConnectGrpcException.__bases__}
-    return isinstance(error, (OSError, AttributeError))
+    return isinstance(error, (OSError, AttributeError, UnboundLocalError))
 
 
 def failure_reason(error: Exception) -> str:
     """Return the line of an engine's report that names the cause; reports have stack traces."""
-    text = str(error).strip()
+    text = _text_of(error).strip()
     causes = re.findall(r"^[: ]*((?:\w+\.)*\w*(?:Error|Exception): .+?)\.?$", text, re.MULTILINE)
     return causes[-1] if causes else text.partition("\n")[0] or type(error).__name__
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error, or less of it if the JVM that has the rest is gone."""
+    try:
+        return str(error)
+    except engine_errors():
+        return str(getattr(error, "errmsg", type(error).__name__))
 
 
 def context_of(engine: "SparkEngine") -> "SparkContext | None":
@@ -226,14 +235,14 @@ def diagnose_engine_error(engine: "SparkEngine", error: Exception) -> PipelineEr
 
     It never contains the address of a Connect server, which includes a token.
     """
-    report = str(error)
+    report = _text_of(error)
     known = _diagnose_report(engine, report)
-    return known or process_loss_error(_target(engine), report, failure_reason(error))
+    return known or process_loss_error(target_of(engine), report, failure_reason(error))
 
 
 def diagnose_job_error(engine: "SparkEngine", error: Exception) -> PipelineError | None:
     """Return the error that explains a failed job; None if the code or data that it ran failed."""
-    report = str(error)
+    report = _text_of(error)
     context = context_of(engine)
     is_gone = is_engine_gone(error) or (context is not None and is_stopped(context))
     if is_gone or is_process_loss(report):
@@ -244,7 +253,7 @@ def diagnose_job_error(engine: "SparkEngine", error: Exception) -> PipelineError
 def executors_lost_error(engine: "SparkEngine") -> SparkUnavailableError:
     """Build the error of a job whose executors ended and were not replaced."""
     reason = "its executors have ended, and the cluster started no others"
-    return SparkUnavailableError(_target(engine), reason)
+    return SparkUnavailableError(target_of(engine), reason)
 
 
 def is_process_loss(report: str) -> bool:
@@ -263,7 +272,7 @@ def _diagnose_report(engine: "SparkEngine", report: str) -> ConfigurationError |
 
     Reports of DataFrame jobs do not name the executor, so the executors are probed in that case.
     """
-    target = _target(engine)
+    target = target_of(engine)
     if error := diagnose_executor(target, report):
         return error
     modules = missing_modules(report)
@@ -315,7 +324,8 @@ def find_problem(report: ExecutorReport, digest: str) -> tuple[str, str] | None:
     return None
 
 
-def _target(engine: "SparkEngine") -> str:
+def target_of(engine: "SparkEngine") -> str:
+    """Return the master of an engine, or a name for a Connect server, without its address."""
     context = context_of(engine)
     return _CONNECT_TARGET if context is None else str(context.master)
 
@@ -348,7 +358,7 @@ def _probe_executors(
     for text in texts:
         report = msgspec.json.decode(text, type=ExecutorReport)
         if problem := find_problem(report, digest):
-            return _executor_error(_target(engine), report.host, *problem)
+            return _executor_error(target_of(engine), report.host, *problem)
     return None
 
 
@@ -378,7 +388,7 @@ def _run_probes(context: "SparkContext", probe: Callable[[int], str]) -> list[st
     except FutureTimeoutError as error:
         stop_context(context)  # otherwise the job would keep waiting
         reason = f"no executor registered within {EXECUTOR_TIMEOUT_SECONDS} s"
-        raise SparkUnavailableError(_target(context), reason) from error
+        raise SparkUnavailableError(target_of(context), reason) from error
 
 
 def _executor_error(target: str, host: str, problem: str, next_step: str) -> ConfigurationError:

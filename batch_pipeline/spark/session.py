@@ -5,7 +5,7 @@ The JVM is started here and not by pyspark, because pyspark connects it to this 
 output, forks with a hook (unsafe in a process with threads) and keeps it running after the session
 ends. pyspark is imported when a session is opened.
 
-Encoding needs no DataFrames, so it gets the *engine* of the session: for a local one its context,
+Encoding needs no DataFrames, so it gets the *engine* of the session: for a classic one its context,
 which opens twice as fast as the session.
 """
 
@@ -178,12 +178,17 @@ class LocalSession:
             ConfigurationError, SparkUnavailableError: as `open_engine`.
         """
         context = self.open_engine()
-        if self._session is None:
-            from pyspark.sql import SparkSession
+        if self._session is not None:
+            return self._session
+        from pyspark.sql import SparkSession
 
+        try:
             with _patched_environment({}):
                 self._session = self._open(lambda: SparkSession(context))
-        return self._session
+            return self._session
+        except BaseException:
+            self.close()
+            raise
 
     def is_alive(self) -> bool:
         """Return whether the context runs and, on a cluster, has an executor."""
@@ -195,9 +200,9 @@ class LocalSession:
 
     def close(self) -> None:
         """Stop the session and its JVM, and wait until both have ended."""
-        # If the JVM has died, the session's stop fails halfway. The context's then resets the rest
-        # of pyspark's state, so that another session can be opened.
-        for opened in (self._session, self._context):
+        # If the JVM has died, the first stop fails halfway. The next one resets the rest of
+        # pyspark's state, so that another session can be opened.
+        for opened in (self._session, self._context, self._context):
             if opened is not None:
                 _stop(opened)
         self._end_jvm()
@@ -295,18 +300,18 @@ def _reset_gateway() -> None:
 
 
 class _NumpyConverter:
-    """A converter of pyspark, for values of numpy, that is called for such values only.
+    """One of pyspark's converters of arguments, which is used for values of numpy only.
 
-    For any other argument of a call to the JVM, pyspark's imports pandas, which takes 0.3 s.
+    On its own it imports pandas for any argument, to find out that numpy is installed: 0.3 s.
     """
 
     def __init__(self, converter: Any) -> None:
         self._converter = converter
 
     def can_convert(self, value: object) -> bool:
-        numpy = sys.modules.get("numpy")
-        is_numpy = numpy is not None and isinstance(value, (numpy.generic, numpy.ndarray))
-        return is_numpy and bool(self._converter.can_convert(value))
+        numpy = sys.modules.get("numpy")  # perhaps another thread is importing it
+        types = tuple(getattr(numpy, name, _NumpyConverter) for name in ("generic", "ndarray"))
+        return isinstance(value, types) and bool(self._converter.can_convert(value))
 
     def convert(self, value: object, client: object) -> Any:
         return self._converter.convert(value, client)
@@ -427,7 +432,7 @@ def open_session(settings: SparkSettings) -> "SparkSession":
 
 
 def open_engine(settings: SparkSettings) -> "SparkEngine":
-    """Open the engine of the session, as `open_session` does; for a local session its context.
+    """Open the engine of the session, as `open_session` does; for a classic session its context.
 
     Raises:
         InvalidValueError, ConfigurationError, ConflictError, SparkUnavailableError: as

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from batch_pipeline.encode.cancellation import CancellationFlag
 from batch_pipeline.model.encode_request import EncodeCallbacks
-from batch_pipeline.model.errors import ConflictError
+from batch_pipeline.model.errors import ConflictError, SparkUnavailableError
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.spark.diagnostics import (
     ExecutorWatch,
@@ -24,6 +24,7 @@ from batch_pipeline.spark.diagnostics import (
     diagnose_engine_error,
     engine_errors,
     executors_lost_error,
+    target_of,
 )
 from batch_pipeline.spark.executor_archive import TaskFunction, with_archive
 
@@ -216,18 +217,25 @@ def _cancel(engine: Any, tag: str) -> None:
 
 
 def run_function(engine: Any, payloads: list[bytes], function: TaskFunction) -> list[bytes]:
-    """Run a function on an `SparkEngine`, in one task for each payload, and return its reports.
+    """Run a function on a `SparkEngine`, in one task for each payload, and return its reports.
 
     `function` gets a batch of one row with the task's `number` and its payload `spec`, and yields
-    batches with a `report`. A context runs it without a query: opening a session takes a second,
-    and each query 0.1 s to plan.
+    one with a `report`. A context runs it without a query: opening a session takes a second, and
+    each query 0.1 s to plan.
+
+    Raises:
+        SparkUnavailableError: not every task has reported.
     """
     context = context_of(engine)
     if context is None:
         frame = task_frame(engine, payloads, function, "number int, report binary")
-        return [bytes(row["report"]) for row in frame.collect()]
-    tasks = context.parallelize(list(enumerate(payloads)), len(payloads))
-    reports: list[bytes] = tasks.mapPartitions(_ReportFunction(function)).collect()
+        reports = [bytes(row["report"]) for row in frame.collect()]
+    else:
+        tasks = context.parallelize(list(enumerate(payloads)), len(payloads))
+        reports = tasks.mapPartitions(_ReportFunction(function)).collect()
+    missing = len(payloads) - len(reports)
+    if missing:  # pyspark takes a connection that breaks off for the end of the reports
+        raise SparkUnavailableError(target_of(engine), f"tasks that did not report: {missing}")
     return reports
 
 
@@ -251,14 +259,15 @@ def warm_up(engine: "SparkEngine") -> None:
         SparkUnavailableError: the engine is gone.
     """
     try:
-        run_function(engine, [b""] * (os.cpu_count() or 1), _report_nothing)
+        run_function(engine, [b""] * (os.cpu_count() or 1), _report_numbers)
     except engine_errors() as error:
         raise diagnose_engine_error(engine, error) from error
 
 
-def _report_nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield no report; a worker imports this module for it."""
-    yield from (batch for batch in batches if batch.num_rows == 0)
+def _report_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Report the number of the task; a worker imports this module for it."""
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([batch["number"], batch["spec"]], ["number", "report"])
 
 
 def task_frame(

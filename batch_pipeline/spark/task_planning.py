@@ -6,7 +6,7 @@ quotes of csv files to find out which of their line ends are inside of quotes.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -31,15 +31,16 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.spark_job import SparkJobRunner, run_function
 
 MIN_RANGE_BYTES = 8 * 2**20  # of a file that several tasks read
-MAX_RANGE_BYTES = 32 * 2**20
-# A task costs Spark about 20 ms, so a large batch gets larger tasks: a sixteenth of the whole, but
-# 32 to 128 MiB. The number of tasks is a multiple of four, so that two or four cores end together,
-# unless tasks would cost less than 8 MiB.
+RANGE_BYTES = 32 * 2**20  # files of twice this size are always cut
+# A task costs Spark about 20 ms, so a large batch gets larger tasks: about a sixteenth of it, but
+# 32 to 128 MiB. Their number is a multiple of four, so that two or four cores end together, unless
+# items are too large for that, or tasks would cost less than 8 MiB.
 MIN_TASK_COST = 8 * 2**20
 MIN_COST_LIMIT = 32 * 2**20
 MAX_COST_LIMIT = 128 * 2**20
 TARGET_TASKS = 16
 EVEN_TASKS = 4
+WHOLE_ITEMS = 8
 MAX_TASK_ITEMS = 250  # a batch of 1,000 small files, the default, makes four equal tasks
 ITEM_COST = 64 * 2**10  # opening and closing a file takes as long as reading this many bytes
 
@@ -73,9 +74,8 @@ def estimate_cost(item: Item) -> int:
     return ITEM_COST + item.weight * factor
 
 
-def count_tasks(items: Iterable[Item]) -> int:
-    """Compute the number of tasks for these items, which get about equal costs."""
-    total = sum(map(estimate_cost, items))
+def count_tasks(total: int) -> int:
+    """Compute the number of tasks for items of this cost in total."""
     limit = max(MIN_COST_LIMIT, min(MAX_COST_LIMIT, total // TARGET_TASKS))
     tasks = EVEN_TASKS * -(-total // (EVEN_TASKS * limit))
     return max(1, min(tasks, total // MIN_TASK_COST))
@@ -88,11 +88,12 @@ def plan_tasks(
 
     An item whose id is in `split_items` gets the tasks listed there.
     """
-    total, tasks = max(1, sum(map(estimate_cost, items))), count_tasks(items)
+    costs = list(map(estimate_cost, items))
+    total = max(1, sum(costs))
+    tasks = count_tasks(total)
     group: list[Item] = []
     before, current = 0, 0
-    for item in items:
-        cost = estimate_cost(item)
+    for item, cost in zip(items, costs, strict=True):
         # By the middle of the item, in units of half its cost, which are whole numbers.
         number = (2 * before + cost) * tasks // (2 * total)
         before += cost
@@ -157,7 +158,8 @@ def split_files(
             continue
         pinned, split_method = opened
         own_range, size_bytes = pinned.file.range, pinned.file.range_bytes or 0
-        count = min(most, size_bytes // MIN_RANGE_BYTES)  # weights may be other than bytes
+        # Weights may be other than bytes.
+        count = min(max(most, size_bytes // RANGE_BYTES), size_bytes // MIN_RANGE_BYTES)
         if count < 2:
             continue
         start = 0 if own_range is None else own_range.start
@@ -170,12 +172,18 @@ def split_files(
 
 
 def count_ranges(items: Sequence[Item]) -> Iterator[int]:
-    """Yield the number of ranges of each item if it can be split: as many as its share of tasks."""
-    total, tasks = sum(map(estimate_cost, items)), count_tasks(items)
-    for item in items:
-        share = -(-(estimate_cost(item) - ITEM_COST) * tasks // total)
+    """Yield the number of ranges of each item if it can be split.
+
+    The ranges of an item that is more than an eighth of the whole are as many as its share of the
+    tasks. Eight or more items keep the cores busy without that.
+    """
+    costs = list(map(estimate_cost, items))
+    total = max(1, sum(costs))
+    tasks = count_tasks(total)
+    for item, cost in zip(items, costs, strict=True):
+        share = -(-(cost - ITEM_COST) * tasks // total) if cost * WHOLE_ITEMS > total else 1
         is_large = item.weight >= 2 * MIN_RANGE_BYTES
-        yield max(share, -(-item.weight // MAX_RANGE_BYTES)) if is_large else 1
+        yield max(share, item.weight // RANGE_BYTES) if is_large else 1
 
 
 def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] | None:

@@ -122,8 +122,8 @@ class EncodeRun:
 
 
 def set_range_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Set the longest range of a split file, so that files can be small."""
-    monkeypatch.setattr(task_planning, "MAX_RANGE_BYTES", size)
+    """Set the length of ranges of split files, so that files can be small."""
+    monkeypatch.setattr(task_planning, "RANGE_BYTES", size)
     monkeypatch.setattr(task_planning, "MIN_RANGE_BYTES", size // 4)
 
 

@@ -35,7 +35,7 @@ from batch_pipeline_tests.store_faults import Faults, proxy
 
 MIB = 2**20
 TEXT = 2 * 2**10
-COUNT = 3_000  # records just over 2 KiB: three slices of 2 MiB, and no small objects
+COUNT = 3_000  # records just over 2 KiB: three ranges of 2 MiB, and no small objects
 UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
 
 

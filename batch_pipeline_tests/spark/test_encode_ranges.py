@@ -72,7 +72,7 @@ def test_large_ranges_are_split_over_tasks(run: EncodeRun, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "range_bytes", [task_planning.MAX_RANGE_BYTES, KIB], ids=["one piece", "split"]
+    "range_bytes", [task_planning.RANGE_BYTES, KIB], ids=["one piece", "split"]
 )
 def test_bad_record_of_range_has_its_line_in_the_file(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch, range_bytes: int

@@ -41,7 +41,6 @@ from batch_pipeline.spark.session import (
     open_engine,
     open_session,
 )
-from batch_pipeline.spark.spark_job import run_function, warm_up
 
 def doubled(batches):
     import sys
@@ -56,6 +55,10 @@ def small_job(session):
     frame = session.range(3).mapInArrow(doubled, "id long, python string")
     return sorted([row.id, row.python] for row in frame.collect())
 
+def warm_up(engine):
+    from batch_pipeline.spark.spark_job import warm_up
+    warm_up(engine)
+
 def python_of_tasks(batches):
     import sys
     import pyarrow as pa
@@ -64,6 +67,7 @@ def python_of_tasks(batches):
             yield pa.RecordBatch.from_pydict({"report": [f"{number} {spec} {sys.executable}"]})
 
 def small_tasks(engine):
+    from batch_pipeline.spark.spark_job import run_function
     return sorted(run_function(engine, [b"a", b"b"], python_of_tasks))
 
 def family():
@@ -74,6 +78,11 @@ def is_running(process):  # False for zombies, which init may reap late
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+def kill_jvm():
+    jvm = next(process for process in family() if process.name() == "java")
+    jvm.kill()
+    jvm.wait()
 
 def listens_on(processes):
     addresses = set()
@@ -96,6 +105,7 @@ except PipelineError as error:
 """
 
 LIFECYCLE = """
+import numpy
 report = {}
 before = dict(os.environ)
 engine = open_engine(settings)
@@ -107,7 +117,9 @@ report["rows"] = small_job(session)
 report["changed_variables"] = sorted(n for n in os.environ if os.environ[n] != before.get(n))
 report["same"] = open_session(SparkSettings(home=settings.home)) is session
 report["time_zone"] = session.conf.get("spark.sql.session.timeZone")
-other = SparkSettings(home=settings.home, conf={"spark.sql.shuffle.partitions": "7"})
+report["of_numpy"] = engine._jvm.java.lang.String.valueOf(numpy.int64(7))
+conf = {"spark.sql.shuffle.partitions": "7", "spark.io.encryption.enabled": "true"}
+other = SparkSettings(home=settings.home, conf=conf)
 try:
     open_session(other)
 except PipelineError as error:
@@ -118,10 +130,10 @@ close_session()
 report["alive_after_close"] = [process.pid for process in processes if is_running(process)]
 replacement = open_session(other)
 report["replacement"] = replacement.conf.get("spark.sql.shuffle.partitions")
-jvm = next(process for process in family() if process.name() == "java")
-jvm.kill()
-jvm.wait()
+kill_jvm()
 report["reports_after_crash"] = small_tasks(open_engine(other))
+kill_jvm()  # of a context without a session
+report["reports_after_crash_of_context"] = small_tasks(open_engine(other))
 report["rows_after_crash"] = small_job(open_session(other))
 report["left_open"] = [process.pid for process in family()]
 print(json.dumps(report))
@@ -142,6 +154,8 @@ processes = family()
 report["ended"] = end_session()
 report["left"] = [process.pid for process in processes if is_running(process)]
 report["temporary"] = os.listdir(tempfile.tempdir)
+report["reports_after_end"] = small_tasks(open_engine(settings))
+end_session()  # of a context without a session
 report["rows_after_end"] = small_job(open_session(settings))
 close_session()
 start_session(settings)
@@ -275,7 +289,9 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
         "error": "ConflictError",  # other settings while a session is open
         "alive_after_close": [],
         "replacement": "7",
+        "of_numpy": "7",
         "reports_after_crash": EXPECTED_REPORTS,  # after a crash of the JVM
+        "reports_after_crash_of_context": EXPECTED_REPORTS,
         "rows_after_crash": EXPECTED_ROWS,
     }
 
@@ -290,6 +306,7 @@ def test_local_session_started_in_advance(tmp_path: Path) -> None:
         "ended": True,
         "left": [],
         "temporary": [],
+        "reports_after_end": EXPECTED_REPORTS,
         "rows_after_end": EXPECTED_ROWS,
         "other": "7",
         "not_for_clusters": [],

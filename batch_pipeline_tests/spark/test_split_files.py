@@ -26,7 +26,7 @@ from batch_pipeline_tests.spark.encode_fixture import (
 )
 
 KIB = 2**10
-COUNT = 3_000  # records just over 1 KiB: four ranges of less than one MiB
+COUNT = 3_000  # records just over 1 KiB: three ranges of one MiB
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +54,14 @@ def test_split_jsonl_has_all_records_in_order(run: EncodeRun) -> None:
 
     assert [one["id"] for one in records(result.part_files)] == list(range(-1, COUNT + 1))
     assert [(item.read, item.written) for item in result.items] == [(1, 1), (COUNT, COUNT), (1, 1)]
-    assert task_numbers(run.files()) == {f"{number:04}" for number in range(6)}
+    assert task_numbers(run.files()) == {f"{number:04}" for number in range(5)}
 
 
 @pytest.mark.parametrize(
     ("ending", "data", "texts", "tasks"),
     [
         ("csv", CSV, {'a,\n"b' * (KIB // 6)}, 3),
-        ("parquet", PARQUET, {f"{number:08d}" * (KIB // 8) for number in range(COUNT)}, 4),
+        ("parquet", PARQUET, {f"{number:08d}" * (KIB // 8) for number in range(COUNT)}, 3),
     ],
     ids=["csv", "parquet"],
 )
@@ -80,7 +80,7 @@ def test_split_file_has_all_records_in_order(
 
 @pytest.mark.guarantee("G7")
 def test_split_file_is_encoded_reproducibly(run: EncodeRun) -> None:
-    """Slices depend on the size of the file alone."""
+    """Ranges depend on the items alone."""
     run.land(JSONL)
 
     first = run.encode(**TYPES)
@@ -158,17 +158,24 @@ def test_missing_or_changed_large_file_is_reported_by_its_task(
     assert run.files() == []
 
 
-def test_large_file_without_recorded_facts_is_split(run: EncodeRun) -> None:
-    """A user's table may have only the weight of a file; all slices read the current file."""
+@pytest.mark.parametrize(
+    ("weight", "tasks"),
+    [(2 * MIB, 3), (3 * MIB, 3), (2**40, 12)],
+    ids=["smaller", "equal", "larger"],
+)
+def test_large_file_without_recorded_facts_is_split(
+    run: EncodeRun, weight: int, tasks: int
+) -> None:
+    """A user's table may have only a weight, other than the size; all read the current file."""
     run.land(JSONL)
     (item,) = run.items
     unknown = replace(item.file, size_bytes=None, modified_at=None)
-    run.items = [replace(item, file=unknown, row_weight=item.weight)]
+    run.items = [replace(item, file=unknown, row_weight=weight)]
 
     result = run.encode(**TYPES)
 
     assert [item.read for item in result.items] == [COUNT]
-    assert len(task_numbers(run.files())) == 4
+    assert len(task_numbers(run.files())) == tasks
 
 
 def test_large_files_that_cannot_be_split_have_their_own_task(run: EncodeRun) -> None:

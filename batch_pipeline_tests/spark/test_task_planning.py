@@ -11,7 +11,6 @@ from batch_pipeline.encode.chunks import ByteRange
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.spark.task_planning import (
     ITEM_COST,
-    MAX_TASK_ITEMS,
     TaskInput,
     count_ranges,
     count_tasks,
@@ -56,7 +55,7 @@ def items_of(*weights: int, ending: str = "csv") -> list[Item]:
     ],
 )
 def test_plan_tasks_balances_tasks(weights: list[int], sizes: list[int]) -> None:
-    """Tasks cost 8 to 128 MiB; from 32 MiB in total on, their number is a multiple of four."""
+    """Tasks usually cost 8 to 128 MiB, and their number is a multiple of four if items fit."""
     items = items_of(*weights)
     tasks = list(plan_tasks(items, {}))
 
@@ -88,17 +87,15 @@ def test_plan_tasks_keeps_position_of_split_item() -> None:
 
 @given(st.lists(st.integers(0, 64 * MIB), max_size=60))
 def test_plan_tasks_of_any_items_has_each_once_and_equal_costs(weights: list[int]) -> None:
-    """A task's cost differs from its share by one item at most."""
+    """A task's cost exceeds its share by one item at most."""
     items = items_of(*weights)
-    tasks, share = list(plan_tasks(items, {})), 0
+    tasks = list(plan_tasks(items, {}))
     costs = [estimate_cost(item) for item in items]
-    if items:
-        share = sum(costs) // count_tasks(items) + 1
+    count = count_tasks(sum(costs))
 
     assert [item for task in tasks for item in task.items] == items
-    for task in tasks:
-        assert len(task.items) <= MAX_TASK_ITEMS
-        assert len(task.items) == 1 or task.cost <= share + max(costs)
+    assert len(tasks) <= count  # 60 items are never too many for a task
+    assert all(task.cost <= sum(costs) // count + 1 + max(costs) for task in tasks)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +110,13 @@ def test_plan_tasks_of_any_items_has_each_once_and_equal_costs(weights: list[int
         ([180 * MIB, 180 * MIB], [6, 6]),
         ([1, 30 * MIB], [1, 3]),
         ([20 * MIB, 20 * MIB, 20 * MIB], [2, 2, 2]),
+        ([37 * MIB] * 10, [1] * 10),
+        ([63 * MIB] * 40, [1] * 40),
+        ([65 * MIB] * 40, [2] * 40),
     ],
 )
 def test_large_files_are_cut_so_that_tasks_are_equal(weights: list[int], counts: list[int]) -> None:
-    """Ranges have 8 to 32 MiB."""
+    """Files below 64 MiB are only cut if their batch has few."""
     assert list(count_ranges(items_of(*weights))) == counts
 
 
