@@ -218,10 +218,6 @@ class LocalSession:
         if self._has_user_conf or not self._runs_tasks:
             self.close()
             return
-        updates = getattr(self._context, "_accumulatorServer", None)  # private: may be missing
-        if updates is not None:
-            # Its thread would print the end of the JVM as an error.
-            updates.handle_error = lambda *_: None
         self._end_jvm(at_once=True)
 
     def _start_jvm(self, settings: dict[str, str]) -> None:
@@ -258,8 +254,7 @@ class LocalSession:
     def _open(self, open_it: "Callable[[], _Opened]") -> "_Opened":
         errors: tuple[type[Exception], ...] = (ValueError, *engine_errors())
         try:
-            with _without_py4j_logs():
-                return open_it()
+            return open_it()
         except errors as error:
             raise SparkUnavailableError(self._master, failure_reason(error)) from error
 
@@ -267,9 +262,15 @@ class LocalSession:
         from pyspark import SparkContext
         from pyspark.java_gateway import launch_gateway
 
+        logging.getLogger().addFilter(_is_not_of_py4j)
         self._gateway = launch_gateway()  # type: ignore[no-untyped-call] # pyspark has no types
         _defer_numpy_converters()
-        return SparkContext(gateway=self._gateway)
+        context = SparkContext(gateway=self._gateway)
+        updates = getattr(context, "_accumulatorServer", None)  # private: may be missing
+        if updates is not None:
+            # Its thread would print the end of the JVM as an error.
+            updates.handle_error = lambda *_: None
+        return context
 
     def _end_jvm(self, *, at_once: bool = False) -> None:
         """End the JVM and the processes that it started, and wait until they have ended."""
@@ -283,7 +284,7 @@ class LocalSession:
 
 
 def _stop(opened: "SparkEngine") -> None:
-    with warnings.catch_warnings(), _without_py4j_logs(), suppress(*engine_errors()):
+    with warnings.catch_warnings(), suppress(*engine_errors()):
         warnings.simplefilter("ignore", RuntimeWarning)
         opened.stop()
 
@@ -324,19 +325,13 @@ def _defer_numpy_converters() -> None:
             converters[index] = _NumpyConverter(converter)
 
 
-@contextmanager
-def _without_py4j_logs() -> Iterator[None]:
-    """Drop the tracebacks that py4j logs, to the root logger, when its connection breaks off."""
-    root = logging.getLogger()
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Return False for the tracebacks that py4j logs, to the root logger, if a connection breaks.
 
-    def is_not_py4j(record: logging.LogRecord) -> bool:
-        return "py4j" not in record.pathname
-
-    root.addFilter(is_not_py4j)
-    try:
-        yield
-    finally:
-        root.removeFilter(is_not_py4j)
+    The errors are raised, too. The filter stays, because the thread in which py4j frees Java
+    objects may log after the JVM has ended.
+    """
+    return "py4j" not in record.pathname
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def split_files(
         pinned, split_method = opened
         own_range, size_bytes = pinned.file.range, pinned.file.range_bytes or 0
         # Weights may be other than bytes.
-        count = min(max(most, size_bytes // RANGE_BYTES), size_bytes // MIN_RANGE_BYTES)
+        count = min(max(most, _count_by_size(size_bytes)), size_bytes // MIN_RANGE_BYTES)
         if count < 2:
             continue
         start = 0 if own_range is None else own_range.start
@@ -183,7 +183,12 @@ def count_ranges(items: Sequence[Item]) -> Iterator[int]:
     for item, cost in zip(items, costs, strict=True):
         share = -(-(cost - ITEM_COST) * tasks // total) if cost * WHOLE_ITEMS > total else 1
         is_large = item.weight >= 2 * MIN_RANGE_BYTES
-        yield max(share, item.weight // RANGE_BYTES) if is_large else 1
+        yield max(share, _count_by_size(item.weight)) if is_large else 1
+
+
+def _count_by_size(size_bytes: int) -> int:
+    """Return the number of ranges of about 32 MiB; files of less than twice that are one."""
+    return (size_bytes + RANGE_BYTES // 2) // RANGE_BYTES if size_bytes >= 2 * RANGE_BYTES else 1
 
 
 def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] | None:

@@ -118,8 +118,7 @@ report["changed_variables"] = sorted(n for n in os.environ if os.environ[n] != b
 report["same"] = open_session(SparkSettings(home=settings.home)) is session
 report["time_zone"] = session.conf.get("spark.sql.session.timeZone")
 report["of_numpy"] = engine._jvm.java.lang.String.valueOf(numpy.int64(7))
-conf = {"spark.sql.shuffle.partitions": "7", "spark.io.encryption.enabled": "true"}
-other = SparkSettings(home=settings.home, conf=conf)
+other = SparkSettings(home=settings.home, conf={"spark.sql.shuffle.partitions": "7"})
 try:
     open_session(other)
 except PipelineError as error:
@@ -137,6 +136,13 @@ report["reports_after_crash_of_context"] = small_tasks(open_engine(other))
 report["rows_after_crash"] = small_job(open_session(other))
 report["left_open"] = [process.pid for process in family()]
 print(json.dumps(report))
+"""
+
+ENCRYPTED = """
+import warnings
+warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves a socket open
+encrypted = SparkSettings(home=settings.home, conf={"spark.io.encryption.enabled": "true"})
+print(json.dumps(small_tasks(open_engine(encrypted))))
 """
 
 STARTED_IN_ADVANCE = """
@@ -294,6 +300,12 @@ def test_lifecycle_of_local_session(tmp_path: Path) -> None:
         "reports_after_crash_of_context": EXPECTED_REPORTS,
         "rows_after_crash": EXPECTED_ROWS,
     }
+
+
+@pytest.mark.long
+def test_tasks_of_encrypted_engine_get_their_payloads(tmp_path: Path) -> None:
+    """pyspark sends payloads another way."""
+    assert run(ENCRYPTED, tmp_path) == EXPECTED_REPORTS
 
 
 @pytest.mark.long
