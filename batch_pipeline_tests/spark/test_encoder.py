@@ -32,7 +32,7 @@ def test_parts_and_items_of_several_tasks_are_in_order(run: EncodeRun) -> None:
     assert [record["id"] for record in records(result.part_files)] == list(range(550))
     assert [part.records for part in result.part_files] == [138, 137, 138, 137]
     starts = [Path(to_path(part.uri)).name.rpartition("-")[0] for part in result.part_files]
-    assert starts == [f"p-orders-1-000{task}0000" for task in range(3)]
+    assert starts == [f"p-orders-1-000{task}0000" for task in range(4)]
     assert run.files() == sorted(Path(to_path(part.uri)).name for part in result.part_files)
     assert (result.text_source, result.misfits, result.bad_records) == (True, (), ())
 
