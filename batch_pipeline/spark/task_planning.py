@@ -81,6 +81,13 @@ def count_tasks(total: int) -> int:
     return max(1, min(tasks, total // MIN_TASK_COST))
 
 
+def _costs_and_tasks(items: Sequence[Item]) -> tuple[list[int], int, int]:
+    """Return the cost of each item, their total (at least 1), and the number of tasks for it."""
+    costs = list(map(estimate_cost, items))
+    total = max(1, sum(costs))
+    return costs, total, count_tasks(total)
+
+
 def plan_tasks(
     items: Sequence[Item], split_items: Mapping[int, Sequence[TaskInput]]
 ) -> Iterator[TaskInput]:
@@ -88,9 +95,7 @@ def plan_tasks(
 
     An item whose id is in `split_items` gets the tasks listed there.
     """
-    costs = list(map(estimate_cost, items))
-    total = max(1, sum(costs))
-    tasks = count_tasks(total)
+    costs, total, tasks = _costs_and_tasks(items)
     group: list[Item] = []
     before, current = 0, 0
     for item, cost in zip(items, costs, strict=True):
@@ -177,9 +182,7 @@ def count_ranges(items: Sequence[Item]) -> Iterator[int]:
     The ranges of an item that is more than an eighth of the whole are as many as its share of the
     tasks. Eight or more items keep the cores busy without that.
     """
-    costs = list(map(estimate_cost, items))
-    total = max(1, sum(costs))
-    tasks = count_tasks(total)
+    costs, total, tasks = _costs_and_tasks(items)
     for item, cost in zip(items, costs, strict=True):
         share = -(-(cost - ITEM_COST) * tasks // total) if cost * WHOLE_ITEMS > total else 1
         is_large = item.weight >= 2 * MIN_RANGE_BYTES
