@@ -113,23 +113,6 @@ def files_job(
         yield FilesJob(database, engine, server_side=request.param == "server")
 
 
-def test_acquire_returns_consecutive_batches_then_none(files_job: FilesJob) -> None:
-    files_job.add({3: 10, 4: 10, 7: 10, 9: 10, 20: 10})
-    first = files_job.acquire(weight_limit(20))
-    assert first is not None
-    assert (first.number, first.batch.weight, first.batch.count) == (1, 20, 2)
-    assert str(first.batch.id_range) == "3..6"
-    assert files_job.ranges(weight_limit(20)) == ["7..19", "20..20"]
-    assert files_job.acquire() is None
-    check_invariants(files_job.database)
-
-
-def test_acquire_from_empty_table_returns_none_until_row_appears(files_job: FilesJob) -> None:
-    assert files_job.acquire() is None
-    files_job.add({1: 1})
-    assert files_job.ranges() == ["1..1"]
-
-
 @pytest.mark.guarantee("G6", "G7")
 @given(
     weights=st.dictionaries(st.integers(-20, 60), st.integers(0, 40), max_size=25),
@@ -184,14 +167,6 @@ def test_acquire_within_windows_takes_each_id_once(files_job: FilesJob) -> None:
     files_job.add({101: 1})
     assert files_job.ranges() == ["101..101"]
     check_invariants(files_job.database)
-
-
-def test_acquire_never_exceeds_window(files_job: FilesJob) -> None:
-    files_job.add(dict.fromkeys(range(1, 31), 1))
-    window = IdRange(first_id=MIN_ID, last_id=20)
-    assert files_job.ranges(weight_limit(8), window=window) == ["1..8", "9..16", "17..20"]
-    files_job.add({31: 1})
-    assert files_job.acquire(window=window) is None
 
 
 def test_acquire_with_other_filter_is_rejected(files_job: FilesJob) -> None:

@@ -1,7 +1,6 @@
 """Attempts: claims, leases, liveness, fencing, publishing and failing."""
 
 import signal
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -12,7 +11,6 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import ConflictError, FencedError
-from batch_pipeline.model.manifest import Manifest
 from batch_pipeline_tests.concurrency import eventually, next_line, python, together
 from batch_pipeline_tests.factories import encoded, stream
 from batch_pipeline_tests.seeds import (
@@ -22,7 +20,6 @@ from batch_pipeline_tests.seeds import (
     execute,
     expire,
     has_lock_waiters,
-    planned,
     publish,
     query,
     statuses,
@@ -147,21 +144,6 @@ def test_publish_with_expired_lease_succeeds_until_taken_over(
         assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
 
 
-def test_claim_takes_over_attempt_whose_block_exited(database: Database, one: Batch) -> None:
-    with claimed(database, one):
-        pass
-    with claimed(database, one) as second:
-        assert second.number == 2
-        assert statuses(database) == ["abandoned", "running"]
-
-
-def test_heartbeat_renews_lease(database: Database, one: Batch) -> None:
-    with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
-        renewed_at, lease_until = _renewal(database, attempt)
-        eventually(lambda: _renewal(database, attempt)[0] > renewed_at)
-        assert _renewal(database, attempt)[1] > lease_until
-
-
 def test_heartbeat_reconnects_after_connection_is_cut(database: Database, one: Batch) -> None:
     with claimed(database, one, lease=timedelta(seconds=0.6)) as attempt:
         first = _liveness_lock_pid(database, attempt)
@@ -229,23 +211,6 @@ def test_publish_twice_returns_same_manifest(database: Database, one: Batch) -> 
         assert everything(database) == before
 
 
-def test_publish_of_second_attempt_increments_generation(database: Database, one: Batch) -> None:
-    other = planned(database, 2)[0]
-    generations = [publish(database, batch).generation for batch in (one, one, other)]
-    assert generations == [1, 2, 1]
-
-
-def test_publish_numbers_follow_commit_order(database: Database) -> None:
-    calls: list[Callable[[], Manifest]] = [
-        partial(publish, database, batch) for batch in planned(database, 6)
-    ]
-    assert all(isinstance(result, Manifest) for result in together(*calls))
-    numbers = query(
-        database, "SELECT publish_number FROM batch_pipeline.attempt ORDER BY finished_at"
-    )
-    assert numbers == [(number,) for number in range(1, 7)]
-
-
 def test_publish_waits_for_open_publish(database: Database, rival: Database, one: Batch) -> None:
     """A publish number is assigned only when no smaller one can still commit."""
 
@@ -275,13 +240,6 @@ def test_fail_stores_reason(database: Database, one: Batch) -> None:
     assert (status.state, status.error) == (BatchState.FAILED, "line 3 is broken")
     assert status.finished_at is not None
     assert publish(database, one).attempt == 2
-
-
-def test_fail_with_cancelled_status_cancels_batch(database: Database, one: Batch) -> None:
-    with claimed(database, one) as attempt:
-        assert database.attempts.fail(attempt, "cancelled", AttemptStatus.CANCELLED) is True
-    assert statuses(database) == ["cancelled"]
-    assert database.batches.statuses("orders")[0].state is BatchState.CANCELLED
 
 
 def test_fail_after_publish_returns_false(database: Database, one: Batch) -> None:
@@ -315,16 +273,3 @@ def test_fail_stores_text_that_postgres_cannot_store_verbatim(
     with claimed(database, one) as attempt:
         assert database.attempts.fail(attempt, error, AttemptStatus.FAILED) is True
     assert database.batches.statuses("orders")[0].error == stored
-
-
-def test_batch_with_failed_later_attempt_stays_published(database: Database, one: Batch) -> None:
-    publish(database, one)
-    with claimed(database, one) as attempt:
-        database.attempts.fail(attempt, "broken", AttemptStatus.FAILED)
-    status = database.batches.statuses("orders")[0]
-    assert (status.state, status.generation, status.attempts, status.error) == (
-        BatchState.PUBLISHED,
-        1,
-        2,
-        "broken",
-    )

@@ -20,7 +20,6 @@ from batch_pipeline.model.errors import (
     InvalidValueError,
     JobChangedError,
     MetaTableError,
-    UnknownJobError,
 )
 from batch_pipeline.model.filter import Condition, Filter, Operator
 from batch_pipeline.model.job import JobTerms
@@ -122,12 +121,6 @@ def test_backfill_of_window_covers_exactly_the_window(database: Database) -> Non
         BatchState.PLANNED
     }
     check_invariants(database)
-
-
-def test_backfill_without_window_covers_all_items(database: Database) -> None:
-    table = orders(database, 30)
-    database.backfills.plan(request(bounds=limits(max_count=10)), table)
-    assert ranges(database) == ["1..10", "11..20", "21..30"]
 
 
 def test_backfill_beyond_watermark_continues_later(database: Database) -> None:
@@ -424,12 +417,6 @@ def test_progress_counts_halves_instead_of_split_batch(database: Database) -> No
     assert ranges(database) == ["1..5", "6..10", "11..20"]
 
 
-def test_progress_of_unknown_backfill_lists_jobs(database: Database) -> None:
-    table = orders(database, 1)
-    with pytest.raises(UnknownJobError, match="jobs: orders"):
-        database.backfills.progress("orders.2023", table.name)
-
-
 def test_encode_of_backfill_writes_separate_files(harness: EncodeHarness) -> None:
     """They are named after the backfill."""
     database, published = harness.database, harness.encode()
@@ -502,19 +489,6 @@ def set_imported(table: ReflectedMetaTable, **moments: str) -> None:
         )
 
 
-def test_acquire_of_backfill_returns_only_planned_batches(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    files = source(table)
-    database.backfills.plan(history(ids=IdRange(first_id=20, last_id=80)), files)
-    assert list(acquire_all(database, files)) == [
-        "20..29", "30..39", "40..49", "50..59", "60..69", "70..79", "80..80",
-    ]  # fmt: skip
-    insert(table, dict.fromkeys(range(101, 150), 10))
-    assert acquire(database, files) is None
-    check_invariants(database)
-
-
 def test_acquire_of_full_backfill_skips_later_items(
     database: Database, table: ReflectedMetaTable
 ) -> None:
@@ -539,21 +513,6 @@ def test_acquire_retries_failed_backfill_batch(
         database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
     assert numbers == [1, 2, 3]
     assert database.backfills.progress(NAME, files.name).states == {BatchState.DEAD: 1}
-
-
-def test_backfill_does_not_move_bookmark_of_parent(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    files = source(table)
-    first = acquire(database, files, "daily")
-    assert first is not None
-    database.backfills.plan(history(parent="daily"), files)
-    second = acquire(database, files, "daily")
-    assert second is not None
-    assert (str(first.batch.id_range), str(second.batch.id_range)) == ("1..10", "11..20")
-    database.attempts.fail(first, "bad", AttemptStatus.FAILED)
-    database.attempts.fail(second, "bad", AttemptStatus.FAILED)
-    check_invariants(database)
 
 
 def test_backfill_uses_filter_and_rejects_other_filter(

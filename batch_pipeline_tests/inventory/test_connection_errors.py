@@ -28,7 +28,7 @@ from batch_pipeline.model.errors import (
     SettingError,
 )
 from batch_pipeline_tests.concurrency import eventually
-from batch_pipeline_tests.factories import NOON, found_file, limits
+from batch_pipeline_tests.factories import NOON, limits
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
 SECRET = "s3cr3t-w0rd"  # noqa: S105 - must not appear in errors
@@ -157,20 +157,6 @@ def test_lock_timeout_is_retryable(database: Database, database_url: str) -> Non
             plan(impatient, limits())
     assert len(plan(impatient, limits())) == 1
     impatient.close()
-
-
-def test_read_only_role_is_denied_writes(database: Database, database_url: str, role: str) -> None:
-    register(database, 1)
-    execute(database, f"GRANT USAGE ON SCHEMA batch_pipeline TO {role}")
-    execute(database, f"GRANT SELECT ON ALL TABLES IN SCHEMA batch_pipeline TO {role}")
-    reader = open_database(_url_as(role, SECRET, database_url), migrated=False)
-    assert unplanned(reader, reader.meta_table("orders")) == (1, 10)
-    with pytest.raises(PermissionDeniedError, match="permission denied for table item"):
-        reader.meta_table("orders").register([found_file(2)], accept_changed=False)
-    with pytest.raises(PermissionDeniedError):
-        plan(reader, limits())
-    reader.close()
-    assert unplanned(database, database.meta_table("orders")) == (1, 10)
 
 
 def test_read_only_server_raises_permission_denied(database: Database, database_url: str) -> None:

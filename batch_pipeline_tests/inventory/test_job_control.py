@@ -167,16 +167,6 @@ def test_cancel_of_reprocessing_keeps_published_generation(database: Database, o
     check_invariants(database)
 
 
-def test_cancelled_batch_is_not_acquired(database: Database, source: MetaSource) -> None:
-    first = _acquired(database, source)
-    database.attempts.fail(first, "no", AttemptStatus.FAILED)
-    database.jobs.cancel_batch("import", first.batch.id)
-    for _ in range(2):
-        database.attempts.succeed(_acquired(database, source), logging=None, seen=None)
-    assert database.acquisitions.acquire(_request(), source) is None
-    check_invariants(database)
-
-
 def test_concurrent_cancel_and_publish_are_serialized(database: Database, rival: Database) -> None:
     """Each batch is either published or cancelled, consistent with the worker's result."""
     for batch in planned(database, 8):

@@ -12,7 +12,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import SettleBy, choose_watermark
-from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.audit import Audit, CountedNames
 from batch_pipeline.model.batch import MIN_ID, AttemptStatus, IdRange
 from batch_pipeline.model.errors import JobChangedError, UnknownJobError
@@ -266,32 +265,6 @@ def test_rows_in_gaps_of_dead_or_cancelled_batch_are_late(
     again = feed.audit()
     assert (again.late.count, again.known) == (0, 2)
     check_invariants(database)
-
-
-def test_halves_of_split_batch_are_audited_instead(
-    database: Database, files: ReflectedMetaTable
-) -> None:
-    feed = Feed(database, files)
-    insert(files, {2: 10, 4: 10, 6: 10})
-    failed = feed.acquire()
-    assert failed is not None
-    database.attempts.fail(failed, "bad", AttemptStatus.FAILED)
-    split_batch(database.engine, failed.batch, files)
-    assert feed.drain() == [[2, 4], [6]]
-    insert(files, {3: 10})
-    audit = feed.audit()
-    assert (audit.batches, audit.late.first) == (2, (3,))
-    check_invariants(database)
-
-
-def test_published_batch_that_runs_again_is_left_out(feed: Feed) -> None:
-    """Its late row is found by the next audit."""
-    insert(feed.table, {9: 10})
-    with claimed(feed.database, feed.batch(8)) as attempt:
-        audit = feed.audit()
-        assert (audit.batches, audit.left_out, audit.late.count) == (2, 1, 0)
-        feed.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
-    assert feed.audit().late.first == (9,)
 
 
 def test_batch_restarted_during_audit_is_left_to_next_audit(feed: Feed) -> None:

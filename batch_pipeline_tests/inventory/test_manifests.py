@@ -1,6 +1,5 @@
 """Published manifests: round trips, order, jobs of a stream, and the SQL views."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -170,15 +169,6 @@ def test_count_removed_after_counts_manifests_with_removed_files(database: Datab
     assert manifests.count_removed_after("clicks", {}) == 0
 
 
-def test_published_after_omits_replaced_generations(database: Database) -> None:
-    first, second = planned(database, 2)
-    publish(database, first)
-    publish(database, second)
-    publish(database, first)
-    sent = [(n, m.batch, m.generation) for n, m in database.manifests.published_after("orders", {})]
-    assert sent == [(2, second, 1), (3, first, 2)]
-
-
 def test_published_after_spans_pages(database: Database, one: Batch) -> None:
     """401 manifests take three pages."""
     publish(database, one)
@@ -272,11 +262,6 @@ def test_history_of_item_lists_all_attempts_of_its_batch(database: Database, one
     second = database.history.of_item(one, 2)[1]
     assert (second.read_etag, second.read_version) == ("9a0364b9", "v1")
     assert database.history.of_item(one, 3)[1].read is None
-
-
-def test_manifest_json_round_trips(database: Database, one: Batch) -> None:
-    manifest = publish(database, one)
-    assert json.loads(json.dumps(manifest.to_json())) == manifest.to_json()
 
 
 def test_delete_stream_keeps_other_streams(database: Database) -> None:
@@ -452,18 +437,6 @@ def test_published_after_bookmark_returns_exactly_the_rest(database: Database) -
         ("orders", 3, "1..3", 2),
         ("orders.late", 2, "2..2", 2),
     ]
-
-
-def test_published_after_old_state_returns_other_jobs_completely(
-    database: Database,
-) -> None:
-    """A consumer that was never sent late items and backfills gets them now."""
-    (first,) = planned(database)
-    late = published_late_batch(database, first)
-    publish(database, late)
-    publish(database, backfill(database, "b", 1, 3))
-    sent = sent_generations(database.manifests.published_after("orders", {"orders": 1}))
-    assert sent == [("orders.late", 1, "2..2", 1), ("orders.b", 1, "1..3", 1)]
 
 
 def test_generation_marked_superseded_is_not_sent(database: Database) -> None:

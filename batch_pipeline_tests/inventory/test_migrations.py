@@ -35,7 +35,7 @@ from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import batch, limits
 from batch_pipeline_tests.inventory.logins import create_login, database_name, run, url_for_login
-from batch_pipeline_tests.seeds import claimed, execute, plan, planned, publish, query, register
+from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register
 
 CATALOGUE = {
     "columns": """
@@ -88,12 +88,6 @@ def test_migrate_returns_old_and_new_revision(empty_database: Database) -> None:
     assert empty_database.migrate() == ("none", REVISION)
     assert empty_database.migrate() == (REVISION, REVISION)
     assert empty_database.batches.statuses("orders") == []
-
-
-def test_migrate_again_keeps_rows(database: Database) -> None:
-    manifest = publish(database, planned(database)[0])
-    assert database.migrate() == (REVISION, REVISION)
-    assert database.manifests.of_batch(manifest.batch) == manifest
 
 
 def test_concurrent_migrations_create_schema_once(empty_database_url: str) -> None:

@@ -14,7 +14,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import MAX_ID, Batch, BatchState
 from batch_pipeline.model.errors import InvariantError, UnknownBatchError
 from batch_pipeline_tests.concurrency import together
-from batch_pipeline_tests.factories import found_file, limits
+from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
 
 INSERT_BATCH = """
@@ -67,17 +67,6 @@ def test_next_plan_continues_after_last_batch(database: Database) -> None:
     plan(database, limits())
     register(database, 2, first=4)
     assert _ranges(plan(database, limits())) == ["4..5"]
-
-
-def test_oversized_item_gets_own_flagged_batch(database: Database) -> None:
-    files = [found_file(1), found_file(2, size_bytes=101), found_file(3)]
-    database.meta_table("orders").register(files, accept_changed=False)
-    batches = plan(database, limits(max_weight=100))
-    assert [(str(batch.id_range), batch.oversized) for batch in batches] == [
-        ("1..1", False),
-        ("2..2", True),
-        ("3..3", False),
-    ]
 
 
 def test_plan_handles_64_bit_ids_and_weights(database: Database) -> None:
@@ -192,18 +181,6 @@ def test_batch_below_min_weight_waits_for_age_or_drain(
     assert plan(database, bounds, drain=False) == []
     rest = items - int(expected[-1].split("..")[1])
     assert unplanned(database, database.meta_table("orders")) == (rest, 10 * rest)
-
-
-def test_plan_stores_limits_with_batch(database: Database) -> None:
-    register(database, 1)
-    plan(database, limits(max_weight=60))
-    (config,) = query(database, "SELECT config FROM batch_pipeline.batch")[0]
-    assert config == {
-        "max_weight": "60",
-        "max_count": "10",
-        "min_weight": "0",
-        "max_wait": "0:05:00",
-    }
 
 
 def test_batch_is_found_by_key_and_item(database: Database) -> None:

@@ -97,16 +97,6 @@ def test_bisect_isolates_one_bad_item_of_hundred(
     assert database.acquisitions.acquire(_request(100), source) is None
 
 
-def test_bisect_isolates_each_of_several_bad_items(
-    database: Database, files: ReflectedMetaTable
-) -> None:
-    source, bad = _source(files, 40), {3, 4, 17, 40}
-    _process_all(database, source, _request(15), lambda item_id: item_id in bad)
-    assert _published_ids(database) == sorted(set(range(1, 41)) - bad)
-    assert set(_dead_items(database, source.table)) == bad
-    check_invariants(database)
-
-
 def test_job_without_bisect_does_not_split(database: Database, files: ReflectedMetaTable) -> None:
     """The batch is tried three times and stays whole; other batches are processed."""
     source = _source(files, 10)

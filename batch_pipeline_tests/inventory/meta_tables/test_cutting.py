@@ -32,7 +32,6 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     delete,
     execute,
     insert,
-    new_role,
     record_statements,
     rows_scanned,
 )
@@ -129,18 +128,6 @@ def test_all_cuts_match_reference_plan(
     )
     assert cut_all(table, high_watermark, batch_limits, after_id=after_id) == expected
     assert list(table.weights(start_after, high_watermark)) == matching_rows
-
-
-def test_all_cuts_over_many_pages_match_next_cut(
-    files: ReflectedMetaTable, postgres: sa.Engine
-) -> None:
-    fill_ops_files(postgres, 5_000)
-    for bounds in (
-        limits(max_weight=20_000, max_count=100),  # batches span pages
-        limits(max_weight=10**6, max_count=2000),
-    ):
-        expected = cut_all(files, 6_000, bounds)
-        assert list(all_cuts(files, None, 6_000, bounds, page_rows=64)) == expected
 
 
 def test_all_cuts_without_rows_in_range_is_empty(any_table: ReflectedMetaTable) -> None:
@@ -297,24 +284,6 @@ def test_closing_all_cuts_early_returns_connection(files: ReflectedMetaTable) ->
         assert len(list(islice(cuts, 1))) == 1
     assert files.engine.pool.checkedout() == 0  # type: ignore[attr-defined] # of a QueuePool
     assert item_counts(files) == [10, 10, 5]
-
-
-def test_role_without_temp_privilege_streams_rows(
-    files: ReflectedMetaTable, postgres: sa.Engine
-) -> None:
-    """The cuts are the same."""
-    insert(files, dict.fromkeys(range(1, 26), 1))
-    database = postgres.url.database
-    grant = "GRANT SELECT ON ops.files TO reader_without_temp"
-    execute(postgres, f'REVOKE TEMP ON DATABASE "{database}" FROM PUBLIC')
-    try:
-        with new_role(postgres, "reader_without_temp", grant) as engine:
-            table = ReflectedMetaTable.open(engine, "ops.files", FILES)
-            assert item_counts(table) == [10, 10, 5]
-            assert not is_cut_in_server(table)
-    finally:
-        execute(postgres, f'GRANT TEMP ON DATABASE "{database}" TO PUBLIC')
-    assert is_cut_in_server(files)
 
 
 def test_view_streams_rows(files: ReflectedMetaTable, postgres: sa.Engine) -> None:

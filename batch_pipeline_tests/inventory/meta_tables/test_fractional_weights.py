@@ -17,7 +17,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     range_facts,
 )
 from batch_pipeline.model.batch import MAX_ID, IdRange
-from batch_pipeline.model.errors import BadWeightError, MetaTableError
+from batch_pipeline.model.errors import BadWeightError
 from batch_pipeline_tests.client.client_tables import COLUMNS, acquire_or_none, fill
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import MARIADB, cut_all, execute, insert
@@ -156,9 +156,3 @@ def test_library_batches_and_audits_by_rounded_weights(database: Database) -> No
     assert (late.items, late.weight) == (["file-0"], 4)
     assert query(database, "SELECT max(batch_weight) FROM batch_pipeline.inventory") == [(4,)]
     client.close()
-
-
-def test_text_weight_column_is_rejected(sqlite: sa.Engine) -> None:
-    execute(sqlite, "CREATE TABLE weighed (id INTEGER PRIMARY KEY, file TEXT, weight TEXT)")
-    with pytest.raises(MetaTableError, match="weights must be numbers"):
-        ReflectedMetaTable.open(sqlite, "weighed", ROLES)

@@ -24,7 +24,7 @@ from batch_pipeline.model.errors import (
     MetaTableRestartedError,
 )
 from batch_pipeline.model.filter import parse_filter
-from batch_pipeline_tests.client.client_tables import acquired, files, fill_evenly
+from batch_pipeline_tests.client.client_tables import acquired, fill_evenly
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import Logins
@@ -153,19 +153,6 @@ def test_publishes_of_other_jobs_do_not_move_bookmark(ten_files: Database) -> No
     assert read_all("down", "up") == [[1]]
     acquired("up", batch_count=1).succeeded(result=2)
     assert read_all("down", "up") == [[2]]
-
-
-def test_chain_of_three_jobs_passes_everything_on(ten_files: Database) -> None:
-    while batch := acquire_up():
-        batch.process(lambda items: items)
-    while batch := read("middle", "up", batch_count=2):
-        batch.process(lambda results: [name.upper() for result in results for name in result])
-    assert read_all("last", "middle", batch_count=10) == [
-        [
-            [name.upper() for name in files(1, 6)],
-            [name.upper() for name in files(7, 10)],
-        ]
-    ]
 
 
 def acquire_up() -> Batch | None:

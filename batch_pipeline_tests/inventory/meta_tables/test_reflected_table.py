@@ -1,7 +1,6 @@
 """Users' meta tables: names and columns, cutting, bad weights, reads, filters."""
 
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -32,7 +31,6 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
     MARIADB,
     cut_all,
-    delete,
     execute,
     insert,
     item_ids,
@@ -265,28 +263,6 @@ def test_next_cut_of_empty_table_is_none(any_table: ReflectedMetaTable) -> None:
     assert (any_table.lowest_id(), any_table.highest_id()) == (None, None)
 
 
-def test_next_cut_ends_before_first_item_that_does_not_fit(any_table: ReflectedMetaTable) -> None:
-    """The gap after the last item belongs to the batch."""
-    insert(any_table, {1: 40, 2: 60, 10: 1, 11: 5})
-    assert any_table.next_cut(0, 20, limits()) == a_cut(1, 9, 100, 2, closed=True)
-    assert any_table.next_cut(9, 20, limits()) == a_cut(10, 20, 6, 2, closed=False)
-    assert any_table.next_cut(20, 20, limits()) is None
-
-
-def test_next_cut_puts_oversized_item_in_own_batch(any_table: ReflectedMetaTable) -> None:
-    insert(any_table, {1: 101, 2: 0, 3: 200})
-    assert cut_all(any_table, 3, limits()) == [
-        a_cut(1, 1, 101, 1, closed=True),
-        a_cut(2, 2, 0, 1, closed=True),
-        a_cut(3, 3, 200, 1, closed=True),
-    ]
-
-
-def test_next_cut_without_bookmark_starts_at_lowest_id(any_table: ReflectedMetaTable) -> None:
-    insert(any_table, {-7: 1, 0: 2, 5: 3})
-    assert any_table.next_cut(None, 5, limits(max_count=2)) == a_cut(-7, 4, 3, 2, closed=True)
-
-
 def test_64_bit_ids_and_weights_are_cut_and_counted(any_table: ReflectedMetaTable) -> None:
     insert(any_table, {MIN_ID: 2**62, -1: 2**63 - 1, MAX_ID - 1: 2**62, MAX_ID: 2**63 - 1})
     whole = limits(max_weight=2**63 - 1)
@@ -346,18 +322,6 @@ def test_negative_replacement_weight_is_rejected(any_table: ReflectedMetaTable) 
         ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, FILES, on_bad_weight=-1)
 
 
-@pytest.mark.parametrize("bad", [Decimal(2**63), Decimal(10**19)])
-def test_weight_beyond_64_bits_is_rejected_with_its_id(postgres: sa.Engine, bad: Decimal) -> None:
-    execute(
-        postgres,
-        "CREATE TABLE ops.wide (uid bigint PRIMARY KEY, item text, weight numeric(20, 0))",
-    )
-    table = ReflectedMetaTable.open(postgres, "ops.wide")
-    insert(table, {1: bad})
-    with pytest.raises(BadWeightError, match="id 1"):
-        table.next_cut(None, 1, limits())
-
-
 @pytest.mark.parametrize("bad", ["many", 2.5, b"\x01"])
 def test_non_integer_sqlite_weight_is_rejected(
     sqlite_files: ReflectedMetaTable, bad: object
@@ -403,21 +367,6 @@ def test_facts_match_reference_in_every_database(
     facts = any_table.facts(ALL_IDS)
     assert (facts.count, facts.weight) == (7, sum(weights.values()))
     assert facts.fingerprint == hashed
-
-
-def test_fingerprint_detects_replaced_rows(
-    any_table: ReflectedMetaTable,
-) -> None:
-    """The id sets have the same count, weight and sum."""
-    insert(any_table, {1: 1, 4: 1, 20: 1})
-    before = any_table.facts(ids(1, 10))
-    assert (before.count, before.weight) == (2, 2)
-    delete(any_table, any_table.uid <= 4)
-    assert any_table.facts(ids(1, 10)).count == 0
-    insert(any_table, {2: 1, 3: 1})
-    after = any_table.facts(ids(1, 10))
-    assert (after.count, after.weight) == (before.count, before.weight)
-    assert after.fingerprint != before.fingerprint
 
 
 # Filters

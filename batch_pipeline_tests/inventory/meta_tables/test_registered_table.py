@@ -61,32 +61,10 @@ def test_register_same_location_twice_creates_one_item(database: Database) -> No
     assert [item.id for item in _items(database)] == [1, 2]
 
 
-def test_register_two_streams_assigns_ids_separately(database: Database) -> None:
-    register(database, 2, name="orders")
-    register(database, 1, name="clicks")
-    assert [item.id for item in _items(database, "orders")] == [1, 2]
-    assert [item.id for item in _items(database, "clicks")] == [1]
-
-
 def test_register_more_than_one_chunk_has_no_id_gaps(database: Database) -> None:
     register(database, 5_001)
     rows = query(database, "SELECT min(id), max(id), count(*) FROM batch_pipeline.item")
     assert rows == [(1, 5_001, 5_001)]
-
-
-def test_concurrent_registrations_give_each_location_one_id(
-    database: Database, rival: Database
-) -> None:
-    ours = [found_file(number) for number in range(1, 41)]
-    theirs = [found_file(number) for number in range(60, 20, -1)]
-    results = together(
-        partial(database.meta_table("orders").register, ours, accept_changed=False),
-        partial(rival.meta_table("orders").register, theirs, accept_changed=False),
-    )
-    assert sum(result.new_items for result in results if isinstance(result, Registered)) == 60
-    items = _items(database)
-    assert [item.id for item in items] == list(range(1, 61))
-    assert len({item.file.location for item in items}) == 60
 
 
 def test_register_waits_for_open_registration_to_commit(
@@ -153,17 +131,6 @@ def test_register_accepted_change_updates_row(database: Database) -> None:
     assert _items(database)[1] == Item(id=2, file=grown)
     again = database.meta_table("orders").register([grown], accept_changed=True)
     assert again == Registered(found=1, new_items=0)
-
-
-def test_register_keeps_64_bit_size(database: Database) -> None:
-    database.meta_table("orders").register([found_file(size_bytes=2**62)], accept_changed=False)
-    assert _items(database)[0].weight == 2**62
-
-
-def test_items_of_batch_are_those_of_its_range_in_id_order(database: Database) -> None:
-    register(database, 5)
-    items = database.meta_table("orders").items(batch(2, 4))
-    assert [item.id for item in items] == [2, 3, 4]
 
 
 def test_find_by_id_location_or_name(database: Database) -> None:
@@ -245,15 +212,6 @@ def test_large_file_is_registered_as_ranges_in_listing_order(
         "",
     ]
     assert {replace(item.file, location=item.file.uri) for item in items[1:4]} == {file}
-
-
-def test_ranges_are_planned_like_other_items(database: Database, large_file: Path) -> None:
-    _register_with_ranges(database, landed_file(large_file))
-    batches = plan(database, limits(max_weight=60))
-    assert [(batch.key, batch.weight) for batch in batches] == [
-        ("00000001-00000001", 36),
-        ("00000002-00000003", 54),
-    ]
 
 
 @pytest.mark.parametrize("max_bytes", [40, 20, 1_000, None])

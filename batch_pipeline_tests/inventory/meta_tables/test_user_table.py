@@ -280,16 +280,6 @@ def test_backfill_selects_by_id_and_import_time(orders: UserTableFixture) -> Non
         orders.database.backfills.plan(unnamed, orders.table)
 
 
-def test_backfill_of_unplanned_stream_uses_filter(orders: UserTableFixture) -> None:
-    orders.insert(1, 3)
-    orders.insert(2, size_in_bytes=100)
-    where = parse_filter([{"column": "size_in_bytes", "operator": "<", "value": 100}])
-    chosen = orders.with_source(where=where)
-    everything = Backfill.of_stream("orders", "all", Selection(), limits())
-    assert orders.database.backfills.plan(everything, chosen).items == 2
-    assert [batch.count for batch in orders.plan(chosen)] == [2]
-
-
 def test_stream_with_items_of_another_table_is_rejected(orders: UserTableFixture) -> None:
     orders.database.batches.plan(orders.database.meta_table("orders"), limits(), drain=True)
     orders.insert(1)

@@ -43,14 +43,6 @@ def read_once(state: Candidates, highest: int | None, *holders: str) -> Candidat
     return advance(state, highest, frozenset(holders))
 
 
-def test_idle_table_releases_highest_id_at_once() -> None:
-    assert read_once(NOTHING, 7).released == 7
-
-
-def test_empty_table_has_no_watermark() -> None:
-    assert read_once(NOTHING, None, "3/1") == NOTHING
-
-
 def test_lock_holder_at_read_delays_release() -> None:
     """Holders that start after the read do not count."""
     state = read_once(NOTHING, 7, "3/1")
@@ -231,12 +223,6 @@ def insert_state(database: Database, state: str) -> None:
     execute_in(database, insert, state=state)
 
 
-@pytest.mark.parametrize("state", [STATE, NEVER_SAVED])
-def test_saved_state_round_trips(store: StoredCandidates, state: Candidates) -> None:
-    store.save("ops.files", state)
-    assert store.load("ops.files") == state
-
-
 def test_state_is_separate_per_table_and_scope(store: StoredCandidates, database: Database) -> None:
     store.save("ops.files", STATE)
     assert store.load("ops.other") is None
@@ -277,12 +263,6 @@ def test_saving_same_state_writes_nothing(store: StoredCandidates, database: Dat
     assert query(database, row) == before
     store.save("ops.files", NEVER_SAVED)
     assert query(database, row) != before
-
-
-def test_save_leaves_no_transaction_open(store: StoredCandidates, rival: Database) -> None:
-    store.save("ops.files", STATE)
-    lock = "SELECT state->>'epoch' FROM batch_pipeline.ceiling_candidate FOR UPDATE NOWAIT"
-    assert query(rival, lock) == [(STATE.epoch,)]
 
 
 VALID: dict[str, Any] = {

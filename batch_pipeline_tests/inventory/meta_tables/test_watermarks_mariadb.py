@@ -56,18 +56,6 @@ def test_locking_read_stays_below_open_insert_without_blocking(
     assert watermark.read().value == 3
 
 
-def test_locking_read_skips_rolled_back_insert(
-    watermark: HighWatermark, mariadb: sa.Engine
-) -> None:
-    with mariadb.connect() as late:
-        transaction = late.begin()
-        late.execute(sa.text(INSERT))
-        execute(mariadb, INSERT)
-        assert watermark.read().value is None
-        transaction.rollback()
-    assert watermark.read().value == 2
-
-
 def test_locking_read_does_not_wait_for_later_writer(
     watermark: HighWatermark, mariadb: sa.Engine
 ) -> None:
