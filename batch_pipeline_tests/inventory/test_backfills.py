@@ -212,13 +212,9 @@ def test_backfill_by_time_selects_half_open_interval(database: Database) -> None
     assert database.backfills.plan(backfill, table).items == 1
     assert item_lists(database) == [(2, 3, 5), (7,), (9,)]
     assert database.backfills.plan(backfill, table) == Planned()
+    database.backfills.plan(request(name="both", ids=window(3, 6), since=NOON), table)
+    assert item_lists(database, "both") == [(3, 4, 5, 6)]
     check_invariants(database)
-
-
-def test_backfill_by_time_and_ids_selects_intersection(database: Database) -> None:
-    table = orders(database, 10)
-    database.backfills.plan(request(ids=window(3, 6), since=NOON), table)
-    assert item_lists(database) == [(3, 4, 5, 6)]
 
 
 def test_backfill_of_listed_items_selects_only_them(database: Database) -> None:
@@ -530,36 +526,14 @@ def test_backfill_uses_filter_and_rejects_other_filter(
     assert acquire(database, even, where=even.table.where) is not None
 
 
-def test_backfill_by_import_time_selects_half_open_interval(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    """NULL is not selected, and a filter applies too."""
-    set_imported(
-        table,
-        id90="2026-03-01 00:00Z",
-        id3="2026-03-01 23:59:59Z",
-        id5="2026-03-02 00:00Z",
-        id7="2026-02-28 23:59:59Z",
-    )
-    march = Selection(
-        since=datetime(2026, 3, 1, tzinfo=UTC),
-        until=datetime(2026, 3, 2, tzinfo=UTC),
-        time_column="imported",
-    )
-    backfill = Backfill(name=NAME, limits=limits(), selection=march)
-    assert database.backfills.estimate(backfill, source(table)).items == 2
-    database.backfills.plan(backfill, source(table))
-    assert list(acquire_all(database, source(table))) == ["[3, 90]"]
-    below = source(table, Condition("id", Operator.LESS, 50))
-    other = Backfill(name="below", limits=limits(), selection=march)
-    assert database.backfills.plan(other, below).items == 1
-
-
 def test_backfill_by_import_time_on_sqlite(
     database: Database, sqlite_files: ReflectedMetaTable
 ) -> None:
-    """SQLite stores times as text, with or without fractions of a second."""
-    insert(sqlite_files, dict.fromkeys(range(1, 7), 10))
+    """SQLite stores times as text, with or without fractions of a second.
+
+    NULL is not selected, and a filter applies too.
+    """
+    insert(sqlite_files, dict.fromkeys(range(1, 8), 10))
     set_imported(
         sqlite_files,
         id1="2026-02-28 23:59:59",
@@ -569,14 +543,18 @@ def test_backfill_by_import_time_on_sqlite(
         id5="2026-03-02 00:00:00",
         id6="2026-03-02 00:00:00.000000",
     )
-    files = MetaSource(table=sqlite_files, choice=choose_watermark(sqlite_files))
-    march = history(
+    march = Selection(
         since=datetime(2026, 3, 1, tzinfo=UTC),
         until=datetime(2026, 3, 2, tzinfo=UTC),
         time_column="imported",
     )
-    assert database.backfills.plan(march, files).items == 3
+    files, backfill = source(sqlite_files), Backfill(name=NAME, limits=limits(), selection=march)
+    assert database.backfills.estimate(backfill, files).items == 3
+    assert database.backfills.plan(backfill, files).items == 3
     assert list(acquire_all(database, files)) == ["[2, 3, 4]"]
+    below = source(sqlite_files, Condition("id", Operator.LESS, 4))
+    other = Backfill(name="below", limits=limits(), selection=march)
+    assert database.backfills.plan(other, below).items == 2
 
 
 def test_backfill_by_date_column_selects_whole_days(
@@ -604,24 +582,16 @@ def test_backfill_by_date_column_selects_whole_days(
         )
 
 
-@pytest.mark.parametrize(
-    ("column", "error", "message"),
-    [
+def test_backfill_by_invalid_time_column_is_rejected(
+    database: Database, table: ReflectedMetaTable
+) -> None:
+    for column, error, message in (
         (None, InvalidValueError, "time"),
         ("imported_at", MetaTableError, "has no column 'imported_at'"),
         ("file_location", MetaTableError, "'file_location' cannot be the time"),
-    ],
-)
-def test_backfill_by_invalid_time_column_is_rejected(
-    database: Database,
-    table: ReflectedMetaTable,
-    column: str | None,
-    error: type[Exception],
-    message: str,
-) -> None:
-    since = datetime(2026, 3, 1, tzinfo=UTC)
-    with pytest.raises(error, match=message):
-        database.backfills.plan(history(since=since, time_column=column), source(table))
+    ):
+        with pytest.raises(error, match=message):
+            database.backfills.plan(history(since=NOON, time_column=column), source(table))
 
 
 def test_backfill_of_listed_items_uses_filter(

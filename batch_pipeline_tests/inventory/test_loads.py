@@ -60,14 +60,6 @@ def load_all(database: Database, target: str = "warehouse", *, run_id: str = "lo
             load = database.loads.succeed(load, LOADED, following) or load
 
 
-def test_due_batches_are_those_not_loaded_into_target(database: Database, tmp_path: Path) -> None:
-    published(database, tmp_path, 2)
-    assert [loading.label for loading in due(database)] == [FIRST, SECOND]
-    load_all(database)
-    assert due(database) == []
-    assert [loading.label for loading in due(database, "lake")] == [FIRST, SECOND]
-
-
 def test_due_loading_contains_what_a_load_needs(database: Database, tmp_path: Path) -> None:
     (batch,) = published(database, tmp_path, 1)
     (loading,) = database.loads.due(orders(alias="sales"), "warehouse")
@@ -113,18 +105,12 @@ def test_due_of_several_jobs_is_in_publish_order(
     ]
 
 
-def test_due_of_stream_without_published_backfill_has_no_item_ids(
-    database: Database, tmp_path: Path
-) -> None:
-    published(database, tmp_path, 1)
-    request = Backfill.of_stream("orders", "2023", Selection(), limits())
-    database.backfills.plan(request, database.meta_table("orders"))
-    assert [loading.item_ids for loading in due(database)] == [()]
-
-
-def test_due_with_published_backfill_has_item_ids(database: Database, tmp_path: Path) -> None:
+def test_due_has_item_ids_once_a_backfill_is_published(database: Database, tmp_path: Path) -> None:
     """A killed load may have left the backfill's rows in the target."""
     [first, *_] = published(database, tmp_path, 1)
+    request = Backfill.of_stream("orders", "2022", Selection(), limits())
+    database.backfills.plan(request, database.meta_table("orders"))
+    assert [loading.item_ids for loading in due(database)] == [()]
     load_all(database)
     publish_backfill(database, tmp_path)
     publish_file(database, first, tmp_path, generation=2)
@@ -325,8 +311,11 @@ def test_load_lease_is_renewed_and_ends_with_block(database: Database, tmp_path:
 
 
 def test_void_makes_loaded_batch_due_again(database: Database, tmp_path: Path) -> None:
+    """Only for the target that it was loaded into."""
     published(database, tmp_path, 2)
     load_all(database)
+    assert due(database) == []
+    assert [loading.label for loading in due(database, "lake")] == [FIRST, SECOND]
     assert not database.loads.void("orders", "lake", [FIRST])
     assert not database.loads.void("orders", "warehouse", [THIRD])
     assert database.loads.void("orders", "warehouse", [FIRST])

@@ -54,19 +54,14 @@ def test_plan_tiles_all_ids(database: Database) -> None:
     assert _stored_batches(database) == batches
 
 
-def test_plan_without_new_items_is_empty(database: Database) -> None:
+def test_plan_continues_after_last_batch(database: Database) -> None:
     assert plan(database, limits()) == []
     register(database, 3)
     plan(database, limits())
     assert plan(database, limits()) == []
-    assert _ranges(_stored_batches(database)) == ["1..3"]
-
-
-def test_next_plan_continues_after_last_batch(database: Database) -> None:
-    register(database, 3)
-    plan(database, limits())
     register(database, 2, first=4)
     assert _ranges(plan(database, limits())) == ["4..5"]
+    assert _ranges(_stored_batches(database)) == ["1..3", "4..5"]
 
 
 def test_plan_handles_64_bit_ids_and_weights(database: Database) -> None:

@@ -18,7 +18,6 @@ from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import execute
 from batch_pipeline_tests.seeds import query
 
-UNSTORABLE = ["a\0b", "a\ud800b"]
 CALLS: dict[str, Callable[[str], object]] = {
     "job_identifier": lambda text: acquire_batch("job", "meta_table", COLUMNS, job_identifier=text),
     "job": lambda text: acquire_batch(text, "meta_table", COLUMNS),
@@ -41,13 +40,13 @@ def known_job(meta_table: Database) -> Database:
     return meta_table
 
 
-@pytest.mark.parametrize("text", UNSTORABLE)
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.usefixtures("known_job")
-def test_text_that_cannot_be_stored_is_rejected(call: str, text: str) -> None:
-    with pytest.raises(InvalidValueError) as caught:
-        CALLS[call](text)
-    assert repr(text) in str(caught.value)
+def test_text_that_cannot_be_stored_is_rejected() -> None:
+    for call in CALLS.values():
+        for text in ("a\0b", "a\ud800b"):
+            with pytest.raises(InvalidValueError) as caught:
+                call(text)
+            assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("spelled", ["meta_table", "public.meta_table", 'PUBLIC."meta_table"'])

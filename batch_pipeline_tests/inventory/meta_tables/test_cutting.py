@@ -130,20 +130,18 @@ def test_all_cuts_match_reference_plan(
     assert list(table.weights(start_after, high_watermark)) == matching_rows
 
 
-def test_all_cuts_without_rows_in_range_is_empty(any_table: ReflectedMetaTable) -> None:
+def test_cuts_without_rows_in_range_are_empty(any_table: ReflectedMetaTable) -> None:
+    assert (any_table.lowest_id(), any_table.highest_id()) == (None, None)
+    assert any_table.next_cut(None, 10, limits()) is None
     assert list(all_cuts(any_table, None, 10, limits())) == []
     insert(any_table, {5: 1})
-    assert list(all_cuts(any_table, None, 4, limits())) == []
-    assert list(all_cuts(any_table, 5, 9, limits())) == []
-    assert list(all_cuts(any_table, 9, 9, limits())) == []
+    for after_id, high_watermark in ((None, 4), (5, 9), (9, 9)):
+        assert list(all_cuts(any_table, after_id, high_watermark, limits())) == []
 
 
-@pytest.mark.parametrize("page_rows", [1, 2, 100])
-def test_all_cuts_handle_64_bit_ids_and_weights(
-    any_table: ReflectedMetaTable, page_rows: int
-) -> None:
+def test_64_bit_ids_and_weights_are_cut_and_counted(any_table: ReflectedMetaTable) -> None:
     insert(any_table, {MIN_ID: MAX_ID, -1: MAX_ID, 0: 0, MAX_ID - 1: 2**62, MAX_ID: MAX_ID})
-    cuts = list(all_cuts(any_table, None, MAX_ID, UNLIMITED, page_rows=page_rows))
+    cuts = cut_all(any_table, MAX_ID, UNLIMITED)
     assert [str(cut.id_range) for cut in cuts] == [
         f"{MIN_ID}..-2",
         f"-1..{MAX_ID - 2}",
@@ -151,6 +149,11 @@ def test_all_cuts_handle_64_bit_ids_and_weights(
         f"{MAX_ID}..{MAX_ID}",
     ]
     assert [cut.weight for cut in cuts] == [MAX_ID, MAX_ID, 2**62, MAX_ID]
+    for page_rows in (1, 2, 100):
+        assert list(all_cuts(any_table, None, MAX_ID, UNLIMITED, page_rows=page_rows)) == cuts
+    facts = any_table.facts(IdRange(first_id=MIN_ID, last_id=MAX_ID))
+    assert facts.weight == 3 * MAX_ID + 2**62
+    assert any_table.next_cut(MAX_ID, MAX_ID, UNLIMITED) is None
 
 
 def test_weight_limit_beyond_64_bits_is_rejected(any_table: ReflectedMetaTable) -> None:
@@ -159,16 +162,6 @@ def test_weight_limit_beyond_64_bits_is_rejected(any_table: ReflectedMetaTable) 
         list(all_cuts(any_table, None, 10, bounds))
     with pytest.raises(InvalidValueError, match="max_weight"):
         any_table.next_cut(None, 10, bounds)
-
-
-def test_table_without_weight_column_is_cut_by_count(any_table: ReflectedMetaTable) -> None:
-    insert(any_table, dict.fromkeys(range(1, 26), 500))
-    columns = MetaColumns(uid="id", item="file_location", weight=None)
-    table = ReflectedMetaTable.open(any_table.engine, any_table.canonical_name, columns)
-    cuts = list(all_cuts(table, 0, 25, limits()))
-    assert [(cut.count, cut.weight) for cut in cuts] == [(10, 0), (10, 0), (5, 0)]
-    assert cut_all(table, 25, limits(), after_id=0) == cuts
-    assert table.facts(IdRange(first_id=1, last_id=25)).weight == 0
 
 
 # Rows that cannot be planned

@@ -30,7 +30,6 @@ from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
     MARIADB,
-    cut_all,
     execute,
     insert,
     item_ids,
@@ -255,25 +254,6 @@ def test_unreachable_database_is_named_without_credentials(url: str) -> None:
 
 
 # Cutting
-
-
-def test_next_cut_of_empty_table_is_none(any_table: ReflectedMetaTable) -> None:
-    assert any_table.next_cut(None, 10, limits()) is None
-    assert any_table.next_cut(0, 10, limits()) is None
-    assert (any_table.lowest_id(), any_table.highest_id()) == (None, None)
-
-
-def test_64_bit_ids_and_weights_are_cut_and_counted(any_table: ReflectedMetaTable) -> None:
-    insert(any_table, {MIN_ID: 2**62, -1: 2**63 - 1, MAX_ID - 1: 2**62, MAX_ID: 2**63 - 1})
-    whole = limits(max_weight=2**63 - 1)
-    assert [one.id_range for one in cut_all(any_table, MAX_ID, whole)] == [
-        ids(MIN_ID, -2),
-        ids(-1, MAX_ID - 2),
-        ids(MAX_ID - 1, MAX_ID - 1),
-        ids(MAX_ID, MAX_ID),
-    ]
-    assert any_table.facts(ALL_IDS).weight == 2**63 + 2 * (2**63 - 1)
-    assert any_table.next_cut(MAX_ID, MAX_ID, whole) is None
 
 
 # Bad weights

@@ -31,34 +31,20 @@ def _items(database: Database, stream: str = "orders") -> list[Item]:
     return list(database.meta_table(stream).items(ALL_ITEMS))
 
 
-def test_register_assigns_ids_in_listing_order(database: Database) -> None:
+def test_register_assigns_ids_in_listing_order_and_skips_known_files(database: Database) -> None:
+    """A file that is listed twice is one item."""
+    table = database.meta_table("orders")
     files = [found_file(2), found_file(1, etag="v1"), found_file(3)]
-    registered = database.meta_table("orders").register(files, accept_changed=False)
-    assert registered == Registered(found=3, new_items=3)
+    registered = table.register([*files, files[0]], accept_changed=False)
+    assert registered == Registered(found=4, new_items=3)
+    registered = table.register([found_file(4), *files[1:]], accept_changed=False)
+    assert registered == Registered(found=3, new_items=1)
     assert _items(database) == [
         Item(id=1, file=files[0]),
         Item(id=2, file=files[1]),
         Item(id=3, file=files[2]),
+        Item(id=4, file=found_file(4)),
     ]
-
-
-def test_register_again_adds_only_new_files(database: Database) -> None:
-    register(database, 2)
-    files = [found_file(3), found_file(1), found_file(2)]
-    registered = database.meta_table("orders").register(files, accept_changed=False)
-    assert registered == Registered(found=3, new_items=1)
-    assert [(item.id, item.file) for item in _items(database)] == [
-        (1, found_file(1)),
-        (2, found_file(2)),
-        (3, found_file(3)),
-    ]
-
-
-def test_register_same_location_twice_creates_one_item(database: Database) -> None:
-    files = [found_file(1), found_file(2), found_file(1)]
-    registered = database.meta_table("orders").register(files, accept_changed=False)
-    assert registered == Registered(found=3, new_items=2)
-    assert [item.id for item in _items(database)] == [1, 2]
 
 
 def test_register_more_than_one_chunk_has_no_id_gaps(database: Database) -> None:
@@ -214,23 +200,18 @@ def test_large_file_is_registered_as_ranges_in_listing_order(
     assert {replace(item.file, location=item.file.uri) for item in items[1:4]} == {file}
 
 
-@pytest.mark.parametrize("max_bytes", [40, 20, 1_000, None])
-def test_file_registered_as_ranges_is_not_registered_again(
-    database: Database, large_file: Path, max_bytes: int | None
+def test_registered_file_is_not_registered_again_in_other_ranges(
+    database: Database, large_file: Path
 ) -> None:
-    """Even if the configured size has changed."""
+    """Even if the configured size has changed. A whole file stays one item."""
     _register_with_ranges(database, landed_file(large_file))
-    assert _register_with_ranges(
-        database, landed_file(large_file), max_bytes=max_bytes
-    ) == Registered(found=1, new_items=0)
-
-
-def test_file_registered_whole_stays_one_item(database: Database, large_file: Path) -> None:
-    _register_with_ranges(database, landed_file(large_file), max_bytes=None)
-    assert _register_with_ranges(database, landed_file(large_file)) == Registered(
-        found=1, new_items=0
-    )
-    assert _ranges(database) == [""]
+    for max_bytes in (40, 20, 1_000, None):
+        again = _register_with_ranges(database, landed_file(large_file), max_bytes=max_bytes)
+        assert again == Registered(found=1, new_items=0)
+    whole = large_file.with_name("whole.jsonl")
+    whole.write_bytes(TEN_LINES)
+    _register_with_ranges(database, landed_file(whole), max_bytes=None)
+    assert _register_with_ranges(database, landed_file(whole)) == Registered(found=1, new_items=0)
 
 
 def test_registration_killed_within_file_leaves_no_items(

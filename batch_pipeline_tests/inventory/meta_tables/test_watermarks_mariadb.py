@@ -2,7 +2,6 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from threading import Event
 
 import pytest
@@ -16,9 +15,9 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
 )
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import MetaTableError
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import eventually
+from batch_pipeline_tests.inventory.meta_tables.test_watermarks_under_writers import Planner
 from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, item_ids
 
 INSERT = "INSERT INTO files (file_location, size_in_bytes) VALUES ('f', 1)"
@@ -117,36 +116,6 @@ def test_other_tables_use_settle_and_give_reason(
         choose_watermark(table, Strategy.LOCKING_READ)
 
 
-@dataclass
-class Planner:
-    """Processes a table up to its high watermark, and for comparison up to `max(id)`."""
-
-    table: ReflectedMetaTable
-    watermark: HighWatermark
-    bookmark: int = 0
-    processed: list[int] = field(default_factory=list)
-    naive_bookmark: int = 0
-    naive_processed: set[int] = field(default_factory=set)
-
-    def poll(self) -> None:
-        """Process what is available."""
-        high_watermark = self.watermark.read().value or 0
-        limits = Limits(max_weight=1_000, max_count=50)
-        while (cut := self.table.next_cut(self.bookmark, high_watermark, limits)) is not None:
-            self.processed += item_ids(self.table, cut.id_range)
-            self.bookmark = cut.id_range.last_id
-        highest = self.table.highest_id() or 0
-        if highest > self.naive_bookmark:
-            above = IdRange(first_id=self.naive_bookmark + 1, last_id=highest)
-            self.naive_processed |= set(item_ids(self.table, above))
-            self.naive_bookmark = highest
-
-    def has_missed_rows(self) -> bool:
-        """Return whether many rows were processed and the `max(id)` bookmark has skipped some."""
-        passed = {uid for uid in self.processed if uid <= self.naive_bookmark}
-        return len(self.processed) >= ROWS and not passed <= self.naive_processed
-
-
 def write(engine: sa.Engine, seed: int, stop: Event) -> None:
     """Write transactions, some long and some rolled back, until stopped."""
     chance = random.Random(seed)  # noqa: S311 - a repeatable workload
@@ -174,7 +143,8 @@ def test_planner_with_watermark_loses_no_row_that_max_id_bookmark_loses(
 
         def is_enough() -> bool:
             planner.poll()
-            return planner.has_missed_rows() or any(future.done() for future in running)
+            has_missed_rows = len(planner.processed) >= ROWS and bool(planner.missed_by_max_id())
+            return has_missed_rows or any(future.done() for future in running)
 
         def has_ended() -> bool:
             planner.poll()
@@ -190,4 +160,4 @@ def test_planner_with_watermark_loses_no_row_that_max_id_bookmark_loses(
     planner.poll()
     writers.dispose()
     assert planner.processed == item_ids(table, IdRange(first_id=1, last_id=10**9))
-    assert planner.has_missed_rows()
+    assert planner.missed_by_max_id()
