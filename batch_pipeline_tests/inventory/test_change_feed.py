@@ -23,24 +23,18 @@ def _plan_backfill(database: Database, name: str, last_id: int) -> None:
     database.backfills.plan(request, database.meta_table("orders"))
 
 
-def test_changes_without_cursors_include_all_batches(database: Database) -> None:
+def test_changes_since_cursors_include_only_new_batches(database: Database) -> None:
+    """Without cursors all batches are included."""
     first, second = planned(database, 2)
     publish(database, first)
     changes = _changes(database)
-    assert list(changes.planned) == [first, second]
-    assert list(changes.published) == [first]
-
-
-def test_changes_since_cursors_include_only_new_batches(database: Database) -> None:
-    first, second = planned(database, 2)
-    publish(database, first)
-    cursors = _changes(database).cursors
-    no_changes = Changes(planned=[], published=[], generations={}, cursors=cursors)
-    assert _changes(database, cursors) == no_changes
+    assert (list(changes.planned), list(changes.published)) == ([first, second], [first])
+    no_changes = Changes(planned=[], published=[], generations={}, cursors=changes.cursors)
+    assert _changes(database, changes.cursors) == no_changes
     publish(database, second)
     register(database, 3, first=7)
     [third] = plan(database, limits(max_count=3))
-    changes = _changes(database, cursors)
+    changes = _changes(database, changes.cursors)
     assert (list(changes.planned), list(changes.published)) == ([third], [second])
     assert _changes(database, changes.cursors).published == []
 

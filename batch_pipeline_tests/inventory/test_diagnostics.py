@@ -218,92 +218,71 @@ def run_with_driver(engine: sa.Engine, statement: str) -> None:
         raw.cursor().execute(statement)
 
 
-def test_proposed_index_for_selective_filter_avoids_scan(
-    kinds: sa.Engine,
-) -> None:
-    table = open_filtered(kinds, RARE)
-    cost = filter_cost(table, 0, 10 * ROWS)
-    assert (cost.scanned, cost.kept) == (100_000, 100)
-    assert cost.proposal is not None
-    run_with_driver(kinds, cost.proposal)
-    assert filter_cost(table, 0, 10 * ROWS) == FilterCost(scanned=100, kept=100)
-    assert item_ids(table, IdRange(first_id=1, last_id=30_000)) == [
-        10_000,
-        20_000,
-        30_000,
-    ]
-
-
-@pytest.mark.parametrize(("kind", "expected_rows"), [("a", 50_000), ("z", 0)])
-def test_index_is_proposed_only_for_selective_filter(
-    kinds: sa.Engine, kind: str, expected_rows: int
-) -> None:
-    table = open_filtered(kinds, {"column": "kind", "operator": "=", "value": kind})
-    cost = filter_cost(table, 0, 10**9)
-    assert (cost.scanned, cost.kept) == (100_000, expected_rows)
-    assert (cost.proposal is None) == (expected_rows > 0)
-
-
-def test_sample_is_between_bookmark_and_watermark(kinds: sa.Engine) -> None:
+def test_filter_cost_is_that_of_rows_between_bookmark_and_watermark(kinds: sa.Engine) -> None:
+    """An index is proposed for a selective filter only, and not for a view."""
+    for kind, kept in (("a", 50_000), ("z", 0)):
+        table = open_filtered(kinds, {"column": "kind", "operator": "=", "value": kind})
+        cost = filter_cost(table, 0, 10**9)
+        assert (cost.scanned, cost.kept) == (100_000, kept)
+        assert (cost.proposal is None) == (kept > 0)
     table = open_filtered(kinds, RARE)
     assert filter_cost(table, 1_100_000, 1_200_000).scanned == 10_000
     assert filter_cost(table, 1_199_000, 10**9) == FilterCost(scanned=100, kept=1)
     assert filter_cost(table, 1_200_000, 10**9) == FilterCost(scanned=0, kept=0)
     assert filter_cost(table, None, 0) == FilterCost(scanned=0, kept=0)
-
-
-def test_table_without_filter_is_not_read(kinds: sa.Engine) -> None:
-    table = ReflectedMetaTable.open(kinds, "kinds")
+    unfiltered = ReflectedMetaTable.open(kinds, "kinds")
     with record_statements(kinds) as statements:
-        assert filter_cost(table, None, 10**9) == FilterCost(scanned=0, kept=0)
+        assert filter_cost(unfiltered, None, 10**9) == FilterCost(scanned=0, kept=0)
     assert statements == []
-
-
-def test_no_index_is_proposed_for_view(kinds: sa.Engine) -> None:
-    """Its cost is reported."""
     execute_on(kinds, "CREATE VIEW some_kinds AS SELECT * FROM kinds")
-    table = ReflectedMetaTable.open(kinds, "some_kinds", where=parse_filter([RARE]))
-    assert filter_cost(table, 0, 10**9) == FilterCost(scanned=100_000, kept=100)
+    view = ReflectedMetaTable.open(kinds, "some_kinds", where=parse_filter([RARE]))
+    assert filter_cost(view, 0, 10**9) == FilterCost(scanned=100_000, kept=100)
     execute_on(kinds, "DROP VIEW some_kinds")
+    cost = filter_cost(table, 0, 10 * ROWS)
+    assert (cost.scanned, cost.kept) == (100_000, 100)
+    assert cost.proposal is not None
+    run_with_driver(kinds, cost.proposal)
+    assert filter_cost(table, 0, 10 * ROWS) == FilterCost(scanned=100, kept=100)
+    ids = IdRange(first_id=1, last_id=30_000)
+    assert item_ids(table, ids) == [10_000, 20_000, 30_000]
 
 
-@pytest.mark.parametrize(
-    "conditions",
-    [
+def test_next_cut_with_proposed_index_reads_batch_and_one_more_row(postgres: sa.Engine) -> None:
+    """Postgres recognizes that the index covers the filter, whatever its operator."""
+    execute_on(postgres, CREATE, FILL + NUMBERS, "ANALYZE kinds")
+    late: dict[str, Any] = {"column": "note", "operator": "=", "value": "late"}
+    filters: list[list[dict[str, Any]]] = [
         [RARE],
         [{"column": "kind", "operator": "in", "value": ["50%'s", "z"]}],
         [{"column": "kind", "operator": "like", "value": "50\\%%"}],
-        [{"column": "note", "operator": "=", "value": "late"}],
+        [late],
         [{"column": "note", "operator": "is not null"}],
         [{"column": "ready", "operator": "=", "value": True}],
         [{"column": "price", "operator": "=", "value": 0}],
         [{"column": "price", "operator": "<", "value": 0.5}],
         [RARE, {"column": "day", "operator": ">", "value": "2026-02-28"}],
-        [{"any": [RARE, {"column": "note", "operator": "=", "value": "late"}]}],
-    ],
-)
-def test_next_cut_with_proposed_index_reads_batch_and_one_more_row(
-    postgres: sa.Engine, conditions: list[dict[str, Any]]
-) -> None:
-    """Postgres recognizes that the index covers the filter, whatever its operator."""
-    execute_on(postgres, CREATE, FILL + NUMBERS, "ANALYZE kinds")
-    table = open_filtered(postgres, *conditions)
-    cost = filter_cost(table, None, 10**9)
-    assert cost.kept == 100
-    assert cost.proposal is not None
-    assert re.fullmatch(
-        r"CREATE INDEX CONCURRENTLY kinds_batches_\w{8} ON public\.kinds \(uid\) "
-        r"INCLUDE \(weight\) WHERE .+",
-        cost.proposal,
-    )
-    run_with_driver(postgres, cost.proposal)
-    with record_statements(postgres) as statements:
-        cut = table.next_cut(0, 10**9, limits(max_count=20))
-    assert cut is not None
-    assert cut.count == 20
-    # The filter leaves gaps between ids, so a second statement reads which ids the batch has.
-    assert rows_scanned(postgres, statements[:1]) == 21
-    assert rows_scanned(postgres, statements) == 21 + 20
+        [{"any": [RARE, late]}],
+    ]
+    for conditions in filters:
+        table = open_filtered(postgres, *conditions)
+        cost = filter_cost(table, None, 10**9)
+        assert cost.kept == 100
+        assert cost.proposal is not None
+        created = re.fullmatch(
+            r"CREATE INDEX CONCURRENTLY (kinds_batches_\w{8}) ON public\.kinds \(uid\) "
+            r"INCLUDE \(weight\) WHERE .+",
+            cost.proposal,
+        )
+        assert created is not None
+        run_with_driver(postgres, cost.proposal)
+        with record_statements(postgres) as statements:
+            cut = table.next_cut(0, 10**9, limits(max_count=20))
+        assert cut is not None
+        assert cut.count == 20
+        # The filter leaves gaps between ids, so a second statement reads which ids the batch has.
+        assert rows_scanned(postgres, statements[:1]) == 21
+        assert rows_scanned(postgres, statements) == 21 + 20
+        execute_on(postgres, f"DROP INDEX {created[1]}")
 
 
 def test_proposed_index_of_partitioned_table_can_be_created(postgres: sa.Engine) -> None:

@@ -218,7 +218,8 @@ def insert_state(database: Database, state: str) -> None:
     """Insert a state of `ops.files` directly."""
     insert = (
         "INSERT INTO batch_pipeline.ceiling_candidate (scope, meta_table, state) "
-        "VALUES ('meta', 'ops.files', CAST(:state AS jsonb))"
+        "VALUES ('meta', 'ops.files', CAST(:state AS jsonb)) "
+        "ON CONFLICT (scope, meta_table) DO UPDATE SET state = excluded.state"
     )
     execute_in(database, insert, state=state)
 
@@ -273,9 +274,9 @@ VALID: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "invalid",
-    [
+def test_invalid_state_is_ignored(store: StoredCandidates, database: Database) -> None:
+    """An older, newer or damaged state never raises or yields a wrong watermark."""
+    invalid: list[object] = [
         None,
         [],
         "text",
@@ -296,16 +297,12 @@ VALID: dict[str, Any] = {
         VALID | {"waiting": [[7, [["3/1"]]]]},
         VALID | {"waiting": [[-(2**63) - 1, []]], "released": None},
         VALID | {"waiting": [[9, []], [7, []]]},
-    ],
-)
-def test_invalid_state_is_ignored(
-    store: StoredCandidates, database: Database, invalid: object
-) -> None:
-    """An older, newer or damaged state never raises or yields a wrong watermark."""
-    insert_state(database, json.dumps(invalid))
-    assert store.load("ops.files") is None
-    store.save("ops.files", STATE)
-    assert store.load("ops.files") == STATE
+    ]
+    for state in invalid:
+        insert_state(database, json.dumps(state))
+        assert store.load("ops.files") is None, state
+        store.save("ops.files", STATE)
+        assert store.load("ops.files") == STATE
 
 
 def test_stored_format_is_stable(store: StoredCandidates, database: Database) -> None:
