@@ -218,7 +218,12 @@ def test_backfill_by_time_selects_half_open_interval(database: Database) -> None
 
 
 def test_backfill_of_listed_items_selects_only_them(database: Database) -> None:
+    """All of them must exist."""
     table = orders(database, 100)
+    before = row_counts(database)
+    with pytest.raises(ConfigurationError, match="no items 101, 999 up to its high watermark 100"):
+        database.backfills.plan(request(item_ids=(1, 101, 999)), table)
+    assert row_counts(database) == before
     backfill = request(item_ids=(70, 3, 5, 3, 41), bounds=limits(max_weight=30))
     assert database.backfills.plan(backfill, table).items == 4
     assert item_lists(database) == [(3, 5, 41), (70,)]
@@ -226,14 +231,6 @@ def test_backfill_of_listed_items_selects_only_them(database: Database) -> None:
     assert [item.id for item in table.items(batches(database)[0])] == [3, 5, 41]
     assert database.backfills.plan(backfill, table) == Planned()
     check_invariants(database)
-
-
-def test_backfill_of_unknown_items_is_rejected(database: Database) -> None:
-    table = orders(database, 10)
-    before = row_counts(database)
-    with pytest.raises(ConfigurationError, match="no items 11, 99 up to its high watermark 10"):
-        database.backfills.plan(request(item_ids=(1, 11, 99)), table)
-    assert row_counts(database) == before
 
 
 def test_backfill_of_failed_batches_uses_its_own_limits(
@@ -496,19 +493,6 @@ def test_acquire_of_full_backfill_skips_later_items(
         assert acquire(database, source(table)) is None  # the high watermark includes them
     assert database.backfills.plan(history(), source(table)).items == 49
     check_invariants(database)
-
-
-def test_acquire_retries_failed_backfill_batch(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    files = source(table)
-    database.backfills.plan(history(ids=IdRange(first_id=1, last_id=10)), files)
-    numbers = []
-    while (attempt := acquire(database, files)) is not None:
-        numbers.append(attempt.number)
-        database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
-    assert numbers == [1, 2, 3]
-    assert database.backfills.progress(NAME, files.name).states == {BatchState.DEAD: 1}
 
 
 def test_backfill_uses_filter_and_rejects_other_filter(

@@ -124,6 +124,10 @@ def test_server_restarted_by_other_process_counts_as_ended(data: Path) -> None:
 def test_ensure_running_twice_needs_one_release(data: Path) -> None:
     url = embedded_server.ensure_running(data)
     assert embedded_server.ensure_running(data) == url
+    with psycopg.connect(url) as connection:
+        names = ("max_connections", "listen_addresses")
+        shown = [connection.execute(f"SHOW {name}").fetchone() for name in names]
+    assert shown == [("200",), ("",)]
     postmaster = _postmaster(data)
     embedded_server.release(data)
     assert not is_running(postmaster)
@@ -155,28 +159,6 @@ def test_stale_pid_of_other_server_is_not_used(data: Path, server_url: str) -> N
     embedded_server.release(data)
     assert other.is_running()
     assert _accepts_queries(server_url)
-
-
-def test_server_settings_are_applied(data: Path) -> None:
-    with psycopg.connect(embedded_server.ensure_running(data)) as connection:
-        shown = [
-            connection.execute(f"SHOW {name}").fetchone()
-            for name in ("max_connections", "listen_addresses")
-        ]
-    assert shown == [("200",), ("",)]
-
-
-def test_interrupted_initialization_is_restarted() -> None:
-    """Leftovers of a killed first start are not used as a data folder."""
-    home = Path(tempfile.mkdtemp(prefix="bp-"))
-    data = home / "postgres"
-    left = home / "postgres.new"
-    left.mkdir()
-    (left / "PG_VERSION").write_text("18\n")
-    assert _accepts_queries(embedded_server.ensure_running(data))
-    embedded_server.release(data)
-    assert not left.exists()
-    shutil.rmtree(home)
 
 
 def test_home_that_is_a_file_is_rejected(tmp_path: Path) -> None:
@@ -239,16 +221,21 @@ def test_socket_folder_is_private(url: str) -> None:
         assert not _connects_as_other_user(path)
 
 
-def test_home_folder_stays_private(tmp_path: Path) -> None:
-    """If root starts the server, the server's user may traverse the folder."""
+def test_interrupted_initialization_is_restarted_in_private_folder(tmp_path: Path) -> None:
+    """Leftovers of a killed first start are not used as a data folder.
+
+    If root starts the server, the server's user may traverse the home folder.
+    """
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    data = home / "postgres"
+    data, left = home / "postgres", home / "postgres.new"
+    left.mkdir()
+    (left / "PG_VERSION").write_text("18\n")
     try:
-        with psycopg.connect(embedded_server.ensure_running(data)) as connection:
-            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert _accepts_queries(embedded_server.ensure_running(data))
     finally:
         embedded_server.release(data)
+    assert not left.exists()
     assert stat.S_IMODE(home.stat().st_mode) == (0o710 if IS_ROOT else 0o700)
 
 

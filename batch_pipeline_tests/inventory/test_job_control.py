@@ -146,15 +146,6 @@ def test_cancel_job_keeps_published_batches(database: Database) -> None:
     check_invariants(database)
 
 
-def test_cancel_of_reprocessing_keeps_published_generation(database: Database, one: Batch) -> None:
-    publish(database, one)
-    with claimed(database, one):
-        assert database.jobs.cancel_batch("orders", one.id).attempts == 1
-    assert _states(database) == ["published"]
-    assert database.jobs.cancel_batch("orders", one.id).batches == 0
-    check_invariants(database)
-
-
 def test_concurrent_cancel_and_publish_are_serialized(database: Database, rival: Database) -> None:
     """Each batch is either published or cancelled, consistent with the worker's result."""
     for batch in planned(database, 8):

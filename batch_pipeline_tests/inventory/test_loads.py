@@ -68,15 +68,6 @@ def test_due_loading_contains_what_a_load_needs(database: Database, tmp_path: Pa
     assert (loading.item_ids, loading.again) == ((), False)
 
 
-def test_due_contains_only_newest_generation(database: Database, tmp_path: Path) -> None:
-    first, _ = published(database, tmp_path, 2)
-    load_all(database)
-    publish_file(database, first, tmp_path, generation=2)
-    assert [(loading.label, loading.manifest.generation) for loading in due(database)] == [
-        (FIRST, 2)
-    ]
-
-
 def publish_backfill(database: Database, folder: Path) -> None:
     """Publish the backfill `2023`, which contains the items of the first batch again."""
     request = Backfill.of_stream(

@@ -97,17 +97,6 @@ def test_bisect_isolates_one_bad_item_of_hundred(
     assert database.acquisitions.acquire(_request(100), source) is None
 
 
-def test_job_without_bisect_does_not_split(database: Database, files: ReflectedMetaTable) -> None:
-    """The batch is tried three times and stays whole; other batches are processed."""
-    source = _source(files, 10)
-    attempts = _process_all(
-        database, source, _request(5, bisect=False), lambda item_id: item_id == 2
-    )
-    assert [attempt.batch.id_range.first_id for attempt in attempts] == [1, 6, 1, 1]
-    assert _live_batches(database) == [(1, 5, "dead"), (6, 10, "published")]
-    check_invariants(database)
-
-
 def test_concurrent_bisect_publishes_every_good_item_once(
     database: Database, rival: Database, files: ReflectedMetaTable
 ) -> None:

@@ -368,20 +368,16 @@ def test_renamed_column_is_detected(orders: UserTableFixture) -> None:
     assert [item.id for item in renamed.items(batch)] == [1]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+def test_unusable_table_source_is_rejected(orders: UserTableFixture) -> None:
+    invalid: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"table": "fils"}, UnknownMetaTableError, "No table or view"),
         ({"uid": "no"}, MetaTableError, "has no column 'no'"),
         ({"imported": "no", "ceiling": Strategy.SETTLE}, MetaTableError, "has no column 'no'"),
         ({"uid": "size_in_bytes"}, MetaTableError, "cannot be the uid"),
-    ],
-)
-def test_unusable_table_source_is_rejected(
-    orders: UserTableFixture, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        orders.plan(orders.with_source(**changes))
+    ]
+    for changes, error, message in invalid:
+        with pytest.raises(error, match=message):
+            orders.plan(orders.with_source(**changes))
     assert orders.database.batches.statuses("orders") == []
 
 
