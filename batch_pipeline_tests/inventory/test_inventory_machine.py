@@ -29,7 +29,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import MIN_ID, AttemptStatus, BatchState, IdRange
 from batch_pipeline.model.errors import ConfigurationError, UnknownBatchError
 from batch_pipeline.model.planning import Limits
-from batch_pipeline_tests.inventory.machine_checks import MachineChecks
+from batch_pipeline_tests.inventory.machine_actions import MachineActions
 from batch_pipeline_tests.inventory.machine_model import ALL_IDS, OPEN, ModelAttempt, Row
 from batch_pipeline_tests.inventory.machine_system import insert_explicit_id, meta_tables
 from batch_pipeline_tests.proofs import Figures
@@ -58,7 +58,7 @@ CLOSED = st.sampled_from(  # status, and whether the attempt counts
 RETRIABLE = [BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED, BatchState.INTERRUPTED]
 
 
-class InventoryMachine(MachineChecks):
+class InventoryMachine(MachineActions):
     """One rule per action; `done` counts what happened in all runs."""
 
     done: ClassVar[Counter[str]] = Counter()
