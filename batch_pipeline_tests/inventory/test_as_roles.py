@@ -15,7 +15,6 @@ MODULES = (
     "inventory.test_attempts",
     "pipeline.test_reconcile",
     "inventory.test_job_control",
-    "inventory.test_splitting",
     "inventory.test_acquire",
     "inventory.test_late_arrivals",
 )

@@ -569,11 +569,12 @@ def test_backfill_by_date_column_selects_whole_days(
 def test_backfill_by_invalid_time_column_is_rejected(
     database: Database, table: ReflectedMetaTable
 ) -> None:
-    for column, error, message in (
+    invalid: list[tuple[str | None, type[Exception], str]] = [
         (None, InvalidValueError, "time"),
         ("imported_at", MetaTableError, "has no column 'imported_at'"),
         ("file_location", MetaTableError, "'file_location' cannot be the time"),
-    ):
+    ]
+    for column, error, message in invalid:
         with pytest.raises(error, match=message):
             database.backfills.plan(history(since=NOON, time_column=column), source(table))
 

@@ -13,10 +13,9 @@ import pytest
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.model.errors import RetryableError
 from batch_pipeline_tests.inventory.connection_cuts import ConnectionCutter, cutting_connections
-from batch_pipeline_tests.inventory.every_operation import OPERATIONS, STARTS
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.lost_replies import LostReplies, losing_replies
-from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
+from batch_pipeline_tests.inventory.operations_fixture import OPERATIONS, STARTS, InventoryFixture
 from batch_pipeline_tests.proofs import Figures
 from batch_pipeline_tests.seeds import query
 

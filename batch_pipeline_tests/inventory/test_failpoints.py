@@ -14,14 +14,13 @@ import pytest
 import batch_pipeline
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.concurrency import run_python
-from batch_pipeline_tests.inventory.every_operation import OPERATIONS
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
+from batch_pipeline_tests.inventory.operations_fixture import OPERATIONS, InventoryFixture
 from batch_pipeline_tests.proofs import Figures
 
 PACKAGE = Path(batch_pipeline.__file__).parent
 TESTS = Path(__file__).parents[1]
-SCRIPT = "from batch_pipeline_tests.inventory.every_operation import main; main()"
+SCRIPT = "from batch_pipeline_tests.inventory.operations_fixture import main; main()"
 
 # Operations that reach failpoints, by the first part of the failpoint's name.
 REACHED_BY = {

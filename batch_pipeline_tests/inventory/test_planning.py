@@ -1,21 +1,43 @@
-"""Planning on Postgres: limits, gaps and overlaps, concurrent planners, 64-bit values."""
+"""Planning and splitting on Postgres: limits, gaps, overlaps, concurrency, poison items."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
+from math import ceil, log2
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.batch import MAX_ID, Batch, BatchState
-from batch_pipeline.model.errors import InvariantError, UnknownBatchError
+from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
+from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
+from batch_pipeline.inventory.planning import split_batch
+from batch_pipeline.model.batch import (
+    MAX_ID,
+    Attempt,
+    AttemptStatus,
+    Batch,
+    BatchState,
+    BatchStatus,
+    IdRange,
+)
+from batch_pipeline.model.errors import (
+    BatchSupersededError,
+    ConfigurationError,
+    InvariantError,
+    UnknownBatchError,
+)
+from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.seeds import execute, plan, query, register, unplanned
+from batch_pipeline_tests.inventory.invariants import check_invariants
+from batch_pipeline_tests.inventory.meta_tables.user_tables import delete, insert
+from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register, unplanned
 
 INSERT_BATCH = """
 INSERT INTO batch_pipeline.batch (job_id, first_id, last_id, weight, item_count, config)
@@ -203,3 +225,237 @@ def test_key_without_batch_raises_unknown_batch(database: Database) -> None:
         with pytest.raises(UnknownBatchError) as caught:
             database.batches.batch("orders", key)
         assert f"{key!r} is not a planned batch" in str(caught.value)
+
+
+def _source(files: ReflectedMetaTable, items: int) -> MetaSource:
+    insert(files, dict.fromkeys(range(1, items + 1), 10))
+    return MetaSource(table=files, choice=choose_watermark(files))
+
+
+def _request(max_count: int, **terms: object) -> AcquireRequest:
+    facts = {"name": "import", "meta_table": "ops.files", "bisect": True, **terms}
+    bounds = limits(max_weight=10_000, max_count=max_count)
+    return AcquireRequest(terms=JobTerms(**facts), limits=bounds, config={"origin": "test"})  # type: ignore[arg-type] # overrides by name
+
+
+def _process_all(
+    database: Database, source: MetaSource, request: AcquireRequest, is_bad: Callable[[int], bool]
+) -> list[Attempt]:
+    """Acquire until nothing is left; batches with a bad item fail."""
+    attempts: list[Attempt] = []
+    while (attempt := database.acquisitions.acquire(request, source)) is not None:
+        attempts.append(attempt)
+        assert len(attempts) < 200, "it does not end"
+        ids = [item.id for item in read_items(database.engine, source.table, attempt.batch)]
+        if any(map(is_bad, ids)):
+            database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
+        else:
+            database.attempts.succeed(attempt, result=ids, logging=None, seen=None)
+    return attempts
+
+
+def _dead_items(database: Database, table: ReflectedMetaTable) -> dict[int, BatchStatus]:
+    """Return the dead batches of the job by their only item."""
+    dead = [
+        status for status in database.jobs.unfinished("import") if status.state is BatchState.DEAD
+    ]
+    items = [read_items(database.engine, table, status.batch) for status in dead]
+    return {item.id: status for status, [item] in zip(dead, items, strict=True)}
+
+
+def _published_ids(database: Database) -> list[int]:
+    results = query(database, "SELECT result FROM batch_pipeline.attempt WHERE result IS NOT NULL")
+    return sorted(item_id for (ids,) in results for item_id in ids)
+
+
+def _live_batches(database: Database) -> list[tuple[int, int, str]]:
+    rows = query(
+        database,
+        "SELECT first_id, last_id, state FROM batch_pipeline.batch JOIN batch_pipeline.batch_state "
+        "ON batch_id = id WHERE superseded_at IS NULL ORDER BY first_id",
+    )
+    return [(first, last, state) for first, last, state in rows]
+
+
+@pytest.mark.parametrize("bad", [1, 37, 50, 51, 100])
+def test_bisect_isolates_one_bad_item_of_hundred(
+    database: Database, files: ReflectedMetaTable, bad: int
+) -> None:
+    """The other items are published once, within 3 + 2 * 7 + 2 attempts."""
+    source = _source(files, 100)
+    attempts = _process_all(database, source, _request(100), lambda item_id: item_id == bad)
+    assert _published_ids(database) == [item_id for item_id in range(1, 101) if item_id != bad]
+    [(first, last)] = [
+        (first, last) for first, last, state in _live_batches(database) if state == "dead"
+    ]
+    assert (first, last) == (bad, bad)
+    assert len(attempts) <= 3 + 2 * ceil(log2(100)) + 2
+    check_invariants(database)
+    [(item_id, status)] = _dead_items(database, source.table).items()
+    assert (item_id, status.error) == (bad, "a bad item")
+    assert database.acquisitions.acquire(_request(100), source) is None
+
+
+def test_concurrent_bisect_publishes_every_good_item_once(
+    database: Database, rival: Database, files: ReflectedMetaTable
+) -> None:
+    sources = [_source(files, 60), MetaSource(table=files, choice=choose_watermark(files))]
+    bad = {7, 8, 31, 60}
+    results = together(
+        lambda: _process_all(database, sources[0], _request(20), lambda item_id: item_id in bad),
+        lambda: _process_all(rival, sources[1], _request(20), lambda item_id: item_id in bad),
+    )
+    assert [result for result in results if isinstance(result, Exception)] == []
+    _process_all(database, sources[0], _request(20), lambda item_id: item_id in bad)
+    assert _published_ids(database) == sorted(set(range(1, 61)) - bad)
+    assert set(_dead_items(database, files)) == bad
+    check_invariants(database)
+
+
+def test_half_is_split_at_first_failure_or_third_interruption(
+    database: Database, files: ReflectedMetaTable
+) -> None:
+    source, request = _source(files, 4), _request(4, max_attempts=3)
+    for status in [AttemptStatus.FAILED] * 3 + [AttemptStatus.ABANDONED] * 3:
+        attempt = database.acquisitions.acquire(request, source)
+        assert attempt is not None
+        database.attempts.fail(attempt, "gone", status)
+    assert _live_batches(database) == [(1, 2, "dead"), (3, 4, "planned")]
+    check_invariants(database)
+
+
+def test_split_tiles_range_and_halves_remaining_items(
+    database: Database, files: ReflectedMetaTable
+) -> None:
+    """Ids of deleted rows belong to the first half."""
+    insert(files, {10: 1, 20: 2, 30: 4, 40: 8, 50: 16})
+    source = MetaSource(table=files, choice=choose_watermark(files))
+    attempt = database.acquisitions.acquire(_request(100), source)
+    assert attempt is not None
+    database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
+    delete(files, files.uid == 20)
+    first, second = database.jobs.split("import", attempt.batch.id, files)
+    assert (first.id_range, first.weight, first.count) == (IdRange(first_id=10, last_id=39), 5, 2)
+    assert (second.id_range, second.weight, second.count) == (
+        IdRange(first_id=40, last_id=50),
+        24,
+        2,
+    )
+    assert query(database, "SELECT DISTINCT config FROM batch_pipeline.batch") == [
+        ({"origin": "test"},)
+    ]
+    check_invariants(database)
+
+
+def test_split_of_list_batch_divides_list(database: Database, files: ReflectedMetaTable) -> None:
+    """All listed ids are kept, including one whose row was deleted."""
+    source = _source(files, 100)
+    attempt = database.acquisitions.acquire(_request(100), source)
+    assert attempt is not None
+    database.attempts.succeed(attempt, result=[], logging=None, seen=None)
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.job (name, meta_table, kind, parent_id) "
+        "VALUES ('import.late', 'ops.files', 'late', 1)",
+    )
+    execute(
+        database,
+        "INSERT INTO batch_pipeline.batch "
+        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
+        "VALUES (2, 5, 90, 40, 5, '{}', '{5,6,50,77,90}')",
+    )
+    execute(database, "INSERT INTO batch_pipeline.batch_state VALUES (2, 2, 'planned')")
+    delete(files, files.uid == 50)
+    first, second = database.jobs.split("import", "5..90", files)
+    assert (first.item_ids, first.weight, str(first.id_range)) == ((5, 6, 50), 20, "5..50")
+    assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
+    check_invariants(database)
+    _process_all(database, source, _request(100), lambda item_id: item_id == 77)
+    [(item_id, status)] = _dead_items(database, files).items()
+    assert (item_id, status.batch.item_ids) == (77, (77,))
+    check_invariants(database)
+
+
+def test_split_of_stream_batch_replaces_it_by_halves(database: Database) -> None:
+    register(database, 5)
+    [batch] = plan(database, limits())
+    first, second = database.jobs.split(
+        "orders", batch.key, database.meta_table("orders").reflected()
+    )
+    assert (first.key, first.weight) == ("00000001-00000003", 30)
+    assert (second.key, second.weight) == ("00000004-00000005", 20)
+    assert database.batches.batch("orders", second.key) == second
+    assert publish(database, first).generation == publish(database, second).generation == 1
+    check_invariants(database)
+    with pytest.raises(BatchSupersededError), claimed(database, batch):
+        pass
+    check_invariants(database)
+
+
+def test_batch_of_one_item_cannot_be_split(database: Database) -> None:
+    """The message names id and location of the item."""
+    register(database, 1)
+    [batch] = plan(database, limits())
+    with pytest.raises(ConfigurationError, match="cannot be split") as caught:
+        split_batch(database.engine, batch, database.meta_table("orders").reflected())
+    assert "one item, 1 (file:///landing/orders-0001.csv)" in str(caught.value)
+    assert f"batch-pipeline jobs retry orders --batch {batch.id}" in str(caught.value)
+    assert _live_batches(database) == [(1, 1, "planned")]
+
+
+def test_batch_without_items_cannot_be_split(database: Database) -> None:
+    register(database, 2)
+    [batch] = plan(database, limits())
+    execute(database, "DELETE FROM batch_pipeline.item")
+    with pytest.raises(ConfigurationError, match="none of its items is left"):
+        split_batch(database.engine, batch, database.meta_table("orders").reflected())
+
+
+def test_running_published_or_superseded_batch_cannot_be_split(
+    database: Database, rival: Database
+) -> None:
+    register(database, 4)
+    running, published = plan(database, limits(max_count=2))
+    publish(database, published)
+    table = database.meta_table("orders").reflected()
+    with pytest.raises(ConfigurationError, match="published already"):
+        split_batch(database.engine, published, table)
+    with claimed(rival, running):
+        with pytest.raises(ConfigurationError, match="an attempt on it is running"):
+            split_batch(database.engine, running, table)
+        rival.attempts.close_dead("orders")
+    with claimed(database, running) as attempt:
+        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    split_batch(database.engine, running, table)
+    with pytest.raises(ConfigurationError, match="superseded already"):
+        split_batch(database.engine, running, table)
+    check_invariants(database)
+
+
+def test_concurrent_splits_split_once(database: Database, rival: Database) -> None:
+    register(database, 4)
+    [batch] = plan(database, limits())
+
+    def split(inventory: Database) -> tuple[Batch, Batch]:
+        return split_batch(inventory.engine, batch, inventory.meta_table("orders").reflected())
+
+    results = together(lambda: split(database), lambda: split(rival))
+    kinds = sorted(type(result).__name__ for result in results)
+    assert kinds == ["ConfigurationError", "tuple"]
+    check_invariants(database)
+
+
+def test_bisect_skips_dead_batch_that_cannot_be_split(
+    database: Database, files: ReflectedMetaTable
+) -> None:
+    """The dead batch has shrunk to one item."""
+    source, request = _source(files, 4), _request(2, max_attempts=1)
+    for _ in range(2):
+        attempt = database.acquisitions.acquire(request, source)
+        assert attempt is not None
+        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+    delete(files, files.uid == 1)
+    attempt = database.acquisitions.acquire(request, source)
+    assert attempt is not None
+    assert attempt.batch.id_range == IdRange(first_id=3, last_id=3)
+    check_invariants(database)

@@ -34,10 +34,9 @@ from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
-from batch_pipeline_tests.inventory.every_operation import OPERATIONS
 from batch_pipeline_tests.inventory.logins import Logins, run, url_for_login
 from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, meta_engine
-from batch_pipeline_tests.inventory.operations_fixture import InventoryFixture
+from batch_pipeline_tests.inventory.operations_fixture import OPERATIONS, InventoryFixture
 from batch_pipeline_tests.seeds import (
     LEASE,
     ORDER_ID,
