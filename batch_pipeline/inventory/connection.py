@@ -325,12 +325,10 @@ def fetch_rows(
         return connection.execute(statement, values).all()
 
 
-def fetch_row(
-    engine: sa.Engine, statement: sa.Executable, values: Mapping[str, Any] | None = None
-) -> sa.Row[Any] | None:
+def fetch_row(engine: sa.Engine, statement: sa.Executable) -> sa.Row[Any] | None:
     """Execute a statement like `fetch_rows`; return its only row, None without rows."""
     with transaction(engine) as connection:
-        return connection.execute(statement, values).one_or_none()
+        return connection.execute(statement).one_or_none()
 
 
 def fetch_column(engine: sa.Engine, statement: sa.Executable) -> list[Any]:

@@ -115,7 +115,7 @@ def migrate(engine: sa.Engine, *, patience: timedelta = _LOCK_TIMEOUT) -> tuple[
         lock_migration(connection, patience)
         before = _revision(connection)
         if before != "none" and before > REVISION:
-            raise _revision_error(location(engine), before, REVISION)
+            raise _revision_error(engine, before)
         if before != REVISION:
             _set_role_to_owner(connection)
             lock_tables(connection, patience)
@@ -146,7 +146,7 @@ def check_revision(engine: sa.Engine) -> None:
     with transaction(engine) as connection:
         revision = _revision(connection)
     if revision != REVISION:
-        raise _revision_error(location(engine), revision, REVISION)
+        raise _revision_error(engine, revision)
 
 
 def ensure_revision_unchanged(connection: sa.Connection) -> None:
@@ -159,7 +159,7 @@ def ensure_revision_unchanged(connection: sa.Connection) -> None:
     """
     revision = connection.execute(_VERSION).scalar_one_or_none() or "none"
     if revision != REVISION:
-        raise _revision_error(location(connection.engine), revision, REVISION)
+        raise _revision_error(connection.engine, revision)
 
 
 _VERSION = sa.select(sa.column("version_num", sa.Text)).select_from(
@@ -197,13 +197,12 @@ def _set_role(connection: sa.Connection, role: str) -> None:
     connection.execute(sa.select(sa.func.set_config("role", role, sa.true())))
 
 
-def _revision_error(location: str, found: str, expected: str) -> ConfigurationError:
-    if found == "none":
-        found_shown = "no inventory schema"
-    else:
-        found_shown = f"the inventory schema at revision {found}"
+def _revision_error(engine: sa.Engine, found: str) -> ConfigurationError:
+    schema = "no inventory schema"
+    if found != "none":
+        schema = f"the inventory schema at revision {found}"
     return ConfigurationError(
-        f"The database at {location} has {found_shown}; this release works with revision "
-        f"{expected}. Nothing was changed. Run `batch-pipeline migrate` (or install the "
+        f"The database at {location(engine)} has {schema}; this release works with revision "
+        f"{REVISION}. Nothing was changed. Run `batch-pipeline migrate` (or install the "
         f"release that the schema belongs to)."
     )
