@@ -221,21 +221,29 @@ def test_socket_folder_is_private(url: str) -> None:
         assert not _connects_as_other_user(path)
 
 
-def test_interrupted_initialization_is_restarted_in_private_folder(tmp_path: Path) -> None:
-    """Leftovers of a killed first start are not used as a data folder.
-
-    If root starts the server, the server's user may traverse the home folder.
-    """
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    data, left = home / "postgres", home / "postgres.new"
+def test_interrupted_initialization_is_restarted() -> None:
+    """Leftovers of a killed first start are not used as a data folder."""
+    home = Path(tempfile.mkdtemp(prefix="bp-"))
+    data = home / "postgres"
+    left = home / "postgres.new"
     left.mkdir()
     (left / "PG_VERSION").write_text("18\n")
+    assert _accepts_queries(embedded_server.ensure_running(data))
+    embedded_server.release(data)
+    assert not left.exists()
+    shutil.rmtree(home)
+
+
+def test_home_folder_stays_private(tmp_path: Path) -> None:
+    """If root starts the server, the server's user may traverse the folder."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    data = home / "postgres"
     try:
-        assert _accepts_queries(embedded_server.ensure_running(data))
+        with psycopg.connect(embedded_server.ensure_running(data)) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
     finally:
         embedded_server.release(data)
-    assert not left.exists()
     assert stat.S_IMODE(home.stat().st_mode) == (0o710 if IS_ROOT else 0o700)
 
 
