@@ -56,13 +56,6 @@ def test_source_with_declared_charset_is_decoded(charset: str, text: str, size: 
     )
 
 
-def test_large_source_with_declared_charset_is_decoded() -> None:
-    text = "x" + "é😀" * 800_000
-    stream = stream_of(SourceFormat.CSV, charset="utf-16-le")
-
-    assert read(in_memory(text.encode("utf-16-le"), stream)) == text.encode()
-
-
 @pytest.mark.parametrize(
     ("data", "charset", "reason"),
     [

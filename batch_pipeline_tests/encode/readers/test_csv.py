@@ -157,36 +157,6 @@ def test_csv_reader_counts_line_breaks_in_cells() -> None:
     assert [(text.line, text.raw) for text in bad] == [(6, b"4")]
 
 
-def test_csv_reader_with_declared_names_reads_first_record_as_data() -> None:
-    assert read_csv(b"1,2\n3,4\n", CsvOptions(names=("a", "b"))) == ([("1", "2"), ("3", "4")], [])
-    rows, bad = read_csv(b"1,2,3\n", CsvOptions(names=("a", "b")))
-    assert (rows, [text.reason for text in bad]) == ([], ["expected fields: 2, found: 3"])
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize(
-    ("lines", "rows"),
-    [
-        (["first,last", 'John,"120 any st., Anytown, WW"'], ["John|120 any st., Anytown, WW"]),
-        (["a,b,c", "1,2,3", "", "", "4,5,6", ""], ["1|2|3", "4|5|6"]),
-        (["a,b", '1,"ha ""ha"" ha"', '3,""'], ['1|ha "ha" ha', "3|"]),
-        (
-            ["key,value", '1,"{""type"": ""Point"", ""at"": [102.0, 0.5]}"'],
-            ['1|{"type": "Point", "at": [102.0, 0.5]}'],
-        ),
-        (["a,b", '"once upon\na time",2', '"3\r\n4",5'], ["once upon\na time|2", "3\r\n4|5"]),
-        (['"a","b"', '" x "," "'], [" x | "]),
-        (["ä,名", "é,😀"], ["é|😀"]),
-        (["a", "1", '""', "2"], ["1", "", "2"]),
-    ],
-)
-def test_csv_reader_reads_unusual_valid_files(lines: list[str], rows: list[str], end: str) -> None:
-    good, bad = read_csv(end.join(lines).encode())
-
-    assert ["|".join(cell or "" for cell in row) for row in good] == rows
-    assert bad == []
-
-
 def test_csv_reader_rejects_too_many_columns() -> None:
     reason = "header: has 3 columns, more than `read_limits.max_columns` allows (2)"
     with pytest.raises(BadFileError) as raised:
@@ -213,51 +183,7 @@ def test_csv_reader_reads_record_at_size_limit() -> None:
     assert read_csv(b"a,b\r\n1,234567\r\n", max_record_bytes=8) == ([("1", "234567")], [])
 
 
-def test_empty_cell_is_null_and_quoted_empty_cell_is_empty_text() -> None:
-    assert read_csv(b'a,b\n,""\n') == ([(None, "")], [])
-
-
-def test_csv_reader_reads_header_with_quotes_and_byte_order_mark() -> None:
-    """Lines of the header count."""
-    data = b'\xef\xbb\xbf"first\nname","b"\n1,2\n3\n'
-
-    assert read_csv(data) == (
-        [("1", "2")],
-        [MalformedRecord(line=4, reason=FOUND_1_OF_2, raw=b"3")],
-    )
-
-
 FOUND_1_OF_2 = "expected fields: 2, found: 1"
-
-
-@pytest.mark.parametrize(
-    ("body", "rows", "bad"),
-    [
-        (b"1,2\n3\n4,5\n", ["12", "45"], [(3, FOUND_1_OF_2, b"3")]),
-        (b"1,2\n\n\n3,4,5\r\n6,7", ["12", "67"], [(5, "expected fields: 2, found: 3", b"3,4,5")]),
-        (b"1,\xff\n3,4\n", ["34"], [(2, "is not UTF-8", b"1,\xff")]),
-        (
-            b'1,"x\n2,y\n',
-            [],
-            [
-                (2, "a quote is not closed", b'1,"x'),
-                (3, "follows an unclosed quote on line 2", b"2,y"),
-            ],
-        ),
-        (b'1,2\n"a"b,c\n3,4\n', ["12", "34"], [(3, "text follows a closing quote", b'"a"b,c')]),
-        (b'1,"a\nb"c\n3,4\n', ["34"], None),
-        (b'1,5" pipe\n2,3" pipe\n', ['15" pipe', '23" pipe'], []),
-        (b'1,5" pipe\n2,"a\nb"\n3\n', ['15" pipe', "2a\nb"], [(5, FOUND_1_OF_2, b"3")]),
-    ],
-)
-def test_csv_reader_quarantines_bad_records_alone(
-    body: bytes, rows: list[str], bad: list[tuple[int, str, bytes]] | None
-) -> None:
-    good, found = read_csv(b"a,b\n" + body)
-
-    assert ["".join(cell or "" for cell in row) for row in good] == rows
-    if bad is not None:
-        assert [(text.line, text.reason, text.raw) for text in found] == bad
 
 
 def test_csv_reader_counts_lines_across_blocks() -> None:
@@ -281,11 +207,6 @@ def test_csv_reader_continues_after_block_with_bad_record() -> None:
 
     assert [row[0] for row in rows] == [str(number) for number in range(6000) if number != 3000]
     assert [text.line for text in bad] == [3002]
-
-
-@pytest.mark.parametrize("data", [b"", b"\n\n", b"\xef\xbb\xbf", b"a,b", b"a,b\n", b'\n"a",b\n\n'])
-def test_csv_reader_without_records_returns_none(data: bytes) -> None:
-    assert read_csv(data) == ([], [])
 
 
 @pytest.mark.parametrize(

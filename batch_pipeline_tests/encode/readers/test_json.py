@@ -109,23 +109,6 @@ def test_json_reader_keeps_text_and_line_numbers(block_bytes: int) -> None:
     )
 
 
-@pytest.mark.parametrize("data", [b"", b" \n", b"[]", b" [\n ]\n", b"[" + b" " * 100 + b"]"])
-def test_json_reader_of_empty_file_or_array_returns_no_records(data: bytes) -> None:
-    assert read(data, block_bytes=8) == ([], [])
-
-
-@pytest.mark.parametrize("block_bytes", [1, 6, 2**21])
-def test_json_reader_returns_elements_that_are_not_objects(block_bytes: int) -> None:
-    """The validator rejects them."""
-    data = b'[1, {"a":1}, "x,[", nonsense here,\n[{}], null, {"b":2}, -2.5e3]'
-
-    records, lines = read(data, block_bytes=block_bytes)
-
-    expected = [b"1", b'{"a":1}', b'"x,["', b"nonsense here", b"[{}]", b"null", b'{"b":2}']
-    assert records == [*expected, b"-2.5e3"]
-    assert lines == [1, 1, 1, 1, 2, 2, 2, 2]
-
-
 @pytest.mark.parametrize("block_bytes", [1, 6, 2**21])
 @pytest.mark.parametrize(
     "broken",
@@ -143,13 +126,6 @@ def test_json_reader_returns_malformed_element_unchanged(broken: bytes, block_by
 
     assert read(array, block_bytes=block_bytes)[0] == expected
     assert read(documents, block_bytes=block_bytes)[0] == expected
-
-
-def test_json_reader_keeps_line_ends_within_strings() -> None:
-    """Between values a line end becomes a space; within a string it is invalid and kept."""
-    records, _ = read(b'[{"a":\n"x\ny",\r\n"b":1},\n{"c":\n1}]')
-
-    assert records == [b'{"a": "x\ny",  "b":1}', b'{"c": 1}']
 
 
 @pytest.mark.parametrize("block_bytes", [1, 4, 2**21])

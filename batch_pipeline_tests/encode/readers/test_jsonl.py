@@ -87,17 +87,6 @@ def test_jsonl_reader_of_blank_lines_returns_no_records(data: bytes) -> None:
     assert read(data) == []
 
 
-def test_jsonl_reader_numbers_lines_across_blocks() -> None:
-    """Lines cross block boundaries."""
-    lines = [b'{"a":%d,"s":"%s"}' % (number, b"x" * 1000) for number in range(6000)]  # 6 MB
-
-    chunks = read(b"\n".join(lines))
-
-    assert len(chunks) > 1
-    assert texts(chunks) == lines
-    assert line_numbers(chunks) == record_numbers(chunks) == list(range(1, 6001))
-
-
 @pytest.mark.parametrize("end", [b"", b"\r", b"\n"])
 def test_jsonl_reader_rejects_carriage_returns_as_line_ends(end: bytes) -> None:
     """Otherwise all records would be one line."""
@@ -125,24 +114,6 @@ def test_jsonl_reader_rejects_line_over_size_limit(block_bytes: int, end: bytes)
 
     reason = "a line is longer than 100 bytes, more than `read_limits.max_record_bytes` allows"
     assert line_and_reason(error) == (3, reason)
-
-
-def test_jsonl_reader_of_part_returns_lines_that_start_in_it(tmp_path: Path) -> None:
-    file = landed(tmp_path, b"11\n\n22\n33\n44")
-
-    assert texts(read_part(file, 0, 1)) == [b"11"]
-    assert texts(read_part(file, 0, 3)) == [b"11"]
-    assert texts(read_part(file, 0, 5)) == [b"11", b"22"]
-    assert texts(read_part(file, 1, 5)) == [b"22"]
-    assert texts(read_part(file, 4, 5)) == [b"22"]
-    assert texts(read_part(file, 5, 7)) == []
-    assert texts(read_part(file, 5, 8)) == [b"33"]
-    assert texts(read_part(file, 10, 99)) == [b"44"]
-    assert texts(read_part(file, 11, 99)) == []
-    assert texts(read_part(file, 99, 100)) == []
-    assert texts(read_part(file, 4, 4)) == []
-    assert line_numbers(read_part(file, 5, 99)) == [4, 5]
-    assert record_numbers(read_part(file, 5, 99)) == [3, 4]
 
 
 pieces = st.lists(

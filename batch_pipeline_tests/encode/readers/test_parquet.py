@@ -51,26 +51,11 @@ def one_column(array: pa.Array, **options: Any) -> Table:
 @pytest.mark.parametrize(
     ("array", "arrow_type", "values"),
     [
-        (pa.array([1, None], pa.int8()), pa.int64(), [1, None]),
-        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(20, 0), [Decimal(2**64 - 1)]),
-        (pa.array([0.1], pa.float32()), pa.float64(), [0.10000000149011612]),
         (pa.array([1.5], pa.float16()), pa.float64(), [1.5]),
-        (pa.array([Decimal("1.10")], pa.decimal128(9, 2)), pa.decimal128(9, 2), [Decimal("1.10")]),
-        (pa.array([Decimal("1.5")], pa.decimal256(50, 1)), pa.string(), ["1.5"]),
-        (pa.array(["x", None], pa.large_string()), pa.string(), ["x", None]),
-        (pa.array(["x", None]).dictionary_encode(), pa.string(), ["x", None]),
-        (pa.array([b"\xff"], pa.binary(1)), pa.binary(), [b"\xff"]),
-        (pa.array([True, None]), pa.bool_(), [True, None]),
-        (pa.array([date(1, 1, 1), date(9999, 12, 31)]), pa.date32(), [date.min, date.max]),
-        (pa.array([1000], pa.time64("ns")), pa.time64("us"), [time(0, 0, 0, 1)]),
-        (pa.array([1], pa.time32("ms")), pa.time64("us"), [time(0, 0, 0, 1000)]),
-        (
-            pa.array([1], pa.timestamp("ms", "Europe/Berlin")),
-            pa.timestamp("us", "UTC"),
-            [datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)],
-        ),
         (pa.array([-1500], pa.duration("ms")), pa.string(), ["-PT1.500S"]),
         (pa.nulls(2), pa.null(), [None, None]),
+        (pa.array([1000], pa.time64("ns")), pa.time64("us"), [time(0, 0, 0, 1)]),
+        (pa.array([1], pa.time32("ms")), pa.time64("us"), [time(0, 0, 0, 1000)]),
     ],
 )
 def test_parquet_reader_keeps_values_of_typed_columns(
@@ -86,7 +71,6 @@ def test_parquet_reader_keeps_values_of_typed_columns(
 @pytest.mark.parametrize(
     ("array", "texts"),
     [
-        (pa.array([[1, None], [], None]), ["[1,null]", "[]", None]),
         (
             pa.array([{"b": Decimal("1.10"), "a": date(2026, 1, 31)}, None]),
             ['{"b":1.10,"a":"2026-01-31"}', None],
