@@ -17,41 +17,11 @@ KNOWN = RecordSchema(
         Column(name=RESCUED, type=ColumnType.STRING),
     )
 )
-FITTING = b'{"s":"x","i":1,"t":"2026-01-31T10:00:00Z"}'
-UNFIT = b'{"i": 1.5,"new":{"x": 1.0},"s":"x","t":"yesterday"}'
 
 
 def rescue_validator(*, values: bool = False) -> ValidatorUnderTest:
     """Return a validator of a stream that rescues values."""
     return ValidatorUnderTest(KNOWN, values=values, evolution=Evolution.RESCUE)
-
-
-def test_rescue_from_lines() -> None:
-    """Valid lines are unchanged; a rescued value is null in its column."""
-    chunk = rescue_validator().validate(FITTING, UNFIT)
-
-    assert isinstance(chunk, JsonRecords)
-    assert (chunk.bad, chunk.rescued) == ((), 1)
-    assert chunk.lines[0] == FITTING
-    record = json.loads(chunk.lines[1])
-    assert json.loads(record.pop(RESCUED)) == {"i": 1.5, "new": {"x": 1.0}, "t": "yesterday"}
-    assert record == {"i": None, "s": "x", "t": None}
-
-
-def test_rescue_from_lines_for_columns_keeps_text_of_values() -> None:
-    subject = rescue_validator(values=True)
-
-    chunk = subject.validate(FITTING, UNFIT, b'{"i":9223372036854775808}')
-
-    assert isinstance(chunk, Table)
-    assert (chunk.rescued, subject.profile.fits) == (2, True)
-    rows = chunk.batch.to_pylist()
-    assert [row["i"] for row in rows] == [1, None, None]
-    assert [row[RESCUED] for row in rows] == [
-        None,
-        '{"i":1.5,"new":{"x": 1.0},"t":"yesterday"}',
-        '{"i":9223372036854775808}',
-    ]
 
 
 def test_rescue_keeps_previously_rescued_data() -> None:
