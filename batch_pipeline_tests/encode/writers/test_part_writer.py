@@ -53,27 +53,6 @@ def test_line_writer_names_and_hashes_part(tmp_path: Path) -> None:
     assert flags_and_time == bytes(5)  # neither a time nor a name: bytes are reproducible
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        (PartLimits(max_records=2), [2, 2, 1]),
-        (PartLimits(max_bytes=12), [3, 2]),
-        (PartLimits(max_bytes=11), [2, 2, 1]),
-        (PartLimits(max_bytes=1), [1, 1, 1, 1, 1]),
-        (PartLimits(max_records=5), [5]),
-    ],
-)
-def test_line_writer_splits_parts_at_limits(
-    tmp_path: Path, limits: PartLimits, expected: list[int]
-) -> None:
-    records = [b"{1}", b"{2}", b"{3}", b"{4}", b"{5}"]  # 4 bytes each with the line feed
-
-    parts = write_parts(tmp_path, records, limits)
-
-    assert [len(part) for part in parts] == expected
-    assert [line for part in parts for line in part] == records
-
-
 @settings(deadline=None, max_examples=30)
 @given(
     sizes=st.lists(st.integers(0, 30), max_size=30),
@@ -100,13 +79,6 @@ def test_line_writer_bytes_do_not_depend_on_appended_sizes(
     assert hashes[0] == hashes[1]
 
 
-def test_lines_between_have_offsets_from_first_line() -> None:
-    taken = Lines.of([b"1", b"22", b"333"]).between(1, 3)
-
-    assert bytes(taken.text) == b"22\n333\n"
-    assert list(taken.ends) == [3, 7]
-
-
 def test_line_writer_writes_large_uncompressed_text(tmp_path: Path) -> None:
     records = [b"%07d" % number * 10 for number in range(50_000)]  # 3.5 MB
     writer = LineWriter(names(tmp_path, "jsonl"), PartLimits(), Compression.NONE)
@@ -131,16 +103,6 @@ def test_aborted_line_writer_leaves_no_files(tmp_path: Path) -> None:
     writer.abort()
 
     assert list_files(tmp_path) == []
-
-
-def test_line_writer_with_missing_root_raises_storage_unavailable(tmp_path: Path) -> None:
-    root = tmp_path / "gone"
-    writer = LineWriter(names(root), PartLimits(), Compression.GZIP)
-
-    with pytest.raises(StorageUnavailableError) as raised:
-        writer.append(Lines.of([b"{}"]))
-
-    assert (raised.value.uri, raised.value.reason) == (to_uri(root), "No such file or directory")
 
 
 def test_line_writer_does_not_overwrite_existing_file(tmp_path: Path) -> None:
@@ -198,30 +160,6 @@ def test_part_file_of_any_level_is_readable_and_reproducible(
 
     assert decompressed(first, compression).splitlines() == RECORDS
     assert first == second
-
-
-@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
-def test_default_compression_level_is_one(tmp_path: Path, compression: Compression) -> None:
-    default = compressed(tmp_path / "default", compression, None)
-
-    assert default == compressed(tmp_path / "one", compression, 1)
-
-
-def test_part_file_of_higher_gzip_level_is_smaller(
-    tmp_path: Path,
-) -> None:
-    sizes = [len(compressed(tmp_path / str(level), Compression.GZIP, level)) for level in (0, 1, 9)]
-
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) == 3
-
-
-def test_zstd_checksum_detects_damage(tmp_path: Path) -> None:
-    data = bytearray(compressed(tmp_path / "parts", Compression.ZSTD, None))
-    data[-1] ^= 1  # of the checksum
-
-    with pytest.raises(zstandard.ZstdError, match="checksum"):
-        decompressed(bytes(data), Compression.ZSTD)
 
 
 def test_new_compressor_rejects_columnar_compression() -> None:
