@@ -44,12 +44,6 @@ def broken_resume(producer: Producer) -> list[str]:
     return problems
 
 
-def records_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Read all records of a BATCH message with its declared encoding."""
-    files = [_path_of(uri).read_bytes() for uri in message["manifest"]]
-    return [record for data in files for record in _records(data, **message["encoding"])]
-
-
 def _path_of(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
 
@@ -139,8 +133,8 @@ def _compression(data: bytes, file_format: str) -> str:
     return "unknown" if start == file_format else f"not {file_format}"
 
 
-def _records(data: bytes, format: str, compression: str | None = None) -> list[dict[str, Any]]:  # noqa: A002 - the key of an encoding
-    match format:
+def _records(data: bytes, file_format: str, compression: str) -> list[dict[str, Any]]:
+    match file_format:
         case "parquet":
             table = pq.read_table(io.BytesIO(data))
         case "arrow":
