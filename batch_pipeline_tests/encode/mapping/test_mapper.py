@@ -12,7 +12,6 @@ from batch_pipeline_tests.encode.mapping.mapping_factories import (
     ADA_MAIL,
     WITHHELD,
     mapped,
-    mapper,
     mapping,
 )
 from batch_pipeline_tests.factories import stream
@@ -100,15 +99,6 @@ def test_reason_with_hidden_values_names_undefined_name() -> None:
     assert "NameNotDefined: 'mail' is not defined" in bad.reason
 
 
-def test_malformed_records_with_hidden_values_lose_their_text() -> None:
-    read = (MalformedRecord(line=3, reason="has a cell too many", raw=ADA_MAIL.encode()),)
-    given = JsonRecords(lines=[], line_numbers=[], record_numbers=[], bad=read)
-    assert mapper(mapping(("!email",))).mapped(given).bad == (
-        MalformedRecord(line=3, reason=f"has a cell too many; {WITHHELD}", raw=b""),
-    )
-    assert mapper(mapping(__filter__="email")).mapped(given).bad == read
-
-
 def test_selection_keeps_key_properties() -> None:
     made = Mapper.of(stream(mapping=mapping(("name",)), key_properties=("id",)))
     assert made is not None
@@ -158,12 +148,3 @@ def test_values_nested_in_flattened_objects_keep_their_text() -> None:
     rules = RecordMapping(flattening_enabled=True, flattening_max_depth=2)
     line = b'{"a":{"b":{"c":1e2},"d":"\\u00e9"},"e":[1, 2 ],"f":{"g":-0}}'
     assert mapped(rules, line).lines == [b'{"a__b__c":1e2,"a__d":"\\u00e9","e":"[1,2]","f__g":-0}']
-
-
-def test_flattening_of_mapped_object_keeps_text_of_values() -> None:
-    rules = RecordMapping(
-        stream_maps={"orders": {"city": "a['c']", "copy": "a"}}, flattening_enabled=True
-    )
-    assert mapped(rules, b'{"a":{"b":1.10,"c":"x"}}').lines == [
-        b'{"a__b":1.10,"a__c":"x","city":"x","copy__b":1.10,"copy__c":"x"}'
-    ]

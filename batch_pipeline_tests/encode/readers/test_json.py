@@ -88,16 +88,6 @@ def test_json_reader_returns_any_documents(
     assert lines == sorted(lines)
 
 
-@given(st.lists(objects, min_size=1, max_size=6), st.integers(1, 80))
-def test_json_reader_separates_concatenated_objects(expected: list[Any], block_bytes: int) -> None:
-    data = b"".join(json.dumps(one).encode() for one in expected)
-
-    records, lines = read(data, block_bytes=block_bytes)
-
-    assert [json.loads(record) for record in records] == expected
-    assert lines == [1] * len(expected)
-
-
 @pytest.mark.parametrize("block_bytes", [1, 5, 2**21])
 def test_json_reader_keeps_text_and_line_numbers(block_bytes: int) -> None:
     """Digits, blanks and key order are kept; line ends become spaces."""

@@ -82,11 +82,6 @@ def test_jsonl_reader_with_one_unusual_line_returns_the_same_lines(
     assert line_numbers([chunk]) == [number for number, line in numbered if line.strip()]
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b"\xef\xbb\xbf", b" \r\n\r\n"])
-def test_jsonl_reader_of_blank_lines_returns_no_records(data: bytes) -> None:
-    assert read(data) == []
-
-
 @pytest.mark.parametrize("end", [b"", b"\r", b"\n"])
 def test_jsonl_reader_rejects_carriage_returns_as_line_ends(end: bytes) -> None:
     """Otherwise all records would be one line."""
