@@ -1,31 +1,35 @@
 """Landed files for tests of readers, in a folder or in memory."""
 
-from collections.abc import Sequence
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import pyarrow as pa
+
 from batch_pipeline.encode.chunks import ByteRange, JsonRecords, MalformedRecord
 from batch_pipeline.encode.readers.csv import CsvReader
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
-from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.item import LandedFile, modified_at
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import ReadLimits
-from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Storage, Stream
+from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Stream
 from batch_pipeline.storage.filesystem import FileFacts
+from batch_pipeline_tests import factories
 
 COMMA = CsvOptions()
-STREAM = Stream(
-    name="orders",
-    source=Source(uri="file:///landing"),
-    limits=Limits(max_weight=1, max_count=1),
-    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
-    storage=Storage(root="file:///batches"),
-)
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+STREAM = factories.stream(key_properties=())
 
 
 def stream_of(

@@ -14,13 +14,12 @@ from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.item import Item, LandedFile, modified_at
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import PartFile, check_batch_conservation
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.model.stream import Source, SourceFormat, Storage, Stream
+from batch_pipeline.model.stream import Source, SourceFormat, Storage
 from batch_pipeline.spark.encoder import merge_misfits
 from batch_pipeline.storage.part_formats import table_codec
-from batch_pipeline_tests.factories import CONTEXT
+from batch_pipeline_tests.factories import CONTEXT, stream
 
 _MAX_PASSES = 4  # as in the encode step
 _TEXT_FORMATS = {SourceFormat.CSV}
@@ -41,12 +40,10 @@ class TaskFixture:
         self.landing.mkdir()
         self.root.mkdir()
         self.items: list[Item] = []
-        self.stream = Stream(
-            name="orders",
+        self.stream = stream(
             source=Source(uri=to_uri(self.landing)),
-            limits=Limits(max_weight=1, max_count=1),
-            encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
             storage=Storage(root=to_uri(self.root)),
+            key_properties=(),
         )
 
     def land(self, data: bytes, name: str = "") -> Item:
@@ -60,9 +57,9 @@ class TaskFixture:
         self.items.append(Item(id=number, file=file))
         return self.items[-1]
 
-    def encode(self, *, execution: str = "00c0ffee", **types: str) -> TaskReport:
-        """Encode all files with a schema given as name=type and check record conservation."""
-        spec = TaskSpec(
+    def spec(self, **types: str) -> TaskSpec:
+        """Return the task that encodes all files with a schema given as name=type."""
+        return TaskSpec(
             number=0,
             stem="orders-1",
             stream=self.stream,
@@ -70,7 +67,10 @@ class TaskFixture:
             items=tuple(self.items),
             context=CONTEXT,
         )
-        report = encode_items(spec, execution=execution)
+
+    def encode(self, *, execution: str = "00c0ffee", **types: str) -> TaskReport:
+        """Encode all files with a schema given as name=type and check record conservation."""
+        report = encode_items(self.spec(**types), execution=execution)
         if report.storage_error is None:
             check_batch_conservation(report.items, report.part_files)
             assert [item.item_id for item in report.items] == [item.id for item in self.items]

@@ -1,6 +1,7 @@
 """Cancellation flags, and the tasks that they stop."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,11 @@ from batch_pipeline.encode.cancellation import (
     CancellationFlag,
     TaskCancelledError,
 )
-from batch_pipeline.encode.task import TaskSpec, encode_items
-from batch_pipeline.model.item import Item, LandedFile, modified_at
+from batch_pipeline.encode.task import encode_items
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.record_rules import LineageContext
-from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Storage
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.factories import stream
+from batch_pipeline_tests.encode.task_fixture import TaskFixture
 
 
 def clock_of(*times: float) -> Callable[[], float]:
@@ -72,23 +70,11 @@ def test_remove_attempt_deletes_its_cancellation_flag(
 
 
 def test_task_of_cancelled_encode_leaves_no_files(flag: CancellationFlag, tmp_path: Path) -> None:
-    landed = tmp_path / "in.csv"
-    landed.write_bytes(b"a\n1\n")
-    root = tmp_path / "batches"
-    root.mkdir()
-    context = LineageContext(batch_key="1-2", attempt=1, started_at=modified_at(landed.stat()))
-    spec = TaskSpec(
-        number=0,
-        stem="orders-1",
-        stream=stream(storage=Storage(root=to_uri(root))),
-        schema=RecordSchema.from_json([("a", "integer")]),
-        items=(Item(id=1, file=LandedFile(location=to_uri(landed), size_bytes=4)),),
-        context=context,
-        cancellation_flag=flag,
-    )
+    task = TaskFixture(tmp_path)
+    task.land(b"a\n1\n")
     flag.set()
 
     with pytest.raises(TaskCancelledError):
-        encode_items(spec, execution="00c0ffee")
+        encode_items(replace(task.spec(a="integer"), cancellation_flag=flag), execution="00c0ffee")
 
-    assert list(root.iterdir()) == []
+    assert task.files() == []

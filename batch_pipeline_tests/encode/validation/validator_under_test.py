@@ -7,18 +7,9 @@ from batch_pipeline.encode.chunks import Chunk, JsonRecords, Table
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.record_rules import Evolution, SchemaRules
 from batch_pipeline.model.schema import RecordSchema
-from batch_pipeline.model.stream import Source, Storage, Stream
-
-STREAM = Stream(
-    name="orders",
-    source=Source(uri="file:///landing"),
-    limits=Limits(max_weight=1, max_count=1),
-    encoding=Encoding(format=Format.JSONL, compression=Compression.GZIP),
-    storage=Storage(root="file:///batches"),
-)
+from batch_pipeline_tests.encode.landed_files import STREAM
 
 
 class ValidatorUnderTest:
