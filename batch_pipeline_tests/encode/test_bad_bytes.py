@@ -70,13 +70,6 @@ BYTE_ORDER_MARK_INSIDE = (
     b'\xef\xbb\xbf{"a":1}',
     "starts with a byte order mark in the middle of the file",
 )
-UNTERMINATED = "the record that starts here has no end"
-BAD_DOCUMENTS = [
-    (b'{"a":[1}', UNTERMINATED),
-    (b'{"a":"x', UNTERMINATED),
-    (b'{"a":1 "b":2}', "its quotes do not match: its end cannot be determined"),
-    (b'{"a":1},', "a comma between documents"),
-]
 
 
 def encode(
@@ -131,17 +124,6 @@ def test_bad_record_with_long_key_has_reason_of_bounded_length(tmp_path: Path) -
     assert bad["reason"].endswith("a name with a NUL cannot be stored in PostgreSQL")
     assert len(bad["reason"]) == 1_000
     assert [record.reason for record in report.bad_records] == [bad["reason"]]
-
-
-@pytest.mark.parametrize(("text", "reason"), BAD_DOCUMENTS)
-def test_file_with_ambiguous_record_boundaries_is_rejected(
-    tmp_path: Path, text: bytes, reason: str
-) -> None:
-    data = b'{"a":"first"}\n' + text + b'\n{"a":"last"}\n'
-
-    report, rows = encode(tmp_path, data, SourceFormat.JSON, Format.JSONL)
-
-    assert (report.items[0].bad_file, rows) == (f"line 2: {reason}", [])
 
 
 @pytest.mark.parametrize("output", [Format.JSONL, Format.PARQUET])

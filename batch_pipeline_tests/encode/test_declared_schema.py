@@ -9,7 +9,6 @@ import pytest
 
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.model.encoding import Format
-from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import SourceFormat, Stream
 from batch_pipeline_tests.encode.task_fixture import fields_of, lines_of, quarantining_task
 
@@ -153,9 +152,3 @@ def test_mapped_records_fit_declared_schema(tmp_path: Path, output: Format) -> N
     if output is Format.JSONL:
         names = [set(fields_of(line)) for line in lines_of(report)]
         assert names == [set(declared.names), {"id"}, {"id", "address__city"}]
-
-
-def test_declared_schema_without_mapping_is_unchanged(tmp_path: Path) -> None:
-    stream = stream_of(tmp_path)
-    assert isinstance(stream.schema.declared, RecordSchema)
-    assert stream.mapping.is_identity

@@ -284,13 +284,6 @@ def test_parquet_reader_rejects_too_many_columns() -> None:
     assert rejection(parquet(pa.table({"a": [1], "b": [2]})), max_columns=1) == reason
 
 
-def test_parquet_reader_rejects_file_over_expansion_limit() -> None:
-    """The metadata of the file shows it before a page is decompressed."""
-    data = parquet(pa.table({"a": ["x" * 2**26]}), compression="zstd", use_dictionary=False)
-
-    assert "bytes expand more than 250-fold" in rejection(data)
-
-
 class Keys(pe.KmsClient):  # type: ignore[misc]  # Arrow has no types for it
     """A key service that does not encrypt keys."""
 
