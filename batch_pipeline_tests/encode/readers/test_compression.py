@@ -6,10 +6,8 @@ import hashlib
 import lzma
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from io import BufferedReader, BytesIO
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,24 +21,8 @@ from batch_pipeline.encode.readers.compression import (
 )
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
 from batch_pipeline.model.errors import BadFileError
-from batch_pipeline_tests.encode.landed_files import in_memory, line_and_reason, stream_of
+from batch_pipeline_tests.encode.landed_files import COMPRESSORS, in_memory, stream_of
 
-Compress = Callable[[bytes], bytes]
-
-
-def zstd(data: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as out:
-        out.write(data)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-COMPRESSORS: dict[str, Compress] = {
-    "gzip": gzip.compress,
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-    "zstd": zstd,
-}
 compressions = pytest.mark.parametrize("compression", COMPRESSORS)
 SKIPPABLE = b"\x5a\x2a\x4d\x18\x05\x00\x00\x00hello"
 
@@ -100,7 +82,8 @@ def test_decompress_rejects_data_truncated_anywhere(compression: str) -> None:
 
 @compressions
 def test_decompress_rejects_trailing_bytes(compression: str) -> None:
-    for trailing in (b"x", b"behind the data", b"\x1f", b"\0\0\0\0x", b"PK"):
+    padding = [bytes(8)] if compression == "bzip2" else []
+    for trailing in (b"x", b"behind the data", b"\x1f", b"\0\0\0\0x", b"PK", *padding):
         with pytest.raises(
             DecodeError, match=f"trailing bytes after the {compression} data are not"
         ):
@@ -115,11 +98,6 @@ def test_decompress_skips_zero_padding(compression: str) -> None:
     assert decompress(compress(b"a") + bytes(8) + compress(b"b") + bytes(200_000)) == b"ab"
 
 
-def test_decompress_rejects_zero_padding_of_bzip2() -> None:
-    with pytest.raises(DecodeError, match="trailing bytes after the bzip2 data are not bzip2"):
-        decompress(bz2.compress(b"a") + bytes(8))
-
-
 @pytest.mark.parametrize("compression", ["gzip", "bzip2", "xz"])
 def test_decompress_rejects_any_flipped_bit(compression: str) -> None:
     data = COMPRESSORS[compression](b"".join(b"line %d\n" % number for number in range(200)))
@@ -129,18 +107,6 @@ def test_decompress_rejects_any_flipped_bit(compression: str) -> None:
         broken[at] ^= 0x10
         with pytest.raises(DecodeError, match=r"is wrong|is damaged|ends early|are not"):
             decompress(bytes(broken))
-
-
-@pytest.mark.parametrize("at", [-5, -1])
-def test_decompress_checks_gzip_trailer(
-    at: int,
-) -> None:
-    """Offsets are of the CRC and of the length."""
-    data = bytearray(gzip.compress(b"data" * 1000))
-    data[at] ^= 1
-
-    with pytest.raises(DecodeError, match="gzip checksum is wrong"):
-        decompress(bytes(data))
 
 
 def test_decompress_checks_zstd_checksum() -> None:
@@ -153,7 +119,7 @@ def test_decompress_checks_zstd_checksum() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_decompress_ignores_skippable_zstd_frames(place: int) -> None:
-    frames = [zstd(b"a"), zstd(b"b")]
+    frames = [COMPRESSORS["zstd"](b"a"), COMPRESSORS["zstd"](b"b")]
     frames.insert(place, SKIPPABLE)
 
     assert decompress(b"".join(frames)) == b"ab"
@@ -222,7 +188,7 @@ def test_decompress_stops_bomb_early_with_little_memory(compression: str) -> Non
 
 
 def test_decompress_of_damaged_zstd_leaks_no_memory() -> None:
-    damaged = zstd(b"x")[:4] + b"\xff" * 50
+    damaged = COMPRESSORS["zstd"](b"x")[:4] + b"\xff" * 50
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(20):
@@ -233,32 +199,13 @@ def test_decompress_of_damaged_zstd_leaks_no_memory() -> None:
     assert leaked < 2**20
 
 
-def test_decompress_limit_is_configurable_and_starts_at_64_mib() -> None:
-    zeros = b"0" * 2**26
-    data = gzip.compress(zeros[: 2**26 - 1])
-
-    assert len(decompress(data, max_expansion=2)) == 2**26 - 1
-    assert len(decompress(gzip.compress(zeros), max_expansion=2000)) == 2**26
-
-
-def test_source_with_damaged_data_is_bad_file() -> None:
-    data = gzip.compress(noise(3_000_000))
-    source = in_memory(data[:-1])
-
-    with pytest.raises(BadFileError) as error:
-        read_up_to(source, 2**30)
-    assert line_and_reason(error) == (None, "gzip data ends early")
-
-    with pytest.raises(BadFileError) as error:
-        in_memory(gzip.compress(zstd(b"a\n1\n")))
-    assert line_and_reason(error) == (None, "is compressed twice, with gzip and zstd")
-
-
 def test_source_uses_expansion_limit_of_stream() -> None:
-    source = in_memory(gzip.compress(b"0" * 2**26), stream_of(max_expansion=3))
+    """There is no limit below 64 MiB."""
+    stream, zeros = stream_of(max_expansion=3), b"0" * 2**26
 
+    assert len(in_memory(gzip.compress(zeros[1:]), stream).read(2**27)) == 2**26 - 1
     with pytest.raises(BadFileError, match="more than 3-fold"):
-        source.read(2**27)
+        in_memory(gzip.compress(zeros), stream).read(2**27)
 
 
 def test_detect_compression_needs_full_magic_bytes() -> None:
