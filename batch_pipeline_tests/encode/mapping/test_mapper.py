@@ -99,6 +99,16 @@ def test_reason_with_hidden_values_names_undefined_name() -> None:
     assert "NameNotDefined: 'mail' is not defined" in bad.reason
 
 
+def test_selection_applies_within_objects() -> None:
+    line = b'{"id":1,"a":{"x":1,"y":{"z":2}},"b":{"x":3},"c":null,"d":[{"x":1}]}'
+    assert mapped(mapping(("id", "a.y", "c.x")), line).lines == [
+        b'{"id":1,"a":{"y":{"z":2}},"c":null}'
+    ]
+    assert mapped(mapping(("*", "!a", "a.x", "!d")), line).lines == [
+        b'{"id":1,"a":{"x":1},"b":{"x":3},"c":null}'
+    ]
+
+
 def test_selection_keeps_key_properties() -> None:
     made = Mapper.of(stream(mapping=mapping(("name",)), key_properties=("id",)))
     assert made is not None
