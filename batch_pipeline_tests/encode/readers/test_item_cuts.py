@@ -16,8 +16,8 @@ from batch_pipeline.encode.readers.decoded_file import ItemCutter, open_source
 from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
-from batch_pipeline.model.stream import CsvOptions, Source, SourceFormat, Stream
-from batch_pipeline_tests.encode.landed_files import STREAM, csv_text, landed
+from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
+from batch_pipeline_tests.encode.landed_files import csv_text, landed, stream_of
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NumberedRecords = list[tuple[int, str]]
@@ -25,10 +25,6 @@ NumberedRecords = list[tuple[int, str]]
 cells = st.none() | st.text(alphabet='ab,"\n\ré', max_size=5)
 starts = st.sampled_from([b"", BYTE_ORDER_MARK])
 sizes = st.integers(1, 60)
-
-
-def stream_of(format_: SourceFormat, **options: object) -> Stream:
-    return replace(STREAM, source=Source(uri="file:///landing", format=format_, **options))  # type: ignore[arg-type] # of a source
 
 
 CSV = stream_of(SourceFormat.CSV)
