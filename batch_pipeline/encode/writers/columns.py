@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as at
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, exact_cast, text_offsets
+from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, text_offsets
 from batch_pipeline.encode.chunks import Table
-from batch_pipeline.encode.validation.type_inference import parse_decimals, parse_texts
-from batch_pipeline.encode.writers.json_lines import encode_column, values_as_text
+from batch_pipeline.encode.writers.json_lines import encode_column
 from batch_pipeline.encode.writers.part_writer import (
     Ends,
     OpenPart,
@@ -24,14 +23,11 @@ from batch_pipeline.encode.writers.part_writer import (
     start_of,
 )
 from batch_pipeline.model.encoding import Encoding, Format
-from batch_pipeline.model.errors import InvariantError
 from batch_pipeline.model.record_rules import OnNonfinite
-from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
+from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline.model.stream import PartLimits
 from batch_pipeline.storage.part_formats import TableWriter, table_codec
 
-# Arrow parses text of these columns as validation does.
-_PARSED_BY_ARROW = frozenset({ColumnType.STRING, ColumnType.INTEGER, ColumnType.NUMBER})
 _JSON_METADATA = {"content_type": "application/json"}
 
 
@@ -47,15 +43,20 @@ def output_schema(schema: RecordSchema, file_format: Format) -> pa.Schema:
 def batch_of_table(
     table: Table, schema: RecordSchema, arrow_schema: pa.Schema, on_nonfinite: OnNonfinite
 ) -> pa.RecordBatch:
-    """Convert a table whose values fit the schema; missing columns become null."""
+    """Convert a validated table to the columns of the schema; missing ones become null.
+
+    Validation has converted the values of all columns but those that hold JSON text.
+    """
     present = dict(zip(table.batch.schema.names, table.batch.columns, strict=True))
     arrays = []
     for column in schema.columns:
         array = present.get(column.name)
         if array is None or array.null_count == len(array):
             arrays.append(pa.nulls(table.good, arrow_type_of(column)))
+        elif column.type in JSON_TYPES:
+            arrays.append(encode_column(table, array, column, on_nonfinite).joined())
         else:
-            arrays.append(_convert_column(table, array, column, on_nonfinite))
+            arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
@@ -64,35 +65,6 @@ def _field(column: Column, file_format: Format) -> pa.Field:
     if column.type in JSON_TYPES:
         metadata = _JSON_METADATA | table_codec(file_format).json_metadata
     return pa.field(column.name, arrow_type_of(column), metadata=metadata)
-
-
-def _convert_column(
-    table: Table, array: pa.Array, column: Column, on_nonfinite: OnNonfinite
-) -> pa.Array:
-    arrow_type = arrow_type_of(column)
-    if column.type in JSON_TYPES:
-        return encode_column(table, array, column, on_nonfinite).joined()
-    if column.name in table.text:
-        return _parse_column(array, column)
-    if array.type == arrow_type:
-        return array
-    if column.type is ColumnType.STRING:
-        return values_as_text(array, on_nonfinite)
-    return exact_cast(array, arrow_type)
-
-
-def _parse_column(text: pa.StringArray, column: Column) -> pa.Array:
-    """Parse validated text."""
-    if column.type in _PARSED_BY_ARROW:
-        return text.cast(arrow_type_of(column))
-    if column.type is ColumnType.DECIMAL:
-        return parse_decimals(text, column)
-    array, invalid = parse_texts(text, column)
-    if invalid:
-        value = text[invalid[0]].as_py()
-        problem = f"column {column.name!r} holds {value!r}, which is not of type {column.type_text}"
-        raise InvariantError(f"{problem}, and the check let it pass.")
-    return array
 
 
 _GROUP_BYTES = 32 * 2**20

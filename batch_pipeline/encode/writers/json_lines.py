@@ -97,14 +97,6 @@ def encode_values(array: pa.Array, on_nonfinite: OnNonfinite) -> JsonCells:
     return JsonCells(_escape(array), '"', '"')
 
 
-def values_as_text(array: pa.Array, on_nonfinite: OnNonfinite) -> pa.StringArray:
-    """Encode typed values as text without quotes, for a column of strings."""
-    if at.is_string(array.type):
-        return array
-    cells = encode_values(array, on_nonfinite)
-    return JsonCells(cells.text, suffix=cells.suffix.removesuffix('"')).joined()
-
-
 def _text_bytes(array: pa.StringArray) -> npt.NDArray[np.uint8]:
     octets = array.buffers()[2]
     if octets is None or not len(array):
