@@ -360,7 +360,7 @@ class TaskRun:
         lineages = [Lineage(stream.lineage, item, context) for item in joined.items]
         if lineages[0].conflicts(profile.columns):
             return False
-        counts = joined.csv.record_counts()
+        counts = joined.csv.counts
         if checked.good:
             self._output.write(joined_lineage(checked, lineages, counts))
         self._formats.add(SourceFormat.CSV)

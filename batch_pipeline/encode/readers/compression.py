@@ -3,8 +3,9 @@
 import bz2
 import lzma
 import zlib
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, BinaryIO, assert_never
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -96,6 +97,13 @@ class _Zstd:
         return bytes(self._stream.read_buffer(size_bytes).to_pybytes())
 
 
+_NEW_MEMBER: dict[SourceCompression, Callable[[], Any]] = {
+    SourceCompression.GZIP: lambda: ZLIB.decompressobj(wbits=GZIP_CONTAINER),
+    SourceCompression.BZIP2: bz2.BZ2Decompressor,
+    SourceCompression.XZ: lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES),
+}
+
+
 class _Members:
     """The members of a gzip, bzip2 or xz file, one after the other."""
 
@@ -103,7 +111,7 @@ class _Members:
         self._raw = raw
         self._compression = compression
         self._padding = b"" if compression is SourceCompression.BZIP2 else b"\0"
-        self._member = _new_member(compression)
+        self._member = _NEW_MEMBER[compression]()
         self._pending = b""
 
     def read(self, size_bytes: int) -> bytes:
@@ -130,23 +138,9 @@ class _Members:
             return False
         if detect_compression(rest) is not self._compression:
             raise DecodeError(_reason(self._compression, "descriptor"))
-        self._member = _new_member(self._compression)
+        self._member = _NEW_MEMBER[self._compression]()
         self._pending = rest
         return True
-
-
-def _new_member(compression: SourceCompression) -> Any:
-    match compression:
-        case SourceCompression.GZIP:
-            return ZLIB.decompressobj(wbits=GZIP_CONTAINER)
-        case SourceCompression.BZIP2:
-            return bz2.BZ2Decompressor()
-        case SourceCompression.XZ:
-            return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-        case SourceCompression.ZSTD:
-            raise AssertionError("Arrow reads zstd frames itself")
-        case _:
-            assert_never(compression)
 
 
 def _reason(compression: SourceCompression, message: str) -> str:

@@ -263,7 +263,7 @@ class JoinedCsvFiles:
         self._header: tuple[str, ...] = ()
         self._header_text = b""
         self._bodies: list[bytes] = []
-        self._counts: list[int] = []
+        self.counts: list[int] = []  # of the records of each file, if they can be parsed
 
     def add(self, source: TextInput) -> bool:
         """Read a file from its start, and return whether it was added.
@@ -284,12 +284,12 @@ class JoinedCsvFiles:
         body = text[len(self._header_text) :]
         body = body if body.endswith(NEWLINE) or not body else body + NEWLINE
         self._bodies.append(body)
-        self._counts.append(count_lines(body))
+        self.counts.append(count_lines(body))
         return True
 
     def keep(self, count: int) -> None:
         """Remove all files but the first `count`."""
-        del self._bodies[count:], self._counts[count:]
+        del self._bodies[count:], self.counts[count:]
 
     def parse(self) -> Table | None:
         """Return the records of all files, None if some text is irregular."""
@@ -300,10 +300,9 @@ class JoinedCsvFiles:
         if len(text) > limit and longest_record_bytes(text, self._options) > limit:
             return None
         cells = parse_with_arrow(text, text, len(text), self._options, self._header)
-        counts = self.record_counts()
         # If there are as many records as lines, each line is a record, so that none is blank and no
         # quote opens in one file and closes in another.
-        if cells is None or cells.num_rows != sum(counts):
+        if cells is None or cells.num_rows != sum(self.counts):
             return None
         return Table(
             batch=cells,
@@ -311,10 +310,6 @@ class JoinedCsvFiles:
             record_numbers=range(1, cells.num_rows + 1),
             text=frozenset(self._header),
         )
-
-    def record_counts(self) -> list[int]:
-        """Return the number of records of each file; only valid for files that can be parsed."""
-        return self._counts
 
     def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
         """Return the column names, and the text that they take at the start of the file."""

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers
 from batch_pipeline.encode.readers.csv_parsers import find_escapes
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile
-from batch_pipeline.model.errors import BadFileError
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 # One comparison finds the four brackets and few other bytes (Y y _ and DEL), which a table then
@@ -192,13 +191,6 @@ def check_boundaries(text: bytes, start: int, stop: int) -> None:
             )
 
 
-def _join_broken_lines(text: bytes) -> bytes:
-    """Replace line ends outside of strings by spaces, in a text that is not valid JSON."""
-    return _STRING_OR_BREAK.sub(
-        lambda match: b" " if match[0] in (b"\r", b"\n") else match[0], text
-    )
-
-
 def _check_quotes(text: bytes, start: int, stop: int) -> None:
     if b'"' in text[start:stop] and not _STRINGS.fullmatch(text, start, stop):
         raise RecordBoundaryError("a misplaced quote", start)
@@ -248,7 +240,8 @@ class JsonReader:
                 used, spans = self._find_records(text, eof=eof)
                 values = self._extract(text, spans)
             except RecordBoundaryError as error:
-                raise self._bad_file(error.reason, text, error.at) from error
+                line = self._line_of(text, error.at)
+                raise self._source.bad_file(error.reason, line=line) from error
             if values:
                 yield self._chunk(text, spans, values)
             self._line += text.count(b"\n", 0, used)
@@ -370,9 +363,6 @@ class JsonReader:
             record_numbers=range(first, first + len(values)),
         )
 
-    def _bad_file(self, reason: str, text: bytes, at: int) -> BadFileError:
-        return self._source.bad_file(reason, line=self._line_of(text, at))
-
     def _line_of(self, text: bytes, at: int) -> int:
         return self._line + text.count(b"\n", 0, at)
 
@@ -395,11 +385,16 @@ def _join_lines(value: bytes) -> bytes:
 
 
 def _extract_invalid(text: bytes, span: tuple[int, int]) -> bytes:
-    """Return a malformed record as one line, if its end is certain."""
+    """Return a malformed record as one line, if its end is certain.
+
+    Line ends outside of strings become spaces.
+    """
     value = text[slice(*span)]
     if value[:1] in (b"{", b"["):
         check_boundaries(text, *span)
-    return _join_broken_lines(value)
+    return _STRING_OR_BREAK.sub(
+        lambda match: b" " if match[0] in (b"\r", b"\n") else match[0], value
+    )
 
 
 def _line_numbers(text: bytes, spans: Spans, first_line: int) -> Sequence[int]:

@@ -395,7 +395,6 @@ _TYPES_BY_FIRST_BYTE = {
     b"n": ColumnType.UNKNOWN,
 }
 _MAX_INTEGER_LENGTH = 20  # characters of a 64-bit integer, sign included
-_SAFE_INTEGER_DIGITS = 18  # every integer of this many digits fits 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,9 +457,8 @@ def infer_text_type(name: str, cells: pa.StringArray, known: Column | None) -> I
     """
     if known is not None and known.type is ColumnType.DECIMAL:
         return InferredType(_infer_decimal(name, cells))
-    syntax = NumberSyntax(cells)
-    if syntax.all_integers():
-        return _infer_integers(name, cells, syntax)
+    if NumberSyntax(cells).all_integers():
+        return _infer_integers(name, cells)
     doubles = parse_text_doubles(cells)
     if doubles is None:
         return InferredType(Column(name=name, type=ColumnType.STRING))
@@ -469,12 +467,10 @@ def infer_text_type(name: str, cells: pa.StringArray, known: Column | None) -> I
     return InferredType(_infer_decimal(name, cells.take(pa.array(doubles.inexact))))
 
 
-def _infer_integers(name: str, cells: pa.StringArray, syntax: NumberSyntax) -> InferredType:
+def _infer_integers(name: str, cells: pa.StringArray) -> InferredType:
     try:
         values = pc.cast(cells, pa.int64())
-    except pa.ArrowInvalid:
-        if syntax.max_digits <= _SAFE_INTEGER_DIGITS:
-            raise
+    except pa.ArrowInvalid:  # an integer of 19 digits, beyond 64 bits
         return InferredType(_infer_decimal(name, cells))
     return InferredType(Column(name=name, type=ColumnType.INTEGER), wide=has_wide_integer(values))
 
