@@ -4,7 +4,6 @@ Expectations follow from the Python value alone.
 """
 
 import base64
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
+
+from batch_pipeline_tests.encode.task_fixture import parse_json_exactly
 
 Same = Callable[[Any, Any], bool]  # compares the value that was read with the one written
 
@@ -110,18 +111,9 @@ def _is_json(found: Any, value: Any) -> bool:
     return bool(_read(found, expected) == expected)
 
 
-def _tagged(text: str) -> Any:
-    return json.loads(
-        text,
-        object_pairs_hook=lambda pairs: ("object", pairs),
-        parse_int=lambda number: ("number", number),
-        parse_float=lambda number: ("number", number),
-    )
-
-
 def is_json_text(found: Any, value: Any) -> bool:
     """Return whether a cell holds the JSON text of a nested value."""
-    return isinstance(found, str) and _is_json(_tagged(found), value)
+    return isinstance(found, str) and _is_json(parse_json_exactly(found), value)
 
 
 def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
