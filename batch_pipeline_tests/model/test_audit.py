@@ -30,16 +30,13 @@ def test_counted_names_keep_the_first_twenty() -> None:
     assert str(CountedNames().extended([3, 4])) == "3, 4"
 
 
-def test_sentence_of_clean_audit() -> None:
-    audit = Audit(job="orders", late_job="orders.late", batches=12)
-    assert audit.is_clean
-    assert audit.sentence() == (
+def test_sentence_of_audit_names_all_findings() -> None:
+    clean = Audit(job="orders", late_job="orders.late", batches=12)
+    assert clean.is_clean
+    assert clean.sentence() == (
         "orders: Published batches compared with the meta table: 12. No late, deleted or "
         "changed items."
     )
-
-
-def test_sentence_of_audit_names_all_findings() -> None:
     audit = Audit(
         job="orders",
         late_job="orders.late",

@@ -12,24 +12,15 @@ from batch_pipeline.model.filter import AllOf, AnyOf, Condition, Filter, Operato
 KIND_IS_A = {"column": "kind", "operator": "=", "value": "a"}
 NOT_DELETED = {"column": "deleted", "operator": "is null"}
 
-scalars = st.one_of(
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    st.integers(),
-    st.booleans(),
-    st.floats(allow_nan=False, allow_infinity=False),
-)
-columns = st.text(
-    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=5
-)
+characters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
+finite = st.floats(allow_nan=False, allow_infinity=False)
+scalars = st.text(characters) | st.integers() | st.booleans() | finite
+columns = st.text(characters, min_size=1, max_size=5)
+lists = st.lists(scalars, min_size=1, max_size=3).map(tuple)
 comparisons = st.sampled_from([Operator.EQUAL, Operator.NOT_EQUAL, Operator.LESS, Operator.GREATER])
 conditions = st.one_of(
     st.builds(Condition, columns, comparisons, scalars),
-    st.builds(
-        Condition,
-        columns,
-        st.sampled_from([Operator.IN, Operator.NOT_IN]),
-        st.lists(scalars, min_size=1, max_size=3).map(tuple),
-    ),
+    st.builds(Condition, columns, st.sampled_from([Operator.IN, Operator.NOT_IN]), lists),
     st.builds(Condition, columns, st.sampled_from([Operator.IS_NULL, Operator.IS_NOT_NULL])),
 )
 filters: st.SearchStrategy[Filter] = st.recursive(
@@ -63,10 +54,8 @@ def test_parse_filter_converts_times_to_iso_text() -> None:
 
 
 def test_filter_columns_are_unique_and_ordered() -> None:
-    assert parse_filter([NOT_DELETED, {"any": [KIND_IS_A, NOT_DELETED]}]).columns == (
-        "deleted",
-        "kind",
-    )
+    parsed = parse_filter([NOT_DELETED, {"any": [KIND_IS_A, NOT_DELETED]}])
+    assert parsed.columns == ("deleted", "kind")
 
 
 @given(filters)
@@ -89,16 +78,6 @@ def test_filter_round_trips_through_json(written: Filter) -> None:
         ([{"column": "kind", "operator": "==", "value": 1}], "where[0].operator"),
         ([{"column": "kind", "operator": ["="], "value": "a"}], "where[0].operator"),
         ([{"column": "kind", "operator": "="}], "where[0].value"),
-        ([{"column": "kind", "operator": "=", "value": None}], "where[0].value"),
-        ([{"column": "kind", "operator": "=", "value": ["a"]}], "where[0].value"),
-        ([{"column": "kind", "operator": "=", "value": float("nan")}], "where[0].value"),
-        ([{"column": "kind", "operator": "=", "value": "a\0"}], "where[0].value"),
-        ([{"column": "kind", "operator": "in", "value": "a"}], "where[0].value"),
-        ([{"column": "kind", "operator": "in", "value": []}], "where[0].value"),
-        ([{"column": "kind", "operator": "not in", "value": ["a", None]}], "where[0].value"),
-        ([{"column": "kind", "operator": "like", "value": 7}], "where[0].value"),
-        ([{"column": "kind", "operator": "is null", "value": None}], "where[0].value"),
-        ([{"column": "kind", "operator": "is null", "value": True}], "where[0].value"),
         ([{"column": "", "operator": "is null"}], "where[0].column"),
         ([{"column": 7, "operator": "is null"}], "where[0].column"),
         ([KIND_IS_A | {"sql": "1 = 1"}], "where[0].sql"),
@@ -110,6 +89,27 @@ def test_parse_filter_rejects_other_values_and_names_the_key(value: object, key:
     assert raised.value.name == key
 
 
+@pytest.mark.parametrize(
+    ("operator", "values"),
+    [
+        ("=", [None, ["a"], float("nan"), "a\0"]),
+        ("in", ["a", []]),
+        ("not in", [["a", None]]),
+        ("like", [7, "a%\\", "a%\\\\\\"]),  # one and three backslashes
+        ("is null", [None, True]),
+    ],
+)
+def test_parse_filter_rejects_value_that_does_not_fit_operator(
+    operator: str, values: list[object]
+) -> None:
+    for value in values:
+        with pytest.raises(InvalidValueError) as raised:
+            parse_filter([{"column": "kind", "operator": operator, "value": value}])
+        assert raised.value.name == "where[0].value"
+    with pytest.raises(InvalidValueError):
+        Condition("kind", Operator.IS_NULL, 1)
+
+
 def test_parse_filter_rejects_deep_nesting() -> None:
     value: object = KIND_IS_A
     for _ in range(10_000):
@@ -118,20 +118,6 @@ def test_parse_filter_rejects_deep_nesting() -> None:
         parse_filter(value)
 
 
-@pytest.mark.parametrize(
-    ("operator", "value"), [(Operator.EQUAL, None), (Operator.IN, "a"), (Operator.IS_NULL, 1)]
-)
-def test_condition_constructor_validates(operator: Operator, value: str | int | None) -> None:
-    with pytest.raises(InvalidValueError):
-        Condition("kind", operator, value)
-
-
 @pytest.mark.parametrize("ending", ["", r"\\", r"\\\\"])
 def test_like_pattern_may_end_with_escaped_backslashes(ending: str) -> None:
     assert Condition("kind", Operator.LIKE, f"a%{ending}").value == f"a%{ending}"
-
-
-@pytest.mark.parametrize("ending", ["\\", r"\\" + "\\"])
-def test_like_pattern_that_ends_with_escape_character_is_rejected(ending: str) -> None:
-    with pytest.raises(InvalidValueError, match="does not end in a single backslash"):
-        Condition("kind", Operator.LIKE, f"a%{ending}")

@@ -32,6 +32,8 @@ MANIFEST_FILE = "orders-00000001-00000003.g1.json"
 HEX = "0123456789abcdef0123456789abcdef"
 IDS = IdRange(first_id=1, last_id=3)
 LONG_AGO = NOON - timedelta(days=30)
+TEN_DAYS_AGO = NOON - timedelta(days=10)
+NINE_DAYS, TEN_DAYS, NO_TIME = timedelta(days=9), timedelta(days=10), timedelta(0)
 CLOSED = [AttemptStatus.FAILED, AttemptStatus.ABANDONED, AttemptStatus.CANCELLED]
 
 
@@ -95,12 +97,10 @@ def reason(
 
 
 @pytest.mark.parametrize("status", CLOSED)
-@pytest.mark.parametrize("name", [NAME, f".{NAME}.tmp", CANCELLATION_FLAG])
-def test_file_of_unpublished_attempt_is_garbage(status: AttemptStatus, name: str) -> None:
-    assert reason(name, attempt(status=status)) is Reason.UNPUBLISHED
-
-
-def test_file_of_running_attempt_is_kept() -> None:
+def test_file_of_unpublished_attempt_is_garbage(status: AttemptStatus) -> None:
+    for name in (NAME, f".{NAME}.tmp", CANCELLATION_FLAG):
+        assert reason(name, attempt(status=status)) is Reason.UNPUBLISHED
+    assert reason(NAME, attempt(), modified_at=NOON - SHORTEST_GRACE) is None
     assert reason(NAME, attempt(status=AttemptStatus.RUNNING, ended_at=None)) is None
 
 
@@ -120,10 +120,6 @@ def test_file_is_kept_for_a_day_and_ten_leases(
     assert reason(NAME, attempt(lease=lease, ended_at=NOON - ended)) is expected
 
 
-def test_file_modified_within_a_day_is_kept() -> None:
-    assert reason(NAME, attempt(), modified_at=NOON - SHORTEST_GRACE) is None
-
-
 def test_file_missing_in_manifest_is_garbage() -> None:
     other = NAME.replace("abcdef01", "abcdef02")
     assert reason(other, published()) is Reason.UNLISTED
@@ -136,22 +132,19 @@ def test_file_missing_in_manifest_is_garbage() -> None:
     ("keep", "overrides", "expected"),
     [
         (None, {}, None),
-        (timedelta(days=9), {}, Reason.SUPERSEDED),
-        (timedelta(days=10), {}, None),
-        (timedelta(0), {"replaced_at": NOON - timedelta(hours=24)}, None),
-        (timedelta(0), {"replaced_at": NOON - timedelta(hours=25)}, Reason.SUPERSEDED),
-        (timedelta(0), {"replaced_at": None}, None),
-        (timedelta(0), {"unread": True}, None),
+        (NINE_DAYS, {}, Reason.SUPERSEDED),
+        (TEN_DAYS, {}, None),
+        (NO_TIME, {"replaced_at": NOON - timedelta(hours=24)}, None),
+        (NO_TIME, {"replaced_at": NOON - timedelta(hours=25)}, Reason.SUPERSEDED),
+        (NO_TIME, {"replaced_at": None}, None),
+        (NO_TIME, {"unread": True}, None),
     ],
 )
 def test_superseded_generation_is_garbage_after_keep_superseded(
     name: str, keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
-    one = published(**({"replaced_at": NOON - timedelta(days=10)} | overrides))
+    one = published(**({"replaced_at": TEN_DAYS_AGO} | overrides))
     assert reason(name, one, of=owner(keep_superseded=keep)) is expected
-
-
-TEN_DAYS_AGO = NOON - timedelta(days=10)
 
 
 @pytest.mark.parametrize("name", [NAME, MANIFEST_FILE])
@@ -159,14 +152,13 @@ TEN_DAYS_AGO = NOON - timedelta(days=10)
     ("keep", "overrides", "expected"),
     [
         (None, {}, None),
-        (timedelta(days=9), {}, Reason.LOADED),
-        (timedelta(days=10), {}, None),
-        (timedelta(0), {"acknowledged": {"a": TEN_DAYS_AGO}}, None),
-        (timedelta(0), {"acknowledged": {}}, None),
-        (timedelta(0), {"acknowledged": {"a": NOON - timedelta(hours=24)}}, None),
-        (timedelta(0), {"held": True}, None),
-        (timedelta(0), {"unread": True}, None),
-        (timedelta(days=9), {"replaced_at": NOON}, Reason.LOADED),
+        (NINE_DAYS, {}, Reason.LOADED),
+        (TEN_DAYS, {}, None),
+        (NO_TIME, {"acknowledged": {"a": TEN_DAYS_AGO}}, None),
+        (NO_TIME, {"acknowledged": {}}, None),
+        (NO_TIME, {"held": True}, None),
+        (NO_TIME, {"unread": True}, None),
+        (NINE_DAYS, {"replaced_at": NOON}, Reason.LOADED),
         (None, {"marked": True, "acknowledged": {}}, Reason.LOADED),
         (None, {"marked": True, "held": True, "unread": True}, Reason.LOADED),
         (None, {"marked": True, "replaced_at": NOON}, Reason.SUPERSEDED),
@@ -182,41 +174,27 @@ def test_loaded_generation_is_garbage_after_keep_loaded(
 
 def test_loaded_generation_of_stream_without_targets_is_kept() -> None:
     one = published(acknowledged={"a": LONG_AGO})
-    no_targets = replace(owner(keep_loaded=timedelta(0)), targets=frozenset())
+    no_targets = replace(owner(keep_loaded=NO_TIME), targets=frozenset())
     assert reason(NAME, one, of=no_targets) is None
 
 
-def test_superseded_is_reported_before_loaded() -> None:
-    one = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
-    both = owner(targets="a", keep_loaded=timedelta(0), keep_superseded=timedelta(0))
-    assert reason(NAME, one, of=both) is Reason.SUPERSEDED
-
-
-def test_manifest_file_of_two_generations_is_garbage_once_both_are() -> None:
-    of = owner(targets="a", keep_loaded=timedelta(0), keep_superseded=timedelta(0))
+def test_generation_is_garbage_for_either_reason() -> None:
+    of = owner(targets="a", keep_loaded=NO_TIME, keep_superseded=NO_TIME)
     replaced = published(replaced_at=LONG_AGO)
     loaded = published(id=8, acknowledged={"a": LONG_AGO})
+    both = published(acknowledged={"a": LONG_AGO}, replaced_at=LONG_AGO)
+    assert reason(NAME, both, of=of) is Reason.SUPERSEDED
     assert reason(MANIFEST_FILE, replaced, loaded, of=of) is Reason.LOADED
     assert reason(MANIFEST_FILE, replaced, published(id=8), of=of) is None
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"stream": "clicks"},
-        {"stream": None},
-        {"job": "ders"},
-        {"number": 2},
-        {"ids": IdRange(first_id=1, last_id=4)},
-    ],
-)
-def test_file_of_another_attempt_is_kept(overrides: dict[str, Any]) -> None:
-    assert reason(NAME, attempt(**overrides)) is None
-
-
-def test_file_of_ambiguous_attempt_is_kept() -> None:
+def test_file_of_another_or_ambiguous_attempt_is_kept() -> None:
+    other_ids = IdRange(first_id=4, last_id=6)
+    for one in (attempt(stream="clicks"), attempt(stream=None), attempt(job="ders")):
+        assert reason(NAME, one) is None
+    assert reason(NAME, attempt(number=2)) is reason(NAME, attempt(ids=other_ids)) is None
     assert reason(NAME, attempt(), attempt(id=8)) is None
-    other = attempt(id=8, ids=IdRange(first_id=4, last_id=6), status=AttemptStatus.RUNNING)
+    other = attempt(id=8, ids=other_ids, status=AttemptStatus.RUNNING)
     assert reason(NAME, attempt(), other) is Reason.UNPUBLISHED
 
 
@@ -259,33 +237,26 @@ def test_probe_is_garbage_after_a_day_for_one_stream_of_the_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "ended", "expected"),
+    ("keep", "overrides", "expected"),
     [
-        (None, timedelta(days=30), None),
-        (timedelta(days=31), timedelta(days=30), None),
-        (timedelta(days=29), timedelta(days=30), Reason.QUARANTINED),
-        (timedelta(0), timedelta(hours=24), None),
+        (None, {}, None),
+        (TEN_DAYS, {"ended_at": TEN_DAYS_AGO}, None),
+        (NINE_DAYS, {"ended_at": TEN_DAYS_AGO}, Reason.QUARANTINED),
+        (NO_TIME, {"ended_at": NOON - timedelta(hours=24)}, None),
+        (None, {"quarantine_marked": True}, Reason.QUARANTINED),
     ],
 )
 def test_quarantine_file_is_garbage_after_keep_quarantine(
-    keep: timedelta | None, ended: timedelta, expected: Reason | None
+    keep: timedelta | None, overrides: dict[str, Any], expected: Reason | None
 ) -> None:
-    """Files are kept for at least a day, and part files stay."""
-    of = owner(keep_quarantine=keep)
-    one = published(ended_at=NOON - ended)
+    """Files are kept for at least a day; part files and manifest files stay."""
+    of, one = owner(keep_quarantine=keep), published(**overrides)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is expected
-    assert reason(NAME, one, of=of) is None
-
-
-def test_quarantine_file_marked_for_deletion_is_garbage() -> None:
-    one = published(quarantine_marked=True)
-    assert reason(NAME, one, folder=Folder.QUARANTINE) is Reason.QUARANTINED
-    assert reason(NAME, one) is None
-    assert reason(MANIFEST_FILE, one) is None
+    assert reason(NAME, one, of=of) is reason(MANIFEST_FILE, one, of=of) is None
 
 
 def test_quarantine_file_of_superseded_generation_is_garbage() -> None:
-    of = owner(keep_quarantine=timedelta(0), keep_superseded=timedelta(0))
+    of = owner(keep_quarantine=NO_TIME, keep_superseded=NO_TIME)
     one = published(replaced_at=LONG_AGO)
     assert reason(NAME, one, of=of, folder=Folder.QUARANTINE) is Reason.SUPERSEDED
 

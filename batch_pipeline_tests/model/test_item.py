@@ -48,19 +48,14 @@ def test_impossible_range_is_rejected(fragment: str) -> None:
     for read in (split_location, to_location, to_path):
         with pytest.raises(InvalidValueError, match="expected a range of bytes of its file"):
             read(location)
-    assert (LandedFile(location=location).uri, LandedFile(location=location).range) == (
-        location,
-        None,
-    )
+    file = LandedFile(location=location)
+    assert (file.uri, file.range) == (location, None)
 
 
-def test_range_with_non_ascii_digits_is_part_of_name() -> None:
-    """No two locations may mean the same bytes."""
+def test_no_two_locations_mean_the_same_bytes() -> None:
+    """Digits of another script are part of the name; leading zeros are removed."""
     location = "s3://bucket/a.csv#bytes=٠-٩"
     assert split_location(location) == (location, None)
-
-
-def test_leading_zeros_of_range_are_removed() -> None:
     for uri in ("s3://bucket/a.csv", "file:///in/a.csv"):
         assert to_location(f"{uri}#bytes=007-09") == f"{uri}#bytes=7-9"
 

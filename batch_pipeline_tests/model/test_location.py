@@ -47,13 +47,8 @@ def test_uri_of_relative_or_invalid_path_is_rejected(path: str) -> None:
 @pytest.mark.parametrize(
     "uri",
     [
-        "",
-        "/landing/orders.csv",
-        "s3://bucket/orders.csv",
-        "file://host/orders.csv",
-        "file://orders.csv",
-        "file:///a%00b",
-        "http:///landing",
+        *("", "/landing/orders.csv", "s3://bucket/orders.csv", "http:///landing"),
+        *("file://host/orders.csv", "file://orders.csv", "file:///a%00b"),
     ],
 )
 def test_path_of_other_uri_is_rejected(uri: str) -> None:

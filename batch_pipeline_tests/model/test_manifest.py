@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +37,7 @@ def test_manifest_totals_are_sums_over_part_files() -> None:
 
 
 def test_manifest_to_json() -> None:
+    size = {"size_bytes": 100, "sha256": "ab" * 32}
     assert manifest(quarantine_files=(part_file("bad", records=1),)).to_json() == {
         "stream": "orders",
         "batch_id": "00000001-00000003",
@@ -50,53 +50,28 @@ def test_manifest_to_json() -> None:
         "key_properties": ["order_id"],
         "items": 1,
         "records": {"read": 5, "written": 5, "filtered": 0, "quarantined": 0},
-        "part_files": [
-            {
-                "uri": "file:///batches/orders-0.jsonl.gz",
-                "records": 5,
-                "size_bytes": 100,
-                "sha256": "ab" * 32,
-            }
-        ],
-        "quarantine_files": [
-            {
-                "uri": "file:///batches/bad",
-                "records": 1,
-                "size_bytes": 100,
-                "sha256": "ab" * 32,
-            }
-        ],
+        "part_files": [{"uri": "file:///batches/orders-0.jsonl.gz", "records": 5, **size}],
+        "quarantine_files": [{"uri": "file:///batches/bad", "records": 1, **size}],
     }
     assert json.loads(json.dumps(manifest().to_json())) == manifest().to_json()
 
 
-@pytest.mark.parametrize(
-    ("items", "parts"),
-    [
-        ([], []),
-        ([item_report(1), item_report(2)], [part_file(records=10)]),
-        ([item_report(1), item_report(2)], [part_file("a", records=3), part_file("b", records=7)]),
-        (
-            [item_report(read=5, written=2, filtered=2, quarantined=1)],
-            [part_file(records=2)],
-        ),
-        ([item_report(read=0, written=0, bad_file="no gzip")], []),
-    ],
-)
-def test_record_conservation_holds(items: Sequence[ItemReport], parts: Sequence[PartFile]) -> None:
-    check_batch_conservation(items, parts)
+def test_record_conservation_holds() -> None:
+    check_batch_conservation([], [])
+    mixed = item_report(2, written=2, filtered=2, quarantined=1)
+    bad_file = item_report(3, read=0, written=0, bad_file="no gzip")
+    parts = [part_file("a", records=3), part_file("b", records=4)]
+    check_batch_conservation([item_report(1), mixed, bad_file], parts)
 
 
 @pytest.mark.parametrize(
     ("items", "parts", "location", "numbers"),
     [
         ([item_report(written=4)], [part_file(records=4)], "orders-0001.csv", (5, 4)),
-        ([item_report(written=6)], [part_file(records=6)], "orders-0001.csv", (5, 6)),
         ([item_report(quarantined=1)], [part_file()], "orders-0001.csv", (5, 6)),
         ([item_report(filtered=1)], [part_file()], "orders-0001.csv", (5, 6)),
         ([item_report(1), item_report(2)], [part_file(records=9)], "part files", (10, 9)),
         ([item_report(1)], [part_file(), part_file()], "part files", (5, 10)),
-        ([item_report(1)], [], "part files", (5, 0)),
         # The errors of two items cancel out in the sum, and are still detected.
         (
             [item_report(1, written=4), item_report(2, written=6)],
@@ -163,21 +138,16 @@ def manifest_with_origin(**overrides: Any) -> Manifest:
     return manifest(**(facts | overrides))
 
 
-def test_manifest_file_has_records_and_publish_number() -> None:
+def test_manifest_file_has_records_and_since_an_early_release_publish_number() -> None:
     text = manifest_file_text(manifest_with_origin()).encode()
     assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7)
-
-
-def test_manifest_file_of_earlier_release_has_no_publish_number() -> None:
     text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()
     assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=None)
 
 
 def test_origin_is_one_line_of_manifest_file() -> None:
-    without_origin, with_origin = (
-        manifest_file_text(manifest()),
-        manifest_file_text(replace(manifest(), origin=origin())),
-    )
+    without_origin = manifest_file_text(manifest())
+    with_origin = manifest_file_text(manifest(origin=origin()))
     head = without_origin.removesuffix("\n}\n")
     assert with_origin.startswith(f'{head},\n  "inventory": {{"version": 1, ')
     assert with_origin.count("\n") == without_origin.count("\n") + 1

@@ -70,10 +70,8 @@ def test_cut_equals_naive_cut(case: tuple[int, WeightedIds, int], of: Limits) ->
 @given(weighted_ids(), bounds)
 def test_cut_tiles_the_ids(case: tuple[int, WeightedIds, int], of: Limits) -> None:
     after_id, items, high_watermark = case
-    ranges = [
-        one.id_range
-        for one in cut(items, after_id=after_id, high_watermark=high_watermark, limits=of)
-    ]
+    cuts = cut(items, after_id=after_id, high_watermark=high_watermark, limits=of)
+    ranges = [one.id_range for one in cuts]
     assert bool(ranges) == bool(items)
     if ranges:
         assert (ranges[0].first_id, ranges[-1].last_id) == (after_id + 1, high_watermark)
@@ -102,9 +100,8 @@ def test_cut_can_continue_after_any_batch(
     taken = data.draw(st.integers(1, len(whole)))
     bookmark = whole[taken - 1].id_range.last_id
     rest = [one for one in items if one[0] > bookmark]
-    assert whole[taken:] == list(
-        cut(rest, after_id=bookmark, high_watermark=high_watermark, limits=of)
-    )
+    again = cut(rest, after_id=bookmark, high_watermark=high_watermark, limits=of)
+    assert whole[taken:] == list(again)
 
 
 def test_cut_is_lazy() -> None:
@@ -127,30 +124,23 @@ def test_cut_is_lazy() -> None:
 )
 def test_cut_at_the_limits(weights: list[int], counts: list[int]) -> None:
     items = list(enumerate(weights, start=1))
-    cuts = cut(
-        items, after_id=0, high_watermark=len(items), limits=limits(max_weight=100, max_count=3)
-    )
+    of = limits(max_weight=100, max_count=3)
+    cuts = cut(items, after_id=0, high_watermark=len(items), limits=of)
     assert [one.count for one in cuts] == counts
 
 
 @pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({"max_weight": 0}, "batch.max_weight"),
-        ({"max_count": 0}, "batch.max_count"),
-        ({"min_weight": -1}, "batch.min_weight"),
-        ({"min_weight": 101}, "batch.min_weight"),
-    ],
+    ("name", "value"),
+    [("max_weight", 0), ("max_count", 0), ("min_weight", -1), ("min_weight", 101)],
 )
-def test_impossible_limits_are_rejected(values: dict[str, int], name: str) -> None:
+def test_impossible_limits_are_rejected(name: str, value: int) -> None:
     with pytest.raises(InvalidValueError) as caught:
-        limits(**values)
-    assert caught.value.name == name
+        limits(**{name: value})
+    assert caught.value.name == f"batch.{name}"
 
 
 def test_smallest_limits_are_accepted() -> None:
-    edge = Limits(max_weight=1, max_count=1, min_weight=1, max_wait=timedelta(0))
-    assert (edge.max_weight, edge.max_count, edge.min_weight) == (1, 1, 1)
+    assert Limits(max_weight=1, max_count=1, min_weight=1, max_wait=timedelta(0)).max_count == 1
 
 
 MIB = 2**20
@@ -170,16 +160,10 @@ def test_proposed_limits_grow_with_cores_within_memory() -> None:
     assert proposed_limits(MIB, machine=Machine(cores=8, memory_bytes=1024 * MIB))[0] == 256
 
 
-def test_proposed_limits_of_compressed_files_use_expanded_size() -> None:
+def test_proposed_weight_depends_on_expanded_size_heaviest_files_and_their_number() -> None:
     assert proposed_limits(MIB, growth=6.0)[0] == 64
-
-
-def test_proposed_limits_put_most_large_files_into_batches_of_several() -> None:
     assert proposed_limits(*[400 * MIB] * 40)[0] == 512
     assert proposed_limits(*[MIB] * 39, 3000 * MIB)[0] == 256
-
-
-def test_proposed_limits_of_many_files_bound_the_number_of_batches() -> None:
     assert proposed_limits(*[16 * MIB] * 2**20)[0] == 2048
 
 

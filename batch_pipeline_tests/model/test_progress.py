@@ -1,7 +1,7 @@
 """Progress reports of long operations: content, rate limit, and no cost without a listener."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,27 +33,16 @@ def listener() -> Iterator[Listener]:
     log.setLevel(level)
 
 
-def clock_of(*times: float) -> Callable[[], float]:
-    """Return a clock that returns these times, one per call."""
-    remaining = iter(times)
-    return lambda: next(remaining)
-
-
-def test_track_yields_the_same_elements(listener: Listener) -> None:
-    assert [*track("abc", "eating letters", total=3)] == ["a", "b", "c"]
-    assert listener.reports[0] == ("eating letters", 0, 3)
-    assert listener.reports[-1] == ("eating letters", 3, 3)
+def test_track_yields_the_same_elements_and_reports_their_sizes(listener: Listener) -> None:
+    assert [*track(["ab", "cde"], "reading", total=5, size=len)] == ["ab", "cde"]
+    assert listener.reports[0] == ("reading", 0, 5)
+    assert listener.reports[-1] == ("reading", 5, 5)
 
 
 def test_track_reports_at_most_ten_times_a_second(listener: Listener) -> None:
-    clock = clock_of(0, 0.05, 0.1, 0.1, 0.19, 0.2, 0.2)
-    assert len([*track(range(4), "counting", now=clock)]) == 4
-    assert [done for _, done, _ in listener.reports] == [0, 2, 4, 4]
-
-
-def test_track_counts_sizes(listener: Listener) -> None:
-    assert [*track(["ab", "cde"], "reading", size=len)] == ["ab", "cde"]
-    assert listener.reports[-1] == ("reading", 5, None)
+    times = iter([0, 0.05, 0.1, 0.1, 0.19, 0.2, 0.2])
+    assert len([*track(range(4), "counting", now=lambda: next(times))]) == 4
+    assert listener.reports == [("counting", done, None) for done in (0, 2, 4, 4)]
 
 
 def test_start_step_reports_total(listener: Listener) -> None:
