@@ -43,15 +43,6 @@ def test_partition_keys_sort_like_their_ranges(left: IdRange, right: IdRange) ->
     assert (partition_key(left) < partition_key(right)) == (left < right)
 
 
-@given(st.text(max_size=40) | st.from_regex(r"[0-9]{7,20}-[0-9]{7,20}", fullmatch=True))
-def test_parse_partition_key_accepts_only_one_spelling(text: str) -> None:
-    try:
-        id_range = parse_partition_key(text)
-    except InvalidValueError:
-        return
-    assert partition_key(id_range, key_digits(text)) == text
-
-
 @pytest.mark.parametrize(
     ("first_id", "last_id", "key", "earlier_key"),
     [
