@@ -38,13 +38,14 @@ def write_part(path: Path, records: Sequence[Record], schema: RecordSchema) -> P
     else:
         lines = "".join(f"{json.dumps(record)}\n" for record in records)
         path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    return described(path, len(records))
+
+
+def described(path: Path, records: int) -> PartFile:
+    """Describe a part file as the encoding task that wrote it would."""
     content = path.read_bytes()
-    return PartFile(
-        uri=to_uri(path),
-        records=len(records),
-        size_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
+    digest = hashlib.sha256(content).hexdigest()
+    return PartFile(uri=to_uri(path), records=records, size_bytes=len(content), sha256=digest)
 
 
 @dataclass

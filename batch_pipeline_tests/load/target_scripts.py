@@ -1,7 +1,6 @@
 """Small programs that act as Singer targets, correct and faulty ones."""
 
 import gzip
-import hashlib
 import json
 import sys
 from collections.abc import Iterable
@@ -11,9 +10,9 @@ from typing import Any
 
 from batch_pipeline.load.singer_loader import SingerLoader
 from batch_pipeline.model.load import Loading, SingerTarget
-from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline_tests.factories import batch, manifest
+from batch_pipeline_tests.published_files import described
 
 START = """
 import json, os, signal, sys, time
@@ -24,50 +23,35 @@ def messages():
         log.write(line)
         log.flush()
         yield json.loads(line)
+def states():
+    return (message["value"] for message in messages() if message["type"] == "STATE")
 def emit(value):
     print(json.dumps(value), flush=True)
 """
 GOOD = """
 state = None
-for message in messages():
-    if message["type"] == "STATE":
-        state = message["value"]
+for state in states(): pass
 if state is not None:
     emit(state)
 """
-EAGER = """
-for message in messages():
-    if message["type"] == "STATE":
-        emit(message["value"])
-"""
+EAGER = "for state in states(): emit(state)\n"
 REPEATS_FIRST_STATE = """
-states = [message["value"] for message in messages() if message["type"] == "STATE"]
-for state in [*states, states[0]]:
+sent = list(states())
+for state in [*sent, sent[0]]:
     emit(state)
 """
 SILENT = "for message in messages(): pass"
-ACKNOWLEDGES_FIRST_ONLY = """
-emitted = False
-for message in messages():
-    if message["type"] == "STATE" and not emitted:
-        emit(message["value"])
-        emitted = True
-"""
+ACKNOWLEDGES_FIRST_ONLY = f"emit(next(states()))\n{SILENT}"
 PRINTS_NO_JSON = "for message in messages(): print('loaded 5 rows', flush=True)"
-PRINTS_UNKNOWN_STATE = """
-for message in messages(): pass
-emit({"bookmarks": {"orders": {"publish_number": 99}}})
+PRINTS_UNKNOWN_STATE = f"""{SILENT}
+emit({{"bookmarks": {{"orders": {{"publish_number": 99}}}}}})
 """
 FAILS_AFTER_STATE = EAGER + "sys.stderr.write('disk full, password hunter2!\\\\n'); sys.exit(4)"
-KILLS_ITSELF = "next(messages()); os.kill(os.getpid(), signal.SIGKILL)"
 KILLS_ITSELF_AT_SECOND_STATE = """
-states = 0
-for message in messages():
-    if message["type"] == "STATE":
-        states += 1
-        if states == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        emit(message["value"])
+for number, state in enumerate(states(), start=1):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    emit(state)
 """
 NEVER_READS = "time.sleep(600)"
 HANGS = "next(messages()); time.sleep(600)"
@@ -76,34 +60,22 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 next(messages())
 time.sleep(600)
 """
-FLOODS_STDERR = """
+FLOODS_STDERR = f"""
 import threading
 def flood():
     for number in range(40_000):
-        sys.stderr.write(f"line {number} {'x' * 100}\\\\n")
-thread = threading.Thread(target=flood)
-thread.start()
-state = None
-for message in messages():
-    if message["type"] == "STATE":
-        state = message["value"]
-thread.join()
-emit(state)
+        sys.stderr.write(f"line {{number}} {{'x' * 100}}\\\\n")
+threading.Thread(target=flood).start()
+{GOOD}
 """
 LEAKS_AT_LOG_LIMIT = "sys.stderr.write('hunter2!' + 'x' * (64 * 2**10 - 6) + '\\\\n'); sys.exit(4)"
 LEAKS_IN_LONG_LINE = "sys.stderr.write('x' * 2**20 + 'hunter2!' + '\\\\nthe end'); sys.exit(4)"
-LEAKS_IN_STATE = """
-for message in messages():
-    if message["type"] == "STATE":
-        emit({**message["value"], "password": config["password"]})
-"""
+LEAKS_IN_STATE = "for state in states(): emit({**state, 'password': config['password']})"
 ENDS_EARLY = "sys.exit(0)"
-LEAVES_CHILD_RUNNING = """
+LEAVES_CHILD_RUNNING = f"""
 import subprocess
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-for message in messages():
-    if message["type"] == "STATE":
-        emit(message["value"])
+{EAGER}
 """
 
 
@@ -122,14 +94,11 @@ def settings_of(folder: Path, body: str) -> dict[str, Any]:
 
 def loader(folder: Path, body: str, **overrides: Any) -> SingerLoader:
     """Return a loader for a target that logs every line it reads to the file `read`."""
-    settings: dict[str, Any] = {
-        "name": "warehouse",
-        "command": script(folder, body),
-        "config": {"out": str(folder / "read")},
-        "timeout": timedelta(minutes=1),
-    }
+    config = {"out": str(folder / "read"), **overrides.pop("config", {})}
+    command = script(folder, body)
+    settings: dict[str, Any] = {"command": command, "timeout": timedelta(minutes=1), **overrides}
     environment = {"PASSWORD": "hunter2!"}
-    target = SingerTarget(**(settings | overrides))
+    target = SingerTarget(name="warehouse", config=config, **settings)
     return SingerLoader(stream="orders", target=target, environment=environment)
 
 
@@ -149,12 +118,7 @@ def lines_file(path: Path, records: Iterable[str]) -> PartFile:
     lines = [f"{record}\n" for record in records]
     content = gzip.compress("".join(lines).encode(), mtime=0)
     path.write_bytes(content)
-    return PartFile(
-        uri=to_uri(path),
-        records=len(lines),
-        size_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-    )
+    return described(path, len(lines))
 
 
 def loading(folder: Path, number: int = 1, *, records: int = 2, **overrides: Any) -> Loading:

@@ -71,25 +71,18 @@ def test_values_are_converted_to_the_newer_type(
 
 def test_columns_added_later_are_null_in_older_batches(tmp_path: Path) -> None:
     old = write_manifest(tmp_path, "jsonl.gz", 1, {"id": "integer"}, {"id": 1})
-    new = write_manifest(
-        tmp_path, "parquet", 2, {"id": "integer", "note": "string"}, {"id": 2, "note": "b"}
-    )
+    columns, record = {"id": "integer", "note": "string"}, {"id": 2, "note": "b"}
+    new = write_manifest(tmp_path, "parquet", 2, columns, record)
     schema = common_schema([old, new])
-    assert schema == schema_of(id="integer", note="string")
-    assert read_table([new, old], schema).to_pylist() == [
-        {"id": 2, "note": "b"},
-        {"id": 1, "note": None},
-    ]
-
-
-def test_common_schema_has_the_newest_types(tmp_path: Path) -> None:
-    old = write_manifest(tmp_path, "jsonl.gz", 1, {"id": "integer", "gone": "date"}, {"id": 1})
-    new = write_manifest(tmp_path, "jsonl.gz", 2, {"id": "string"}, {"id": "x"})
-    assert common_schema([old, new]) == schema_of(id="string", gone="date")
-
-
-def test_read_table_without_manifests_is_empty() -> None:
+    assert schema == schema_of(**columns)
+    assert read_table([new, old], schema).to_pylist() == [record, {"id": 1, "note": None}]
     assert read_table([], common_schema([])) == pa.table({})
+
+
+def test_common_schema_has_the_newest_types() -> None:
+    old = manifest(schema=schema_of(id="integer", gone="date"))
+    new = manifest(schema=schema_of(id="string"), schema_version=2)
+    assert common_schema([old, new]) == schema_of(id="string", gone="date")
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])

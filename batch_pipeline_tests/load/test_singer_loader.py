@@ -29,11 +29,30 @@ from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import loader, loading, read
 
 SHORT = timedelta(seconds=1)
+SECRET = {"password": "$PASSWORD"}  # its value is hunter2!
 
 
 def load(folder: Path, body: str, **overrides: Any) -> Loaded:
     """Load one generation of two records into a target."""
     return loader(folder, body, **overrides).load(loading(folder))
+
+
+def load_three(folder: Path, body: str) -> tuple[list[Loaded], TargetFailedError | None]:
+    """Load three generations by one process; return those it acknowledged and the error."""
+    loadings = [loading(folder, number) for number in (1, 2, 3)]
+    loaded: list[Loaded] = []
+    try:
+        loaded.extend(loader(folder, body).load_together(loadings))  # keeps items on an error
+    except TargetFailedError as error:
+        return loaded, error
+    return loaded, None
+
+
+def error_of(folder: Path, body: str, **overrides: Any) -> TargetFailedError:
+    """Return the error of a target that fails to load a generation."""
+    with pytest.raises(TargetFailedError) as caught:
+        load(folder, body, **overrides)
+    return caught.value
 
 
 def test_target_that_acknowledges_at_its_end_has_loaded(tmp_path: Path) -> None:
@@ -42,10 +61,7 @@ def test_target_that_acknowledges_at_its_end_has_loaded(tmp_path: Path) -> None:
     types = [message["type"] for message in messages]
     assert types == ["SCHEMA", "RECORD", "RECORD", "STATE"]
     assert messages[1] == {"type": "RECORD", "stream": "orders", "record": {"order_id": 1}}
-    assert loaded.records == 2
-    assert loaded.state == messages[3]["value"]
-    assert loaded.exit_code == 0
-    assert loaded.mode == "record"
+    assert loaded == Loaded(records=2, state=messages[3]["value"], exit_code=0, mode="record")
 
 
 def test_target_that_is_not_an_installed_package_gets_records(
@@ -84,14 +100,11 @@ def test_several_generations_are_loaded_by_one_process(tmp_path: Path) -> None:
 def test_generation_is_returned_as_soon_as_its_state_is_printed(tmp_path: Path) -> None:
     loadings = [loading(tmp_path, 1), loading(tmp_path, 2)]
     loaded = loader(tmp_path, scripts.EAGER).load_together(loadings)
-    assert next(loaded).exit_code is None
-    assert next(loaded).exit_code == 0
+    assert (next(loaded).exit_code, next(loaded).exit_code) == (None, 0)
 
 
 def test_target_without_acknowledgement_has_not_loaded(tmp_path: Path) -> None:
-    with pytest.raises(TargetFailedError, match="did not print the STATE") as caught:
-        load(tmp_path, scripts.SILENT)
-    assert str(caught.value) == (
+    assert str(error_of(tmp_path, scripts.SILENT)) == (
         "orders: batch 00000001-00000003 was not loaded into warehouse: the target ended "
         "with exit code 0 but did not print the STATE of this batch. Some of its records may be "
         "there; it is not recorded as loaded. Compare its rows with the batch. If the target "
@@ -110,43 +123,32 @@ def test_target_without_acknowledgement_has_not_loaded(tmp_path: Path) -> None:
 def test_target_that_ends_early_has_loaded_what_it_acknowledged(
     tmp_path: Path, body: str, problem: str
 ) -> None:
-    loadings = [loading(tmp_path, number) for number in (1, 2, 3)]
-    loaded: list[Loaded] = []
-    with pytest.raises(TargetFailedError, match=problem) as caught:
-        loaded.extend(loader(tmp_path, body).load_together(loadings))  # keeps items on an error
+    loaded, error = load_three(tmp_path, body)
     assert len(loaded) == 1
-    assert "batch 00000004-00000006 was not loaded" in str(caught.value)
-
-
-def test_target_that_acknowledges_and_fails_has_not_loaded(tmp_path: Path) -> None:
-    with pytest.raises(TargetFailedError) as caught:
-        load(tmp_path, scripts.FAILS_AFTER_STATE)
-    assert caught.value.exit_code == 4
-    assert caught.value.stderr == "disk full, password hunter2!\n"
+    assert problem in str(error)
+    assert "batch 00000004-00000006 was not loaded" in str(error)
 
 
 def test_configured_secrets_are_redacted_in_the_output_of_a_target(tmp_path: Path) -> None:
-    config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
-    with pytest.raises(TargetFailedError) as caught:
-        load(tmp_path, scripts.FAILS_AFTER_STATE, config=config)
-    assert caught.value.stderr == "disk full, password $PASSWORD\n"
-    assert "hunter2" not in str(caught.value)
+    """The target has acknowledged the batch and fails, so the batch was not loaded."""
+    plain = error_of(tmp_path, scripts.FAILS_AFTER_STATE)
+    assert (plain.exit_code, plain.stderr) == (4, "disk full, password hunter2!\n")
+    error = error_of(tmp_path, scripts.FAILS_AFTER_STATE, config=SECRET)
+    assert error.stderr == "disk full, password $PASSWORD\n"
+    assert "hunter2" not in str(error)
 
 
 @pytest.mark.parametrize(
     "body", [scripts.LEAKS_AT_LOG_LIMIT, scripts.LEAKS_IN_LONG_LINE], ids=["cut", "long"]
 )
 def test_no_part_of_a_secret_remains_in_truncated_output(tmp_path: Path, body: str) -> None:
-    config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
-    with pytest.raises(TargetFailedError) as caught:
-        load(tmp_path, body, config=config)
-    assert "r2!" not in caught.value.stderr
-    assert caught.value.stderr.endswith(("xxx\n", "is omitted)\nthe end"))
+    stderr = error_of(tmp_path, body, config=SECRET).stderr
+    assert "r2!" not in stderr
+    assert stderr.endswith(("xxx\n", "is omitted)\nthe end"))
 
 
 def test_secret_in_a_state_is_redacted(tmp_path: Path) -> None:
-    config = {"out": str(tmp_path / "read"), "password": "$PASSWORD"}
-    loaded = load(tmp_path, scripts.LEAKS_IN_STATE, config=config)
+    loaded = load(tmp_path, scripts.LEAKS_IN_STATE, config=SECRET)
     assert loaded.state["password"] == "$PASSWORD"  # noqa: S105 - a name
     assert "hunter2" not in repr(loader(tmp_path, scripts.GOOD))
 
@@ -169,10 +171,10 @@ def test_unset_variable_in_the_configuration_is_rejected(tmp_path: Path) -> None
 def test_target_that_prints_an_unexpected_line_is_stopped(
     tmp_path: Path, body: str, problem: str
 ) -> None:
-    with pytest.raises(TargetFailedError, match="the target printed") as caught:
-        load(tmp_path, body)
-    assert problem in str(caught.value)
-    assert len(str(caught.value)) < 800
+    error = str(error_of(tmp_path, body))
+    assert "the target printed" in error
+    assert problem in error
+    assert len(error) < 800
 
 
 @pytest.mark.parametrize("body", [scripts.NEVER_READS, scripts.HANGS_AND_IGNORES_SIGTERM])
@@ -196,9 +198,8 @@ def test_target_that_waits_for_records_is_not_idle() -> None:
 
 
 def test_repeated_older_state_is_ignored(tmp_path: Path) -> None:
-    loadings = [loading(tmp_path, number) for number in (1, 2, 3)]
-    loaded = list(loader(tmp_path, scripts.REPEATS_FIRST_STATE).load_together(loadings))
-    assert len(loaded) == 3
+    loaded, error = load_three(tmp_path, scripts.REPEATS_FIRST_STATE)
+    assert (len(loaded), error) == (3, None)
     assert loaded[-1].state["bookmarks"]["orders"]["publish_number"] == 3
 
 
@@ -224,22 +225,17 @@ def test_child_process_of_an_ended_target_is_terminated(tmp_path: Path) -> None:
     target = replace(loader(tmp_path, scripts.LEAVES_CHILD_RUNNING), grace=SHORT)
     before = {child.pid for child in psutil.process_iter()}
     assert target.load(loading(tmp_path)).exit_code == 0
-    sleepers = [
-        child
-        for child in psutil.process_iter(["cmdline"])
-        if child.pid not in before and "time.sleep(600)" in " ".join(child.info["cmdline"] or ())
-    ]
-    assert sleepers == []
+    started = [child for child in psutil.process_iter(["cmdline"]) if child.pid not in before]
+    commands = [" ".join(child.info["cmdline"] or ()) for child in started]
+    assert not [command for command in commands if "time.sleep(600)" in command]
 
 
-@pytest.mark.parametrize("command", [("no-such-target",), ("/etc/hostname",)])
-def test_target_that_cannot_be_started_is_a_configuration_error(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be started") as caught:
-        load(tmp_path, "", command=command)
-    assert f"'{command[0]}' cannot be started" in str(caught.value)
-    assert "Nothing was sent." in str(caught.value)
+def test_target_that_cannot_be_started_is_a_configuration_error(tmp_path: Path) -> None:
+    for command in ("no-such-target", "/etc/hostname"):
+        with pytest.raises(ConfigurationError, match="cannot be started") as caught:
+            load(tmp_path, "", command=(command,))
+        assert f"'{command}' cannot be started" in str(caught.value)
+        assert "Nothing was sent." in str(caught.value)
 
 
 def test_changed_part_file_does_not_end_the_input_of_the_target(tmp_path: Path) -> None:

@@ -4,11 +4,10 @@ Part files, loader and server are real.
 """
 
 import gzip
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,17 @@ from pyarrow import orc, parquet
 
 from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.load import Loaded, Loading, PostgresTarget
-from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.load import Loaded, Loading, PostgresTarget, WriteMode
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import Column, RecordSchema
 from batch_pipeline_tests import factories
+from batch_pipeline_tests.published_files import described
 
 ID = ("id", "integer")
 NAME = ("name", "string")
 LINES = Encoding(format=Format.JSONL, compression=Compression.GZIP)
+APPEND = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
+UPSERT = replace(APPEND, mode=WriteMode.UPSERT)
 
 
 def schema_of(*columns: tuple[str, str]) -> RecordSchema:
@@ -40,8 +41,7 @@ def schema_of(*columns: tuple[str, str]) -> RecordSchema:
 def write_part(path: Path, octets: bytes, records: int) -> PartFile:
     """Write a part file and describe it as an encoding task would."""
     path.write_bytes(octets)
-    digest = hashlib.sha256(octets).hexdigest()
-    return PartFile(uri=to_uri(path), records=records, size_bytes=len(octets), sha256=digest)
+    return described(path, records)
 
 
 def compress(lines: bytes, encoding: Encoding) -> bytes:
@@ -141,6 +141,10 @@ class Warehouse:
         with self.connected() as connection:
             connection.execute(statement.encode())
 
+    def drop_tables(self) -> None:
+        """Delete all that was loaded."""
+        self.execute("DROP TABLE IF EXISTS orders, batch_pipeline_load, batch_pipeline_column")
+
     @contextmanager
     def connected(self) -> "Iterator[psycopg.Connection[tuple[Any, ...]]]":
         """Open a connection in UTC that commits each statement."""
@@ -158,4 +162,4 @@ def written_table(path: Path, table: pa.Table, encoding: Encoding) -> PartFile:
     else:
         with pa.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
-    return write_part(path, path.read_bytes(), table.num_rows)
+    return described(path, table.num_rows)
