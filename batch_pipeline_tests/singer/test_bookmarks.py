@@ -1,6 +1,7 @@
 """Bookmarks: written by the tap, printed by a target, and read again."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -48,63 +49,52 @@ def test_bookmark_of_earlier_release_is_that_of_incremental_job() -> None:
         assert parsed == Bookmark(numbers={"orders": 7})
 
 
-@pytest.mark.parametrize(
-    "state",
-    ["{}", '{"bookmarks": {}}', '{"value": {}}', '{"bookmarks": {"orders": null}}'],
-)
-def test_read_bookmark_of_state_without_stream_is_empty(tmp_path: Path, state: str) -> None:
+def test_read_bookmark_of_state_without_stream_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
-    path.write_text(state)
-    assert read_bookmark(path, "orders") == Bookmark()
+    for state in ("{}", '{"bookmarks": {}}', '{"value": {}}', '{"bookmarks": {"orders": null}}'):
+        path.write_text(state)
+        assert read_bookmark(path, "orders") == Bookmark()
+
+
+NO_JSON = [b"", b"{", b'{"bookmarks": {}}\n{"bookmarks": {}}\n', b"\xff\xfe", b"[" * 100_000]
+NO_BOOKMARKS = [
+    *(b"null", b"[]", b'"text"', b'{"value": null}', b'{"bookmarks": []}'),
+    b'{"orders": {"publish_number": 7}}',
+]
+NO_NUMBERS = [b"7", b"{}"] + [
+    b'{"publish_number": %b}' % number
+    for number in (b'"7"', b"7.0", b"true", b"-1", b"9223372036854775808")
+]
+NO_OTHERS = [b"[2]", b'{"a": "2"}']
+
+
+def bookmarked(orders: bytes) -> bytes:
+    """Return a state with this bookmark of `orders`."""
+    return b'{"bookmarks": {"orders": %b}}' % orders
 
 
 @pytest.mark.parametrize(
-    ("state", "problem"),
+    ("problem", "states"),
     [
-        (b"", "is not JSON"),
-        (b"{", "is not JSON"),
-        (b'{"bookmarks": {}}\n{"bookmarks": {}}\n', "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
-        (b"1" * 5_000, "is not JSON"),
-        (b"null", "no object `bookmarks`"),
-        (b"[]", "no object `bookmarks`"),
-        (b'"text"', "no object `bookmarks`"),
-        (b'{"value": null}', "no object `bookmarks`"),
-        (b'{"bookmarks": []}', "no object `bookmarks`"),
-        (b'{"orders": {"publish_number": 7}}', "no object `bookmarks`"),
-        (b'{"bookmarks": {"orders": 7}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": "7"}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": 7.0}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": true}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": -1}}}', "no `publish_number`"),
-        (b'{"bookmarks": {"orders": {"publish_number": 1, "job": 2}}}', "`job` that is not a name"),
+        ("is not JSON", [*NO_JSON, b"1" * 5_000]),
+        ("no object `bookmarks`", NO_BOOKMARKS),
+        ("no `publish_number`", map(bookmarked, NO_NUMBERS)),
+        ("`job` that is not a name", [bookmarked(b'{"publish_number": 1, "job": 2}')]),
         (
-            b'{"bookmarks": {"orders": {"publish_number": 1, "other_jobs": [2]}}}',
             "no numbers in `other_jobs`",
-        ),
-        (
-            b'{"bookmarks": {"orders": {"publish_number": 1, "other_jobs": {"a": "2"}}}}',
-            "no numbers in `other_jobs`",
-        ),
-        (
-            b'{"bookmarks": {"orders": {"publish_number": 9223372036854775808}}}',
-            "no `publish_number`",
+            [bookmarked(b'{"publish_number": 1, "other_jobs": %b}' % jobs) for jobs in NO_OTHERS],
         ),
     ],
 )
 def test_read_bookmark_rejects_malformed_state_file(
-    tmp_path: Path, state: bytes, problem: str
+    tmp_path: Path, problem: str, states: Iterable[bytes]
 ) -> None:
     """Starting from the first batch would deliver all batches twice."""
     path = tmp_path / "state.json"
-    path.write_bytes(state)
-    with pytest.raises(ConfigurationError, match=problem) as caught:
-        read_bookmark(path, "orders")
-    assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_read_bookmark_rejects_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        read_bookmark(tmp_path / "state.json", "orders")
+        read_bookmark(path, "orders")
+    for state in states:
+        path.write_bytes(state)
+        with pytest.raises(ConfigurationError, match=problem) as caught:
+            read_bookmark(path, "orders")
+        assert str(caught.value).startswith(f"{path}: ")

@@ -1,6 +1,8 @@
-"""Parsing lines of other taps, and rejected lines."""
+"""Splitting the output of a tap into lines and parsing them."""
 
+import io
 import json
+import os
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.model.encoding import Compression, Format
-from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.singer.parser import (
     ActivateVersionMessage,
     BatchEncoding,
@@ -20,9 +21,13 @@ from batch_pipeline.singer.parser import (
     RecordMessage,
     SchemaMessage,
     StateMessage,
+    lines,
 )
 
 SCHEMA = b'{"type":"SCHEMA","stream":"orders","schema":{"properties":{}},"key_properties":["id"]}'
+RECORD = b'{"type":"RECORD","stream":"orders","record":'
+STATE = b'{"type":"STATE","value":{"a":'
+SET_ENCODING = "Set `batch_config.encoding`"
 
 
 def _reader() -> MessageReader:
@@ -47,17 +52,20 @@ def _batch(**changed: Any) -> bytes:
     return json.dumps(message | changed).encode()
 
 
+def _encoded(**encoding: object) -> bytes:
+    return _batch(encoding=encoding)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        pytest.param(
+        (
             SCHEMA,
             SchemaMessage(
                 line=2, stream="orders", schema={"properties": {}}, key_properties=("id",)
             ),
-            id="schema",
         ),
-        pytest.param(
+        (
             _batch(batch_id="x", sha256=["ab"]),
             BatchMessage(
                 line=2,
@@ -66,47 +74,37 @@ def _batch(**changed: Any) -> bytes:
                 manifest=("file:///a.jsonl.gz",),
                 sha256=("ab",),
             ),
-            id="batch with keys of its writer",
         ),
-        pytest.param(
+        (
             b'{"type":"STATE","value":{"b": 1.50, "a": 1}}',
             StateMessage(line=2, text='{"b": 1.50, "a": 1}', value={"b": Decimal("1.50"), "a": 1}),
-            id="state with its text",
         ),
-        pytest.param(
+        (
             b'{"type":"ACTIVATE_VERSION","stream":"orders","version":5}',
             ActivateVersionMessage(line=2, stream="orders", version=5),
-            id="version",
         ),
     ],
+    ids=["schema", "batch with keys of its writer", "state with its text", "version"],
 )
 def test_line_is_parsed_as_message(line: bytes, message: Message) -> None:
     assert _reader().read(line, 2) == message
 
 
-@pytest.mark.parametrize("keys", [b"null", b"[]"])
-def test_schema_line_without_keys_has_none(keys: bytes) -> None:
-    read = MessageReader().read(SCHEMA.replace(b'["id"]', keys), 1)
-    assert isinstance(read, SchemaMessage)
-    assert read.key_properties == ()
+def test_schema_line_without_keys_has_none() -> None:
+    for keys in (b"null", b"[]"):
+        read = MessageReader().read(SCHEMA.replace(b'["id"]', keys), 1)
+        assert isinstance(read, SchemaMessage)
+        assert read.key_properties == ()
 
 
 def test_record_line_keeps_text_and_digits() -> None:
     text = b'{"id": 123456789012345678901234567890, "price": 1.10, "a":null}'
     line = b'{"type":"RECORD","stream":"orders","record":' + text + b',"version":3,"mine":[1]}'
     read = _reader().read(line, 2)
-    assert read == RecordMessage(
-        2,
-        "orders",
-        text,
-        {"id": 123456789012345678901234567890, "price": Decimal("1.10"), "a": None},
-        version=3,
-    )
+    record = {"id": 123456789012345678901234567890, "price": Decimal("1.10"), "a": None}
+    assert read == RecordMessage(2, "orders", text, record, version=3)
     assert isinstance(read, RecordMessage)
     assert str(read.record["price"]) == "1.10"
-
-
-def test_record_line_with_escaped_colons_is_parsed() -> None:
     line = rb'{"type":"RECORD","stream":"orders","record":{"a\u003ab":"\u003a:"}}'
     read = _reader().read(line, 2)
     assert isinstance(read, RecordMessage)
@@ -116,13 +114,6 @@ def test_record_line_with_escaped_colons_is_parsed() -> None:
 @pytest.mark.parametrize(
     ("line", "message", "key"),
     [
-        (b"", "is not JSON (", None),
-        (b"starting up", "is not JSON (", None),
-        (b'{"type":"STATE","value":{"a":NaN}}', "is not JSON (", None),
-        (b'{"type":"STATE","value":{"a":"\xff"}}', "is not JSON (", None),
-        (b'{"type":"STATE","value":{"a":' + b"[" * 5000, "is not JSON (", None),
-        (b'{"type":"STATE","value":{"a":' + b"1" * 5000 + b"}}", "is not JSON (", None),
-        (rb'{"type":"STATE","value":{"a":"\ud800"}}', "is not JSON (", None),
         (b"[1]", "expected a JSON object", None),
         (b'"RECORD"', "expected a JSON object", None),
         (b'{"type":"RECORDS"}', "expected SCHEMA, ", "type"),
@@ -134,49 +125,25 @@ def test_record_line_with_escaped_colons_is_parsed() -> None:
         (b'{"type":"SCHEMA","stream":"a","schema":{}}', "is missing;", "schema.properties"),
         (b'{"type":"SCHEMA","stream":"","schema":{}}', "; expected ", "stream"),
         (b'{"type":"RECORD","stream":"orders"}', "is missing;", "record"),
-        (b'{"type":"RECORD","stream":"orders","record":[1]}', "; expected ", "record"),
+        (RECORD + b"[1]}", "; expected ", "record"),
         (b'{"type":"RECORD","stream":7,"record":{}}', "; expected ", "stream"),
-        (
-            b'{"type":"RECORD","stream":"orders","record":{},"version":true}',
-            "; expected ",
-            "version",
-        ),
-        (
-            b'{"type":"RECORD","stream":"orders","record":{},"time_extracted":7}',
-            "; expected `str | null`",
-            "time_extracted",
-        ),
+        (RECORD + b'{},"version":true}', "; expected ", "version"),
+        (RECORD + b'{},"time_extracted":7}', "; expected `str | null`", "time_extracted"),
         (b'{"type":"RECORD","stream":"x","record":{}}', "Have the tap write SCHEMA first", None),
-        (b'{"type":"RECORD","stream":"orders","record":{"a":1,"a":2}}', "is duplicated", "a"),
-        (b'{"type":"RECORD","stream":"orders","stream":"x","record":{}}', "is duplicated", None),
-        (
-            rb'{"type":"RECORD","stream":"orders","record":{"a\u003a":1,"a:":2}}',
-            "is duplicated",
-            "a:",
-        ),
+        (RECORD + b'{"a":1,"a":2}}', "is duplicated", "a"),
+        (RECORD + b'{},"stream":"x"}', "is duplicated", None),
+        (RECORD + rb'{"a\u003a":1,"a:":2}}', "is duplicated", "a:"),
         (b'{"type":"ACTIVATE_VERSION","stream":"orders","version":1.0}', "; expected ", "version"),
         (_batch(stream="x"), "Have the tap write SCHEMA first", None),
         (_batch(manifest=[]), "is empty", "manifest"),
         (_batch(manifest=["a", "a"]), "has 'a' twice", "manifest"),
         (_batch(manifest="a"), "; expected ", "manifest"),
         (_batch(manifest=[""]), "; expected an array, each element `str`", "manifest"),
-        (_batch(encoding={"compression": "gzip"}), "is missing", "encoding.format"),
-        (
-            _batch(encoding={"compression": "gzip", "format": "csv"}),
-            "is 'csv'; expected jsonl",
-            "encoding.format",
-        ),
-        (_batch(encoding={"format": "avro"}), "Set `batch_config.encoding`", "encoding.format"),
-        (
-            _batch(encoding={"format": "jsonl", "compression": "bz2"}),
-            "Set `batch_config.encoding`",
-            "encoding.compression",
-        ),
-        (
-            _batch(encoding={"format": "jsonl", "level": 1}),
-            "Set `batch_config.encoding`",
-            "encoding.level",
-        ),
+        (_encoded(compression="gzip"), "is missing", "encoding.format"),
+        (_encoded(compression="gzip", format="csv"), "is 'csv'; expected jsonl", "encoding.format"),
+        (_encoded(format="avro"), SET_ENCODING, "encoding.format"),
+        (_encoded(format="jsonl", compression="bz2"), SET_ENCODING, "encoding.compression"),
+        (_encoded(format="jsonl", level=1), SET_ENCODING, "encoding.level"),
         (_batch(encoding="jsonl"), "; expected ", "encoding"),
     ],
 )
@@ -190,6 +157,19 @@ def test_invalid_line_is_rejected_with_line_and_key(
         assert error.key == key
     assert str(error).startswith("Line 7")
     assert "run again from the last STATE" in str(error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"starting up"),
+        *(STATE + b"NaN}}", STATE + b'"\xff"}}', STATE + rb'"\ud800"}}'),
+        *(STATE + b"[" * 5000, STATE + b"1" * 5000 + b"}}"),
+    ],
+    ids=["empty", "text", "NaN", "UTF-8", "surrogate", "depth", "digits"],
+)
+def test_line_that_is_not_json_is_rejected(line: bytes) -> None:
+    assert str(_error_of(line)).startswith("Line 7: is not JSON (")
 
 
 def test_message_of_missing_manifest() -> None:
@@ -208,27 +188,6 @@ _JSON = st.recursive(
     ),
     max_leaves=8,
 )
-_KEYS = ["type", "stream", "record", "schema", "value", "version", "encoding", "manifest"]
-_TYPES = ["SCHEMA", "RECORD", "BATCH", "STATE", "ACTIVATE_VERSION"]
-_MESSAGES = st.dictionaries(st.sampled_from(_KEYS), _JSON, max_size=8).flatmap(
-    lambda drawn: st.builds(
-        lambda kind, stream: {**drawn, "type": kind, "stream": stream},
-        st.sampled_from(_TYPES),
-        st.sampled_from(["orders", "other"]),
-    )
-)
-
-
-def _message_or_error(line: bytes) -> str:
-    try:
-        return str(_reader().read(line, 2))
-    except PipelineError as error:
-        return str(error)
-
-
-@given(st.binary(max_size=200) | _MESSAGES.map(lambda drawn: json.dumps(drawn).encode()))
-def test_any_bytes_are_a_message_or_a_pipeline_error(line: bytes) -> None:
-    assert _message_or_error(line)
 
 
 @given(st.dictionaries(st.text(max_size=8), _JSON, max_size=6))
@@ -256,3 +215,44 @@ def test_record_is_rejected_only_for_duplicate_keys(keys: list[str]) -> None:
     else:
         with pytest.raises(MessageError, match="is duplicated"):
             _reader().read(line, 2)
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda one: b"\n" not in one), max_size=8))
+def test_lines_of_pipe(written: list[bytes]) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as source:
+        os.write(write, b"\n".join(written))
+        os.close(write)
+        expected = b"\n".join(written).split(b"\n")
+        assert list(lines(source)) == (expected if expected[-1] else expected[:-1])
+
+
+def test_lines_of_text_in_memory_are_encoded_as_utf_8() -> None:
+    assert list(lines(io.StringIO("é\nb"))) == ["é".encode(), b"b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [(b"1234\n", 1), (b"1234", 1), (b"a\n1234\n", 2), (b"a\nb\n1234", 3)]
+)
+def test_line_over_size_limit_is_rejected_with_number(text: bytes, number: int) -> None:
+    assert list(lines(io.BytesIO(text), max_bytes=4))[-1] == b"1234"
+    with pytest.raises(MessageError, match="is longer than") as caught:
+        list(lines(io.BytesIO(text), max_bytes=3))
+    assert caught.value.line == number
+    assert "`max_line_bytes`" in str(caught.value)
+
+
+def test_idle_is_called_while_pipe_has_no_data() -> None:
+    read, write = os.pipe()
+    calls: list[int] = []
+
+    def idle() -> float:
+        calls.append(1)
+        if len(calls) == 3:
+            os.write(write, b"late\n")
+            os.close(write)
+        return 0.0
+
+    with os.fdopen(read, "rb") as source:
+        assert list(lines(source, idle=idle)) == [b"late"]
+    assert len(calls) >= 3

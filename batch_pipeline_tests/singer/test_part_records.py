@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.part_records import record_blocks, records
@@ -42,7 +42,7 @@ def record_lines(one: Manifest, name: str = "sales", **options: Any) -> Iterator
 
 def read(one: Manifest, **options: Any) -> list[dict[str, Any]]:
     """Return the records of a manifest's messages and check that `records` agrees."""
-    lines = list(record_lines(one, "sales", **options))
+    lines = list(record_lines(one, **options))
     messages = [json.loads(line, parse_float=Decimal) for line in lines]
     assert all(message.keys() == {"type", "stream", "record"} for message in messages)
     values = [message["record"] for message in messages]
@@ -62,6 +62,11 @@ def with_data(one: Manifest, data: bytes) -> Manifest:
 def test_records_of_any_encoding_are_equal(tmp_path: Path, encoding: Encoding) -> None:
     one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
     first, second = read(one)
+    assert b'"price":1234567890.10,' in next(record_lines(one))
+    some = read(one, columns={"price", "nested"})
+    assert some[0] == {name: first[name] for name in ("price", "nested")}
+    assert "Zoë".encode() not in b"".join(record_lines(one, columns={"price"}))
+    assert read(one, columns=set()) == [{}, {}]
     assert first == {
         "empty": None,
         "flag": True,
@@ -81,33 +86,12 @@ def test_records_of_any_encoding_are_equal(tmp_path: Path, encoding: Encoding) -
     assert second == dict.fromkeys(ALL_TYPES)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_record_lines_keep_digits_of_decimals(tmp_path: Path, encoding: Encoding) -> None:
-    one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
-    (first, _) = record_lines(one, "sales")
-    assert b'"price":1234567890.10,' in first
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_records_with_columns_have_only_these_columns(tmp_path: Path, encoding: Encoding) -> None:
-    one = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
-    assert read(one, columns={"price", "nested"})[0] == {
-        "price": Decimal("1234567890.10"),
-        "nested": {"b": None, "a": Decimal("1.10")},
-    }
-    assert "Zoë".encode() not in b"".join(record_lines(one, "sales", columns={"price"}))
-    assert read(one, columns=set()) == [{}, {}]
-
-
 def test_record_lines_keep_text_and_order(tmp_path: Path) -> None:
     unusual = b'{"b": 1.50 ,"a":12345678901234567890123}'
     one = published_lines(tmp_path, ONE, unusual, THREE)
-    assert list(record_lines(one, "sales")) == [
-        HEAD + text + b"}\n" for text in (ONE, unusual, THREE)
-    ]
-    assert list(record_lines(one, "sales", columns={"a", "b"}))[1] == (
-        HEAD + b'{"b":1.50,"a":12345678901234567890123}}\n'
-    )
+    assert list(record_lines(one)) == [HEAD + text + b"}\n" for text in (ONE, unusual, THREE)]
+    compact = HEAD + b'{"b":1.50,"a":12345678901234567890123}}\n'
+    assert list(record_lines(one, columns={"a", "b"}))[1] == compact
 
 
 def test_record_lines_of_name_with_quotes_are_json(tmp_path: Path) -> None:
@@ -118,15 +102,13 @@ def test_record_lines_of_name_with_quotes_are_json(tmp_path: Path) -> None:
 def test_record_longer_than_a_block_is_one_line(tmp_path: Path) -> None:
     long = b'{"note":"' + b"x" * 3 * 2**20 + b'"}'
     one = published_lines(tmp_path, ONE, long, THREE, each=3)
-    assert [len(line) for line in record_lines(one, "sales")] == [
-        len(HEAD) + len(text) + 2 for text in (ONE, long, THREE)
-    ]
+    lengths = [len(HEAD) + len(text) + 2 for text in (ONE, long, THREE)]
+    assert [len(line) for line in record_lines(one)] == lengths
 
 
 def test_records_of_long_file_need_memory_of_a_few_blocks(tmp_path: Path) -> None:
     rows = table(pa.record_batch({"name": pa.array(["x" * 20] * 200_000)}))
-    encoding = Encoding(format=Format.JSONL, compression=Compression.GZIP)
-    one = published_table(tmp_path, rows, schema(name="string"), encoding)
+    one = published_table(tmp_path, rows, schema(name="string"), GZIP)
     list(record_blocks(published_lines(tmp_path / "warm", ONE), "sales"))
     tracemalloc.start()
     count = sum(block.count(b"\n") for block in record_blocks(one, "sales"))
@@ -134,10 +116,6 @@ def test_records_of_long_file_need_memory_of_a_few_blocks(tmp_path: Path) -> Non
     tracemalloc.stop()
     assert count == 200_000
     assert peak < 12 * 2**20
-
-
-def test_manifest_without_files_has_no_records() -> None:
-    assert list(record_lines(manifest(part_files=()), "sales")) == []
 
 
 def test_records_of_path_with_special_characters(tmp_path: Path) -> None:
@@ -148,8 +126,7 @@ def test_records_of_path_with_special_characters(tmp_path: Path) -> None:
 
 def test_json_column_with_line_breaks_is_one_line(tmp_path: Path) -> None:
     cells = table(pa.record_batch({"a": pa.array(['{"b":\r\n"\\n"}'])}), json=frozenset({"a"}))
-    encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
-    one = published_table(tmp_path, cells, schema(a="object"), encoding)
+    one = published_table(tmp_path, cells, schema(a="object"), ENCODINGS[3])
     assert read(one) == [{"a": {"b": "\n"}}]
 
 
@@ -169,7 +146,7 @@ def test_missing_part_file_is_rejected(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, TWO, THREE)
     part_paths(one)[1].unlink()
     with pytest.raises(BatchDataError, match="is missing") as caught:
-        next(record_lines(one, "sales"))
+        next(record_lines(one))
     assert str(caught.value) == (
         "orders: a part file of batch 00000001-00000003, generation 1, cannot be sent: "
         f"{part_paths(one)[1]} is missing. No STATE was written for this batch, so it is sent "
@@ -182,37 +159,29 @@ def test_folder_instead_of_part_file_is_rejected(tmp_path: Path) -> None:
     size = tmp_path.stat().st_size
     one = manifest(part_files=(part_file(uri=f"file://{tmp_path}", size_bytes=size),))
     with pytest.raises(BatchDataError, match="cannot be read"):
-        next(record_lines(one, "sales"))
+        next(record_lines(one))
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
+def test_changed_part_file_is_rejected(tmp_path: Path) -> None:
+    one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
+    for content, problem in (
         (b"short", "has 5 B, published: 15 B"),
         (1_000 * b"x", "has 1,000 B, published: 15 B"),
         (b'{"order_id":9}\n', "has the SHA-256"),
-    ],
-    ids=["shorter", "longer", "other"],
-)
-def test_changed_part_file_is_rejected(tmp_path: Path, content: bytes, problem: str) -> None:
-    one = published_lines(tmp_path, ONE, encoding=ENCODINGS[2])
-    part_paths(one)[0].write_bytes(content)
-    with pytest.raises(BatchDataError, match=problem):
-        next(record_lines(one, "sales"))
+    ):
+        part_paths(one)[0].write_bytes(content)
+        with pytest.raises(BatchDataError, match=problem):
+            next(record_lines(one))
 
 
 @pytest.mark.parametrize(
     ("encoding", "data", "problem"),
     [
-        (ENCODINGS[0], b'{"order_id":1}\n', "is not jsonl with compression gzip"),
-        (
-            ENCODINGS[0],
-            gzip.compress(ONE + b"\n", mtime=0)[:-9],
-            "is not jsonl with compression gzip",
-        ),
-        (ENCODINGS[1], b'{"order_id":1}\n', "is not jsonl with compression zstd"),
-        (ENCODINGS[3], b'{"order_id":1}\n', "is not parquet"),
-        (ENCODINGS[7], b'{"order_id":1}\n', "is not arrow"),
+        (GZIP, ONE + b"\n", "is not jsonl with compression gzip"),
+        (GZIP, gzip.compress(ONE + b"\n", mtime=0)[:-9], "is not jsonl with compression gzip"),
+        (ENCODINGS[1], ONE + b"\n", "is not jsonl with compression zstd"),
+        (ENCODINGS[3], ONE + b"\n", "is not parquet"),
+        (ENCODINGS[7], ONE + b"\n", "is not arrow"),
         (ENCODINGS[2], ONE + b"\n" + TWO + b"\n", "has a record count of 2, published: 1"),
         (ENCODINGS[2], b"", "has a record count of 0, published: 1"),
     ],
@@ -222,13 +191,13 @@ def test_part_file_of_another_encoding_is_rejected(
 ) -> None:
     one = replace(with_data(published_lines(tmp_path, ONE), data), encoding=encoding)
     with pytest.raises(BatchDataError, match=problem):
-        list(record_lines(one, "sales"))
+        list(record_lines(one))
 
 
 def test_record_that_is_no_object_is_rejected_with_line(tmp_path: Path) -> None:
     one = published_lines(tmp_path, ONE, TWO, b"[3]", each=2)
     with pytest.raises(BatchDataError, match=r"gz, line 1: is not a JSON object") as caught:
-        list(record_lines(one, "sales", columns={"order_id"}))
+        list(record_lines(one, columns={"order_id"}))
     assert f" {part_paths(one)[1]}, line 1: " in str(caught.value)
     with pytest.raises(BatchDataError, match="line 1: is not a JSON object"):
         list(records(one))

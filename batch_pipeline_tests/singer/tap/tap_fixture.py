@@ -1,8 +1,9 @@
 """A tap over a list of manifests, without an inventory."""
 
 import io
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,12 @@ import pytest
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.singer.messages import Bookmark
-from batch_pipeline.singer.tap import OfferedStream, PublishedSource, PublishedTap
+from batch_pipeline.singer.tap import (
+    OfferedStream,
+    PublishedSource,
+    PublishedStream,
+    PublishedTap,
+)
 from batch_pipeline_tests.conformance.producer import parsed
 from batch_pipeline_tests.factories import record_schema, stream
 
@@ -40,9 +46,11 @@ class ListedSource:
                 yield counts[job], one
 
 
-def tap_class(source: PublishedSource, base: type[PublishedTap] = PublishedTap) -> Any:
-    class ListedTap(base):  # type: ignore[valid-type,misc] # the base is a parameter
+def tap_class(source: PublishedSource, streams: type[PublishedStream] = PublishedStream) -> Any:
+    class ListedTap(PublishedTap):
         """A tap over a list."""
+
+        stream_class = streams
 
         def open_source(self) -> PublishedSource:
             return source
@@ -64,3 +72,15 @@ def printed(tap: Any, *, until: type[Exception] | None = None) -> list[bytes]:
 def sent(source: PublishedSource, **options: Any) -> list[dict[str, Any]]:
     """Return the messages of the tap over a source, with options of the SDK's `Tap`."""
     return parsed(printed(tap_class(source)(**options)))
+
+
+@contextmanager
+def signals_restored() -> Iterator[None]:
+    """Restore the signal handlers that the SDK replaces."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -17,11 +17,11 @@ from singer_sdk import BatchSink, Target
 from singer_sdk.exceptions import ConfigValidationError
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig
 
-from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import BatchDataError, ConfigurationError
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.messages import JSON_SCHEMA, Bookmark, batch_message
-from batch_pipeline.singer.tap import PendingManifests, PublishedStream, PublishedTap
+from batch_pipeline.singer.tap import PendingManifests, PublishedStream
 from batch_pipeline_tests.conformance.rules import broken_rules
 from batch_pipeline_tests.encode.writers.part_factories import table
 from batch_pipeline_tests.encode.writers.published_parts import (
@@ -32,7 +32,13 @@ from batch_pipeline_tests.encode.writers.published_parts import (
     published_table,
 )
 from batch_pipeline_tests.factories import batch, record_schema, stream
-from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
+from batch_pipeline_tests.singer.tap.tap_fixture import (
+    ListedSource,
+    printed,
+    sent,
+    signals_restored,
+    tap_class,
+)
 
 MESSAGE_SCHEMA = json.loads(JSON_SCHEMA.read_text(encoding="utf-8"))
 BATCHES = {"mode": "batch"}
@@ -45,11 +51,8 @@ DOCUMENTED = {
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """Restore the signal handlers that the SDK replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with signals_restored():
+        yield
 
 
 @pytest.fixture
@@ -57,13 +60,12 @@ def source(tmp_path: Path) -> ListedSource:
     """Two batches, the second with an additional column, and a backfill."""
     wide = record_schema("order_id", "price")
     big = b'{"order_id":3,"price":12345678901234567890.10}'
+    backfill = batch(1, 3, job="orders.2023")
     return ListedSource(
         [
             published_lines(tmp_path / "1", b'{"order_id":1}', b'{"order_id":2}'),
             published_lines(tmp_path / "2", big, batch=batch(4, 6), schema=wide, schema_version=2),
-            published_lines(
-                tmp_path / "3", b'{"order_id":1}', batch=batch(1, 3, job="orders.2023"), schema=wide
-            ),
+            published_lines(tmp_path / "3", b'{"order_id":1}', batch=backfill, schema=wide),
         ]
     )
 
@@ -91,9 +93,10 @@ def catalog(source: ListedSource, **selected: bool) -> dict[str, Any]:
 def test_batch_mode_sends_manifests(source: ListedSource) -> None:
     messages = sent(source, config=BATCHES)
     assert kinds(messages) == ["SCHEMA", "BATCH", "STATE"] * 2 + ["BATCH", "STATE"]
-    assert [one for one in messages if one["type"] == "BATCH"] == [
-        batch_message(one, name="orders") for one in source.manifests
-    ]
+    batches = [one for one in messages if one["type"] == "BATCH"]
+    assert batches == [batch_message(one, name="orders") for one in source.manifests]
+    paths = [[f"file://{path}" for path in part_paths(one)] for one in source.manifests]
+    assert [one["manifest"] for one in batches] == paths
     assert messages[-1]["value"]["bookmarks"]["orders"] == {
         "job": "orders.2023",
         "batch_id": "00000001-00000003",
@@ -107,9 +110,8 @@ def test_record_mode_sends_text_of_records(source: ListedSource) -> None:
     lines = printed(tap_class(source)(config={}))
     assert lines[1] == b'{"type":"RECORD","stream":"orders","record":{"order_id":1}}\n'
     assert b'"price":12345678901234567890.10}}\n' in lines[5]
-    sent_kinds = kinds([json.loads(line) for line in lines])
-    assert sent_kinds[:4] == ["SCHEMA", "RECORD", "RECORD", "STATE"]
-    assert sent_kinds[4:] == ["SCHEMA", "RECORD", "STATE", "RECORD", "STATE"]
+    whole = ["SCHEMA", "RECORD", "RECORD", "STATE", "SCHEMA", "RECORD", "STATE", "RECORD", "STATE"]
+    assert kinds([json.loads(line) for line in lines]) == whole
 
 
 @pytest.mark.parametrize("config", [BATCHES, {"mode": "record"}, {"batch_config": DOCUMENTED}])
@@ -124,11 +126,12 @@ def test_tap_resumes_after_state(source: ListedSource, mode: str, count: int) ->
     whole = sent(source, config=config)
     state = state_after(source, count, **config)
     rest = sent(source, config=config, state=state)
-    all_data = [one for one in whole if one["type"] in {"BATCH", "RECORD"}]
-    resumed = [one for one in rest if one["type"] in {"BATCH", "RECORD"}]
-    assert resumed == (all_data[-len(resumed) :] if resumed else [])
-    assert len(resumed) == (3 - count if mode == "batch" else {1: 2, 2: 1, 3: 0}[count])
+    all_data = [one for one in whole if one["type"] == mode.upper()]
+    resumed = [one for one in rest if one["type"] == mode.upper()]
+    assert resumed == all_data[len(all_data) - 3 + count :]
     assert rest[-1 if resumed else 0] == whole[-1]
+    message = {"type": "STATE", "value": state}
+    assert sent(source, config=config, state=message) == rest
 
 
 def test_tap_without_published_batches_sends_schema_and_state() -> None:
@@ -153,9 +156,7 @@ def test_tap_without_backfills_sends_incremental_job_only(source: ListedSource) 
     assert [one["job"] for one in messages if one["type"] == "BATCH"] == ["orders", "orders"]
 
 
-def test_alias_is_used_in_messages_but_not_in_state(
-    source: ListedSource,
-) -> None:
+def test_alias_is_used_in_messages_but_not_in_state(source: ListedSource) -> None:
     source.stream = stream(alias="sales")
     assert catalog(source)["streams"][0]["tap_stream_id"] == "orders"
     for mode in ("batch", "record"):
@@ -182,19 +183,15 @@ def test_mode_follows_configuration(source: ListedSource, config: Any, expected:
     assert sent_kinds == {expected}
 
 
-def test_deselected_column_is_never_sent(source: ListedSource) -> None:
+def test_deselected_column_is_never_sent_unless_it_is_a_key(source: ListedSource) -> None:
     selection = catalog(source, price=False)
     lines = printed(tap_class(source)(config=BATCHES, catalog=selection))
     assert not [line for line in lines if b"price" in line or b"1234567890" in line]
     messages = [json.loads(line) for line in lines]
-    assert [one["record"] for one in messages if one["type"] == "RECORD"] == [
-        {"order_id": number} for number in (1, 2, 3, 1)
-    ]
-
-
-def test_key_property_cannot_be_deselected(source: ListedSource) -> None:
-    messages = sent(source, config=BATCHES, catalog=catalog(source, order_id=False))
-    assert kinds(messages)[:2] == ["SCHEMA", "BATCH"]
+    records = [one["record"] for one in messages if one["type"] == "RECORD"]
+    assert records == [{"order_id": number} for number in (1, 2, 3, 1)]
+    with_key = sent(source, config=BATCHES, catalog=catalog(source, order_id=False))
+    assert kinds(with_key)[:2] == ["SCHEMA", "BATCH"]
 
 
 def test_deselected_stream_is_not_sent(source: ListedSource) -> None:
@@ -288,68 +285,41 @@ def test_full_table_replication_starts_from_the_first_batch(source: ListedSource
     assert "ACTIVATE_VERSION" not in kinds(messages)
 
 
-def test_catalog_has_keys_and_newest_columns(source: ListedSource) -> None:
-    [entry] = catalog(source)["streams"]
-    assert entry["key_properties"] == ["order_id"]
-    assert list(entry["schema"]["properties"]) == ["order_id", "price"]
-    assert (entry["replication_method"], entry["stream"]) == ("INCREMENTAL", "orders")
-
-
-@pytest.mark.parametrize(
-    ("encoding", "message"),
-    [
+def test_batch_config_with_another_encoding_is_rejected(source: ListedSource) -> None:
+    """Files are not re-encoded; the message names `encoding` of the stream file, or the batch."""
+    for encoding, problem in (
         ({"format": "parquet"}, "was requested as parquet, but `encoding` in the stream file is"),
         ({"format": "jsonl", "compression": "none"}, "requested as jsonl with none, but"),
-    ],
-)
-def test_batch_config_with_another_encoding_is_rejected(
-    source: ListedSource, encoding: Any, message: str
-) -> None:
-    """Files are not re-encoded; the message names `encoding` of the stream file."""
-    config = {"batch_config": {**DOCUMENTED, "encoding": encoding}}
-    with pytest.raises(ConfigurationError, match=message) as caught:
-        sent(source, config=config)
-    assert "Files are not encoded again" in str(caught.value)
-
-
-def test_batch_of_another_encoding_than_batch_config_is_rejected(source: ListedSource) -> None:
-    encoding = Encoding(format=Format.PARQUET, compression=Compression.SNAPPY)
-    source.manifests = [replace(source.manifests[0], encoding=encoding)]
+    ):
+        with pytest.raises(ConfigurationError, match=problem) as caught:
+            sent(source, config={"batch_config": {**DOCUMENTED, "encoding": encoding}})
+        assert "Files are not encoded again" in str(caught.value)
+    source.manifests = [replace(source.manifests[0], encoding=ENCODINGS[3])]
     with pytest.raises(ConfigurationError, match="in batch 00000001-00000003, generation 1,"):
         sent(source, config={"batch_config": DOCUMENTED})
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_invalid_configuration_is_rejected(source: ListedSource) -> None:
+    for config in (
         {"batch_config": {"encoding": {"format": "avro"}}},
         {"batch_config": {"encoding": {"format": "jsonl", "level": 1}}},
-        {"batch_config": {"rows": 1}},
-        {"mode": "both"},
-        {"mode": {"orders": "both"}},
-    ],
-)
-def test_invalid_configuration_is_rejected(source: ListedSource, config: Any) -> None:
-    with pytest.raises(ConfigValidationError):
-        tap_class(source)(config=config)
+        *({"batch_config": {"rows": 1}}, {"mode": "both"}, {"mode": {"orders": "both"}}),
+    ):
+        with pytest.raises(ConfigValidationError):
+            tap_class(source)(config=config)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
+def test_unsupported_option_or_unknown_stream_is_rejected(source: ListedSource) -> None:
+    """Stream maps of the tap would not be applied to published files."""
+    options: list[tuple[dict[str, Any], str]] = [
         ({"stream_maps": {"orders": {"price": "md5(price)"}}}, "Write `stream_maps` into"),
         ({"flattening_enabled": True}, "Write `flattening_enabled` into"),
-        ({"flattening_max_depth": 1}, "Write `flattening_max_depth` into"),
         ({"streams": ["clicks"]}, r"no stream clicks \(streams there: orders\)\. Nothing was sent"),
         ({"streams": ["ordres"]}, r"streams there: orders\)\. Did you mean 'orders'\? Nothing was"),
-    ],
-)
-def test_unsupported_option_or_unknown_stream_is_rejected(
-    source: ListedSource, config: Any, message: str
-) -> None:
-    """Stream maps of the tap would not be applied to published files."""
-    with pytest.raises(ConfigurationError, match=message):
-        tap_class(source)(config=config)
+    ]
+    for config, message in options:
+        with pytest.raises(ConfigurationError, match=message):
+            tap_class(source)(config=config)
 
 
 def test_unknown_keys_and_streams_are_ignored_with_a_warning(
@@ -363,50 +333,28 @@ def test_unknown_keys_and_streams_are_ignored_with_a_warning(
     messages = sent(source, config=config, catalog=selection)
     assert kinds(messages).count("BATCH") == 3
     warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert warnings == [
+    assert warnings[:2] == [
         "config: the unknown key 'backfils' is ignored. Did you mean 'backfills'?",
         "config: the unknown key 'load_method' is ignored.",
-        (
-            "catalog: nothing is sent for 'order', because there is no such stream. "
-            "Did you mean 'orders'?"
-        ),
+    ]
+    assert [text.partition(",")[0] for text in warnings[2:]] == [
+        "catalog: nothing is sent for 'order'"
     ]
 
 
 def test_state_of_another_tap_is_rejected(source: ListedSource) -> None:
     """Starting from the first batch would deliver all batches twice."""
-    state = {"bookmarks": {"orders": {"replication_key": "id", "replication_key_value": 7}}}
-    with pytest.raises(
-        ConfigurationError, match="the state given to the tap: bookmark of 'orders'"
-    ):
-        sent(source, config=BATCHES, state=state)
-
-
-def test_state_option_may_be_a_state_message(source: ListedSource) -> None:
-    state = state_after(source, 2, **BATCHES)
-    rest = sent(source, config=BATCHES, state=state)
-    assert kinds(rest).count("BATCH") == 1
-    assert sent(source, config=BATCHES, state={"type": "STATE", "value": state}) == rest
-
-
-def test_null_bookmark_starts_from_the_first_batch(source: ListedSource) -> None:
-    messages = sent(source, config=BATCHES, state={"bookmarks": {"orders": None}})
-    assert kinds(messages).count("BATCH") == 3
-
-
-@pytest.mark.parametrize(
-    ("state", "problem"),
-    [
+    states: list[tuple[dict[str, Any], str]] = [
         ({"orders": {"publish_number": 1}}, "has no object `bookmarks`"),
         ({"value": {"orders": {"publish_number": 1}}}, "has no object `bookmarks`"),
         ({"bookmarks": {"orders": [1]}}, "bookmark of 'orders' is not an object"),
-    ],
-)
-def test_state_without_bookmarks_is_rejected(
-    source: ListedSource, state: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
-        tap_class(source)(config=BATCHES, state=state)
+        ({"bookmarks": {"orders": {"replication_key": "id"}}}, "the tap: bookmark of 'orders'"),
+    ]
+    for state, problem in states:
+        with pytest.raises(ConfigurationError, match=problem):
+            sent(source, config=BATCHES, state=state)
+    start = sent(source, config=BATCHES, state={"bookmarks": {"orders": None}})
+    assert kinds(start).count("BATCH") == 3
 
 
 @pytest.mark.parametrize("mode", ["batch", "record"])
@@ -414,10 +362,8 @@ def test_batch_with_missing_file_is_not_sent(source: ListedSource, mode: str) ->
     part_paths(source.manifests[1])[0].unlink()
     tap = tap_class(source)(config={"mode": mode})
     messages = [json.loads(line) for line in printed(tap, until=BatchDataError)]
-    assert kinds(messages)[-1] == ("STATE" if mode == "batch" else "SCHEMA")
-    first = ["SCHEMA", "BATCH", "STATE"] if mode == "batch" else ["SCHEMA", "RECORD", "RECORD"]
-    assert kinds(messages)[:3] == first
-    assert len(messages) == (3 if mode == "batch" else 5)
+    of_records = ["SCHEMA", "RECORD", "RECORD", "STATE", "SCHEMA"]
+    assert kinds(messages) == (["SCHEMA", "BATCH", "STATE"] if mode == "batch" else of_records)
     assert tap.state["bookmarks"]["orders"]["publish_number"] == 1
 
 
@@ -468,23 +414,13 @@ class FilteredStream(PublishedStream):
         yield batch_config.encoding, ["file:///of/the/test"]
 
 
-class FilteredTap(PublishedTap):
-    """A tap that uses `FilteredStream`."""
-
-    stream_class = FilteredStream
-
-
 def test_subclass_can_override_get_batches(source: ListedSource) -> None:
-    tap = tap_class(source, FilteredTap)(config=BATCHES)
+    tap = tap_class(source, FilteredStream)(config=BATCHES)
     messages = [json.loads(line) for line in printed(tap)]
     batches = [one for one in messages if one["type"] == "BATCH"]
     assert batches[0] == batch_message(source.manifests[2], name="orders")
-    assert batches[1] == {
-        "type": "BATCH",
-        "stream": "orders",
-        "encoding": {"format": "jsonl", "compression": "gzip"},
-        "manifest": ["file:///of/the/test"],
-    }
+    sdk_keys = {name: batches[0][name] for name in ("type", "stream", "encoding")}
+    assert batches[1] == {**sdk_keys, "manifest": ["file:///of/the/test"]}
     assert messages[0]["type"] == "SCHEMA"
     states = [one["value"]["bookmarks"]["orders"] for one in messages if one["type"] == "STATE"]
     assert states[-1] == state_after(source, 3, **BATCHES)["bookmarks"]["orders"]
@@ -500,30 +436,13 @@ class DoubledStream(PublishedStream):
         return None if row["order_id"] == 2 else {**row, "order_id": 2 * row["order_id"]}
 
 
-class DoubledTap(PublishedTap):
-    """A tap that uses `DoubledStream`."""
-
-    stream_class = DoubledStream
-
-
 def test_subclass_can_override_post_process(source: ListedSource) -> None:
-    lines = printed(tap_class(source, DoubledTap)(config={}))
+    lines = printed(tap_class(source, DoubledStream)(config={}))
     messages = [json.loads(line) for line in lines]
     records = [one["record"]["order_id"] for one in messages if one["type"] == "RECORD"]
     assert records == [2, 6, 2]
     assert [line for line in lines if b"12345678901234567890.10" in line]
     assert messages[-1] == sent(source, config={})[-1]
-
-
-def test_batch_messages_list_all_part_files(source: ListedSource) -> None:
-    announced = [
-        uri
-        for one in sent(source, config=BATCHES)
-        if one["type"] == "BATCH"
-        for uri in one["manifest"]
-    ]
-    files: list[Manifest] = list(source.manifests)
-    assert announced == [f"file://{path}" for one in files for path in part_paths(one)]
 
 
 @pytest.mark.parametrize("text", [None, "{"])

@@ -3,9 +3,7 @@
 import gzip
 import io
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyarrow.parquet as pq
 
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.model.location import to_path
+from batch_pipeline_tests.singer.tap.tap_fixture import signals_restored
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
 KEYS = ["id"]
@@ -45,10 +44,15 @@ def batch(*uris: str, stream: str = "orders", **overrides: Any) -> dict[str, Any
     return message | overrides
 
 
-def batch_file(path: Path, *numbers: int) -> Path:
+def packed(*numbers: int) -> bytes:
+    """Return a gzipped file of records."""
     text = "".join(json.dumps(record(number)["record"]) + "\n" for number in numbers)
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def batch_file(path: Path, *numbers: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()))
+    path.write_bytes(packed(*numbers))
     return path
 
 
@@ -88,11 +92,7 @@ class TargetHome:
         return printed, error
 
     def assert_error(
-        self,
-        kind: type[Exception],
-        text: str,
-        *messages: dict[str, Any] | bytes,
-        **config: Any,
+        self, kind: type[Exception], text: str, *messages: dict[str, Any] | bytes, **config: Any
     ) -> list[Any]:
         """Check the error for these messages and return the printed STATEs."""
         printed, error = self.run_until_error(*messages, **config)
@@ -117,17 +117,15 @@ class TargetHome:
     ) -> tuple[list[Any], Exception | None]:
         lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in messages]
         printed, raised = io.StringIO(), None
-        with _signals_restored(), redirect_stdout(printed):
-            target = self.target_class(config=self._config(config))
+        with signals_restored(), redirect_stdout(printed):
+            given = {"batch_roots": [str(self.root)], **self.config, **config}
+            target = self.target_class(config=given)
             try:
                 target.listen(io.BytesIO(b"\n".join(lines)))  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - returned for the test to check
                 raised = error
         states = printed.getvalue().splitlines()
         return [json.loads(line, parse_float=Decimal) for line in states], raised
-
-    def _config(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"batch_roots": [str(self.root)], **self.config, **given}
 
     def files(self, stream: str = "orders") -> list[Path]:
         """Return the registered files in the order of their ids; all of them exist."""
@@ -158,15 +156,3 @@ def read(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
     return [json.loads(line) for line in text.splitlines()]
-
-
-@contextmanager
-def _signals_restored() -> Iterator[None]:
-    """Restore the signal handlers that the SDK replaces."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -1,6 +1,5 @@
 """The configuration of the target and its documentation."""
 
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,7 @@ import pytest
 import batch_pipeline
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
-from batch_pipeline.singer.target.config import (
-    _KEYS,
-    Bounds,
-    TargetConfig,
-    read_config,
-    stream_name,
-)
+from batch_pipeline.singer.target.config import _KEYS, TargetConfig, read_config, stream_name
 
 UNKNOWN_USER = "~a-user-that-no-machine-has"
 KNOWN_KEYS = [*_KEYS, "batch_size_rows", "validate_records"]
@@ -33,9 +26,8 @@ def test_empty_config_has_defaults() -> None:
 
 
 def test_bounds_are_the_strictest_limits() -> None:
-    assert _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds == (
-        Bounds(max_records=20, max_bytes=7, max_age_seconds=1.0)
-    )
+    bounds = _read(max_records=50, batch_size_rows=20, max_bytes=7, max_age_seconds=1).bounds
+    assert (bounds.max_records, bounds.max_bytes, bounds.max_age_seconds) == (20, 7, 1.0)
 
 
 def test_parquet_is_compressed_with_snappy_by_default() -> None:
@@ -49,15 +41,6 @@ def test_parquet_is_compressed_with_snappy_by_default() -> None:
         ({"max_records": 0}, "max_records"),
         ({"max_records": True}, "max_records"),
         ({"max_bytes": "1MiB"}, "max_bytes"),
-        ({"max_age_seconds": 0}, "max_age_seconds"),
-        ({"max_age_seconds": -1}, "max_age_seconds"),
-        ({"max_age_seconds": float("nan")}, "max_age_seconds"),
-        ({"max_age_seconds": float("inf")}, "max_age_seconds"),
-        ({"max_age_seconds": float("-inf")}, "max_age_seconds"),
-        ({"max_age_seconds": Decimal("NaN")}, "max_age_seconds"),
-        ({"max_age_seconds": Decimal("sNaN")}, "max_age_seconds"),
-        ({"max_age_seconds": Decimal("1e400")}, "max_age_seconds"),
-        ({"max_age_seconds": 10**400}, "max_age_seconds"),
         ({"format": "arrow"}, "format"),
         ({"compression": "xz"}, "compression"),
         ({"compression": "snappy"}, "encoding.compression"),
@@ -70,25 +53,37 @@ def test_parquet_is_compressed_with_snappy_by_default() -> None:
         ({"batch_config": {"encoding": {"format": "csv"}}}, "batch_config.encoding.format"),
         ({"batch_config": {"encoding": {}}}, "batch_config.encoding.format"),
         ({"batch_config": {"storage": {"prefix": "a"}}}, "batch_config.storage.root"),
-        ({"batch_config": {"storage": {"root": "/a", "prefix": 1}}}, "batch_config.storage.prefix"),
-        (
-            {"batch_config": {"storage": {"root": "/a", "params": []}}},
-            "batch_config.storage.params",
-        ),
+        ({"batch_config": {"storage": {"root": "a", "prefix": 1}}}, "batch_config.storage.prefix"),
+        ({"batch_config": {"storage": {"root": "a", "params": []}}}, "batch_config.storage.params"),
         ({"batch_config": {"batch_size": 0}}, "batch_config.batch_size"),
-        ({"batch_config": {"batch_size": True}}, "batch_config.batch_size"),
         ({"max_expansion": 0}, "max_expansion"),
-        ({"batch_roots": "/external"}, "batch_roots"),
-        ({"batch_roots": [7]}, "batch_roots"),
-        ({"batch_roots": ["https://host/external"]}, "batch_roots"),
-        ({"batch_roots": ["file://host/external"]}, "batch_roots"),
-        ({"batch_roots": ["s3://key:hunter2@bucket/external"]}, "batch_roots"),
     ],
 )
 def test_invalid_config_is_rejected_with_key(given: dict[str, Any], key: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         _read(**given)
     assert caught.value.name == key
+
+
+INVALID_AGES = [
+    *(0, -1, 10**400, float("nan"), float("inf"), float("-inf")),
+    *(Decimal("NaN"), Decimal("sNaN"), Decimal("1e400")),
+]
+INVALID_ROOTS = [
+    *("/external", [7], ["https://host/external"], ["file://host/external"]),
+    ["s3://key:hunter2@bucket/external"],
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"), [("max_age_seconds", INVALID_AGES), ("batch_roots", INVALID_ROOTS)]
+)
+def test_invalid_age_or_root_is_rejected(key: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InvalidValueError) as caught:
+            _read(**{key: value})
+        assert caught.value.name == key
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -113,27 +108,18 @@ def test_unknown_key_is_rejected_with_a_hint(given: dict[str, Any], name: str, h
 
 
 @pytest.mark.parametrize("path", [f"{UNKNOWN_USER}/x", "a\0b", "a\ud800"])
-@pytest.mark.parametrize(
-    ("key", "given"),
-    [
-        ("home", lambda path: {"home": path}),
-        ("streams_folder", lambda path: {"streams_folder": path}),
-        ("landing_root", lambda path: {"landing_root": path}),
-        ("batch_roots", lambda path: {"batch_roots": ["/external", path]}),
-        (
-            "batch_config.storage.root",
-            lambda path: {"batch_config": {"storage": {"root": path}}},
-        ),
-    ],
-)
-def test_invalid_path_is_rejected(
-    key: str, given: Callable[[str], dict[str, Any]], path: str
-) -> None:
-    with pytest.raises(InvalidValueError) as caught:
-        _read(**given(path))
-    assert caught.value.name == key
-    if path.startswith("~"):
-        assert "whose ~ names a user here" in str(caught.value)
+def test_invalid_path_is_rejected(path: str) -> None:
+    for key, value in {
+        "home": path,
+        "streams_folder": path,
+        "landing_root": path,
+        "batch_roots": ["/external", path],
+        "batch_config": {"storage": {"root": path}},
+    }.items():
+        with pytest.raises(InvalidValueError) as caught:
+            _read(**{key: value})
+        assert caught.value.name == (f"{key}.storage.root" if key == "batch_config" else key)
+        assert ("whose ~ names a user here" in str(caught.value)) is path.startswith("~")
 
 
 def test_batch_config_of_the_sdk_is_accepted() -> None:
@@ -162,17 +148,9 @@ def test_batch_roots_may_be_folders_and_prefixes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("public-orders", "public-orders"),
-        ("a b", "a_b-806c5cd3"),
-        (".hidden", "hidden-3b71d5a1"),
-        ("日本", "_-c7b7cdcc"),
-    ],
-)
-def test_valid_stream_names_are_kept(name: str, expected: str) -> None:
-    assert stream_name(name) == expected
+def test_valid_stream_names_are_kept() -> None:
+    names = [stream_name(name) for name in ("public-orders", "a b", ".hidden", "日本")]
+    assert names == ["public-orders", "a_b-806c5cd3", "hidden-3b71d5a1", "_-c7b7cdcc"]
 
 
 def test_every_setting_is_documented() -> None:

@@ -24,6 +24,8 @@ from batch_pipeline_tests.singer.target.target_fixture import (
     state,
 )
 
+CORRECT = "Correct the record or the SCHEMA"
+
 
 def test_records_are_landed_byte_for_byte_and_registered(home: TargetHome) -> None:
     text = '{"id": 123456789012345678901234567890, "price": 1.10,"name":"\\u00e9 é"}'
@@ -39,13 +41,10 @@ def test_names_of_landed_files_have_stream_run_and_order(home: TargetHome) -> No
     home.run(schema(), record(1), record(2), max_records=1)
     home.run(schema(), record(3))
     names = [path.name for path in home.files()]
-    assert [name.split("-")[0] for name in names] == ["orders"] * 3
-    assert [name.split("-")[-1] for name in names] == [
-        "000001.jsonl.gz",
-        "000002.jsonl.gz",
-        "000001.jsonl.gz",
-    ]
-    assert len({name.split("-")[2] for name in names}) == 2
+    streams, _, runs, numbers = zip(*(name.split("-") for name in names), strict=True)
+    assert streams == ("orders",) * 3
+    assert numbers == ("000001.jsonl.gz", "000002.jsonl.gz", "000001.jsonl.gz")
+    assert len(set(runs)) == 2
     assert home.landed() == sorted(names)
     assert home.ids() == [1, 2, 3]
 
@@ -68,53 +67,42 @@ def test_state_is_printed_after_older_records_of_all_streams_landed(home: Target
 
 
 def test_state_without_preceding_records_is_printed_at_once(home: TargetHome) -> None:
-    assert home.run(schema(), state(1), state(2)) == [{"at": 1}, {"at": 2}]
+    exact = b'{"type":"STATE","value":{"at":12345678901234567890.10}}'
+    printed = home.run(schema(), state(1), exact)
+    assert printed == [{"at": 1}, {"at": Decimal("12345678901234567890.10")}]
 
 
-def test_state_keeps_digits_of_numbers(home: TargetHome) -> None:
-    printed = home.run(b'{"type":"STATE","value":{"at":12345678901234567890.10}}')
-    assert printed == [{"at": Decimal("12345678901234567890.10")}]
-
-
-def test_file_lands_when_it_reaches_max_bytes(home: TargetHome) -> None:
+def test_file_lands_when_it_reaches_max_bytes_or_max_age(home: TargetHome) -> None:
     home.run(schema(), *[record(number) for number in range(4)], max_bytes=40)
-    assert [len(read(path)) for path in home.files()] == [2, 2]
-
-
-def test_file_lands_when_it_reaches_max_age(home: TargetHome) -> None:
     home.run(schema(), record(1), record(2), max_age_seconds=1e-9)
-    assert [len(read(path)) for path in home.files()] == [1, 1]
+    assert [len(read(path)) for path in home.files()] == [2, 2, 1, 1]
 
 
-@pytest.mark.parametrize("invalid", [{"id": "x"}, {"id": 1.5}, {"id": None}])
-def test_invalid_record_stops_the_target(home: TargetHome, invalid: object) -> None:
-    printed, error = home.run_until_error(
-        schema(), record(1), state(1), record(2), {**record(3), "record": invalid}, state(2)
-    )
-    assert printed == []
-    assert isinstance(error, MessageError)
-    assert "Correct the record or the SCHEMA" in str(error)
-    assert (error.line, error.stream) == (5, "orders")
-    assert error.problem.startswith("id: ")
-    assert home.files() == []
-    assert home.landed() == []
+def test_invalid_record_stops_the_target(home: TargetHome) -> None:
+    for invalid in ("x", 1.5, None):
+        messages = schema(), record(1), state(1), record(2), record(3, record={"id": invalid})
+        printed, error = home.run_until_error(*messages, state(2))
+        assert isinstance(error, MessageError)
+        assert CORRECT in str(error)
+        assert (error.line, error.stream, error.problem[:4]) == (5, "orders", "id: ")
+        assert printed == home.files() == home.landed() == []
 
 
 def test_invalid_record_is_accepted_without_validation(home: TargetHome) -> None:
     """Only the keys are checked."""
-    home.run(schema(), {**record(1), "record": {"id": "x"}}, validate_records=False)
+    home.run(schema(), record(1, record={"id": "x"}), validate_records=False)
     assert home.records() == [{"id": "x"}]
-    _, error = home.run_until_error(
-        schema(), {**record(1), "record": {"name": "x"}}, validate_records=False
-    )
-    assert isinstance(error, RecordKeyMissingError)
+    keyless = schema(), record(1, record={"name": "x"})
+    home.assert_error(RecordKeyMissingError, "lacks 'id'", *keyless, validate_records=False)
 
 
 def test_invalid_schema_stops_the_target(home: TargetHome) -> None:
-    _, error = home.run_until_error(schema(schema={"properties": {"id": {"type": "int"}}}))
-    assert isinstance(error, MessageError)
-    assert "key `schema`: is not a JSON Schema" in str(error)
-    assert error.line == 1
+    invalid = schema(schema={"properties": {"id": {"type": "int"}}})
+    home.assert_error(MessageError, "key `schema`: is not a JSON Schema", invalid)
+    remote = schema(schema={"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}})
+    _, error = home.run_until_error(remote)
+    assert str(error).startswith("Line 1, stream 'orders', key `schema`: is not a JSON Schema")
+    assert "nothing is fetched" in str(error)
 
 
 def test_changed_schema_starts_a_new_file(home: TargetHome) -> None:
@@ -129,20 +117,14 @@ def test_metadata_columns_are_added_if_configured(home: TargetHome) -> None:
     (landed,) = home.records()
     assert landed["_sdc_table_version"] == 7
     assert landed["_sdc_extracted_at"] == "2026-01-01T00:00:00Z"
-    assert {name for name in landed if name.startswith("_sdc_")} == {
-        "_sdc_batched_at",
-        "_sdc_deleted_at",
-        "_sdc_extracted_at",
-        "_sdc_received_at",
-        "_sdc_sequence",
-        "_sdc_sync_started_at",
-        "_sdc_table_version",
-    }
+    times = "batched_at", "deleted_at", "extracted_at", "received_at", "sync_started_at"
+    added = {f"_sdc_{name}" for name in (*times, "sequence", "table_version")}
+    assert {name for name in landed if name.startswith("_sdc_")} == added
 
 
 def test_metadata_columns_of_the_tap_are_removed_by_default(home: TargetHome) -> None:
     """As in the SDK, these columns belong to the target."""
-    home.run(schema(), {**record(1), "record": {"id": 1, "_sdc_sequence": 5, "x": 1.10}})
+    home.run(schema(), record(1, record={"id": 1, "_sdc_sequence": 5, "x": 1.10}))
     assert home.records() == [{"id": 1, "x": 1.1}]
 
 
@@ -160,15 +142,8 @@ def test_activate_version_starts_a_new_file_and_loses_nothing(home: TargetHome) 
 
 def test_stream_maps_are_applied_to_landed_records(home: TargetHome) -> None:
     maps = {"orders": {"name": "md5(name)", "__filter__": "id != 2"}, "secret": None}
-    home.run(
-        schema(),
-        record(1),
-        record(2),
-        schema("secret"),
-        record(3, "secret"),
-        state(1),
-        stream_maps=maps,
-    )
+    secret = schema("secret"), record(3, "secret")
+    home.run(schema(), record(1), record(2), *secret, state(1), stream_maps=maps)
     assert home.records() == [{"id": 1, "name": md5(b"n1", usedforsecurity=False).hexdigest()}]
     assert home.files("secret") == []
     assert not (home.root / "streams/secret").exists()
@@ -176,15 +151,10 @@ def test_stream_maps_are_applied_to_landed_records(home: TargetHome) -> None:
 
 def test_streams_with_the_same_alias_lose_no_records(home: TargetHome) -> None:
     priced = {"properties": {"id": {"type": "integer"}, "price": {"type": "number"}}}
-    printed = home.run(
-        schema("eu"),
-        record(1, "eu"),
-        schema("us", schema=priced),
-        record(2, "us"),
-        record(3, "eu"),
-        state(1),
-        stream_maps={"eu": {"__alias__": "users"}, "us": {"__alias__": "users"}},
-    )
+    first = schema("eu"), record(1, "eu")
+    second = schema("us", schema=priced), record(2, "us")
+    maps = {"eu": {"__alias__": "users"}, "us": {"__alias__": "users"}}
+    printed = home.run(*first, *second, record(3, "eu"), state(1), stream_maps=maps)
     assert printed == [{"at": 1}]
     assert home.ids("users") == [1, 2, 3]
 
@@ -199,7 +169,7 @@ def test_parquet_files_have_types_of_schema(home: TargetHome) -> None:
         }
     }
     message = {"id": 1, "at": "2026-01-01T00:00:00+01:00", "price": 1.25, "tags": ["a", 1.10]}
-    home.run(schema(schema=shape), {**record(1), "record": message}, format="parquet")
+    home.run(schema(schema=shape), record(1, record=message), format="parquet")
     (landed,) = home.records()
     assert landed["at"].isoformat() == "2025-12-31T23:00:00+00:00"
     assert str(landed["price"]) == "1.25"
@@ -207,37 +177,22 @@ def test_parquet_files_have_types_of_schema(home: TargetHome) -> None:
 
 
 def test_value_that_parquet_column_cannot_hold_is_rejected(home: TargetHome) -> None:
-    printed = home.assert_error(
-        MessageError,
-        "Correct the record or the SCHEMA",
-        schema(),
-        record(1),
-        {**record(2), "record": {"id": 2**70}},
-        state(1),
-        format="parquet",
-    )
-    assert printed == []
-    assert home.landed() == []
+    too_large = record(2, record={"id": 2**70})
+    messages = schema(), record(1), too_large, state(1)
+    printed = home.assert_error(MessageError, CORRECT, *messages, format="parquet")
+    assert printed == home.landed() == []
 
 
-_DAY = {"properties": {"id": {"type": "integer"}, "day": {"type": "string", "format": "date"}}}
-
-
-def test_parquet_date_column_accepts_midnight(home: TargetHome) -> None:
-    message = [
-        record(at, record={"id": at, "day": day})
-        for at, day in enumerate(["2026-01-02", "2026-01-02T00:00:00", "2026-01-02T00:00:00Z"])
-    ]
-    home.run(schema(schema=_DAY), *message, format="parquet")
+def test_parquet_date_column_accepts_midnight_only(home: TargetHome) -> None:
+    day = {"type": "string", "format": "date"}
+    shape = schema(schema={"properties": {"id": {"type": "integer"}, "day": day}})
+    texts = ["2026-01-02", "2026-01-02T00:00:00", "2026-01-02T00:00:00Z"]
+    messages = [record(at, record={"id": at, "day": text}) for at, text in enumerate(texts)]
+    home.run(shape, *messages, format="parquet")
     assert [one["day"].isoformat() for one in home.records()] == ["2026-01-02"] * 3
-
-
-def test_parquet_date_column_rejects_time_of_day(home: TargetHome) -> None:
     message = record(1, record={"id": 1, "day": "2026-01-02T10:00:00"})
-    _, error = home.run_until_error(schema(schema=_DAY), message, format="parquet")
-    assert isinstance(error, MessageError)
-    assert "Correct the record or the SCHEMA" in str(error)
-    assert "'2026-01-02T10:00:00' has a time of day" in str(error)
+    problem = "'2026-01-02T10:00:00' has a time of day"
+    home.assert_error(MessageError, problem, shape, message, format="parquet")
 
 
 def test_existing_stream_file_determines_landing_folder(home: TargetHome) -> None:
@@ -256,8 +211,7 @@ def test_stream_file_of_unsupported_format_is_rejected(home: TargetHome) -> None
 
 def test_stream_file_of_another_stream_is_kept(home: TargetHome) -> None:
     folder = home.write_stream_file("{uri: ./in}", stream="other")
-    _, error = home.run_until_error(schema(), record(1))
-    assert "describes another stream" in str(error)
+    home.assert_error(ConfigurationError, "describes another stream", schema(), record(1))
     assert [path.name for path in folder.iterdir()] == ["defs.yaml"]
 
 
@@ -273,41 +227,19 @@ def test_created_stream_file_has_keys_and_columns_of_schema(home: TargetHome) ->
 
 
 def test_columns_of_schema_with_references_are_inferred(home: TargetHome) -> None:
-    shape = {
-        "properties": {"id": {"$ref": "#/$defs/id"}},
-        "$defs": {"id": {"type": "integer"}},
-    }
-    home.run(schema(schema=shape), {**record(1), "record": {"id": 1}})
-    (created,) = load_streams(home.root / "streams").values()
-    assert created.schema.declared is None
-    home.assert_error(
-        MessageError,
-        "Correct the record or the SCHEMA",
-        schema(schema=shape),
-        {**record(1), "record": {"id": "x"}},
-    )
-
-
-def test_columns_of_schema_without_columns_are_inferred(home: TargetHome) -> None:
-    home.run(schema(schema={"properties": {}}, key_properties=[]), record(1))
-    (created,) = load_streams(home.root / "streams").values()
-    assert created.schema.declared is None
-
-
-def test_schema_with_remote_reference_is_rejected(home: TargetHome) -> None:
-    shape = {"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}}
-    _, error = home.run_until_error(schema(schema=shape))
-    assert isinstance(error, MessageError)
-    assert "key `schema`: is not a JSON Schema" in str(error)
-    assert "nothing is fetched" in str(error)
+    shape = {"properties": {"id": {"$ref": "#/$defs/id"}}, "$defs": {"id": {"type": "integer"}}}
+    home.run(schema(schema=shape), record(1, record={"id": 1}))
+    home.run(schema("empty", schema={"properties": {}}, key_properties=[]), record(1, "empty"))
+    created = load_streams(home.root / "streams").values()
+    assert [one.schema.declared for one in created] == [None, None]
+    invalid = record(1, record={"id": "x"})
+    home.assert_error(MessageError, CORRECT, schema(schema=shape), invalid)
 
 
 def test_landing_folder_that_is_a_file_is_rejected(home: TargetHome) -> None:
     (home.root / "file").touch()
-    _, error = home.run_until_error(schema(), landing_root=str(home.root / "file"))
-    assert isinstance(error, ConfigurationError)
-    assert "The landing folder" in str(error)
-    assert f"{home.root}/file" in str(error)
+    text = f"The landing folder {home.root}/file"
+    home.assert_error(ConfigurationError, text, schema(), landing_root=str(home.root / "file"))
 
 
 def test_deleted_landing_folder_stops_the_target(
@@ -320,11 +252,9 @@ def test_deleted_landing_folder_stops_the_target(
             shutil.rmtree(landing)
 
     monkeypatch.setattr(landing_files, "failpoint", delete_landing_folder)
-    printed = home.assert_error(
-        ConfigurationError, "The landing folder", schema(), record(1), state(1)
-    )
-    assert printed == []
-    assert home.files() == []
+    messages = schema(), record(1), state(1)
+    printed = home.assert_error(ConfigurationError, "The landing folder", *messages)
+    assert printed == home.files() == []
 
 
 def test_stream_file_is_not_created_if_disabled(home: TargetHome) -> None:

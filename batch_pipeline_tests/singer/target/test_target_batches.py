@@ -6,10 +6,11 @@ import io
 import json
 import shutil
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,64 +46,34 @@ def test_batch_is_registered_before_its_state_is_printed(home: TargetHome) -> No
     assert home.ids() == [1]
 
 
-@pytest.mark.parametrize(
-    ("name", "spelling"),
-    [("a b.gz", "a b.gz"), ("a b.gz", "a%20b.gz"), ("a%20b.gz", "a%20b.gz"), ("é.gz", "%C3%A9.gz")],
-)
-def test_batch_file_name_with_blanks_and_escapes(
-    home: TargetHome, name: str, spelling: str
-) -> None:
-    path = batch_file(home.root / "external" / name, 1)
-    home.run(schema(), batch(f"file://{home.root}/external/{spelling}"))
-    assert home.files() == [path]
-
-
-def test_literal_batch_file_name_is_preferred_to_decoded_one(
-    home: TargetHome,
-) -> None:
-    """As in the SDK."""
-    batch_file(home.root / "a b.gz", 1)
-    batch_file(home.root / "a%20b.gz", 2)
-    home.run(schema(), batch(f"file://{home.root}/a%20b.gz"))
-    assert home.ids() == [2]
+def test_batch_file_name_with_blanks_and_escapes(home: TargetHome) -> None:
+    """As in the SDK, the name as it is written is preferred to the decoded one."""
+    names = ["a b.gz", "b%20c.gz", "é.gz"]
+    paths = [batch_file(home.root / name, 1) for name in names]
+    home.run(schema(), batch(*(f"file://{path}" for path in paths)))
+    assert home.files() == paths
+    batch_file(home.root / "b c.gz", 2)
+    home.run(schema(), batch(*(f"file://{home.root}/{quote(name)}" for name in names[::2])))
+    home.run(schema(), batch(f"file://{home.root}/b%20c.gz"))
+    assert home.files() == paths
 
 
 def test_batch_files_are_found_in_storage_root(home: TargetHome) -> None:
-    batch_file(home.root / "here/a.gz", 1)
+    batch_file(home.root / "here/a b.gz", 1)
+    batch_file(home.root / "outside.gz", 1)
     config = {"storage": {"root": f"file://{home.root}/here"}}
-    home.run(schema(), batch("file:///elsewhere/deep/a.gz"), batch_config=config)
+    home.run(schema(), batch("file:///elsewhere/deep/a%20b.gz"), batch_config=config)
     assert home.ids() == [1]
-
-
-@pytest.mark.parametrize(
-    "uris",
-    [
+    outside = batch("file:///external/..%2Foutside.gz")
+    home.assert_error(MessageError, "does not exist", schema(), outside, batch_config=config)
+    for uris in (
         ("file:///external/one/a%20b.gz", "file:///external/two/a%20b.gz"),
         ("file:///external/a%20b.gz", "file:///external/a b.gz"),
-    ],
-)
-def test_batch_with_two_entries_for_one_file_is_rejected(
-    home: TargetHome, uris: Sequence[str]
-) -> None:
-    batch_file(home.root / "here/a b.gz", 1)
-    config = {"storage": {"root": str(home.root / "here")}}
-    printed = home.assert_error(
-        MessageError,
-        f"is the file of two entries of `manifest`: {uris[0]} and {uris[1]}",
-        schema(),
-        batch(*uris),
-        state(1),
-        batch_config=config,
-    )
-    assert (printed, home.files()) == ([], [])
-
-
-def test_batch_file_name_cannot_escape_storage_root(home: TargetHome) -> None:
-    batch_file(home.root / "outside.gz", 1)
-    (home.root / "here").mkdir()
-    config = {"storage": {"root": str(home.root / "here")}}
-    message = batch("file:///external/..%2Foutside.gz")
-    home.assert_error(MessageError, "does not exist", schema(), message, batch_config=config)
+    ):
+        problem = f"is the file of two entries of `manifest`: {uris[0]} and {uris[1]}"
+        messages = schema(), batch(*uris), state(1)
+        assert home.assert_error(MessageError, problem, *messages, batch_config=config) == []
+    assert home.ids() == [1]
 
 
 @pytest.mark.guarantee("S1")
@@ -111,19 +82,12 @@ def test_batch_file_outside_of_the_roots_is_not_read(home: TargetHome) -> None:
     path = batch_file(home.root / "secret/a.gz", 1)
     (home.root / "external").mkdir()
     (home.root / "external/link.gz").symlink_to(path)
-    for spelling in (
-        str(path),
-        f"{home.root}/external/../secret/a.gz",
-        f"{home.root}/external/link.gz",
-    ):
-        roots = [str(home.root / "external")]
-        printed, error = home.run_until_error(
-            schema(), batch(spelling), state(1), batch_roots=roots
-        )
-        assert isinstance(error, MessageError)
-        assert "is outside" in str(error)
-        assert f"{spelling} is outside `batch_roots`, so it was not opened" in str(error)
-        assert (printed, home.files()) == ([], [])
+    inside = f"{home.root}/external"
+    for spelling in (str(path), f"{inside}/../secret/a.gz", f"{inside}/link.gz"):
+        problem = f"{spelling} is outside `batch_roots`, so it was not opened"
+        messages = schema(), batch(spelling), state(1)
+        assert home.assert_error(MessageError, problem, *messages, batch_roots=[inside]) == []
+        assert home.files() == []
     home.assert_error(MessageError, "is outside", schema(), batch(str(path)), batch_roots=[])
 
 
@@ -138,109 +102,71 @@ def test_batch_file_with_line_over_size_limit_is_rejected(home: TargetHome) -> N
     path = home.root / "a.gz"
     long = b'{"id": 2, "name": "' + b"x" * 3_000 + b'"}\n'
     path.write_bytes(gzip.compress(b'{"id": 1}\n' + long))
-    home.assert_error(
-        MessageError,
-        "line 2 has more than 2000 bytes",
-        schema(),
-        batch(str(path)),
-        max_line_bytes=2_000,
-    )
-    exact = len(long) - 1
-    assert home.run(schema(), batch(str(path)), state(1), max_line_bytes=exact) == [{"at": 1}]
+    messages, problem = (schema(), batch(str(path)), state(1)), "line 2 has more than 2000 bytes"
+    home.assert_error(MessageError, problem, *messages, max_line_bytes=2_000)
+    assert home.run(*messages, max_line_bytes=len(long) - 1) == [{"at": 1}]
 
 
 def test_batch_with_missing_file_registers_none(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
-    printed, error = home.run_until_error(
-        schema(), state(1), batch(str(path), f"{home.root}/gone.gz"), state(2)
-    )
+    message = batch(str(path), f"{home.root}/gone.gz")
+    printed, error = home.run_until_error(schema(), state(1), message, state(2))
     assert isinstance(error, MessageError)
     assert (error.line, error.stream) == (3, "orders")
     assert "gone.gz does not exist" in str(error)
-    assert printed == [{"at": 1}]
-    assert home.files() == []
+    assert (printed, home.files()) == ([{"at": 1}], [])
+    other_store = batch("gs://bucket/a.gz")
+    home.assert_error(MessageError, "is in gs storage; expected a file on", schema(), other_store)
 
 
 _GOOD = b'{"id": 1}\n'
-_PARQUET = {"format": "parquet"}
+_PARQUET: dict[str, Any] = {"encoding": {"format": "parquet"}}
 
 
-def parquet(columns: dict[str, list[int]]) -> bytes:
+def _parquet(**columns: list[Any]) -> bytes:
     target = io.BytesIO()
     pq.write_table(pa.table(columns), target)
     return target.getvalue()
 
 
-_gzip = partial(gzip.compress, mtime=0)  # test ids must be the same in every process
+UNFIT: list[tuple[bytes, dict[str, Any], str]] = [
+    (_GOOD, {}, "has compression none, while `encoding.compression` says gzip"),
+    (gzip.compress(_GOOD), {"encoding": {"format": "jsonl"}}, "has compression gzip, while"),
+    (gzip.compress(_GOOD * 99)[:-9], {}, "is damaged or truncated"),
+    (gzip.compress(b'{"id": 1}\n[1]\n'), {}, "line 2 is not a JSON object"),
+    (gzip.compress(b'{"id": 1}\n{"a": 1}\n'), {}, "line 2 lacks the key 'id'"),
+    (gzip.compress(b'{"id": "\xff"}\n'), {}, "line 1 is not a JSON object"),
+    (gzip.compress(_GOOD), {"sha256": ["00"]}, "has the SHA-256"),
+    (b"PAR2", _PARQUET, "is not a parquet file"),
+    (b"PAR1 broken PAR1", _PARQUET, "is not a parquet file that can be read"),
+    # A column name that is not UTF-8.
+    (_parquet(name=[1]).replace(b"name", b"n\xeame"), _PARQUET, "is not a parquet file that can"),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "changes", "problem"),
-    [
-        (_GOOD, {}, "has compression none, while `encoding.compression` says gzip"),
-        (_gzip(_GOOD), {"encoding": {"format": "jsonl"}}, "has compression gzip, while"),
-        (_gzip(_GOOD * 99)[:-9], {}, "is damaged or truncated"),
-        (_gzip(b'{"id": 1}\n[1]\n'), {}, "line 2 is not a JSON object"),
-        (_gzip(b'{"id": 1}\n{"a": 1}\n'), {}, "line 2 lacks the key 'id'"),
-        (_gzip(b'{"id": "\xff"}\n'), {}, "line 1 is not a JSON object"),
-        (_gzip(_GOOD), {"sha256": ["00"]}, "has the SHA-256"),
-        (b"PAR2", {"encoding": _PARQUET}, "is not a parquet file"),
-        (b"PAR1 broken PAR1", {"encoding": _PARQUET}, "is not a parquet file that can be read"),
-        pytest.param(
-            parquet({"name": [1]}).replace(b"name", b"n\xeame"),
-            {"encoding": _PARQUET},
-            "is not a parquet file that can be read",
-            id="column name that is not UTF-8",
-        ),
-    ],
-)
-def test_batch_file_that_does_not_match_its_message_is_rejected(
-    home: TargetHome, content: bytes, changes: dict[str, Any], problem: str
-) -> None:
+def test_batch_file_that_does_not_match_its_message_is_rejected(home: TargetHome) -> None:
     path = home.root / "a.gz"
-    path.write_bytes(content)
-    _, error = home.run_until_error(schema(), batch(str(path), **changes))
-    assert isinstance(error, MessageError)
-    assert problem in str(error)
+    for content, changes, problem in UNFIT:
+        path.write_bytes(content)
+        home.assert_error(MessageError, problem, schema(), batch(str(path), **changes))
     assert home.files() == []
-
-
-def test_batch_with_matching_checksum_is_registered(home: TargetHome) -> None:
-    path = batch_file(home.root / "a.gz", 1)
-    home.run(schema(), batch(str(path), sha256=[sha256(path.read_bytes()).hexdigest()]))
-    assert home.ids() == [1]
-
-
-def test_batch_in_unsupported_storage_is_rejected(home: TargetHome) -> None:
-    _, error = home.run_until_error(schema(), batch("gs://bucket/a.gz"))
-    assert "is in gs storage; expected a file on a disk of this machine" in str(error)
 
 
 def test_repeated_batch_is_registered_once(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
-    assert home.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
+    checksums = [sha256(path.read_bytes()).hexdigest()]
+    assert home.run(schema(), batch(str(path), sha256=checksums), state(1)) == [{"at": 1}]
     assert home.run(schema(), batch(str(path)), state(2)) == [{"at": 2}]
     assert home.files() == [path]
 
 
-def test_overwritten_batch_file_is_rejected(home: TargetHome) -> None:
-    path = batch_file(home.root / "a.gz", 1)
-    home.run(schema(), batch(str(path)))
-    batch_file(path, 2, 3)
-    printed = home.assert_error(
-        ConfigurationError, "was already registered", schema(), batch(str(path)), state(2)
-    )
-    assert printed == []
-
-
-def test_batch_with_one_overwritten_file_registers_none(home: TargetHome) -> None:
+def test_batch_with_an_overwritten_file_registers_none(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1)
     home.run(schema(), batch(str(path)))
     batch_file(path, 2, 3)
     fresh = batch_file(home.root / "b.gz", 4)
-    home.assert_error(
-        ConfigurationError, "was already registered", schema(), batch(str(fresh), str(path))
-    )
+    messages = schema(), batch(str(fresh), str(path)), state(2)
+    assert home.assert_error(ConfigurationError, "was already registered", *messages) == []
     assert home.files() == [path]
 
 
@@ -257,13 +183,8 @@ def test_failed_copy_of_batch_file_leaves_no_copies(
         real(source, target, length)
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    home.assert_error(
-        ConfigurationError,
-        "The landing folder",
-        schema(),
-        batch(*map(str, paths)),
-        batch_files="copy",
-    )
+    messages = schema(), batch(*map(str, paths))
+    home.assert_error(ConfigurationError, "The landing folder", *messages, batch_files="copy")
     assert (home.landed(), home.files()) == ([], [])
 
 
@@ -277,7 +198,7 @@ def test_batch_files_are_copied_if_configured(home: TargetHome) -> None:
 
 def test_batch_of_parquet_is_registered_in_place(home: TargetHome) -> None:
     path = home.root / "a.parquet"
-    pq.write_table(pa.table({"id": [1, 2]}), path)
+    path.write_bytes(_parquet(id=[1, 2]))
     home.run(schema(), batch(str(path), encoding={"format": "parquet", "compression": "gzip"}))
     assert home.files() == [path]
 
@@ -285,8 +206,8 @@ def test_batch_of_parquet_is_registered_in_place(home: TargetHome) -> None:
 def test_batch_of_parquet_is_rewritten_for_jsonl_stream(home: TargetHome) -> None:
     home.write_stream_file("{uri: ./in, format: jsonl}")
     path = home.root / "a.parquet"
-    pq.write_table(pa.table({"id": [1, 2], "name": ["a", None]}), path)
-    message = batch(str(path), encoding={"format": "parquet"})
+    path.write_bytes(_parquet(id=[1, 2], name=["a", None]))
+    message = batch(str(path), **_PARQUET)
     open_schema = {"properties": {"id": {"type": "integer"}, "name": {"type": ["null", "string"]}}}
     assert home.run(schema(schema=open_schema), message, state(1)) == [{"at": 1}]
     assert home.records() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
@@ -296,17 +217,12 @@ def test_batch_of_parquet_is_rewritten_for_jsonl_stream(home: TargetHome) -> Non
 def test_stream_map_is_applied_to_batch_files(home: TargetHome) -> None:
     """Files are rewritten, so that no masked value is landed."""
     path = batch_file(home.root / "a.gz", 1, 2)
-    maps = {"orders": {"name": None, "__filter__": "id != 2"}}
-    home.run(schema(), batch(str(path)), state(1), stream_maps=maps)
+    messages = schema(), batch(str(path)), state(1)
+    assert home.run(*messages, stream_maps={"orders": None}) == [{"at": 1}]
+    assert home.files() == []
+    home.run(*messages, stream_maps={"orders": {"name": None, "__filter__": "id != 2"}})
     assert home.records() == [{"id": 1}]
     assert path not in home.files()
-
-
-def test_batch_of_stream_removed_by_map_is_ignored(home: TargetHome) -> None:
-    path = batch_file(home.root / "a.gz", 1)
-    printed = home.run(schema(), batch(str(path)), state(1), stream_maps={"orders": None})
-    assert printed == [{"at": 1}]
-    assert home.files() == []
 
 
 def test_metadata_columns_are_added_to_batch_files(home: TargetHome) -> None:
@@ -339,8 +255,6 @@ class _UppercaseTarget(TargetBatchPipeline):
 
 def test_sink_subclass_can_override_process_batch_files(home: TargetHome) -> None:
     path = batch_file(home.root / "a.gz", 1, 2)
-    uppercase = TargetHome(
-        root=home.root, database_url=home.database_url, target_class=_UppercaseTarget
-    )
+    uppercase = replace(home, target_class=_UppercaseTarget)
     assert uppercase.run(schema(), batch(str(path)), state(1)) == [{"at": 1}]
     assert uppercase.records() == [{"id": 1}, {"id": 2}]

@@ -5,20 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline_tests.singer.target.target_fixture import TargetHome, record, schema, state
 
 COMMAND = [sys.executable, "-m", "batch_pipeline.cli.target", "--config"]
-
-
-@pytest.fixture
-def home(tmp_path: Path, database_url: str) -> TargetHome:
-    """A home for target processes."""
-    return TargetHome(root=tmp_path, database_url=database_url)
 
 
 def _command(home: TargetHome, **config: Any) -> list[str]:
@@ -38,7 +32,7 @@ def _input(first: int, last: int) -> bytes:
 def _run(
     home: TargetHome, data: bytes, failpoints: str = "", **config: Any
 ) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, **home.environment, "BATCH_PIPELINE_FAILPOINTS": failpoints}
+    environment = {**os.environ, VARIABLE: failpoints}
     return subprocess.run(
         _command(home, **config), input=data, capture_output=True, env=environment, check=False
     )
@@ -47,11 +41,8 @@ def _run(
 @pytest.mark.parametrize(
     "point",
     [
-        "target.before_rename",
-        "target.after_rename",
-        "register.before_commit",
-        "target.after_register",
-        "target.after_state",
+        *("target.before_rename", "target.after_rename", "register.before_commit"),
+        *("target.after_register", "target.after_state"),
     ],
 )
 def test_killed_target_resumes_from_last_state_without_loss(home: TargetHome, point: str) -> None:
@@ -69,19 +60,20 @@ def test_killed_target_resumes_from_last_state_without_loss(home: TargetHome, po
     assert not [name for name in home.landed() if name.startswith(".")]
 
 
+def _start(home: TargetHome, data: bytes, **config: Any) -> "subprocess.Popen[bytes]":
+    """Start the target and send it lines; its input remains open."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(_command(home, **config), stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+    return process
+
+
 def test_target_lands_pending_records_on_sigterm(home: TargetHome) -> None:
-    environment = {**os.environ, **home.environment}
-    with subprocess.Popen(
-        _command(home, max_age_seconds=3600),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as process:
-        assert process.stdin is not None
+    first_state = b'{"type":"STATE","value":{"at":0}}\n'
+    with _start(home, first_state + _input(1, 2), max_age_seconds=3600) as process:
         assert process.stdout is not None
-        first_state = b'{"type":"STATE","value":{"at":0}}\n'
-        process.stdin.write(first_state + _input(1, 2))
-        process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"at": 0}  # the target is reading
         process.send_signal(signal.SIGTERM)
         printed = process.stdout.read().splitlines()
@@ -92,17 +84,9 @@ def test_target_lands_pending_records_on_sigterm(home: TargetHome) -> None:
 
 
 def test_records_land_after_max_age_without_further_input(home: TargetHome) -> None:
-    environment = {**os.environ, **home.environment}
-    with subprocess.Popen(
-        _command(home, max_age_seconds=0.2),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as process:
+    with _start(home, _input(1, 1), max_age_seconds=0.2) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(_input(1, 1))
-        process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"at": 1}
         process.stdin.close()
     assert process.returncode == 0
@@ -112,13 +96,8 @@ def test_records_land_after_max_age_without_further_input(home: TargetHome) -> N
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (
-            {"max_record": 1},
-            "`max_record` is not a key of the target's config. Did you mean 'max_records'? ",
-        ),
-        ({"batch_config": {"storage": {"roots": "x"}}}, "batch_config.storage.roots"),
+        ({"max_record": 1}, "not a key of the target's config. Did you mean 'max_records'? "),
         ({"format": "csv"}, "format is 'csv'; expected jsonl or parquet."),
-        ({"compression": "snappy"}, "encoding.compression is 'snappy'"),
     ],
 )
 def test_invalid_config_exits_with_message(
@@ -143,7 +122,6 @@ def test_unreadable_config_exits_with_message(home: TargetHome, text: str | None
 
 def test_about_works_without_a_home(home: TargetHome) -> None:
     command = [*COMMAND[:-1], "--about", "--format", "json"]
-    environment = {**os.environ, **home.environment}
-    message = subprocess.run(command, capture_output=True, check=True, env=environment)
+    message = subprocess.run(command, capture_output=True, check=True)
     assert "batch" in json.loads(message.stdout)["capabilities"]
     assert not (home.root / "home").exists()
