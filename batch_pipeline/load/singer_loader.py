@@ -94,7 +94,8 @@ class SingerLoader:
                     if number >= acknowledged:  # some targets repeat an older STATE at the end
                         acknowledged, state = number, config.redact_json(value)
                     while yielded <= min(acknowledged, len(loadings) - 2):
-                        yield _loaded(loadings[yielded], mode, state)
+                        records = loadings[yielded].manifest.records
+                        yield Loaded(records=records, state=state, mode=mode.value)
                         yielded += 1
             except MisbehavedError as error:
                 run.stop()
@@ -107,7 +108,13 @@ class SingerLoader:
                 raise self._failed(loadings[yielded], problem, step, run, code)
             if acknowledged < len(loadings) - 1:
                 raise self._failed(loadings[yielded], _NO_STATE, _COMPARE_ROWS, run)
-            yield _loaded(loadings[yielded], mode, state, exit_code=code, log=run.stderr_tail)
+            yield Loaded(
+                records=loadings[yielded].manifest.records,
+                state=state,
+                exit_code=code,
+                log=run.stderr_tail,
+                mode=mode.value,
+            )
 
     def close(self) -> None:
         """Do nothing; no resource is open between loads."""
@@ -189,20 +196,3 @@ def _lines(
         elif manifest.part_files:
             yield from record_blocks(manifest, name)
         yield line(state).encode()
-
-
-def _loaded(
-    loading: Loading,
-    mode: MessageMode,
-    state: Mapping[str, Any],
-    *,
-    exit_code: int | None = None,
-    log: str = "",
-) -> Loaded:
-    return Loaded(
-        records=loading.manifest.records,
-        state=state,
-        exit_code=exit_code,
-        log=log,
-        mode=mode.value,
-    )

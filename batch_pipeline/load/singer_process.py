@@ -343,23 +343,19 @@ class TargetConfig:
 
     @cached_property
     def _forms(self) -> list[tuple[str, str]]:
-        return secret_forms(self.secrets)
+        """All forms of the secrets with the `$NAME` that replaces each, longest first."""
+        forms = {
+            form: f"${name}"
+            for name, secret in self.secrets.items()
+            for piece in (secret, *_secret_parts(secret))
+            for form in _escaped_forms(piece)
+            if len(form) >= _MIN_SECRET_LENGTH
+        }
+        return sorted(forms.items(), key=lambda form: -len(form[0]))
 
 
 _MIN_SECRET_LENGTH = 4  # shorter secrets occur in ordinary text
 _MIN_PART_LENGTH = 8  # of a multi-line secret or a JSON document
-
-
-def secret_forms(secrets: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return all forms of the secrets with the `$NAME` that replaces each, longest first."""
-    forms = {
-        form: f"${name}"
-        for name, secret in secrets.items()
-        for piece in (secret, *_secret_parts(secret))
-        for form in _escaped_forms(piece)
-        if len(form) >= _MIN_SECRET_LENGTH
-    }
-    return sorted(forms.items(), key=lambda form: -len(form[0]))
 
 
 def _secret_parts(secret: str) -> Iterator[str]:

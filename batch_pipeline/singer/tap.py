@@ -3,9 +3,9 @@
 `PublishedTap` is the tap as a plugin of the Singer SDK; subclasses implement `open_source`.
 `PublishedStream` adapts the SDK's stream, `PendingManifests` tracks the manifests left to send, and
 `selected_columns` applies the catalog. The state advances only after all messages of a manifest
-were written. `check_settings`, `mode_of` and `check_encoding` interpret the configuration. Its
-`batch_config` follows the SDK; the files exist before the tap runs and are never encoded again, so
-its encoding has to match that of the files.
+were written. `sends_batches` and `check_encoding` interpret the configuration. Its `batch_config`
+follows the SDK; the files exist before the tap runs and are never encoded again, so its encoding
+has to match that of the files.
 """
 
 import logging
@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from types import FrameType
@@ -131,33 +130,14 @@ _STREAM_FILE_SETTINGS = (
 )
 
 
-class Mode(StrEnum):
-    """The kind of message that transfers records."""
+def sends_batches(config: Mapping[str, Any], stream: str) -> bool:
+    """Return whether BATCH messages are configured for a stream, otherwise RECORD.
 
-    BATCH = "batch"
-    RECORD = "record"
-
-
-def check_settings(config: Mapping[str, Any]) -> None:
-    """Reject settings that would change records, because BATCH messages only refer to files.
-
-    Raises:
-        ConfigurationError: a setting of the stream file is set for the tap.
+    The default depends on `batch_config`, as in the SDK.
     """
-    for name in _STREAM_FILE_SETTINGS:
-        if config.get(name):
-            problem = "the tap sends files as they were published and maps no records"
-            step = f"Nothing was sent. Write `{name}` into the stream file: there it is applied."
-            raise unusable_setting(name, problem, step)
-
-
-def mode_of(config: Mapping[str, Any], stream: str) -> Mode:
-    """Return the mode of a stream; the default depends on `batch_config`, as in the SDK."""
     mode = config.get("mode")
     chosen = mode.get(stream) if isinstance(mode, Mapping) else mode
-    if chosen is not None:
-        return Mode(chosen)
-    return Mode.BATCH if config.get("batch_config") else Mode.RECORD
+    return bool(config.get("batch_config") if chosen is None else chosen == "batch")
 
 
 def check_encoding(
@@ -371,7 +351,7 @@ class PublishedStream(singer_sdk.Stream):
         Raises:
             ConfigurationError: `batch_config` requests another encoding than the stream file's.
         """
-        if mode_of(config, self.name) is Mode.RECORD:
+        if not sends_batches(config, self.name):
             return None
         stream = self._offered.stream
         check_encoding(config, stream.encoding, stream=self.name)
@@ -567,10 +547,18 @@ class PublishedTap(singer_sdk.Tap):
         return self.open_source()
 
     def setup_mapper(self) -> None:
-        """Set up the SDK's mapper after rejecting settings that map records."""
-        check_settings(self.config)
+        """Set up the SDK's mapper after rejecting settings that map records.
+
+        Raises:
+            ConfigurationError: a setting of the stream file is set for the tap.
+        """
         known = self.config_jsonschema["properties"]
-        for name in self.config:  # Singer tolerates additional keys, such as an orchestrator's
+        for name, value in self.config.items():
+            if name in _STREAM_FILE_SETTINGS and value:
+                problem = "the tap sends files as they were published and maps no records"
+                step = f"Nothing was sent. Write `{name}` into the stream file, which applies it."
+                raise unusable_setting(name, problem, step)
+            # Singer tolerates additional keys, such as an orchestrator's.
             if name not in known and name not in _STREAM_FILE_SETTINGS:
                 text = "config: the unknown key %r is ignored.%s"
                 self.logger.warning(text, name, did_you_mean(name, known))
