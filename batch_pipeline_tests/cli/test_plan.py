@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, JobChangedError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline_tests.cli.commands import Run, make_runner, run_json, write_stream
 from batch_pipeline_tests.seeds import publish, query, register
 
@@ -119,13 +119,6 @@ def test_invalid_backfill_options_are_refused(
     result = run("plan", "orders", "--backfill", "b", *words)
     assert isinstance(result.exception, error)
     assert jobs_with_batch_counts(database) == [("orders", 3)]
-
-
-def test_backfill_name_with_another_selection_is_refused(database: Database, run: Run) -> None:
-    register(database, 10)
-    run("plan", "orders", "--backfill", "b", "--last-id", "5")
-    result = run("plan", "orders", "--backfill", "b", "--last-id", "6")
-    assert isinstance(result.exception, JobChangedError)
 
 
 def test_status_shows_backfills_separately(database: Database, run: Run) -> None:

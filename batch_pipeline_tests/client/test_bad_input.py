@@ -8,7 +8,6 @@ import pytest
 from batch_pipeline import acquire_batch, acquire_batches, client
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
-    ConfigurationError,
     InvalidValueError,
     MetaTableError,
     UnknownMetaTableError,
@@ -148,13 +147,3 @@ def test_missing_select_right_is_reported(ten_files: Database, database_url: str
     _check_nothing_is_lost(ten_files)
     client.close()
     run(ten_files, "DROP OWNED BY library_reader; DROP ROLE library_reader")
-
-
-def test_unmigrated_inventory_error_names_migrate(
-    ten_files: Database, database_url: str, empty_database_url: str
-) -> None:
-    client.configure(settings={"inventory_conn": empty_database_url})
-    with pytest.raises(ConfigurationError, match="migrate"):
-        acquire_or_none()
-    client.configure(settings={"inventory_conn": database_url})
-    _check_nothing_is_lost(ten_files)

@@ -3,7 +3,6 @@
 import copy
 import gc
 import pickle
-from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -21,13 +20,11 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline_tests.client.client_tables import (
     COLUMNS,
-    acquire_or_none,
     acquired,
     delivered_ids,
     files,
-    fill_evenly,
 )
-from batch_pipeline_tests.concurrency import eventually, together
+from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.seeds import execute, query, statuses
 
 END = "SELECT status, error, logging, result, seen FROM batch_pipeline.attempt ORDER BY id"
@@ -214,29 +211,6 @@ def test_batch_is_kept_while_its_table_cannot_be_read(ten_files: Database) -> No
     assert batch.items == files(1, 10)
     batch.succeeded()
     assert delivered_ids(ten_files) == list(range(1, 11))
-
-
-def test_threads_deliver_each_item_once(ten_files: Database) -> None:
-    fill_evenly(ten_files.engine, 120, first_id=11)
-
-    def acquire_and_release_all() -> int:
-        count = 0
-        while (batch := acquire_or_none(batch_count=3)) is not None:
-            count += len(batch.items)
-            batch.succeeded()
-        return count
-
-    results = together(*[acquire_and_release_all] * 12)
-    assert sum(count for count in results if isinstance(count, int)) == 120, results
-    assert delivered_ids(ten_files) == list(range(1, 121))
-
-
-def test_short_lease_is_renewed_automatically(ten_files: Database) -> None:
-    batch = acquired(lease=timedelta(seconds=1))
-    renewed = "SELECT renewed_at - started_at > interval '1.5 seconds' FROM batch_pipeline.attempt"
-    eventually(lambda: query(ten_files, renewed) == [(True,)])
-    assert not batch.lost
-    batch.succeeded()
 
 
 def test_repr_has_job_range_attempt_and_status(ten_files: Database) -> None:

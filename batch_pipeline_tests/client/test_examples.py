@@ -2,9 +2,9 @@
 
 import pytest
 
-from batch_pipeline import acquire_batch, acquire_batches
+from batch_pipeline import acquire_batch
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.client.client_tables import COLUMNS, files, fill_evenly
+from batch_pipeline_tests.client.client_tables import COLUMNS
 from batch_pipeline_tests.seeds import query
 
 REPORT = """
@@ -13,28 +13,6 @@ SELECT job, job_identifier, batch_id_start, batch_id_end, batch_weight, batch_co
   FROM batch_pipeline.inventory ORDER BY id
 """
 Processed = list[list[str]]
-
-
-def test_incremental_example_continues_after_the_last_batch(hundred_files: Database) -> None:
-    processed: Processed = []
-    for _ in range(2):
-        batch = acquire_batch(
-            meta_table_name="meta_table",
-            meta_table_cols={"uid": "id", "item": "file", "weight": "size_in_mib"},
-            job="incremental_job",
-            batch_weight=100,
-        )
-        assert batch is not None
-        processed.append(batch.items)
-        batch.succeeded()
-    assert processed == [files(1, 10), files(11, 20)]
-    remaining = list(acquire_batches("incremental_job", "meta_table", COLUMNS, batch_weight=900))
-    assert [(it.id_range.first_id, it.count, it.weight) for it in remaining] == [(21, 80, 800)]
-    fill_evenly(hundred_files.engine, 101, first_id=101)
-    remaining[0].succeeded()
-    late = acquire_batch("incremental_job", "meta_table", COLUMNS, batch_weight=100)
-    assert late is not None
-    assert late.items == ["file-101"]
 
 
 def test_manual_error_handling_example_stores_the_traceback(hundred_files: Database) -> None:

@@ -87,12 +87,6 @@ def test_backfill_of_a_time_window_excludes_its_end(hundred_files: Database) -> 
     assert backfill("march", **times) == [files(2, 4)]
 
 
-def test_backfill_of_failed_batches(hundred_files: Database) -> None:
-    for outcome in ("succeeded", "failed", "succeeded"):
-        getattr(acquired("orders", batch_count=2), outcome)()
-    assert backfill("again", parent="orders", failed_only=True) == [files(3, 4)]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -113,14 +107,6 @@ def test_invalid_backfill_options_are_refused(
         with pytest.raises(InvalidValueError):
             call("bad", "meta_table", COLUMNS, **options)
     assert jobs() == []
-
-
-def test_backfill_name_with_another_selection_is_refused(hundred_files: Database) -> None:
-    """The same call again adds nothing."""
-    assert plan_backfill("once", "meta_table", COLUMNS, batch_id_max=3).items == 3
-    assert plan_backfill("once", "meta_table", COLUMNS, batch_id_max=3).items == 0
-    with pytest.raises(JobChangedError):
-        plan_backfill("once", "meta_table", COLUMNS, batch_id_max=4)
 
 
 def test_audit_adds_late_rows_to_the_job(meta_table: Database) -> None:
@@ -230,13 +216,6 @@ def test_backfill_of_failed_batches_omits_rows_inserted_later(hundred_files: Dat
     plan_backfill("again", "meta_table", COLUMNS, parent="orders", failed_only=True)
     again = acquired("again")
     assert (again.count, "late" in again.items) == (99, False)
-
-
-def test_jobs_are_listed_by_name_with_waiting_items(hundred_files: Database) -> None:
-    plan_backfill("past", "meta_table", COLUMNS, batch_id_max=10, batch_count=5)
-    acquired("orders").succeeded()
-    waiting = [(status.job.name, status.waiting_batches, status.waiting_items) for status in jobs()]
-    assert waiting == [("orders", 0, 0), ("past", 2, 10)]
 
 
 @pytest.mark.parametrize(

@@ -41,22 +41,11 @@ def test_window_from_the_highest_id_contains_it(meta_table: Database) -> None:
     assert acquired(batch_id_min=5).items == ["file-5"]
 
 
-def test_ids_around_a_window_are_delivered_later(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 10)
-    assert list(drained(batch_id_min=4, batch_id_max=6)) == [(4, 6)]
-    assert list(drained()) == [(1, 3), (7, 10)]
-
-
 def test_weights_up_to_64_bits_do_not_overflow(meta_table: Database) -> None:
     fill(meta_table.engine, {1: MAX_ID, 2: MAX_ID, 3: 0})
     assert list(drained()) == [(1, 1), (2, 3)]
     reported = query(meta_table, "SELECT batch_weight FROM batch_pipeline.inventory ORDER BY id")
     assert reported == [(MAX_ID,), (MAX_ID,)]
-
-
-def test_zero_weights_are_limited_by_count(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 7, weight=0)
-    assert list(drained(batch_weight=4, batch_count=3)) == [(1, 3), (4, 6), (7, 7)]
 
 
 @pytest.mark.parametrize("bad_weight", [None, -50])
@@ -101,12 +90,6 @@ def test_smallest_and_largest_ids_are_delivered(meta_table: Database) -> None:
         items += batch.items
         batch.succeeded()
     assert items == [f"file-{uid}" for uid in ids]
-
-
-def test_gaps_do_not_count(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 60)
-    execute(meta_table, "DELETE FROM meta_table WHERE id % 10 <> 0")
-    assert list(drained(batch_count=3)) == [(10, 39), (40, 60)]
 
 
 def test_all_spellings_of_a_table_are_one_job(meta_table: Database) -> None:
@@ -156,30 +139,6 @@ def test_filter_selects_rows_and_cannot_change(meta_table: Database) -> None:
         acquire_or_none(where=[{"column": "size_in_mib", "operator": "<", "value": 11}])
 
 
-def test_failed_batch_is_retried_after_new_work_until_dead(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 4)
-    acquired_batches = []
-    for batch in acquire_batches("job", "meta_table", COLUMNS, batch_count=2):
-        acquired_batches.append((batch.id_range.first_id, batch.attempt))
-        if batch.id_range.first_id == 1:
-            batch.failed("bad file")
-        else:
-            batch.succeeded()
-    assert acquired_batches == [(1, 1), (3, 1), (1, 2), (1, 3)]
-    assert query(meta_table, STATES) == [("dead", 3), ("published", 1)]
-
-
-def test_limits_may_change_between_calls(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 10)
-    options: list[dict[str, Any]] = [{"batch_count": 1}, {"batch_weight": 40}, {}]
-    ranges = []
-    for limits in options:
-        batch = acquired(**limits)
-        ranges.append((batch.id_range.first_id, batch.id_range.last_id))
-        batch.succeeded()
-    assert ranges == [(1, 1), (2, 5), (6, 10)]
-
-
 def test_deleted_rows_are_omitted_and_do_not_block(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 10)
     batch = acquired(batch_count=5)
@@ -214,9 +173,3 @@ def test_iterations_limit_the_batches_acquired(meta_table: Database) -> None:
             batch.succeeded()
         acquired_before += count
         assert len(query(meta_table, STATES)) == acquired_before
-
-
-def test_empty_table_returns_none(meta_table: Database) -> None:
-    assert acquire_or_none() is None
-    fill(meta_table.engine, {1: 1})
-    assert acquired().items == ["file-1"]

@@ -1,15 +1,12 @@
 """Successful encode steps, with a real inventory and folder."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import InvariantError
-from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.pipeline.attempt import encode
@@ -85,13 +82,3 @@ def test_second_encode_adds_a_generation_and_keeps_all_files(harness: EncodeHarn
     first, second = harness.encode(), harness.encode()
     assert (first.generation, second.generation) == (1, 2)
     assert len(harness.parts()) == len(harness.pointers()) == 2
-
-
-def test_accepted_change_of_a_file_reaches_the_encoder(
-    harness: EncodeHarness, database: Database
-) -> None:
-    (first, second) = database.meta_table("orders").items(harness.batch)
-    grown: LandedFile = replace(second.file, size_bytes=2**40, etag="v2")
-    database.meta_table("orders").register([grown], accept_changed=True)
-    harness.encode()
-    assert [item.file for item in harness.encoder.requests[0].items] == [first.file, grown]

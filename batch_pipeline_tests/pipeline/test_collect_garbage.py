@@ -8,11 +8,9 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.errors import GarbageLeftError
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.pipeline.reconcile import reconcile
 from batch_pipeline_tests.factories import limits, stream
 from batch_pipeline_tests.pipeline.garbage_fixture import (
     DAY,
@@ -61,20 +59,6 @@ def test_files_of_failed_attempts_are_deleted(harness: GarbageHarness) -> None:
     assert harness.collect() == replace(collected, garbage=(), removed_files=0, removed_bytes=0)
 
 
-def test_dry_run_lists_the_same_garbage_and_deletes_nothing(harness: GarbageHarness) -> None:
-    harness = harness.keeping(DAY)
-    harness.failed()
-    harness.published()
-    harness.published()
-    harness.age()
-    before = harness.there()
-    dry_run = harness.collect(dry_run=True)
-    assert (dry_run.removed_files, harness.there()) == (0, before)
-    assert query(harness.database, REMOVED) == []
-    assert harness.collect().garbage == dry_run.garbage
-    assert harness.there() == sorted({*before} - {*paths(dry_run)})
-
-
 def test_superseded_generation_is_deleted_after_keep_superseded(harness: GarbageHarness) -> None:
     """Its manifest file is deleted first; its inventory row stays and is marked."""
     harness.published()
@@ -90,27 +74,6 @@ def test_superseded_generation_is_deleted_after_keep_superseded(harness: Garbage
     assert harness.there() == live
     assert query(harness.database, REMOVED) == [(1,)]
     assert query(harness.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(4,)]
-
-
-def test_reconcile_skips_manifest_files_of_collected_generations(harness: GarbageHarness) -> None:
-    harness.published()
-    harness.published()
-    harness.age()
-    harness.keeping(DAY).collect()
-    execute(harness.database, "UPDATE batch_pipeline.attempt SET pointer_uri = NULL")
-    attempts, manifests = harness.database.attempts, harness.database.manifests
-    assert reconcile("orders", attempts, manifests, harness.storage).pointers == 1
-    assert [name for name in harness.there() if "manifests" in name] == [
-        "manifests/orders-00000001-00000003.g2.json"
-    ]
-
-
-def test_files_of_a_running_attempt_are_kept(harness: GarbageHarness) -> None:
-    with claimed(harness.database, harness.batches[0]) as attempt:
-        left = harness.write(attempt)
-        harness.age()
-        assert harness.collect(with_unknown=True).garbage == ()
-        assert harness.there() == sorted(left)
 
 
 def test_unlisted_files_of_a_published_attempt_are_deleted(harness: GarbageHarness) -> None:
@@ -219,12 +182,3 @@ def test_symbolic_link_in_the_storage_root_is_ignored(disk: GarbageHarness, tmp_
     (disk.root / left[0]).symlink_to(target)
     assert left[0] not in paths(disk.collect())
     assert target.exists()
-
-
-def test_storage_root_that_cannot_be_listed_is_reported(
-    disk: GarbageHarness, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    storage = Storage(root=to_uri(tmp_path / "file"))
-    with pytest.raises(GarbageLeftError, match=r"not a directory.*batch-pipeline gc"):
-        replace(disk, stream=replace(disk.stream, storage=storage)).collect()

@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.checks import Check
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.pipeline.verify import of_files, verify
-from batch_pipeline.storage.verification import manifest_file_problem, size_problem
+from batch_pipeline.storage.verification import manifest_file_problem
 from batch_pipeline_tests.pipeline.garbage_fixture import DAY, GarbageHarness, open_garbage_harness
-from batch_pipeline_tests.seeds import execute, query
+from batch_pipeline_tests.seeds import query
 
 MARKS = (
     "SELECT facts ? 'quarantine_removed_at', facts ? 'files_removed_at' FROM batch_pipeline.attempt"
@@ -46,15 +44,6 @@ def test_expired_quarantine_file_is_deleted_and_its_generation_stays(
     assert folders(harness) == [".", "manifests"]
     assert query(harness.database, MARKS) == [(True, False)]
     assert harness.collect().garbage == ()
-
-
-def test_verification_skips_deleted_quarantine_files(harness: GarbageHarness) -> None:
-    harness.age(8 * DAY)
-    harness.collect()
-    execute(harness.database, "UPDATE batch_pipeline.part_file SET size_bytes = 10")
-    published = harness.database.published.of_stream("orders", [JobKind.INCREMENTAL], newest=None)
-    result = verify(published, {Check.PART_FILES: of_files(size_problem)})[Check.PART_FILES]
-    assert (result.passed, result.numbers["files_checked"]) == (True, 1)
 
 
 def test_manifest_file_still_lists_deleted_quarantine_files(harness: GarbageHarness) -> None:

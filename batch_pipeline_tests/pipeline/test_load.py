@@ -149,16 +149,6 @@ def test_batch_loaded_concurrently_does_not_fail_with_its_group(
     assert [loading.label for loading in due(database)] == [FIRST]
 
 
-def test_batches_of_several_jobs_are_loaded_by_one_process(
-    database: Database, tmp_path: Path
-) -> None:
-    published(database, tmp_path, 1)
-    backfill(database, tmp_path)
-    target = load_context(database, tmp_path, scripts.EAGER)
-    assert load_due(target) == [(FIRST, "loaded"), (f"2023:{FIRST}", "loaded")]
-    assert process_count(tmp_path) == 1
-
-
 def test_failed_batch_does_not_block_other_jobs(database: Database, tmp_path: Path) -> None:
     published(database, tmp_path)
     backfill(database, tmp_path)
@@ -186,18 +176,6 @@ def test_next_load_gets_beyond_the_batches_that_failed(database: Database, tmp_p
     assert first == [(FIRST, "failed"), (SECOND, "failed"), (THIRD, "failed")]
     second = load_due(load_context(database, tmp_path, body, attempts=1))
     assert second == [*first, ("00000010-00000012", "loaded")]
-
-
-@pytest.mark.parametrize(
-    "body", [scripts.SILENT, scripts.PRINTS_NO_JSON, scripts.PRINTS_UNKNOWN_STATE]
-)
-def test_target_without_acknowledgement_leaves_the_batch_due(
-    database: Database, tmp_path: Path, body: str
-) -> None:
-    published(database, tmp_path, 1)
-    assert load_due(load_context(database, tmp_path, body)) == [(FIRST, "failed")]
-    assert [loading.label for loading in due(database)] == [FIRST]
-    assert {row[2] for row in rows(database)} == {"failed"}
 
 
 @pytest.mark.parametrize("change", ["missing", "longer", "other"])

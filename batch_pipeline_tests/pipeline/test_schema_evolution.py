@@ -7,7 +7,7 @@ import pytest
 
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.model.encode_request import BadRecord
-from batch_pipeline.model.errors import BatchDataError, ConfigurationError
+from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.record_rules import RESCUED, BadRecordRules, Evolution, SchemaRules
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.pipeline.attempt import encode
@@ -130,15 +130,6 @@ def test_declared_schema_is_version_1_and_applies_to_the_first_batch(
     assert [manifest.schema_version for manifest in manifests] == [1, 1]
     assert manifests[0].schema == RecordSchema((ID, PRICE))
     assert harness.encoder.requests[0].stream.schema.evolution is Evolution.FAIL
-
-
-def test_declaration_that_narrows_a_column_fails_before_reading(harness: EncodeHarness) -> None:
-    set_schema_rules(harness, declared=RecordSchema((PRICE,)))
-    harness.encode()
-    set_schema_rules(harness, declared=RecordSchema((WHOLE_PRICE,)))
-    with pytest.raises(ConfigurationError, match="price is declared integer"):
-        harness.encode()
-    assert len(harness.encoder.requests) == 1
 
 
 def test_only_the_first_schema_is_inferred_from_a_sample(harness: EncodeHarness) -> None:

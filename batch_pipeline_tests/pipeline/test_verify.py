@@ -33,12 +33,6 @@ def check_files(
     return verify(batches, {Check.PART_FILES: of_files(problem)})[Check.PART_FILES]
 
 
-def test_consistent_counters_have_no_contradictions() -> None:
-    assert list(published().contradictions()) == []
-    counts = RecordCounts(read=7, written=5, filtered=1, quarantined=1)
-    assert list(published(batch=counts, items=counts).contradictions()) == []
-
-
 def test_transformed_batch_may_write_fewer_records_than_it_read() -> None:
     counts: dict[str, Any] = {
         "items": RecordCounts(read=9, written=9),
@@ -113,8 +107,3 @@ def test_batch_with_a_wrong_manifest_file_is_reported() -> None:
     assert (result.passed, result.numbers["batches_wrong"]) == (False, 1)
     assert result.worst == "batch a, generation 1: no manifest file"
     assert str(result.next_step).startswith("Programs that read manifest files miss these batches")
-
-
-def test_verification_without_published_batches_passes() -> None:
-    result = check_files([], lambda part: part.uri)
-    assert (result.passed, "Nothing to check yet" in result.summary) == (True, True)
