@@ -25,7 +25,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, BadRecordRules, OnBadFile
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import encoded, item_report, part_file
@@ -38,32 +38,21 @@ from batch_pipeline_tests.pipeline.attempt_fixture import (
     assert_retry_succeeds,
     encode_error,
 )
-from batch_pipeline_tests.seeds import claimed, expire, query
-
-CORRUPT: dict[str, Any] = {"bad_file": "it is no gzip file", "bad_kind": BadFileKind.CORRUPT}
+from batch_pipeline_tests.seeds import claimed, execute
 
 
-def test_corrupt_file_fails_the_batch(harness: EncodeHarness) -> None:
-    bad = item_report(2, read=0, written=0, **CORRUPT)
-    harness.encoder.script = [{"items": (item_report(1), bad)}]
+def test_corrupt_file_fails_the_batch_unless_it_is_quarantined(harness: EncodeHarness) -> None:
+    good = item_report(1, read=10, written=10)
+    reason, kind = "it is no gzip file", BadFileKind.CORRUPT
+    bad = item_report(2, read=0, written=0, bad_file=reason, bad_kind=kind)
+    harness.encoder.script = [{"items": (good, bad)}] * 2
     error = encode_error(harness, BadFileError)
-    assert "orders-0002.csv: it is no gzip file" in str(error)
+    assert f"orders-0002.csv: {reason}" in str(error)
     assert harness.database.batches.statuses("orders")[0].state is BatchState.FAILED
-    assert_retry_succeeds(harness)
-
-
-def test_corrupt_file_is_quarantined_if_allowed(harness: EncodeHarness) -> None:
-    bad = item_report(2, read=0, written=0, **CORRUPT)
-    harness.root.mkdir()
-    path = harness.root / "p"
-    path.write_bytes(b"1")
-    part = PartFile(uri=to_uri(path), records=5, size_bytes=1, sha256="ab" * 32)
-    harness.encoder.script = [{"items": (item_report(1), bad), "part_files": (part,)}]
-    manifest = harness.encode(
-        stream=replace(harness.context.stream, on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE))
-    )
-    assert (manifest.items, manifest.records) == (2, 5)
-    assert harness.database.history.of_item(harness.batch, 2)[0].bad_file == "it is no gzip file"
+    rules = BadFileRules.all(OnBadFile.QUARANTINE)
+    manifest = harness.encode(stream=replace(harness.context.stream, on_bad_file=rules))
+    assert (manifest.attempt, manifest.items, manifest.records) == (2, 2, 10)
+    assert harness.database.history.of_item(harness.batch, 2)[-1].bad_file == reason
 
 
 def _with_bad_records(count: int) -> dict[str, Any]:
@@ -74,23 +63,15 @@ def _with_bad_records(count: int) -> dict[str, Any]:
     return {"items": items, "bad_records": (bad_record,)}
 
 
-def test_too_many_bad_records_fail_the_batch(harness: EncodeHarness) -> None:
-    harness.encoder.script = [_with_bad_records(4)]
-    error = encode_error(
-        harness,
-        BatchDataError,
-        stream=replace(harness.context.stream, on_bad_record=BadRecordRules(max_bad_records=3)),
-    )
+def test_bad_records_above_the_limit_fail_the_batch(harness: EncodeHarness) -> None:
+    rules = BadRecordRules(max_bad_records=3)
+    stream = replace(harness.context.stream, on_bad_record=rules)
+    harness.encoder.script = [_with_bad_records(4), _with_bad_records(3)]
+    error = encode_error(harness, BatchDataError, stream=stream)
     assert "orders-0001.csv, line 3: 2 cells, expected 3. Bad records: 4, 3 allowed" in str(error)
-    assert_retry_succeeds(harness)
-
-
-def test_bad_records_up_to_the_limit_are_quarantined(harness: EncodeHarness) -> None:
-    harness.encoder.script = [_with_bad_records(3)]
-    manifest = harness.encode(
-        stream=replace(harness.context.stream, on_bad_record=BadRecordRules(max_bad_records=3))
-    )
-    assert (manifest.records, manifest.records_quarantined, manifest.records_read) == (10, 3, 13)
+    manifest = harness.encode(stream=stream)
+    assert (manifest.attempt, manifest.records_read) == (2, 13)
+    assert (manifest.records, manifest.records_quarantined) == (10, 3)
 
 
 def test_missing_part_file_fails_the_attempt(harness: EncodeHarness) -> None:
@@ -141,9 +122,13 @@ def test_encode_that_cannot_read_its_items_can_be_retried(harness: EncodeHarness
     assert_retry_succeeds(harness)
 
 
-def test_unwritable_storage_is_detected_before_the_claim(harness: EncodeHarness) -> None:
+def test_unavailable_spark_or_storage_is_detected_before_the_claim(harness: EncodeHarness) -> None:
     harness.root.write_text("")
     with pytest.raises(StorageUnavailableError):
+        harness.encode()
+    harness.root.unlink()
+    harness.encoder.unavailable = SparkUnavailableError("spark://master", "connection refused")
+    with pytest.raises(SparkUnavailableError):
         harness.encode()
     assert harness.attempts() == []
 
@@ -162,14 +147,6 @@ def test_error_is_kept_if_its_files_cannot_be_deleted(harness: EncodeHarness) ->
     assert "no space left on device" in error
 
 
-def test_interrupted_encode_abandons_its_attempt(harness: EncodeHarness) -> None:
-    harness.encoder.script = [KeyboardInterrupt()]
-    encode_error(harness, KeyboardInterrupt)
-    assert harness.attempts()[0][:2] == ("abandoned", "interrupted")
-    assert harness.database.batches.statuses("orders")[0].state is BatchState.INTERRUPTED
-    assert_retry_succeeds(harness)
-
-
 def test_encode_of_a_running_batch_is_rejected(harness: EncodeHarness) -> None:
     with claimed(harness.database, harness.batch), pytest.raises(ConflictError, match="is running"):
         harness.encode()
@@ -177,21 +154,22 @@ def test_encode_of_a_running_batch_is_rejected(harness: EncodeHarness) -> None:
     assert harness.attempts() == [("running", None, None, None)]
 
 
+def _take_over(harness: EncodeHarness) -> Manifest:
+    """Let the lease of the running attempt expire, and publish another one."""
+    execute(
+        harness.database,
+        "UPDATE batch_pipeline.attempt SET lease_until = clock_timestamp() - interval '1 second'",
+    )
+    with claimed(harness.database, harness.batch) as later:
+        (harness.root / f"{later.stem}-1.jsonl.gz").write_bytes(b"five records")
+        harness.database.schemas.widen("orders", [ID], text_source=True)
+        result = encoded(later.stem)
+        return harness.database.attempts.publish(later, result, harness.context.stream)
+
+
 def test_fenced_encode_publishes_nothing_and_deletes_its_files(harness: EncodeHarness) -> None:
     published: list[Manifest] = []
-
-    def take_over() -> None:
-        id_, token = query(harness.database, "SELECT id, token FROM batch_pipeline.attempt")[0]
-        expire(harness.database, Attempt(id=id_, batch=harness.batch, number=1, token=token))
-        with claimed(harness.database, harness.batch) as attempt:
-            (harness.root / f"{attempt.stem}-1.jsonl.gz").write_bytes(b"five records")
-            harness.database.schemas.widen("orders", [ID], text_source=True)
-            result = encoded(attempt.stem)
-            published.append(
-                harness.database.attempts.publish(attempt, result, harness.context.stream)
-            )
-
-    harness.encoder.script = [take_over]
+    harness.encoder.script = [lambda: published.append(_take_over(harness))]
     with pytest.raises(FencedError):
         harness.encode()
     assert [row[0] for row in harness.attempts()] == ["abandoned", "succeeded"]
@@ -204,12 +182,7 @@ def test_encode_fenced_before_its_start_raises_fenced_error(harness: EncodeHarne
 
     class SlowStorage(PartFileStorage):
         def check_unpointed(self, attempt: Attempt) -> None:
-            expire(harness.database, attempt)
-            with claimed(harness.database, harness.batch) as later:
-                harness.database.schemas.widen("orders", [ID], text_source=True)
-                result = encoded(later.stem)
-                manifest = harness.database.attempts.publish(later, result, harness.context.stream)
-            self.point_to(manifest)
+            self.point_to(_take_over(harness))
             super().check_unpointed(attempt)
 
     with pytest.raises(FencedError):
@@ -232,20 +205,18 @@ def test_publish_lost_twice_before_commit_fails_the_attempt(harness: EncodeHarne
     assert_retry_succeeds(harness)
 
 
-def test_publish_lost_twice_after_commit_keeps_its_files(harness: EncodeHarness) -> None:
-    with pytest.raises(DatabaseUnreachableError):
-        harness.encode(attempts=LostReplies(harness.database.attempts, publish_after=2))
-    assert harness.attempts() == [("succeeded", None, 1, 1)]
-    assert len(harness.parts()) == 1
-
-
 @pytest.mark.parametrize(
-    ("lost", "status"), [("publish_before", "running"), ("publish_after", "succeeded")]
+    ("lost", "failing", "status"),
+    [
+        ("publish_after", 0, "succeeded"),
+        ("publish_before", 1, "running"),
+        ("publish_after", 1, "succeeded"),
+    ],
 )
-def test_publish_of_unknown_outcome_keeps_its_files(
-    harness: EncodeHarness, lost: str, status: str
+def test_publish_that_may_have_been_committed_keeps_its_files(
+    harness: EncodeHarness, lost: str, failing: int, status: str
 ) -> None:
-    attempts = LostReplies(harness.database.attempts, failing=1, **{lost: 2})
+    attempts = LostReplies(harness.database.attempts, failing=failing, **{lost: 2})
     with pytest.raises(DatabaseUnreachableError):
         harness.encode(attempts=attempts)
     assert [row[0] for row in harness.attempts()] == [status]
@@ -284,7 +255,9 @@ def test_outages_do_not_count_as_attempts_but_crashes_do(
         harness.encoder.script = [error]
         with pytest.raises(type(error)):
             harness.encode()
-    assert {status for status, *_ in harness.attempts()} == {"abandoned"}
+    reason = str(error) if isinstance(error, Exception) else "interrupted"
+    assert {row[:2] for row in harness.attempts()} == {("abandoned", reason)}
+    assert harness.parts() == []
     assert harness.database.batches.statuses("orders")[0].state is state
     check_invariants(harness.database)
     if state is BatchState.INTERRUPTED:
@@ -294,10 +267,3 @@ def test_outages_do_not_count_as_attempts_but_crashes_do(
                 harness.encode()
         assert harness.database.batches.statuses("orders")[0].state is BatchState.DEAD
         check_invariants(harness.database)
-
-
-def test_unavailable_spark_is_detected_before_the_claim(harness: EncodeHarness) -> None:
-    harness.encoder.unavailable = SparkUnavailableError("spark://master", "connection refused")
-    with pytest.raises(SparkUnavailableError):
-        harness.encode()
-    assert harness.attempts() == []

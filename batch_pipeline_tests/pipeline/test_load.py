@@ -178,15 +178,11 @@ def test_next_load_gets_beyond_the_batches_that_failed(database: Database, tmp_p
     assert second == [*first, ("00000010-00000012", "loaded")]
 
 
-@pytest.mark.parametrize("change", ["missing", "longer", "other"])
-def test_changed_part_file_is_not_sent(database: Database, tmp_path: Path, change: str) -> None:
+def test_changed_part_file_is_not_sent(database: Database, tmp_path: Path) -> None:
     """The batch fails before the target is started, and its neighbour is loaded."""
     published(database, tmp_path, 2)
     path = Path(to_path(due(database)[0].manifest.part_files[0].uri))
-    content = path.read_bytes()
-    path.unlink()
-    if change != "missing":
-        path.write_bytes(content + b"x" if change == "longer" else content[:-1] + b"\1")
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
     first, second = load(load_context(database, tmp_path, scripts.GOOD))
     assert isinstance(first.error, PartFileChangedError)
     assert str(path) in str(first.error)

@@ -15,7 +15,7 @@ from batch_pipeline.model.errors import BatchDataError, PartFileChangedError, Re
 from batch_pipeline.model.load import MessageMode, PostgresTarget
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest, PartFile
-from batch_pipeline.pipeline.load import load
+from batch_pipeline.pipeline.load import FileCheck, load
 from batch_pipeline.singer.part_records import record_blocks, records
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline.storage.verification import (
@@ -255,31 +255,21 @@ def publish(database: Database, folder: Path, root: str) -> None:
             database.attempts.publish(attempt, result, orders())
 
 
-def test_load_without_access_records_nothing(
+def test_load_without_access_does_not_count_against_the_batch(
     database: Database, tmp_path: Path, bucket: str, faults: Faults
 ) -> None:
+    """It is recorded only if the access is lost after the files were checked."""
     publish(database, tmp_path, bucket)
-    context = load_context(database, tmp_path, scripts.EAGER, problem_of=content_problem)
-    faults.refuse(403, "ExpiredToken", method="HEAD", times=1)
-    with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
-        list(load(context))
-    assert (rows(database), len(due(database))) == ([], 2)
+    checks: list[FileCheck] = [content_problem, problem_before_reading]
+    for check, method, recorded in zip(checks, ("HEAD", "GET"), ([], ["failed"]), strict=True):
+        context = load_context(database, tmp_path, scripts.EAGER, problem_of=check)
+        faults.refuse(403, "ExpiredToken", method=method, times=1)
+        with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
+            list(load(context))
+        assert [status for _, _, status, _ in rows(database)] == recorded
     outcomes = list(load(context))
     assert [outcome.loaded is not None for outcome in outcomes] == [True, True]
     assert due(database) == []
-
-
-def test_load_that_loses_access_does_not_count_against_the_batch(
-    database: Database, tmp_path: Path, bucket: str, faults: Faults
-) -> None:
-    publish(database, tmp_path, bucket)
-    context = load_context(database, tmp_path, scripts.EAGER, problem_of=problem_before_reading)
-    faults.refuse(403, "ExpiredToken", method="GET", times=1)
-    with pytest.raises(RetryableError, match=r"The part file .* cannot be read now"):
-        list(load(context))
-    assert [status for _, _, status, _ in rows(database)] == ["failed"]
-    outcomes = list(load(context))
-    assert [outcome.loaded is not None for outcome in outcomes] == [True, True]
 
 
 @pytest.fixture(autouse=True)

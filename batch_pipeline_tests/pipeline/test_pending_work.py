@@ -57,9 +57,7 @@ def _register_landed(harness: DefsHarness) -> None:
 
 def _change_registered(harness: DefsHarness) -> None:
     _register_landed(harness)
-    harness.database.batches.plan(
-        harness.database.meta_table("orders"), harness.stream.limits, drain=True
-    )
+    _plan(harness)
     Path(harness.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n2\n")
 
 

@@ -156,6 +156,8 @@ def test_unknown_key_and_stream_are_rejected(published: PublishedStream, source:
         source.partitions("orders", ["00000070-00000077"])
     with pytest.raises(ConfigurationError, match="Did you mean 'orders'"):
         source.current("order")
+    with pytest.raises(ConfigurationError, match="no stream 'sales'"):
+        source.partitions("sales", published.keys[:1])
 
 
 def test_unknown_key_in_a_storage_root_lists_the_keys(published: PublishedStream) -> None:
@@ -181,11 +183,6 @@ def test_late_batch_of_a_storage_root_is_read_by_its_range(published: PublishedS
     late = source.partitions("orders", ["00000004-00000009"])
     assert (late.keys, late.manifest.job) == (("00000004-00000009",), "orders.late")
     assert len(source.current("orders")) == 2
-
-
-def test_unknown_stream_is_reported_before_its_key(published: PublishedStream) -> None:
-    with pytest.raises(ConfigurationError, match="no stream 'sales'"):
-        InventoryBatches(published.database).partitions("sales", published.keys[:1])
 
 
 def test_copy_of_a_storage_root_can_be_read(published: PublishedStream, tmp_path: Path) -> None:

@@ -38,14 +38,6 @@ def _reconcile(database: Database, storage: PartFileStorage, job: str = "orders"
     return reconcile(job, database.attempts, database.manifests, storage)
 
 
-def test_reconcile_without_open_work_does_nothing(
-    database: Database, storage: PartFileStorage
-) -> None:
-    assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=0)
-    planned(database)
-    assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=0)
-
-
 def test_reconcile_closes_the_attempt_of_a_killed_process(
     database: Database, database_url: str, storage: PartFileStorage
 ) -> None:

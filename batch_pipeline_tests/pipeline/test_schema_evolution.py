@@ -118,6 +118,7 @@ def test_first_batch_defines_the_schema_under_every_evolution_rule(
 
     rules = [request.stream.schema.evolution for request in harness.encoder.requests]
     assert rules == [Evolution.ADD, Evolution.ADD, evolution]
+    assert [request.sample_records for request in harness.encoder.requests] == [20_000, None, None]
     added = {Evolution.FAIL: (ID,), Evolution.RESCUE: (RESCUED_COLUMN, ID)}[evolution]
     assert first.schema == RecordSchema(added)
 
@@ -130,13 +131,6 @@ def test_declared_schema_is_version_1_and_applies_to_the_first_batch(
     assert [manifest.schema_version for manifest in manifests] == [1, 1]
     assert manifests[0].schema == RecordSchema((ID, PRICE))
     assert harness.encoder.requests[0].stream.schema.evolution is Evolution.FAIL
-
-
-def test_only_the_first_schema_is_inferred_from_a_sample(harness: EncodeHarness) -> None:
-    harness.encoder.script = [{"misfits": (misfit(ID),)}, {}, {}]
-    harness.encode()
-    harness.encode()
-    assert [request.sample_records for request in harness.encoder.requests] == [20_000, None, None]
 
 
 @pytest.mark.parametrize(

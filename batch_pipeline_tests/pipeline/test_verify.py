@@ -97,13 +97,3 @@ def test_batch_with_removed_files_only_has_its_counters_checked() -> None:
     assert check_files([gone], lambda _: "missing").passed
     counters = verify([gone], {Check.CONSERVATION: PublishedBatch.contradictions})
     assert not counters[Check.CONSERVATION].passed
-
-
-def test_batch_with_a_wrong_manifest_file_is_reported() -> None:
-    (result,) = verify(
-        [published("a"), published("b")],
-        {Check.POINTERS: lambda batch: ["no manifest file"] if batch.label == "a" else []},
-    ).values()
-    assert (result.passed, result.numbers["batches_wrong"]) == (False, 1)
-    assert result.worst == "batch a, generation 1: no manifest file"
-    assert str(result.next_step).startswith("Programs that read manifest files miss these batches")
