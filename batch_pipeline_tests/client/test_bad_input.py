@@ -30,6 +30,46 @@ CREATE TABLE text_weights (uid bigint PRIMARY KEY, item text, weight text);
 CREATE TABLE timestamp_ids (uid timestamptz PRIMARY KEY, item text, weight bigint);
 CREATE TABLE no_sequence (uid bigint PRIMARY KEY, item text, weight bigint);
 """
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"meta_table_cols": {"id": "id"}}, "'id'; expected one of uid, item, weight"),
+    ({"meta_table_cols": {"uid": None}}, "meta_table_cols['uid'] is None"),
+    ({"meta_table_cols": ["id"]}, "meta_table_cols is ['id']"),
+    ({"meta_table_name": "a.b.c"}, "meta table is 'a.b.c'"),
+    ({"meta_table_name": None}, "meta_table_name is None"),
+    ({"job": ""}, "job is ''"),
+    ({"job": None}, "job is None"),
+    ({"batch_weight": 0}, "batch_weight is 0; expected a whole number from 1"),
+    ({"batch_weight": float("inf")}, "batch_weight is inf"),
+    ({"batch_weight": 0.5}, "batch_weight is 0"),
+    ({"batch_weight": 2**63}, "batch_weight is 9223372036854775808"),
+    ({"batch_count": 0}, "batch_count is 0"),
+    ({"batch_count": True}, "batch_count is True"),
+    ({"batch_count": 2.0}, "batch_count is 2.0"),
+    ({"batch_id_min": "1"}, "batch_id_min is '1'"),
+    ({"batch_id_max": 2**63}, "batch_id_max is 9223372036854775808"),
+    ({"batch_id_min": 8, "batch_id_max": 2}, "batch_id_max is 2; expected at least"),
+    ({"where": "id > 1"}, "where is 'id > 1'"),
+    ({"where": [{"column": "id", "operator": "~", "value": 1}]}, "'~'"),
+    ({"max_attempts": 0}, "max_attempts is 0"),
+    ({"on_bad_weight": -1}, "on_bad_weight is -1"),
+    ({"ceiling": "roof"}, "expected one of locks, locking_read, sqlite, registrar, settle"),
+    ({"settle_by": ("id", 5)}, "settle_by is ('id', 5)"),
+    ({"lease": timedelta(0)}, "lease is datetime.timedelta(0)"),
+    ({"lease": 60}, "lease is 60"),
+]
+UNSUITABLE: list[tuple[str, dict[str, str] | None, type[Exception], str]] = [
+    ("mta_table", COLUMNS, UnknownMetaTableError, "No table or view"),
+    ("nowhere.meta_table", COLUMNS, UnknownMetaTableError, "No table or view"),
+    ("meta_table", COLUMNS | {"uid": "ident"}, MetaTableError, "has no column"),
+    ("meta_table", COLUMNS | {"item": "fiel"}, MetaTableError, "has no column"),
+    ("meta_table", COLUMNS | {"weight": "size"}, MetaTableError, "has no column"),
+    ("text_ids", None, MetaTableError, "cannot be the uid"),
+    ("timestamp_ids", None, MetaTableError, "cannot be the uid"),
+    ("text_weights", None, MetaTableError, "cannot be the weight"),
+    ("no_key", None, MetaTableError, "cannot be the uid"),
+    ("nullable_key", None, MetaTableError, "cannot be the uid"),
+    ("no_sequence", None, MetaTableError, "high watermark cannot be read"),
+]
 
 
 def _check_nothing_is_lost(ten_files: Database) -> None:
@@ -41,48 +81,13 @@ def _check_nothing_is_lost(ten_files: Database) -> None:
     assert delivered_ids(ten_files) == list(range(1, 11))
 
 
-@pytest.mark.parametrize(
-    ("invalid", "message"),
-    [
-        ({"meta_table_cols": {"id": "id"}}, "'id'; expected one of uid, item, weight"),
-        ({"meta_table_cols": {"uid": None}}, "meta_table_cols['uid'] is None"),
-        ({"meta_table_cols": ["id"]}, "meta_table_cols is ['id']"),
-        ({"meta_table_name": "a.b.c"}, "meta table is 'a.b.c'"),
-        ({"meta_table_name": None}, "meta_table_name is None"),
-        ({"job": ""}, "job is ''"),
-        ({"job": None}, "job is None"),
-        ({"batch_weight": 0}, "batch_weight is 0; expected a whole number from 1"),
-        ({"batch_weight": float("inf")}, "batch_weight is inf"),
-        ({"batch_weight": 0.5}, "batch_weight is 0"),
-        ({"batch_weight": 2**63}, "batch_weight is 9223372036854775808"),
-        ({"batch_count": 0}, "batch_count is 0"),
-        ({"batch_count": True}, "batch_count is True"),
-        ({"batch_count": 2.0}, "batch_count is 2.0"),
-        ({"batch_id_min": "1"}, "batch_id_min is '1'"),
-        ({"batch_id_max": 2**63}, "batch_id_max is 9223372036854775808"),
-        ({"batch_id_min": 8, "batch_id_max": 2}, "batch_id_max is 2; expected at least"),
-        ({"where": "id > 1"}, "where is 'id > 1'"),
-        ({"where": [{"column": "id", "operator": "~", "value": 1}]}, "'~'"),
-        ({"max_attempts": 0}, "max_attempts is 0"),
-        ({"on_bad_weight": -1}, "on_bad_weight is -1"),
-        ({"ceiling": "roof"}, "expected one of locks, locking_read, sqlite, registrar, settle"),
-        ({"settle_by": ("id", 5)}, "settle_by is ('id', 5)"),
-        ({"lease": timedelta(0)}, "lease is datetime.timedelta(0)"),
-        ({"lease": 60}, "lease is 60"),
-    ],
-)
-def test_invalid_argument_is_named(
-    ten_files: Database, invalid: dict[str, Any], message: str
-) -> None:
+def test_invalid_argument_is_named(ten_files: Database) -> None:
     """The error states the argument's name as in the call, its value and the expected form."""
-    arguments = {
-        "job": "job",
-        "meta_table_name": "meta_table",
-        "meta_table_cols": COLUMNS,
-    } | invalid
-    with pytest.raises(InvalidValueError) as caught:
-        acquire_batch(**arguments)
-    assert message in str(caught.value)
+    arguments = {"job": "job", "meta_table_name": "meta_table", "meta_table_cols": COLUMNS}
+    for invalid, message in INVALID:
+        with pytest.raises(InvalidValueError) as caught:
+            acquire_batch(**(arguments | invalid))
+        assert message in str(caught.value)
     assert query(ten_files, "SELECT count(*) FROM batch_pipeline.batch") == [(0,)]
 
 
@@ -103,31 +108,9 @@ def test_fractional_weight_is_rounded_down(ten_files: Database) -> None:
     assert acquired(batch_weight=25.5).count == 2
 
 
-@pytest.mark.parametrize(
-    ("table", "columns", "expected", "message"),
-    [
-        ("mta_table", COLUMNS, UnknownMetaTableError, "No table or view"),
-        ("nowhere.meta_table", COLUMNS, UnknownMetaTableError, "No table or view"),
-        ("meta_table", COLUMNS | {"uid": "ident"}, MetaTableError, "has no column"),
-        ("meta_table", COLUMNS | {"item": "fiel"}, MetaTableError, "has no column"),
-        ("meta_table", COLUMNS | {"weight": "size"}, MetaTableError, "has no column"),
-        ("text_ids", None, MetaTableError, "cannot be the uid"),
-        ("timestamp_ids", None, MetaTableError, "cannot be the uid"),
-        ("text_weights", None, MetaTableError, "cannot be the weight"),
-        ("no_key", None, MetaTableError, "cannot be the uid"),
-        ("nullable_key", None, MetaTableError, "cannot be the uid"),
-        ("no_sequence", None, MetaTableError, "high watermark cannot be read"),
-    ],
-)
-def test_unsuitable_table_is_refused(
-    ten_files: Database,
-    table: str,
-    columns: dict[str, str] | None,
-    expected: type[Exception],
-    message: str,
-) -> None:
+def test_unsuitable_table_is_refused(ten_files: Database) -> None:
     run(ten_files, UNSUITABLE_TABLES)
-    for _ in range(2):
+    for table, columns, expected, message in UNSUITABLE * 2:
         with pytest.raises(expected, match=message):
             acquire_batch("job", table, columns)
     _check_nothing_is_lost(ten_files)

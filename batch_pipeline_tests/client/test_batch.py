@@ -163,11 +163,20 @@ def test_interrupted_with_block_abandons_the_batch(
 
 
 def test_process_stores_json_return_values(ten_files: Database) -> None:
-    """Other return values are only returned."""
-    assert acquired(batch_count=5).process(len) == 5
-    assert acquired(batch_count=5).process(set) == set(files(6, 10))
+    """Other return values are only returned. An exception fails the batch."""
+
+    def rename(items: list[str], suffix: str, *, times: int) -> list[str]:
+        return [item + suffix for item in items] * times
+
+    def refuse(items: list[str]) -> None:
+        raise RuntimeError(f"cannot read {items[0]}")
+
+    assert acquired(batch_count=1).process(rename, ".gz", times=2) == ["file-1.gz"] * 2
+    assert acquired(batch_count=4).process(set) == set(files(2, 5))
+    with pytest.raises(RuntimeError, match="cannot read file-6"):
+        acquired(batch_count=5).process(refuse)
     rows = query(ten_files, "SELECT status, result FROM batch_pipeline.attempt ORDER BY id")
-    assert rows == [("succeeded", 5), ("succeeded", None)]
+    assert rows == [("succeeded", ["file-1.gz"] * 2), ("succeeded", None), ("failed", None)]
 
 
 def test_release_with_flag_succeeds_or_fails(ten_files: Database) -> None:

@@ -87,25 +87,20 @@ def test_backfill_of_a_time_window_excludes_its_end(hundred_files: Database) -> 
     assert backfill("march", **times) == [files(2, 4)]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_invalid_backfill_options_are_refused(hundred_files: Database) -> None:
+    invalid: list[dict[str, Any]] = [
         {"since": "2026-03-01"},
         {"since": datetime(2026, 3, 1)},  # noqa: DTZ001 - refused because it has no zone
         {"items": ["1"]},
         {"items": []},
-        {"items": [1], "batch_id_min": 1},
         {"failed_only": True},
         {"batch_count": 0},
         {"max_attempts": 0},
-    ],
-)
-def test_invalid_backfill_options_are_refused(
-    hundred_files: Database, options: dict[str, Any]
-) -> None:
-    for call in (plan_backfill, estimate_backfill):
-        with pytest.raises(InvalidValueError):
-            call("bad", "meta_table", COLUMNS, **options)
+    ]
+    for options in invalid:
+        for call in (plan_backfill, estimate_backfill):
+            with pytest.raises(InvalidValueError):
+                call("bad", "meta_table", COLUMNS, **options)
     assert jobs() == []
 
 
@@ -192,20 +187,16 @@ def test_cancelled_batch_is_fenced_and_acquired_again_after_retry(hundred_files:
     assert [acquired("orders").items for _ in range(2)] == [["file-1"], ["file-2"]]
 
 
-@pytest.mark.parametrize(("batches", "retried"), [("1..50", 1), (1, 1), (["1..50", 2], 2), ((), 0)])
-def test_retry_accepts_one_or_several_batches(
-    hundred_files: Database, batches: Any, retried: int
-) -> None:
-    for _ in range(2):
-        acquired("orders", batch_count=50, max_attempts=1).failed("no")
-    assert retry_job("orders", batches=batches) == retried
-
-
-@pytest.mark.parametrize("batches", [2.5, [2.5], True, [None]])
-def test_retry_with_invalid_batches_is_refused(hundred_files: Database, batches: Any) -> None:
-    acquired("orders").failed("no")
-    with pytest.raises(InvalidValueError, match="batches is"):
-        retry_job("orders", batches)
+def test_retry_accepts_one_or_several_batches(hundred_files: Database) -> None:
+    accepted: list[Any] = ["1..50", 1, ["1..50", 2], ()]
+    for retried, batches in zip((1, 1, 2, 0), accepted, strict=True):
+        while (batch := acquire_or_none("orders", batch_count=50, max_attempts=1)) is not None:
+            batch.failed("no")
+        assert retry_job("orders", batches=batches) == retried
+    invalid: list[Any] = [2.5, [2.5], True, [None]]
+    for batches in invalid:
+        with pytest.raises(InvalidValueError, match="batches is"):
+            retry_job("orders", batches)
 
 
 def test_backfill_of_failed_batches_omits_rows_inserted_later(hundred_files: Database) -> None:
@@ -218,23 +209,15 @@ def test_backfill_of_failed_batches_omits_rows_inserted_later(hundred_files: Dat
     assert (again.count, "late" in again.items) == (99, False)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        audit_job,
-        cancel_job,
-        pause_job,
-        resume_job,
-        retry_job,
+def test_unknown_job_error_lists_jobs(hundred_files: Database) -> None:
+    calls: list[Callable[[str], object]] = [
+        *(audit_job, cancel_job, pause_job, resume_job, retry_job),
         lambda job: retry_job(job, meta_table_name="meta_table"),
-    ],
-)
-def test_unknown_job_error_lists_jobs(
-    hundred_files: Database, call: Callable[[str], object]
-) -> None:
+    ]
     acquired("orders").succeeded()
-    with pytest.raises(UnknownJobError, match=r"jobs: orders"):
-        call("order")
+    for call in calls:
+        with pytest.raises(UnknownJobError, match=r"jobs: orders"):
+            call("order")
     with pytest.raises(UnknownBatchError):
         cancel_job("orders", "1..2")
 

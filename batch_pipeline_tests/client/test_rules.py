@@ -7,7 +7,7 @@ import pytest
 from batch_pipeline import acquire_batch, acquire_batches
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import MAX_ID, MIN_ID
-from batch_pipeline.model.errors import BadWeightError, InvalidValueError, JobChangedError
+from batch_pipeline.model.errors import BadWeightError, InvalidValueError
 from batch_pipeline_tests.client.client_tables import (
     COLUMNS,
     acquire_or_none,
@@ -34,18 +34,18 @@ def test_window_ends_at_its_last_id_despite_new_rows(
     assert [first for first, _ in ranges[1:]] == [last + 1 for _, last in ranges[:-1]]
     fill_evenly(meta_table.engine, 110, first_id=101)
     assert acquire_or_none(**options) is None
+    assert acquired("other", batch_id_min=110).items == ["file-110"]
 
 
-def test_window_from_the_highest_id_contains_it(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 5)
-    assert acquired(batch_id_min=5).items == ["file-5"]
-
-
-def test_weights_up_to_64_bits_do_not_overflow(meta_table: Database) -> None:
-    fill(meta_table.engine, {1: MAX_ID, 2: MAX_ID, 3: 0})
-    assert list(drained()) == [(1, 1), (2, 3)]
+def test_ids_and_weights_up_to_64_bits_do_not_overflow(meta_table: Database) -> None:
+    fill(meta_table.engine, {MIN_ID: MAX_ID, -7: MAX_ID, 0: 0, 1: 2, MAX_ID: 4})
+    items = []
+    for batch in acquire_batches("job", "meta_table", COLUMNS):
+        items.append(batch.items)
+        batch.succeeded()
+    assert items == [[f"file-{MIN_ID}"], ["file--7", "file-0"], ["file-1", f"file-{MAX_ID}"]]
     reported = query(meta_table, "SELECT batch_weight FROM batch_pipeline.inventory ORDER BY id")
-    assert reported == [(MAX_ID,), (MAX_ID,)]
+    assert reported == [(MAX_ID,), (MAX_ID,), (6,)]
 
 
 @pytest.mark.parametrize("bad_weight", [None, -50])
@@ -82,27 +82,6 @@ def test_oversized_item_is_a_flagged_batch_of_its_own(meta_table: Database) -> N
     assert batches == [(files(1, 1), False), (files(2, 2), True), (files(3, 4), False)]
 
 
-def test_smallest_and_largest_ids_are_delivered(meta_table: Database) -> None:
-    ids = (MIN_ID, -7, 0, 1, MAX_ID)
-    fill(meta_table.engine, dict.fromkeys(ids, 1))
-    items: list[str] = []
-    for batch in acquire_batches("job", "meta_table", COLUMNS, batch_count=2):
-        items += batch.items
-        batch.succeeded()
-    assert items == [f"file-{uid}" for uid in ids]
-
-
-def test_all_spellings_of_a_table_are_one_job(meta_table: Database) -> None:
-    fill_evenly(meta_table.engine, 4)
-    items = []
-    for name in ("meta_table", "public.meta_table", '"public"."meta_table"', "META_TABLE"):
-        batch = acquire_batch("job", name, COLUMNS, batch_count=1)
-        assert batch is not None
-        items += batch.items
-        batch.succeeded()
-    assert items == files(1, 4)
-
-
 def test_items_are_in_id_order_after_updates(meta_table: Database) -> None:
     """An update moves rows to the end of the table."""
     fill_evenly(meta_table.engine, 10)
@@ -129,14 +108,6 @@ def test_config_stores_the_options(meta_table: Database) -> None:
         "on_bad_weight": None,
         "ceiling": "locks",
     }
-
-
-def test_filter_selects_rows_and_cannot_change(meta_table: Database) -> None:
-    fill(meta_table.engine, {1: 5, 2: 50, 3: 5, 4: 50})
-    where: list[object] = [{"column": "size_in_mib", "operator": "<", "value": 10}]
-    assert acquired(where=where, batch_count=2).items == ["file-1", "file-3"]
-    with pytest.raises(JobChangedError):
-        acquire_or_none(where=[{"column": "size_in_mib", "operator": "<", "value": 11}])
 
 
 def test_deleted_rows_are_omitted_and_do_not_block(meta_table: Database) -> None:
