@@ -1,10 +1,15 @@
 """Stream files for commands, and their invocation in this process."""
 
 import json
+import os
+import pty
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from click.testing import CliRunner, Result
 
@@ -45,3 +50,31 @@ def run_json(run: Run, *arguments: str) -> Any:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
+
+
+def invoke(*words: str) -> Result:
+    """Run a command in the environment of this process."""
+    return CliRunner().invoke(cli, words)
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], *streams: str) -> str:
+    """Call a function while streams of `sys` are a terminal, and return its output there."""
+    master, slave = pty.openpty()
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        try:
+            while data := os.read(master, 65_536):
+                chunks.append(data)
+        except OSError:  # the other end is closed
+            return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(slave, "w") as stream, monkeypatch.context() as patch:
+        for name in streams:
+            patch.setattr(sys, name, stream)
+        run()
+    reader.join()
+    os.close(master)
+    return b"".join(chunks).decode()

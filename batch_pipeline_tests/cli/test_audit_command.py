@@ -91,8 +91,5 @@ def test_since_and_all_include_batches_that_are_skipped_by_default(gap: Database
         for option in ([], ["--since", ten_days_ago], ["--all"])
     ]
     assert compared == [0, 1, 1]
-
-
-def test_reconcile_without_an_audit_reports_none(gap: Database, run: Run) -> None:
     [orders] = run_json(run, "reconcile", "orders", "--no-audit")["streams"]
     assert orders["audit"] is None

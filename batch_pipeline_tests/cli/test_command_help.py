@@ -53,31 +53,29 @@ def test_command_list_shows_each_summary_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_help_has_a_description_and_all_option_texts(name: str) -> None:
+def test_help_of_a_command_is_complete(name: str) -> None:
+    """It has a description, an example that parses, and a text for each option."""
     printed = help_of(*name.split())
     assert printed.startswith(f"Usage: cli {name} ")
-    assert [option.opts[0] for option in options(name) if not option.help] == []
-    assert [
-        option.opts[0] for option in options(name) if option.help and option.help[-1] != "."
-    ] == []
     assert len(re.findall(r"\n\n  \S", printed)) >= 2, "no paragraph beside the first"
     assert "…\n" not in printed
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_example_parses(name: str) -> None:
-    [line] = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{help_of(*name.split())}\n")
+    [line] = re.findall(r"Example:\n +(batch-pipeline .+)\n", f"{printed}\n")
     assert line.startswith(f"batch-pipeline {name}")
     words = shlex.split(line.removeprefix(f"batch-pipeline {name}"))
     with command(name).make_context(name, words, **cli.context_settings) as context:
         assert context.args == []
+    for option in options(name):
+        text = option.help or ""
+        assert text.endswith("."), option.opts
+        assert ("may be repeated" in text) is option.multiple, option.opts
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_json_is_the_last_option(name: str) -> None:
+def test_json_is_the_last_option_after_dry_run(name: str) -> None:
     names = [option.opts[0] for option in options(name)]
     assert names.count("--json") == (name not in WITHOUT_JSON)
     assert names[-1:] == ["--json"] or name in WITHOUT_JSON
+    assert names[-2:-1] == ["--dry-run"] or "--dry-run" not in names
 
 
 def test_shared_options_have_the_same_help_in_all_commands() -> None:
@@ -89,22 +87,6 @@ def test_shared_options_have_the_same_help_in_all_commands() -> None:
                 forms[option.opts[0]].add((option.help, option.metavar, option.is_flag))
     assert set(forms) == set(shared)
     assert {name: len(texts) for name, texts in forms.items()} == dict.fromkeys(shared, 1)
-
-
-def test_dry_run_comes_before_json() -> None:
-    all_names = [[option.opts[0] for option in options(name)] for name in NAMES]
-    with_dry_run = [names for names in all_names if "--dry-run" in names]
-    assert with_dry_run
-    assert all(names[-2:] == ["--dry-run", "--json"] for names in with_dry_run)
-
-
-def test_help_says_which_options_may_be_repeated() -> None:
-    for name in NAMES:
-        for option in options(name):
-            assert ("may be repeated" in (option.help or "")) is option.multiple, (
-                name,
-                option.opts,
-            )
 
 
 def test_all_jobs_commands_are_tested_here() -> None:

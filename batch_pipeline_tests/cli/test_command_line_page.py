@@ -17,10 +17,6 @@ from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harnes
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import register
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/command_line.md"
 # Ordered so that each command has something to report.
 RUN = [

@@ -58,22 +58,14 @@ def complete_in_bash(monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
     return [answer.partition(",")[2] for answer in complete(monkeypatch, line).splitlines()]
 
 
-def test_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert complete_in_bash(monkeypatch, "batch-pipeline ") == [*COMMANDS]
-    assert complete_in_bash(monkeypatch, "batch-pipeline re") == ["reprocess", "reconcile"]
-
-
-def test_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert complete_in_bash(monkeypatch, "batch-pipeline gc --") == [
-        *("--unknown", "--dry-run", "--json", "--help")
-    ]
-    assert complete_in_bash(monkeypatch, "batch-pipeline --v") == ["--version"]
-
-
 @pytest.mark.usefixtures("streams")
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ("batch-pipeline ", [*COMMANDS]),
+        ("batch-pipeline re", ["reprocess", "reconcile"]),
+        ("batch-pipeline gc --", ["--unknown", "--dry-run", "--json", "--help"]),
+        ("batch-pipeline --v", ["--version"]),
         ("batch-pipeline status ", ["orders", "order_lines"]),
         ("batch-pipeline status order_", ["order_lines"]),
         ("batch-pipeline run orders ", ["order_lines"]),
@@ -82,7 +74,7 @@ def test_options_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("batch-pipeline doctor --ceiling l", ["locks", "locking_read"]),
     ],
 )
-def test_values_are_completed(
+def test_commands_options_and_values_are_completed(
     monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
 ) -> None:
     """Names from invalid stream files are not offered."""

@@ -16,6 +16,7 @@ from batch_pipeline_tests.pipeline.load_fixture import (
     FIRST,
     LEASE,
     SECOND,
+    THIRD,
     due,
     publish_file,
     published,
@@ -89,39 +90,29 @@ def test_load_during_another_load_exits_75_and_names_its_run(
     assert "run load-7 is loading this stream into the target" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
+def test_load_of_unknown_names_is_refused(run: Run) -> None:
+    unknown = [
         (("bare",), "The stream bare has no target (targets of its stream file: none)"),
         (("orders", "--target", "lake"), "The stream orders has no target 'lake'"),
         (("orders", "--batch", FIRST), f"no published batch '{FIRST}'"),
         (("orders", "--batch", "again:1-2"), "no published batch 'again:1-2'"),
         (("nowhere",), "No stream 'nowhere'"),
         (("order",), "Did you mean 'orders'? Nothing was done."),
-    ],
-)
-def test_load_of_unknown_names_is_refused(
-    run: Run, tmp_path: Path, words: tuple[str, ...], problem: str
-) -> None:
-    error = run("load", *words).exception
-    assert isinstance(error, PipelineError)
-    assert problem in str(error)
+    ]
+    for words, problem in unknown:
+        error = run("load", *words).exception
+        assert isinstance(error, PipelineError), words
+        assert problem in str(error)
 
 
 def test_batch_option_reloads_only_that_batch(run: Run, database: Database, tmp_path: Path) -> None:
+    """It accepts the key, the range and the number of a batch."""
     published(database, tmp_path, 3)
-    run("load", "orders", "--target", "good", "--batch", f"{FIRST},{SECOND}")
-    assert _loaded(run, "--batch", SECOND) == [SECOND]
+    assert _loaded(run, "--batch", f"{FIRST},{SECOND}") == [FIRST, SECOND]
+    for name in (SECOND, "4..6", "2"):
+        assert _loaded(run, "--batch", name) == [SECOND]
     states = [line for line in read(tmp_path / "good") if line["type"] == "STATE"]
-    assert len(states) == 3
-
-
-@pytest.mark.parametrize("name", [SECOND, "4..6", "2"])
-def test_batch_option_accepts_key_range_and_number(
-    run: Run, database: Database, tmp_path: Path, name: str
-) -> None:
-    published(database, tmp_path, 2)
-    assert _loaded(run, "--batch", name) == [SECOND]
+    assert len(states) == 5
 
 
 def test_load_accepts_names_of_late_and_backfill_batches(
@@ -152,24 +143,16 @@ def _loaded(run: Run, *words: str) -> list[str]:
     return [batch["batch_id"] for batch in report["batches"]]
 
 
-def test_unknown_batch_in_a_list_loads_nothing(
+def test_batch_that_cannot_be_loaded_in_a_list_loads_nothing(
     run: Run, database: Database, tmp_path: Path
 ) -> None:
-    published(database, tmp_path, 1)
-    run("load", "orders", "--target", "good")
-    error = run("load", "orders", "--target", "good", "--batch", f"{FIRST},{SECOND}").exception
-    assert f"no published batch '{SECOND}'" in str(error)
-    assert due(database, "good") == []
-
-
-def test_batch_with_deleted_files_in_a_list_loads_nothing(
-    run: Run, database: Database, tmp_path: Path
-) -> None:
+    """It does not exist, or its files were deleted."""
     published(database, tmp_path, 2)
     run("load", "orders", "--target", "good")
+    load = ("load", "orders", "--target", "good", "--batch")
+    assert f"no published batch '{THIRD}'" in str(run(*load, f"{FIRST},{THIRD}").exception)
     assert database.stored_attempts.mark_loaded([1], ["good"]) == {1}
-    error = run("load", "orders", "--target", "good", "--batch", f"{SECOND},{FIRST}").exception
-    assert isinstance(error, FilesRemovedError)
+    assert isinstance(run(*load, f"{SECOND},{FIRST}").exception, FilesRemovedError)
     assert due(database, "good") == []
 
 
@@ -208,21 +191,22 @@ def test_status_shows_loaded_due_and_failed_batches_per_target(
     ) in output
 
 
-@pytest.mark.parametrize(
-    ("version", "version_text"), [(None, ""), ("v1", ", version v1")], ids=["plain", "versioned"]
-)
-def test_explain_shows_the_object_version_that_was_read(
-    run: Run, database: Database, version: str | None, version_text: str
-) -> None:
+def test_explain_shows_the_object_version_that_was_read(run: Run, database: Database) -> None:
     (batch,) = planned(database)
-    items = (item_report(1, etag="9a0364b9", version=version), item_report(2, read=0, written=0))
+    empty = {"read": 0, "written": 0}
+    items = (
+        item_report(1, etag="9a0364b9", version="v1"),
+        item_report(2, etag="9a0364b9", **empty),
+        item_report(3, **empty),
+    )
     publish(database, batch, encoded(items=items))
-    expected = f"              from the object with etag 9a0364b9{version_text}\n"
-    assert expected in run("explain", "1").stdout
-    assert "etag" not in run("explain", "2").stdout
+    read_from = "              from the object with etag 9a0364b9"
+    assert f"{read_from}, version v1\n" in run("explain", "1").stdout
+    assert f"{read_from}\n" in run("explain", "2").stdout
+    assert "etag" not in run("explain", "3").stdout
     (item,) = run_json(run, "explain", "1")["items"]
     (attempt,) = item["attempts"]
-    assert (attempt["read_etag"], attempt["read_version"]) == ("9a0364b9", version)
+    assert (attempt["read_etag"], attempt["read_version"]) == ("9a0364b9", "v1")
 
 
 def test_explain_shows_the_load_step_per_target(

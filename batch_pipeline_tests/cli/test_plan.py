@@ -32,12 +32,8 @@ def jobs_with_batch_counts(database: Database) -> list[tuple[Any, ...]]:
 def test_dry_run_reports_the_plan_and_stores_nothing(database: Database, run: Run) -> None:
     register(database, 10)
     dry_run = run_json(run, "plan", "orders", "--dry-run")
-    assert (dry_run["batches"], dry_run["items"], dry_run["weight_bytes"], dry_run["seconds"]) == (
-        3,
-        10,
-        100,
-        None,
-    )
+    assert (dry_run["batches"], dry_run["items"]) == (3, 10)
+    assert (dry_run["weight_bytes"], dry_run["seconds"]) == (100, None)
     assert jobs_with_batch_counts(database) == []
     assert len(run_json(run, "plan", "orders")["batches"]) == 3
     assert "batches that would be planned: 0" in run("plan", "orders", "--dry-run").stdout
@@ -101,23 +97,18 @@ def test_backfill_accepts_sizes_times_and_items(database: Database, run: Run) ->
     assert by_item["batches"] == [{"batch_id": "00000002-00000009", "items": 2, "weight_bytes": 20}]
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
+def test_invalid_backfill_options_are_refused(database: Database, run: Run) -> None:
+    register(database, 10)
+    run("plan", "orders")
+    invalid: list[tuple[tuple[str, ...], type[Exception]]] = [
         (("--item", "11"), ConfigurationError),
         (("--item", "9223372036854775808"), InvalidValueError),
         (("--first-id", "9", "--last-id", "8"), InvalidValueError),
         (("--since", "yesterday"), InvalidValueError),
         (("--max-weight", "much"), InvalidValueError),
-    ],
-)
-def test_invalid_backfill_options_are_refused(
-    database: Database, run: Run, words: tuple[str, ...], error: type[Exception]
-) -> None:
-    register(database, 10)
-    run("plan", "orders")
-    result = run("plan", "orders", "--backfill", "b", *words)
-    assert isinstance(result.exception, error)
+    ]
+    for words, error in invalid:
+        assert isinstance(run("plan", "orders", "--backfill", "b", *words).exception, error), words
     assert jobs_with_batch_counts(database) == [("orders", 3)]
 
 

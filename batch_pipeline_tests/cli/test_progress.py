@@ -2,9 +2,6 @@
 
 import logging
 import os
-import pty
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +10,11 @@ import pytest
 from batch_pipeline.cli import cli, console
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.progress import log
+from batch_pipeline_tests.cli.commands import on_terminal
 from batch_pipeline_tests.defs.checks_fixture import publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"  # the cursor
 ERASED = "\x1b[1A\x1b[2K"  # the line of the bar
 # Commands, and the last description and count of their bars.
@@ -50,36 +44,19 @@ def project(
         yield project
 
 
-def on_terminal(
+def shown(
     monkeypatch: pytest.MonkeyPatch, *words: str, term: str = "xterm", both: bool = False
 ) -> str:
     """Run a command whose standard error is a terminal, and return its output there.
 
     With `both`, its standard output is the same terminal.
     """
-    master, slave = pty.openpty()
-    chunks: list[bytes] = []
-
-    def read() -> None:
-        try:
-            while data := os.read(master, 65_536):
-                chunks.append(data)
-        except OSError:  # the other end is closed
-            return
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    with os.fdopen(slave, "w") as stream, monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", stream)
-        if both:
-            patch.setattr(sys, "stdout", stream)
+    with monkeypatch.context() as patch:
         # As if the process had started on this terminal.
         patch.setattr(console.err, "is_interactive", term != "dumb")
         patch.setenv("TERM", term)
-        run(*words)
-    reader.join()
-    os.close(master)
-    return b"".join(chunks).decode()
+        streams = ("stderr", "stdout") if both else ("stderr",)
+        return on_terminal(patch, lambda: run(*words), *streams)
 
 
 def run(*words: str) -> None:
@@ -94,7 +71,7 @@ def test_bar_is_shown_and_then_erased(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, description, count in COMMANDS:
-        output = on_terminal(monkeypatch, *words)
+        output = shown(monkeypatch, *words)
         before, _, last = output.rpartition(description)
         assert before, (words, output)
         assert f" {count} " in last.replace("\x1b[33m", ""), (words, last)
@@ -114,14 +91,14 @@ def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_no_bar_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert on_terminal(monkeypatch, "gc", term="dumb") == ""
+    assert shown(monkeypatch, "gc", term="dumb") == ""
 
 
 @pytest.mark.usefixtures("project")
 def test_printed_lines_appear_above_the_bar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    output = on_terminal(monkeypatch, "load", "orders", both=True)
+    output = shown(monkeypatch, "load", "orders", both=True)
     *lines, end = output.split(f"{SHOWN}\r{ERASED}")
     assert end == ""
     assert [line.partition("\r\n")[0][:10] for line in lines[1:]] == [

@@ -1,17 +1,12 @@
 """The text output of `status` and `explain`: problems first, then next steps."""
 
-import json
-import os
-import pty
 import re
-import sys
-from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import dagster as dg
 import pytest
 import yaml
-from click.testing import CliRunner
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
@@ -28,21 +23,18 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import claimed, execute, insert_batches, register
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
 FIRST, SECOND = "00000001-00000003", "00000004-00000006"
 ERROR = "orders: /landing/4.csv, line 2: a quote is not closed. Repair the file; then run again."
 
 
 def run_lines(*words: str) -> list[str]:
     """Run a command that succeeds and return its lines."""
-    result = CliRunner().invoke(cli, words)
+    result = invoke(*words)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
@@ -116,7 +108,7 @@ def set_dagster_status(instance: dg.DagsterInstance, name: str, status: str) -> 
 
 
 def automation_stopped() -> list[str]:
-    output = json.loads("\n".join(run_lines("status", "--json")))
+    output = run_json(invoke, "status")
     names: list[str] = output.get("automation_stopped", [])
     assert names or {*output} == {"streams"}
     return names
@@ -125,7 +117,7 @@ def automation_stopped() -> list[str]:
 def test_status_warns_of_stopped_sensors_and_schedules(
     project: DefsHarness,
 ) -> None:
-    result = CliRunner().invoke(cli, ["status"])
+    result = invoke("status")
     assert (result.stderr, automation_stopped()) == ("", [])  # there is no Dagster instance
     definitions = project.definitions
     sensors = [sensor.name for sensor in definitions.sensors or ()]
@@ -145,7 +137,7 @@ def test_status_warns_of_stopped_sensors_and_schedules(
         ]
         for name in (*schedules, "orders_backfill"):
             set_dagster_status(instance, name, "RUNNING")
-    result = CliRunner().invoke(cli, ["status"])
+    result = invoke("status")
     assert result.exit_code == 0
     assert result.stderr == (
         "Note: Automation is stopped: orders_new_files. "
@@ -189,16 +181,18 @@ def test_status_with_50000_partitions_warns_and_names_the_limits(project: DefsHa
     insert_batches(project.database, "orders", 50_000)
     [line] = [line for line in run_lines("status") if line.startswith("  warning")]
     assert line.startswith("  warning     orders/batches has 50,000 partitions. Dagster advises")
-    (report,) = json.loads("\n".join(run_lines("status", "--json")))["streams"]
+    (report,) = run_json(invoke, "status")["streams"]
     assert report["warnings"] == [line.removeprefix("  warning     ")]
 
 
 def test_status_json_has_batches_ages_and_times(project: DefsHarness) -> None:
     publish(project, project.database.batches.batch("orders", FIRST))
     fail_attempt(project, SECOND)
-    (report,) = json.loads("\n".join(run_lines("status", "--json")))["streams"]
+    (report,) = run_json(invoke, "status")["streams"]
     assert (report["items_waiting"], report["items_unpublished"]) == (0, 9)
     assert report["oldest_seconds"] > 0
+    assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
+    assert report["ceiling_held_by"] == []
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", report["last_published_at"])
     failed = next(batch for batch in report["unfinished"] if batch["state"] == "failed")
     assert (failed["batch_id"], failed["attempts"], failed["error"]) == (SECOND, 1, ERROR)
@@ -235,45 +229,28 @@ def test_explain_starts_with_the_current_state(
         assert lines[2].startswith(f"  next        {next_step}")
 
 
-@pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("words", [("status",), ("explain", "4")])
 def test_lines_wrap_between_words_on_a_terminal(
-    project: DefsHarness, monkeypatch: pytest.MonkeyPatch, columns: int, words: tuple[str, ...]
+    project: DefsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a path that must not be broken may exceed the width."""
     fail_attempt(project, SECOND)
-    lines = on_terminal(monkeypatch, columns, *words)
-    assert any(len(line) > columns - 12 for line in lines)
-    for line in lines[1:]:
-        assert line.startswith((" " * 14, "  ")), line
-        assert len(line) <= columns or " " not in line.strip(), line
-    output = " ".join(line.strip() for line in lines)
-    assert ERROR in output
-    assert output.split() == " ".join(run_lines(*words)).split()
+    for columns, words in product((40, 80), (("status",), ("explain", "4"))):
+        lines = lines_on_terminal(monkeypatch, columns, *words)
+        assert any(len(line) > columns - 12 for line in lines)
+        for line in lines[1:]:
+            assert line.startswith((" " * 14, "  ")), line
+            assert len(line) <= columns or " " not in line.strip(), line
+        output = " ".join(line.strip() for line in lines)
+        assert ERROR in output
+        assert output.split() == " ".join(run_lines(*words)).split()
 
 
-def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> list[str]:
+def lines_on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, *words: str) -> list[str]:
     """Run a command whose output is a terminal of that width, and return its lines."""
-    master, slave = pty.openpty()
-    with os.fdopen(slave, "w") as stream, monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(console.out, "_width", columns)  # otherwise the width at creation
-        patch.setattr(sys, "stdout", stream)
-        cli.main([*words], standalone_mode=False)
-    sent = b""
-    with suppress(OSError):  # the other end is closed
-        while True:
-            sent += os.read(master, 65_536)
-    os.close(master)
-    return re.sub(r"\x1b\[[0-9;]*m", "", sent.decode()).splitlines()
-
-
-def test_status_json_has_the_ceiling(project: DefsHarness) -> None:
-    (report,) = json.loads("\n".join(run_lines("status", "--json")))["streams"]
-    assert (report["ceiling"], report["ceiling_strategy"]) == (12, "registrar")
-    assert report["ceiling_held_by"] == []
-    project.database.delete_stream("orders")
-    (report,) = json.loads("\n".join(run_lines("status", "--json")))["streams"]
-    assert report["ceiling"] is None
+        sent = on_terminal(patch, lambda: cli.main([*words], standalone_mode=False), "stdout")
+    return re.sub(r"\x1b\[[0-9;]*m", "", sent).splitlines()
 
 
 @pytest.mark.parametrize("name", [SECOND, "4..6"])
@@ -284,7 +261,7 @@ def test_explain_of_a_batch_shows_its_files_attempts_and_generations(
     fail_attempt(project, SECOND)
     publish(project, batch)
     publish(project, batch)
-    (output,) = json.loads("\n".join(run_lines("explain", name, "--json")))["batches"]
+    (output,) = run_json(invoke, "explain", name)["batches"]
     assert (output["stream"], output["job"], output["batch_id"]) == ("orders", "orders", SECOND)
     assert (output["state"], output["items"], output["generation"]) == ("published", 3, 2)
     assert [file["item_id"] for file in output["files"]] == [4, 5, 6]
@@ -303,20 +280,14 @@ def test_explain_of_a_batch_shows_its_files_attempts_and_generations(
 def test_explain_of_a_backfill_batch_takes_its_partition_key(project: DefsHarness) -> None:
     project.plan(ids=(1, 3))
     key = f"2023:{FIRST}"
-    (output,) = json.loads("\n".join(run_lines("explain", key, "--json")))["batches"]
+    (output,) = run_json(invoke, "explain", key)["batches"]
     assert (output["job"], output["batch_id"], output["state"]) == ("orders.2023", key, "planned")
     assert run_lines("explain", key)[1] == "  now         planned"
-
-
-def test_explain_of_an_unknown_key_fails(project: DefsHarness) -> None:
-    result = CliRunner().invoke(cli, ["explain", "00000004-00000007"])
-    assert result.exit_code == 1
-    assert "is not a registered item or batch of any stream" in result.stdout
 
 
 def test_explain_of_a_split_batch_names_its_parts(project: DefsHarness) -> None:
     table = project.database.meta_table("orders").reflected()
     project.database.jobs.split("orders", FIRST, table)
-    result = CliRunner().invoke(cli, ["explain", FIRST])
+    result = invoke("explain", FIRST)
     assert result.exit_code == 1
     assert "00000001-0000000" in result.stderr
