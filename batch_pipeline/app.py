@@ -72,10 +72,14 @@ class Pipeline:
     )  # it holds secrets
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Pipeline":
-        """Read the settings from an environment, by default that of this process."""
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> "Pipeline":
+        """Read an environment, by default that of this process; `settings` take precedence."""
         given = dict(os.environ if environment is None else environment)
-        return cls(load_settings(environment=given), given)
+        return cls(load_settings(settings=settings, environment=given), given)
 
     @cached_property
     def home(self) -> Home:
@@ -180,11 +184,8 @@ class Pipeline:
                 f"of your project, or set BATCH_PIPELINE_HOME or BATCH_PIPELINE_INVENTORY_CONN; "
                 f"`batch-pipeline run` creates a new embedded inventory."
             )
-        database = open_database(self.database_url, migrated=None)
-        try:
+        with closing(open_database(self.database_url, migrated=None)) as database:
             return *database.migrate(), database.location
-        finally:
-            database.close()
 
     def stream(self, name: str) -> Stream:
         """Return a stream by name; the files of other streams may be invalid.

@@ -2,14 +2,12 @@
 
 import atexit
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
-from batch_pipeline.config.environment import load_settings
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.messages import Bookmark
 from batch_pipeline.singer.tap import OfferedStream, PublishedSource, PublishedTap
@@ -51,9 +49,7 @@ class BatchPipelineTap(PublishedTap):
         """Open the inventory that the configuration or the environment names."""
         names = {"home": "home", "streams": "streams_folder", "inventory_conn": "inventory_conn"}
         given = {setting: self.config.get(name) for setting, name in names.items()}
-        environment = dict(os.environ)
-        settings = load_settings(settings=given, environment=environment)
-        pipeline = Pipeline(settings, environment)
+        pipeline = Pipeline.from_environment(settings=given)
         atexit.register(pipeline.close)
         return InventorySource(pipeline)
 

@@ -14,7 +14,6 @@ import click
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
-from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.stream_file import (
     FILE_NAME,
     find_stream_files,
@@ -51,8 +50,7 @@ class PipelineLandings:
             "streams": config.streams_folder,
             "inventory_conn": config.inventory_conn,
         }
-        environment = dict(os.environ)
-        return Pipeline(load_settings(settings=given, environment=environment), environment)
+        return Pipeline.from_environment(settings=given)
 
     @cached_property
     def _streams(self) -> dict[str, Stream]:

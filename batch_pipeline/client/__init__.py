@@ -14,6 +14,7 @@ the class that callers work with, `session` validates arguments and holds the co
 import os
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +162,10 @@ def acquire_batches(  # noqa: PLR0913, PLR0917 - as acquire_batch
 
 
 def _acquire_each(options: AcquireOptions, iterations: int | None) -> Iterator[Batch]:
-    count = 0
-    while iterations is None or count < iterations:
+    for _ in count() if iterations is None else range(iterations):
         batch = SESSIONS.current().acquire(options)
         if batch is None:
             return
-        count += 1
         yield batch
         del batch  # releases a forgotten batch before the next one is acquired
 

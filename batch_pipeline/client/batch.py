@@ -208,7 +208,10 @@ class Batch:
                 return None
             returned = func(items, *args, **kwargs)
             if self._outcome is None:
-                self.succeeded(returned if _is_json(returned) else None)
+                try:
+                    self.succeeded(returned)
+                except InvalidValueError:  # it is not JSON
+                    self.succeeded()
         return returned
 
     def __enter__(self) -> "Batch":
@@ -291,14 +294,6 @@ def _to_json(value: object) -> Any:
     if _NUL.search(text):
         raise InvalidValueError("result", type(value).__name__, "JSON without NUL characters")
     return json.loads(text)
-
-
-def _is_json(value: object) -> bool:
-    try:
-        _to_json(value)
-    except InvalidValueError:
-        return False
-    return True
 
 
 def _error_text(error: object) -> str:

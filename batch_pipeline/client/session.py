@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
 from typing import Any, TypeVar
 
 from batch_pipeline.app import Pipeline
@@ -38,7 +37,6 @@ from batch_pipeline.model.stream import Strategy
 
 DEFAULT_LEASE = timedelta(minutes=5)
 _ROLES = ("uid", "item", "weight")
-_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +79,7 @@ class AcquireOptions:
             columns=columns,
             where=None if self.where is None else parse_filter(self.where),
             on_bad_weight=_check_integer("on_bad_weight", self.on_bad_weight, least=0),
-            strategy=None
-            if self.ceiling is None
-            else _check_choice(Strategy, "ceiling", self.ceiling),
+            strategy=_check_strategy(self.ceiling),
             settle_by=_check_settle_by(self.settle_by),
             reader=self.job_name() if is_chained else None,
         )
@@ -195,12 +191,11 @@ def _check_integer(name: str, value: object, *, least: int) -> int | None:
     return value
 
 
-def _check_choice(choices: type[_Choice], name: str, value: str) -> _Choice:
+def _check_strategy(name: str | None) -> Strategy | None:
     try:
-        return choices(value)
+        return None if name is None else Strategy(name)
     except ValueError as error:
-        known = ", ".join(choice.value for choice in choices)
-        raise InvalidValueError(name, value, f"one of {known}") from error
+        raise InvalidValueError("ceiling", name, f"one of {', '.join(Strategy)}") from error
 
 
 def _check_settle_by(value: str | tuple[str, timedelta] | None) -> SettleBy | None:
@@ -306,19 +301,17 @@ class Sessions:
                 self._session = self._create(load_settings(environment=os.environ))
             return self._session
 
-    def replace(self, settings: Settings) -> None:
-        """Replace the session by one with other settings and close the old one."""
+    def replace(self, settings: Settings | None) -> None:
+        """Replace the session by one with other settings, or by none, and close the old one."""
         with self._mutex:
-            previous, self._session = self._session, self._create(settings)
+            previous = self._session
+            self._session = None if settings is None else self._create(settings)
         if previous is not None:
             previous.close()
 
     def close(self) -> None:
         """Close the session; the next use configures the library from the environment."""
-        with self._mutex:
-            previous, self._session = self._session, None
-        if previous is not None:
-            previous.close()
+        self.replace(None)
 
     def _create(self, settings: Settings) -> Session:
         if not self._hooks_registered:

@@ -105,20 +105,7 @@ def verify(
 
 def of_files(file_check: Callable[[PartFile], str | None]) -> BatchCheck:
     """Return a check that checks each file of a batch."""
-
-    def problems(batch: PublishedBatch) -> Iterator[str]:
-        for part in batch.files:
-            problem = file_check(part)
-            if problem is not None:
-                yield problem
-
-    return problems
-
-
-def _of_manifest_file(batch: PublishedBatch) -> Iterator[str]:
-    problem = manifest_file_problem(batch)
-    if problem is not None:
-        yield problem
+    return lambda batch: filter(None, map(file_check, batch.files))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,6 +217,6 @@ def _verify_stream(
 _BATCH_CHECKS: dict[Check, BatchCheck] = {
     Check.PART_FILES: of_files(size_problem),
     Check.CHECKSUMS: of_files(verify_contents),
-    Check.POINTERS: _of_manifest_file,
+    Check.POINTERS: lambda batch: filter(None, [manifest_file_problem(batch)]),
     Check.CONSERVATION: PublishedBatch.contradictions,
 }
