@@ -22,13 +22,7 @@ PAGE = Path(batch_pipeline.__file__).parent / "docs/reference/command_line.md"
 RUN = [
     *("status", "explain 1", "plan orders", "plan orders --dry-run"),
     *("jobs list orders", "jobs pause orders", "jobs resume orders", "verify", "reconcile", "gc"),
-    *(
-        "jobs split orders --batch 4",
-        "jobs cancel orders",
-        "jobs retry orders",
-        "load orders",
-        "files orders",
-    ),
+    *("jobs split orders --batch 4", "jobs cancel orders", "jobs retry orders", "load orders"),
     *("files orders", "doctor", "migrate", "reprocess orders --all --dry-run"),
 ]
 # These need Spark, the whole environment, or a folder of files.

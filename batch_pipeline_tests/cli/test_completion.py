@@ -81,20 +81,18 @@ def test_commands_options_and_values_are_completed(
     assert complete_in_bash(monkeypatch, line) == expected
 
 
-def test_missing_files_complete_to_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "nowhere"))
-    assert complete_in_bash(monkeypatch, "batch-pipeline status ") == []
-    monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(tmp_path / "missing.env"))
-    assert complete_in_bash(monkeypatch, "batch-pipeline status ") == []
-
-
 def test_streams_folder_is_read_from_an_env_file(
     streams: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Missing files complete to nothing."""
+    status = "batch-pipeline status "
+    monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "nowhere"))
+    assert complete_in_bash(monkeypatch, status) == []
     monkeypatch.delenv("BATCH_PIPELINE_STREAMS")
-    (tmp_path / "pipeline.env").write_text(f"BATCH_PIPELINE_STREAMS={streams}\n")
     monkeypatch.setenv("BATCH_PIPELINE_ENV_FILE", str(tmp_path / "pipeline.env"))
-    assert complete_in_bash(monkeypatch, "batch-pipeline status ") == ["orders", "order_lines"]
+    assert complete_in_bash(monkeypatch, status) == []
+    (tmp_path / "pipeline.env").write_text(f"BATCH_PIPELINE_STREAMS={streams}\n")
+    assert complete_in_bash(monkeypatch, status) == ["orders", "order_lines"]
 
 
 def test_file_names_are_completed_by_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,22 +84,17 @@ def names(first: int, last: int) -> list[str]:
     return [f"file-{number}" for number in range(first, last + 1)]
 
 
-def test_first_example_acquires_and_releases(
-    page: PageRunner, database: Database, capsys: pytest.CaptureFixture[str]
+def test_first_and_incremental_examples_process_all_files(
+    page: PageRunner, database: Database
 ) -> None:
     assert page.names["batch"].items == names(1, 10)
     assert outcomes(database) == [("orders", 1, 10, "succeeded")]
-
-
-def test_incremental_example_processes_the_remaining_files(
-    page: PageRunner, database: Database
-) -> None:
     page.run("Incremental", "")
     assert page.loaded_items == names(11, 100)
 
 
-def test_error_handling_examples_release_their_batches(
-    page: PageRunner, database: Database
+def test_error_handling_and_backfill_examples_process_their_selections(
+    page: PageRunner, database: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page.run("When it fails", "")
     assert outcomes(database)[1:] == [
@@ -107,12 +102,6 @@ def test_error_handling_examples_release_their_batches(
         ("reports", 11, 20, "succeeded"),
     ]
     assert page.names["count"] == 10
-
-
-def test_backfill_examples_process_their_selections(
-    page: PageRunner, database: Database, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page.run("When it fails", "")
     page.run("Backfills", "")
     assert page.loaded_items[:61] == names(20, 80)
     assert page.loaded_items[61:] == names(9, 39)

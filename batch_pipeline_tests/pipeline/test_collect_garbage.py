@@ -8,6 +8,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
+from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Storage
@@ -19,7 +20,7 @@ from batch_pipeline_tests.pipeline.garbage_fixture import (
     open_garbage_harness,
     paths,
 )
-from batch_pipeline_tests.seeds import claimed, execute, planned, query
+from batch_pipeline_tests.seeds import claimed, planned, query
 
 HEX = "0123456789abcdef0123456789abcdef"
 REMOVED = "SELECT generation FROM batch_pipeline.attempt WHERE facts ? 'files_removed_at'"
@@ -145,13 +146,8 @@ def test_streams_with_a_common_root_only_delete_their_own_files(
         with claimed(harness.database, batch) as attempt:
             stem = f"{owner.storage.prefix}{attempt.stem}"
             part = harness.put(f"{stem}-00000000-abcdef01.jsonl.gz")
+            harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
         left[owner.name] = [part.name]
-        execute(
-            harness.database,
-            "UPDATE batch_pipeline.attempt SET status = 'failed', finished_at = now() "
-            "WHERE token = :token",
-            token=attempt.token,
-        )
     harness.age()
     for owner, neighbour in ((orders, other), (other, orders)):
         collected = replace(harness, stream=owner, others=[neighbour]).collect(with_unknown=True)

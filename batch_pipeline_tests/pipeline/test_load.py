@@ -112,15 +112,6 @@ def test_batches_after_a_failed_one_wait_if_order_matters(
     ]
 
 
-def test_next_generation_replaces_a_failed_one(database: Database, tmp_path: Path) -> None:
-    _, second = published(database, tmp_path, 2)
-    load_due(load_context(database, tmp_path, FAILS_AT_FOUR))
-    publish_file(database, second, tmp_path, generation=2)
-    (outcome,) = load(load_context(database, tmp_path, scripts.GOOD))
-    assert outcome.loading.manifest.generation == 2
-    assert due(database) == []
-
-
 def test_batch_loaded_concurrently_does_not_fail_with_its_group(
     database: Database, tmp_path: Path
 ) -> None:
