@@ -41,11 +41,8 @@ _NARROW = 20  # minimum columns for the text of a fact; with fewer, lines are no
 
 def visible(text: str) -> str:
     """Escape the characters that a terminal interprets, except line feeds and tabs."""
-    return _OBEYED.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"  # JSON decodes it to the same character
+    # JSON decodes an escape to the same character.
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class _PlainConsole(Console):
@@ -92,19 +89,20 @@ def fact(name: str, text: str, *, style: str | None = None) -> None:
 
 def facts(name: str, texts: Iterable[str], *, most: int = sys.maxsize) -> None:
     """Print facts below each other, the first with a name, and the number of omitted ones."""
-    every = list(texts)
-    for number, text in enumerate(every[:most]):
+    for number, text in enumerate(_first([*texts], most)):
         fact("" if number else name, text)
-    if len(every) > most:
-        fact("", f"… and {len(every) - most} more (--json lists all)")
 
 
 def print_some(lines: Sequence[str], *, most: int = 20, indent: str = "  ") -> None:
     """Print the first lines of a list, and the number of omitted ones."""
-    for line in lines[:most]:
+    for line in _first(lines, most):
         say(indent + line)
-    if len(lines) > most:
-        say(f"{indent}… and {len(lines) - most} more (--json lists all)")
+
+
+def _first(lines: Sequence[str], most: int) -> list[str]:
+    omitted = len(lines) - most
+    more = [f"… and {omitted} more (--json lists all)"] if omitted > 0 else []
+    return [*lines[:most], *more]
 
 
 def print_error(text: str) -> None:
