@@ -1,6 +1,6 @@
 """A planned batch and a scripted encoder, for tests of the encode step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,16 @@ import pytest
 
 from batch_pipeline.inventory.attempts import FencedAttempts
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
-from batch_pipeline.model.encode_request import Encoded, EncodeRequest, EncodeResult
-from batch_pipeline.model.errors import DatabaseUnreachableError, RetryableError
-from batch_pipeline.model.item import Item, Registered
+from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
+from batch_pipeline.model.errors import DatabaseUnreachableError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.manifest import Manifest, PartFile
+from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
-from batch_pipeline.model.stream import Storage, Stream
+from batch_pipeline.model.stream import Storage
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.storage.part_storage import PartFileStorage
-from batch_pipeline_tests.factories import item_report, limits, stream
+from batch_pipeline_tests.factories import encode_result, item_report, limits, part_file, stream
 from batch_pipeline_tests.seeds import plan, query, register
 
 ID = Column(name="id", type=ColumnType.INTEGER)
@@ -60,17 +59,8 @@ class ScriptedEncoder:
             step()
             step = {}
         items = tuple(item_report(item.id, location=item.file.location) for item in request.items)
-        records = 5 * len(items)
-        part = PartFile(uri=to_uri(path), records=records, size_bytes=12, sha256="ab" * 32)
-        result = EncodeResult(
-            part_files=(part,),
-            quarantine_files=(),
-            items=items,
-            misfits=(),
-            bad_records=(),
-            text_source=True,
-        )
-        return replace(result, **step)
+        part = part_file(uri=to_uri(path), records=5 * len(items), size_bytes=12)
+        return encode_result("orders", **({"part_files": (part,), "items": items} | step))
 
 
 @dataclass
@@ -88,37 +78,23 @@ class LostReplies:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def publish(self, attempt: Attempt, encoded: Encoded, stream: Stream) -> Manifest:
+    def publish(self, *arguments: Any) -> Manifest:
         """Publish and lose the request or the reply."""
         if self.publish_before:
             self.publish_before -= 1
             raise UNREACHABLE
-        manifest = self.inner.publish(attempt, encoded, stream)
+        manifest = self.inner.publish(*arguments)
         if self.publish_after:
             self.publish_after -= 1
             raise UNREACHABLE
         return manifest
 
-    def fail(
-        self, attempt: Attempt, error: str, status: AttemptStatus, *, counts: bool = True
-    ) -> bool:
+    def fail(self, *arguments: Any, **options: Any) -> bool:
         """Close the attempt as failed and lose the request."""
         if self.failing:
             self.failing -= 1
             raise UNREACHABLE
-        return self.inner.fail(attempt, error, status, counts=counts)
-
-
-class UnreadableMetaTable:
-    """A meta table whose items cannot be read."""
-
-    def register(self, files: Any, *, accept_changed: bool) -> Registered:
-        """Raise, because the encode step does not register files."""
-        raise NotImplementedError
-
-    def items(self, batch: Batch) -> Sequence[Item]:
-        """Raise a retryable error."""
-        raise RetryableError("another session holds a lock at db/inventory")
+        return self.inner.fail(*arguments, **options)
 
 
 @dataclass

@@ -55,8 +55,7 @@ class GarbageHarness:
 
     def keeping(self, keep: timedelta | None) -> "GarbageHarness":
         """Return a copy with another `storage.keep_superseded`."""
-        storage = replace(self.stream.storage, keep_superseded=keep)
-        return replace(self, stream=replace(self.stream, storage=storage))
+        return self.loading_into(keep_superseded=keep)
 
     def loading_into(self, *targets: str, **storage: Any) -> "GarbageHarness":
         """Return a copy with these targets and other values in `storage`."""

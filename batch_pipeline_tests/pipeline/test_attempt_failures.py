@@ -16,7 +16,6 @@ from batch_pipeline.model.errors import (
     DatabaseUnreachableError,
     FencedError,
     InvariantError,
-    RetryableError,
     SourceRefusedError,
     SourceUnavailableError,
     SparkUnavailableError,
@@ -34,7 +33,6 @@ from batch_pipeline_tests.pipeline.attempt_fixture import (
     ID,
     EncodeHarness,
     LostReplies,
-    UnreadableMetaTable,
     assert_retry_succeeds,
     encode_error,
 )
@@ -113,12 +111,6 @@ def test_failed_encode_can_be_retried(
     error = encode_error(harness, RuntimeError)
     assert str(error) == f"failpoint {point}"
     monkeypatch.delenv(VARIABLE)
-    assert_retry_succeeds(harness)
-
-
-def test_encode_that_cannot_read_its_items_can_be_retried(harness: EncodeHarness) -> None:
-    encode_error(harness, RetryableError, meta_table=UnreadableMetaTable())
-    assert harness.encoder.requests == []
     assert_retry_succeeds(harness)
 
 

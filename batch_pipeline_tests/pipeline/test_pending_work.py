@@ -10,9 +10,9 @@ import pytest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
-from batch_pipeline_tests.defs.checks_fixture import publish_all
+from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
-from batch_pipeline_tests.seeds import claimed, execute, register
+from batch_pipeline_tests.seeds import claimed, register
 
 RUN = (
     "import sys, batch_pipeline.cli as cli\n"
@@ -79,22 +79,11 @@ def _pause(harness: DefsHarness) -> None:
 
 
 def _plan_late(harness: DefsHarness) -> None:
-    execute(
-        harness.database,
-        "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
-        "SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job",
-    )
-    execute(
-        harness.database,
-        "INSERT INTO batch_pipeline.batch "
-        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
-        "SELECT id, 2, 2, 10, 1, '{}', ARRAY[2] FROM batch_pipeline.job WHERE kind = 'late'",
-    )
-    execute(
-        harness.database,
-        "INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state) "
-        "SELECT max(id), max(job_id), 'planned' FROM batch_pipeline.batch",
-    )
+    first = harness.database.batches.statuses("orders")[0].batch
+    publish(harness, first, unseen=1)
+    audit = harness.pipeline.audit(harness.stream, None)
+    assert audit is not None
+    assert audit.late_batches == 1
 
 
 def test_stream_with_all_batches_published_has_no_work(harness: DefsHarness) -> None:
