@@ -50,14 +50,12 @@ def test_success_without_reading_stores_no_read_ids(ten_files: Database) -> None
     assert query(ten_files, END) == [("succeeded", None, None, None, None)]
 
 
-@pytest.mark.parametrize(
-    "result", [{1, 2}, float("nan"), "a\0b", {"a": ["\0"]}, "\ud800", lambda: None]
-)
-def test_result_that_is_not_json_changes_nothing(ten_files: Database, result: object) -> None:
+def test_result_that_is_not_json_changes_nothing(ten_files: Database) -> None:
     batch = acquired()
-    with pytest.raises(InvalidValueError, match="result"):
-        batch.succeeded(result=result)
-    assert (batch.success, batch.lost) == (None, False)
+    for result in ({1, 2}, float("nan"), "a\0b", {"a": ["\0"]}, "\ud800", lambda: None):
+        with pytest.raises(InvalidValueError, match="result"):
+            batch.succeeded(result=result)
+        assert (batch.success, batch.lost) == (None, False)
     batch.succeeded(result="fine")
     assert statuses(ten_files) == ["succeeded"]
 
