@@ -9,12 +9,11 @@ import pytest
 
 from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
-from batch_pipeline_tests.acceptance.regions import ARCHIVE, unpack
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 
-FEED_TESTS = ("test_regions_feed.py", "test_regions_in_s3.py", "test_regions_interrupted.py")
+ARCHIVE = Path(__file__).parents[3] / "shared/data/italy-regions-daily.tar.gz"
 # No skip marks: without the archive or a browser there is nothing to run. CI has a browser.
-collect_ignore = [] if ARCHIVE.exists() else list(FEED_TESTS)
+collect_ignore = [] if ARCHIVE.exists() else ["test_regions_feed.py"]
 if not (CHROMIUM or os.environ.get("CI")):
     collect_ignore += ["test_browser.py"]
 
@@ -45,11 +44,3 @@ def shared_sandbox() -> Iterator[Sandbox]:
     """A sandbox for all tests of a module."""
     with new_sandbox() as sandbox:
         yield sandbox
-
-
-@pytest.fixture(scope="module")
-def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the whole feed of the regions."""
-    folder = tmp_path_factory.mktemp("feed")
-    unpack(folder)
-    return folder

@@ -1,19 +1,12 @@
 """A real feed of 1,781 daily files with a layout change: run, extended by a file, run again."""
 
-from dataclasses import dataclass
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import pytest
 
-from batch_pipeline_tests.acceptance.regions import (
-    FILES,
-    RECORDS,
-    SUM_OF_POSITIVES,
-    by_stream,
-    write_streams,
-)
+from batch_pipeline_tests.acceptance.conftest import ARCHIVE
 from batch_pipeline_tests.acceptance.sandbox import (
     Sandbox,
     files_below,
@@ -22,8 +15,15 @@ from batch_pipeline_tests.acceptance.sandbox import (
     sha256,
 )
 
+FILES = 1_781
+RECORDS = 37_401
+SUM_OF_POSITIVES = 646_987_571
 RECORDS_OF_LAST_DAY = 21
 LAST_DAY = "dpc-covid19-ita-regioni-20250108.csv"
+ENCODINGS = {
+    "regions": {"format": "jsonl", "compression": "gzip"},
+    "regions_parquet": {"format": "parquet", "compression": "zstd"},
+}
 NEW_COLUMNS = {
     "totale_positivi_test_molecolare",
     "totale_positivi_test_antigenico_rapido",
@@ -35,111 +35,78 @@ NEW_COLUMNS = {
 FIRST_DAY_OF_NEW_LAYOUT = "2021-01-15"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
-    """Three runs: on all files but the last day's, after that one landed, and without new files.
+def write_streams(sandbox: Sandbox, landing: Path) -> None:
+    """Extract the daily files, and write two streams of twelve batches each."""
+    landing.mkdir()
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            if member.isfile() and not member.name.endswith("-latest.csv"):
+                member.name = Path(member.name).name
+                archive.extract(member, landing, filter="data")
+    for name, encoding in ENCODINGS.items():
+        sandbox.write_stream(
+            name,
+            source={"uri": str(landing), "include": ["dpc-*.csv"]},
+            batch={"max_count": 150},
+            encoding=encoding,
+            key_properties=["data", "codice_regione"],
+        )
 
-    `files_before` and `files_after` are the stored files before and after the third run.
-    """
 
-    sandbox: Sandbox
-    all_but_last: dict[str, Any]
-    last_day: dict[str, Any]
-    nothing_new: dict[str, Any]
-    files_before: dict[str, tuple[int, int]]
-    files_after: dict[str, tuple[int, int]]
-
-
-@pytest.fixture(scope="module")
-def feed(shared_sandbox: Sandbox, landing: Path, warm_spark: str) -> Feed:
-    """The feed after the three runs, as jsonl and as parquet."""
-    sandbox = shared_sandbox
-    last_file = (landing / LAST_DAY).rename(sandbox.folder / LAST_DAY)
+def test_real_feed_is_published_completely_and_extended_by_one_file(
+    sandbox: Sandbox, warm_spark: str
+) -> None:
+    landing = sandbox.folder / "feed"
     write_streams(sandbox, landing)
-    all_but_last = by_stream(sandbox.json_of("run"))
+    last_file = (landing / LAST_DAY).rename(sandbox.folder / LAST_DAY)
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    for result in sandbox.json_of("run")["streams"]:
+        records = [manifest["records"] for manifest in result["published"]]
+        assert (result["files_found"], result["items_registered"]) == (FILES - 1, FILES - 1)
+        assert (result["failed"], result["error"]) == ([], None)
+        assert sum(counts["read"] for counts in records) == RECORDS - RECORDS_OF_LAST_DAY
+        assert sum(counts["written"] for counts in records) == RECORDS - RECORDS_OF_LAST_DAY
+
     last_file.rename(landing / LAST_DAY)
-    last_day = by_stream(
-        sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).json_of("run")
-    )
-    before = files_below(sandbox.folder / "batches")
-    nothing_new = by_stream(sandbox.json_of("run"))
-    return Feed(
-        sandbox=sandbox,
-        all_but_last=all_but_last,
-        last_day=last_day,
-        nothing_new=nothing_new,
-        files_before=before,
-        files_after=files_below(sandbox.folder / "batches"),
-    )
+    for result in sandbox.json_of("run")["streams"]:
+        [published] = result["published"]
+        assert (result["items_registered"], result["batches_planned"]) == (1, 1)
+        assert (published["batch_id"], published["items"]) == (f"{FILES:08}-{FILES:08}", 1)
+        assert published["records"]["written"] == RECORDS_OF_LAST_DAY
 
-
-@pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
-def test_first_run_writes_every_record(feed: Feed, stream: str) -> None:
-    result = feed.all_but_last[stream]
-    records = [manifest["records"] for manifest in result["published"]]
-    assert (result["files_found"], result["items_registered"]) == (FILES - 1, FILES - 1)
-    assert (result["failed"], result["error"]) == ([], None)
-    assert sum(counts["written"] for counts in records) == RECORDS - RECORDS_OF_LAST_DAY
-    assert sum(counts["read"] for counts in records) == RECORDS - RECORDS_OF_LAST_DAY
-    assert sum(counts["quarantined"] for counts in records) == 0
-
-
-@pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
-def test_run_after_a_new_file_encodes_only_that_file(feed: Feed, stream: str) -> None:
-    result = feed.last_day[stream]
-    [published] = result["published"]
-    assert (result["items_registered"], result["batches_planned"]) == (1, 1)
-    assert published["batch_id"] == f"{FILES:08}-{FILES:08}"
-    assert published["items"] == 1
-    assert published["records"]["written"] == RECORDS_OF_LAST_DAY
-
-
-def test_run_without_new_files_changes_nothing(feed: Feed) -> None:
-    for result in feed.nothing_new.values():
+    files = files_below(sandbox.folder / "batches")
+    for result in sandbox.json_of("run")["streams"]:
         assert (result["files_found"], result["items_registered"]) == (FILES, 0)
         assert (result["batches_planned"], result["published"]) == (0, [])
-    assert feed.files_after == feed.files_before
+    assert files_below(sandbox.folder / "batches") == files
+
+    for stream in ENCODINGS:
+        parts = list(part_files(sandbox.storage(stream)))
+        assert sum(part["records"] for part, _ in parts) == RECORDS
+        for part, path in parts:
+            assert (path.stat().st_size, sha256(path)) == (part["size_bytes"], part["sha256"])
+    records = list(json_records(sandbox.storage("regions")))
+    paths = [path for _, path in part_files(sandbox.storage("regions_parquet"))]
+    columns = [pq.read_table(path, columns=["totale_positivi"])[0].to_pylist() for path in paths]
+    in_parquet = [value for column in columns for value in column]
+    for values in ([record["totale_positivi"] for record in records], in_parquet):
+        assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
+    check_layout(records)
 
 
-@pytest.mark.parametrize("stream", ["regions", "regions_parquet"])
-def test_part_files_match_their_manifests(feed: Feed, stream: str) -> None:
-    parts = list(part_files(feed.sandbox.storage(stream)))
-    assert sum(part["records"] for part, _ in parts) == RECORDS
-    for part, path in parts:
-        assert (path.stat().st_size, sha256(path)) == (part["size_bytes"], part["sha256"])
+def check_layout(records: list[dict[str, Any]]) -> None:
+    """Assert that only records after the layout change have the new columns.
 
-
-def test_jsonl_records_are_complete(feed: Feed) -> None:
-    values = [record["totale_positivi"] for record in json_records(feed.sandbox.storage("regions"))]
-    assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
-
-
-def test_parquet_records_are_complete(feed: Feed) -> None:
-    files = [path for _, path in part_files(feed.sandbox.storage("regions_parquet"))]
-    columns = [pq.read_table(path, columns=["totale_positivi"])[0].to_pylist() for path in files]
-    values = [value for column in columns for value in column]
-    assert (len(values), sum(values)) == (RECORDS, SUM_OF_POSITIVES)
-
-
-def test_records_before_the_layout_change_lack_the_new_columns(feed: Feed) -> None:
-    filled_columns = set()
-    older = 0
-    for record in json_records(feed.sandbox.storage("regions")):
-        filled = {name for name in NEW_COLUMNS if record.get(name) is not None}
-        if record["data"] < FIRST_DAY_OF_NEW_LAYOUT:
-            older += 1
-            assert filled == set()
-        filled_columns |= filled
-    assert older == 326 * 21
-    assert filled_columns == NEW_COLUMNS
-
-
-def test_cells_with_line_breaks_stay_one_record(feed: Feed) -> None:
-    """Two cells of the feed contain a line break."""
-    with_line_break = [
-        value
-        for record in json_records(feed.sandbox.storage("regions"))
-        for value in record.values()
-        if isinstance(value, str) and "\n" in value
+    Two cells of the feed contain a line break.
+    """
+    filled = [{name for name, value in record.items() if value is not None} for record in records]
+    older = [
+        names
+        for record, names in zip(records, filled, strict=True)
+        if record["data"] < FIRST_DAY_OF_NEW_LAYOUT
     ]
-    assert len(with_line_break) == 2
+    assert len(older) == 326 * 21
+    assert not any(names & NEW_COLUMNS for names in older)
+    assert set().union(*filled) >= NEW_COLUMNS
+    values = [value for record in records for value in record.values()]
+    assert sum(isinstance(value, str) and "\n" in value for value in values) == 2
