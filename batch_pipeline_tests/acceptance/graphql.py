@@ -36,12 +36,6 @@ query Workspace {
   }
 }
 """
-RUNS = "query Runs { runsOrError { ... on Runs { results { status } } } }"
-REPOSITORY = """
-query Repository {
-  repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } }
-}
-"""
 START = """
 mutation Start($parameters: ExecutionParams!) {
   launchRun(executionParams: $parameters) {

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, PARTITIONS, answers, ask
+from batch_pipeline_tests.acceptance.graphql import BACKFILL, LAUNCH, PARTITIONS, ask
 from batch_pipeline_tests.acceptance.ports import free_port
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
@@ -58,6 +58,7 @@ class LiveDev:
 
         wait_until(is_up, "dev prints its URL")
         assert self.process.poll() is None, self.sandbox.output.read_text()
+        assert ". Ctrl-C stops everything." in self.sandbox.output.read_text()  # as in the README
 
     def wait_for_exit(self) -> int:
         """Wait until `dev` and all processes that it started have ended; return its exit code."""
@@ -137,16 +138,6 @@ class LiveDev:
         unfinished = {"REQUESTED", "COMPLETING", "FAILING", "CANCELING"}
         wait_until(lambda: status() not in unfinished, "the backfill ends", pause_seconds=0.5)
         return status()
-
-    def answers(self) -> bool:
-        """Return whether the webserver responds."""
-        return answers(self.port)
-
-    def database_answers(self) -> bool:
-        """Return whether the database responds."""
-        with suppress(psycopg.OperationalError, OSError, IndexError):
-            return self.query("SELECT 1") == [(1,)]
-        return False
 
     def wait_until_idle(self) -> None:
         """Wait until no run is unfinished and no attempt is running."""

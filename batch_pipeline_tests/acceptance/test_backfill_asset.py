@@ -1,16 +1,11 @@
 """Backfills of a stream: encoded by `run`, and planned, launched and cancelled in Dagster."""
 
-import signal
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from batch_pipeline_tests.acceptance.graphql import (
-    PARTITIONS,
     RUN,
     RUNS_OF_JOB,
     START,
@@ -18,9 +13,8 @@ from batch_pipeline_tests.acceptance.graphql import (
     WORKSPACE,
     ask,
 )
-from batch_pipeline_tests.acceptance.ports import free_port
+from batch_pipeline_tests.acceptance.live_dev import FINISHED, LiveDev, live_dev
 from batch_pipeline_tests.acceptance.sandbox import (
-    LONGEST_SECONDS,
     Sandbox,
     json_records,
     manifests,
@@ -31,7 +25,8 @@ from batch_pipeline_tests.acceptance.sandbox import (
 pytestmark = pytest.mark.long
 
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 7)}
-BACKFILL_JOB = "orders_encode_backfill"
+# Batches take three extra seconds, so that a run can be cancelled half-way.
+SLOW = "encode.before_publish=sleep:3"
 
 
 def published(sandbox: Sandbox, stream: str = "orders") -> dict[str, int]:
@@ -67,12 +62,8 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     sandbox.output_of("plan", "orders", "--backfill", "2023", "--first-id", "2", "--max-count", "2")
     waiting = backfill(sandbox, "orders.2023")
     assert (waiting["batches"], waiting["finished"]) == ({"planned": 3}, False)
-    output = sandbox.output_of("run")
-    assert "orders.2023" in output
-    assert published(sandbox) == {
-        "00000001-00000003": 3,
-        "00000004-00000006": 3,
-    }
+    assert "orders.2023" in sandbox.output_of("run")
+    assert published(sandbox) == {"00000001-00000003": 3, "00000004-00000006": 3}
     assert published(sandbox, "orders.2023") == {
         "00000002-00000003": 2,
         "00000004-00000005": 2,
@@ -82,18 +73,11 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
     done = backfill(sandbox, "orders.2023")
     assert (done["batches"], done["finished"], done["items_done"]) == ({"published": 3}, True, 5)
     assert "(finished)" in sandbox.output_of("status", "orders")
-    [job] = sandbox.json_of("jobs", "list", "orders.2023")["jobs"]
-    assert (job["finished"], job["batches"]["published"]) == (True, 3)
     [item] = sandbox.json_of("explain", "2.csv")["items"]
     assert item["batch_id"] == "00000001-00000003"
     [backfilled] = item["backfills"]
-    assert backfilled["partition"] == "2023:00000002-00000003"
-    assert (backfilled["state"], backfilled["generation"], len(backfilled["attempts"])) == (
-        "published",
-        1,
-        1,
-    )
-    assert "2023:00000002-00000003 of orders/backfill" in sandbox.output_of("explain", "2.csv")
+    facts = [backfilled[key] for key in ("partition", "state", "generation")]
+    assert facts == ["2023:00000002-00000003", "published", 1]
     assert [item["backfills"] for item in sandbox.json_of("explain", "1.csv")["items"]] == [[]]
     ids = Counter(str(record["id"]) for record in json_records(sandbox.storage("orders")))
     assert ids == {"1": 1, "2": 2, "3": 2, "4": 2, "5": 2, "6": 2}
@@ -103,11 +87,21 @@ def test_run_encodes_planned_backfills(sandbox: Sandbox) -> None:
 def test_run_skips_paused_backfills_and_reports_failed_batches(sandbox: Sandbox) -> None:
     """Exit code 75 is for paused work, 3 for a failed batch."""
     sandbox.output_of("plan", "orders", "--backfill", "held", "--item", "1")
+    sandbox.output_of("jobs", "pause", "orders", "--reason", "schema change")
+    held = sandbox.run("run")
+    assert held.returncode == 75, held.stderr
+    assert "Job 'orders' is paused (schema change)" in held.stderr
+    assert "resume orders.held" not in held.stderr
+    status = backfill(sandbox, "orders.held")
+    assert (status["batches"], status["paused"]) == ({"planned": 1}, "schema change")
+
+    sandbox.output_of("jobs", "resume", "orders")
     sandbox.output_of("jobs", "pause", "orders.held", "--reason", "wait for Ann")
     held = sandbox.run("run")
     assert held.returncode == 75, held.stderr
     assert "'orders.held' is paused (wait for Ann)" in held.stderr
     assert backfill(sandbox, "orders.held")["paused"] == "wait for Ann"
+
     sandbox.output_of("jobs", "cancel", "orders.held")
     (sandbox.landing("orders") / "2.csv").write_bytes(b'id\n"2\n')
     sandbox.output_of("plan", "orders", "--backfill", "again", "--last-id", "3", "--max-count", "1")
@@ -119,130 +113,90 @@ def test_run_skips_paused_backfills_and_reports_failed_batches(sandbox: Sandbox)
     assert backfill(sandbox, "orders.held")["batches"] == {"cancelled": 1}
 
 
-def test_run_of_a_paused_stream_skips_its_backfills(sandbox: Sandbox) -> None:
-    sandbox.output_of("plan", "orders")
-    sandbox.output_of("plan", "orders", "--backfill", "2023", "--item", "1")
-    sandbox.output_of("jobs", "pause", "orders", "--reason", "schema change")
-    result = sandbox.run("run")
-    assert result.returncode == 75, result.stderr
-    assert "Job 'orders' is paused (schema change)" in result.stderr
-    assert "resume orders.2023" not in result.stderr
-    held = backfill(sandbox, "orders.2023")
-    assert (held["batches"], held["paused"]) == ({"planned": 1}, "schema change")
+def plan(dev: LiveDev, **config: Any) -> dict[str, Any]:
+    """Run the Dagster job that plans backfills, as the Launchpad does; return the ended run."""
+    [entry] = ask(dev.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
+    [repository] = entry["locationOrLoadError"]["repositories"]
+    parameters = {
+        "selector": {
+            "repositoryLocationName": entry["name"],
+            "repositoryName": repository["name"],
+            "jobName": "batch_pipeline_plan_backfill",
+        },
+        "runConfigData": {"ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}},
+    }
+    launched = ask(dev.port, START, {"parameters": parameters})["launchRun"]
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    return ended_run(dev, launched["run"]["runId"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningDev:
-    """A `dev` whose batches take three extra seconds, so that a run can be cancelled half-way."""
+def ended_run(dev: LiveDev, run_id: str) -> dict[str, Any]:
+    """Wait until a run ends and return it."""
 
-    sandbox: Sandbox
-    port: int
-    process: "subprocess.Popen[str]"
+    def run() -> dict[str, Any]:
+        answer: dict[str, Any] = ask(dev.port, RUN, {"id": run_id})["runOrError"]
+        return answer
 
-    def start(self, **config: Any) -> str:
-        """Run the Dagster job that plans backfills, as the Launchpad does; return the run's id."""
-        [entry] = ask(self.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
-        [repository] = entry["locationOrLoadError"]["repositories"]
-        parameters = {
-            "selector": {
-                "repositoryLocationName": entry["name"],
-                "repositoryName": repository["name"],
-                "jobName": "batch_pipeline_plan_backfill",
-            },
-            "runConfigData": {
-                "ops": {"plan_or_estimate": {"config": {"stream": "orders", **config}}}
-            },
-        }
-        launched = ask(self.port, START, {"parameters": parameters})["launchRun"]
-        assert launched["__typename"] == "LaunchRunSuccess", launched
-        return str(launched["run"]["runId"])
-
-    def status_of(self, run_id: str) -> dict[str, Any]:
-        """Wait until a run ends and return it."""
-        ends = {"SUCCESS", "FAILURE", "CANCELED"}
-        wait_until(lambda: self.run(run_id)["status"] in ends, "the run ends", pause_seconds=0.5)
-        return self.run(run_id)
-
-    def run(self, run_id: str) -> dict[str, Any]:
-        """Return a run."""
-        run: dict[str, Any] = ask(self.port, RUN, {"id": run_id})["runOrError"]
-        return run
-
-    def runs(self, name: str) -> list[dict[str, Any]]:
-        """Return the runs that encode a backfill."""
-        runs = ask(self.port, RUNS_OF_JOB, {"job": BACKFILL_JOB})["runsOrError"]["results"]
-        tag = {"key": "batch_pipeline/backfill", "value": name}
-        return [run for run in runs if tag in run["tags"]]
-
-    def asset(self) -> dict[str, Any]:
-        """Return partitions and observations of the asset."""
-        key = {"path": ["orders", "backfill"]}
-        node: dict[str, Any] = ask(self.port, PARTITIONS, {"key": key})["assetNodeOrError"]
-        return node
+    wait_until(lambda: run()["status"] in FINISHED, "the run ends", pause_seconds=0.5)
+    return run()
 
 
-@pytest.fixture
-def dev(sandbox: Sandbox) -> Iterator[RunningDev]:
-    """The sandbox with a running `dev`."""
-    slow = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
-    port = free_port()
-    process = slow.start("dev", "--port", str(port))
-
-    def is_up() -> bool:
-        return "Dagster is at http" in slow.output.read_text() or process.poll() is not None
-
-    wait_until(is_up, "dev prints its URL")
-    yield RunningDev(sandbox=sandbox, port=port, process=process)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(LONGEST_SECONDS) == 0, slow.output.read_text()
+def run_ids(dev: LiveDev, name: str) -> list[str]:
+    """Return the runs that encode a backfill."""
+    runs = ask(dev.port, RUNS_OF_JOB, {"job": "orders_encode_backfill"})["runsOrError"]["results"]
+    tag = {"key": "batch_pipeline/backfill", "value": name}
+    return [run["runId"] for run in runs if tag in run["tags"]]
 
 
-def test_backfill_planned_and_cancelled_in_dagster(dev: RunningDev) -> None:
+def test_backfill_planned_and_cancelled_in_dagster(sandbox: Sandbox) -> None:
     """Batches of a cancelled run stay cancelled until they are retried."""
-    dry_run = dev.status_of(dev.start(name="ui", max_count=2))
-    assert dry_run["status"] == "SUCCESS"
-    assert any("batches: 3, items: 6" in event.get("message", "") for event in _events(dry_run))
-    assert dev.asset()["assetPartitionStatuses"].get("unmaterializedPartitions", []) == []
-    refused = dev.status_of(dev.start(name="ui", first_id=1, since="2026-03-01"))
-    assert refused["status"] == "FAILURE"
-    assert "expected one of them" in str(_events(refused))
 
-    assert dev.status_of(dev.start(name="ui", max_count=2, dry_run=False))["status"] == "SUCCESS"
-    wait_until(lambda: len(published(dev.sandbox, "orders.ui")) == 3, "the backfill is published")
-    [run] = dev.runs("ui")
-    assert dev.status_of(run["runId"])["status"] == "SUCCESS"
-    assert sorted(dev.asset()["assetPartitionStatuses"]["materializedPartitions"]) == [
-        "ui:00000001-00000002",
-        "ui:00000003-00000004",
-        "ui:00000005-00000006",
-    ]
+    def wait_for(name: str, batches: int) -> None:
+        wait_until(
+            lambda: len(published(sandbox, f"orders.{name}")) >= batches,
+            f"{batches} batches of {name} are published",
+        )
 
-    assert dev.status_of(dev.start(name="off", max_count=1, dry_run=False))["status"] == "SUCCESS"
-    wait_until(
-        lambda: len(published(dev.sandbox, "orders.off")) > 0, "its first batch is published"
-    )
-    for run in dev.runs("off"):
-        ask(dev.port, TERMINATE, {"id": run["runId"]})
-    ends = [dev.status_of(run["runId"])["status"] for run in dev.runs("off")]
-    assert "CANCELED" in ends
-    assert {*ends} <= {"CANCELED", "SUCCESS"}  # a run can end before it is terminated
-    wait_until(
-        lambda: bool(backfill(dev.sandbox, "orders.off")["finished"]),
-        "the remaining batches are cancelled",
-        pause_seconds=1,
-    )
-    published_count = len(published(dev.sandbox, "orders.off"))
-    cancelled = {"published": published_count, "cancelled": 6 - published_count}
-    assert backfill(dev.sandbox, "orders.off")["batches"] == cancelled
+    with live_dev(sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS=SLOW)) as dev:
+        dry_run = plan(dev, name="ui", max_count=2)
+        assert dry_run["status"] == "SUCCESS"
+        assert "batches: 3, items: 6" in str(dry_run["eventConnection"])
+        assert dev.partitions("orders", asset="backfill")["unmaterialized"] == set()
+        refused = plan(dev, name="ui", first_id=1, since="2026-03-01")
+        assert refused["status"] == "FAILURE"
+        assert "expected one of them" in str(refused["eventConnection"])
 
-    dev.sandbox.output_of("plan", "orders", "--backfill", "after", "--item", "1")
-    wait_until(lambda: len(published(dev.sandbox, "orders.after")) == 1, "the sensor continues")
-    assert len(dev.runs("off")) == len(ends)
-    assert backfill(dev.sandbox, "orders.off")["batches"] == cancelled
-    dev.sandbox.output_of("jobs", "retry", "orders.off")
-    wait_until(lambda: len(published(dev.sandbox, "orders.off")) == 6, "the retry is published")
+        assert plan(dev, name="ui", max_count=2, dry_run=False)["status"] == "SUCCESS"
+        wait_for("ui", 3)
+        [run_id] = run_ids(dev, "ui")
+        assert ended_run(dev, run_id)["status"] == "SUCCESS"
+        assert dev.partitions("orders", asset="backfill")["materialized"] == {
+            "ui:00000001-00000002",
+            "ui:00000003-00000004",
+            "ui:00000005-00000006",
+        }
 
+        assert plan(dev, name="off", max_count=1, dry_run=False)["status"] == "SUCCESS"
+        wait_for("off", 1)
+        cancelled_runs = run_ids(dev, "off")
+        for run_id in cancelled_runs:
+            ask(dev.port, TERMINATE, {"id": run_id})
+        ends = {ended_run(dev, run_id)["status"] for run_id in cancelled_runs}
+        assert "CANCELED" in ends
+        assert ends <= {"CANCELED", "SUCCESS"}  # a run can end before it is terminated
+        wait_until(
+            lambda: bool(backfill(sandbox, "orders.off")["finished"]),
+            "the remaining batches are cancelled",
+            pause_seconds=1,
+        )
+        count = len(published(sandbox, "orders.off"))
+        cancelled = {"published": count, "cancelled": 6 - count}
+        assert backfill(sandbox, "orders.off")["batches"] == cancelled
 
-def _events(run: dict[str, Any]) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = run["eventConnection"]["events"]
-    return events
+        sandbox.output_of("plan", "orders", "--backfill", "after", "--item", "1")
+        wait_for("after", 1)  # the sensor continues
+        assert run_ids(dev, "off") == cancelled_runs
+        assert backfill(sandbox, "orders.off")["batches"] == cancelled
+        sandbox.output_of("jobs", "retry", "orders.off")
+        wait_for("off", 6)
+        dev.wait_until_idle()

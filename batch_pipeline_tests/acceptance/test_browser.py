@@ -10,9 +10,8 @@ import pytest
 
 from batch_pipeline_tests.acceptance.dagster_pages import DagsterPages, open_pages
 from batch_pipeline_tests.acceptance.graphql import RUNS_OF_JOB, ask
-from batch_pipeline_tests.acceptance.ports import free_port
+from batch_pipeline_tests.acceptance.live_dev import live_dev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests, wait_until
-from batch_pipeline_tests.acceptance.test_dev import wait_for_url
 
 pytestmark = pytest.mark.long
 
@@ -41,13 +40,9 @@ def sandbox(shared_sandbox: Sandbox, warm_spark: str) -> Sandbox:
 @pytest.fixture(scope="module")
 def pages(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[DagsterPages]:
     """A browser on a running `dev`."""
-    port = free_port()
-    process = sandbox.start("dev", "--port", str(port))
-    wait_for_url(sandbox, process)
-    with open_pages(port, request.config.cache.mkdir("screenshots")) as opened:
+    screenshots = request.config.cache.mkdir("screenshots")
+    with live_dev(sandbox) as dev, open_pages(dev.port, screenshots) as opened:
         yield opened
-    process.terminate()
-    process.wait()
 
 
 def test_new_file_is_materialized_automatically(sandbox: Sandbox, pages: DagsterPages) -> None:
@@ -103,15 +98,9 @@ def test_cancelled_run_abandons_its_attempt(sandbox: Sandbox, pages: DagsterPage
         items = sandbox.json_of("explain", "many.csv")["items"]
         return [attempt for item in items for attempt in item.get("attempts", ())]
 
-    def runs() -> list[dict[str, Any]]:
-        results: list[dict[str, Any]] = ask(pages.port, RUNS_OF_JOB, {"job": "slow_encode"})[
-            "runsOrError"
-        ]["results"]
-        return results
-
     storage = sandbox.storage("slow")
     wait_until(lambda: any(storage.glob("*.tmp")), "the batch is being written")
-    [run] = runs()
+    [run] = ask(pages.port, RUNS_OF_JOB, {"job": "slow_encode"})["runsOrError"]["results"]
     pages.open(f"runs/{run['runId']}")
     pages.click("Terminate")
     pages.see("Terminate runs", screenshot="7-terminate")
