@@ -7,11 +7,13 @@ only `…` matches any number of lines.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 PROJECT = "/srv/shop"
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 import gzip
 import json
-from dataclasses import dataclass
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_pipeline.model.location import to_path, to_uri
+from batch_pipeline_tests.acceptance.console_page import README, Command, steps
 from batch_pipeline_tests.acceptance.sandbox import (
     Sandbox,
     files_below,
@@ -22,213 +23,151 @@ from batch_pipeline_tests.acceptance.sandbox import (
 )
 
 STREAM = "demo_orders"
+MALFORMED = "orders-2026-01-24.csv"
+# This checkout is the clone. `dev` is run by test_dev.py, which checks for the shown line.
+RUN_ELSEWHERE = {
+    "git clone https://github.com/batch-pipeline/batch-pipeline",
+    "cd batch-pipeline",
+    "uv run batch-pipeline dev",
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demo:
-    """Three runs of the demo in one home; digests are those of the manifests, by batch."""
+def folder_of(sandbox: Sandbox) -> Path:
+    """Return the demo's folder."""
+    return sandbox.home / "demo"
 
-    sandbox: Sandbox
-    first: str
-    second: str
-    after_reset: str
-    first_digests: list[list[str]]
-    digests: list[list[str]]
-    files_after_first: dict[str, tuple[int, int]]
-    files_after_second: dict[str, tuple[int, int]]
 
-    @property
-    def folder(self) -> Path:
-        """The demo's folder."""
-        return self.sandbox.home / "demo"
-
-    @property
-    def storage(self) -> Path:
-        """The demo's storage root."""
-        return self.folder / "batches"
+def storage_of(sandbox: Sandbox) -> Path:
+    """Return the demo's storage root."""
+    return sandbox.home / "demo" / "batches"
 
 
 @pytest.fixture(scope="module")
-def demo(shared_sandbox: Sandbox) -> Demo:
-    """The result of three runs of the demo."""
-    sandbox = shared_sandbox
-    storage = sandbox.home / "demo" / "batches"
-    first = sandbox.output_of("demo")
-    first_digests, after_first = _digests(storage), files_below(sandbox.home / "demo")
-    second = sandbox.output_of("demo")
-    after_second = files_below(sandbox.home / "demo")
-    after_reset = sandbox.output_of("demo", "--reset")
-    return Demo(
-        sandbox=sandbox,
-        first=first,
-        second=second,
-        after_reset=after_reset,
-        first_digests=first_digests,
-        digests=_digests(storage),
-        files_after_first=after_first,
-        files_after_second=after_second,
-    )
+def demo(shared_sandbox: Sandbox) -> tuple[Sandbox, str]:
+    """The sandbox and the output of the demo in its home."""
+    return shared_sandbox, shared_sandbox.output_of("demo")
 
 
-@pytest.fixture(scope="module")
-def messages(demo: Demo) -> list[dict[str, Any]]:
-    """The messages of the demo's stream."""
-    return [json.loads(line) for line in demo.sandbox.output_of("messages", STREAM).splitlines()]
+def test_demo_prints_what_the_readme_shows(demo: tuple[Sandbox, str]) -> None:
+    sandbox, output = demo
+    text = README.partition("\n## Already on Dagster?\n")[0]
+    commands = [step for step in steps(text) if isinstance(step, Command)]
+    [shown] = [command for command in commands if command.command not in RUN_ELSEWHERE]
+    assert shlex.split(shown.command) == ["uv", "run", "batch-pipeline", "demo"]
+    assert shown.matches(output.replace(str(sandbox.home), "/clone/.batch_pipeline")), output
+    for words in ("new items: 60", "new batches: 10", '"type": "BATCH"', f"messages {STREAM}"):
+        assert words in output
 
 
-def test_first_demo_prints_counts(demo: Demo) -> None:
-    for text in (
-        "files: 60, in",
-        "new items: 60",
-        "new batches: 10",
-        "part files: 10",
-        "records: 6134 read = 6133 written + 1 quarantined",
-        "manifests: 10, in",
-        '"type": "BATCH"',
-        "batch-pipeline messages demo_orders",
-    ):
-        assert text in demo.first
-
-
-def test_second_demo_changes_no_file(demo: Demo) -> None:
-    assert "there was nothing to do" in demo.second
-    assert "new items: 0" in demo.second
-    assert demo.files_after_second == demo.files_after_first
-
-
-def test_reset_demo_produces_identical_part_files(demo: Demo) -> None:
-    assert "new items: 60" in demo.after_reset
-    assert "records: 6134 read = 6133 written + 1 quarantined" in demo.after_reset
-    assert len(demo.first_digests) == 10
-    assert demo.digests == demo.first_digests
-    assert [manifest["attempt"] for manifest in manifests(demo.storage)] == [1] * 10
-
-
-def test_demo_publishes_all_records_of_its_files(demo: Demo) -> None:
-    records = list(json_records(demo.storage))
+def test_demo_publishes_all_records_of_its_files(demo: tuple[Sandbox, str]) -> None:
+    storage = storage_of(demo[0])
+    records = list(json_records(storage))
     late = [record for record in records if record.get("discount_code") is not None]
-    assert len(records) == 6_133
-    assert [record["order_id"] for record in records] == sorted(
-        {record["order_id"] for record in records}
-    )
+    ids = [record["order_id"] for record in records]
+    assert (len(records), ids) == (6_133, sorted({*ids}))
     assert sum(record["quantity"] for record in records) == 18_328
     assert min(record["ordered_at"] for record in late) >= "2026-01-31"
     assert {"Zoë Lindström", "ليلى حسن", "山田 太郎"} <= {record["customer"] for record in records}
     assert "Please ring twice.\nSecond floor." in {record["note"] for record in records}
-
-
-def test_demo_part_files_match_their_manifests(demo: Demo) -> None:
-    for part, path in part_files(demo.storage):
+    for part, path in part_files(storage):
         assert sha256(path) == part["sha256"]
-    assert unaccounted_files(demo.storage) == []
+    assert unaccounted_files(storage) == []
 
 
-def test_malformed_line_is_in_quarantine(demo: Demo) -> None:
+def test_malformed_line_is_in_quarantine(demo: tuple[Sandbox, str]) -> None:
     [quarantine] = [
         Path(to_path(part["uri"]))
-        for manifest in manifests(demo.storage)
+        for manifest in manifests(storage_of(demo[0]))
         for part in manifest["quarantine_files"]
     ]
     [entry] = [json.loads(line) for line in gzip.decompress(quarantine.read_bytes()).splitlines()]
-    source = demo.folder / "landing" / "orders-2026-01-24.csv"
-    raw = source.read_text(encoding="utf-8").split("\n")[86]
-    assert entry["item_id"] == 24
-    assert entry["location"] == to_uri(source)
-    assert entry["line"] == 87
-    assert entry["raw"].rstrip("\n") == raw
+    source = folder_of(demo[0]) / "landing" / MALFORMED
+    assert (entry["item_id"], entry["location"], entry["line"]) == (24, to_uri(source), 87)
+    assert entry["raw"].rstrip("\n") == source.read_text(encoding="utf-8").split("\n")[86]
     assert "7" in entry["reason"]
     assert "8" in entry["reason"]
 
 
-def test_demo_leaves_no_process(demo: Demo) -> None:
-    wait_until(lambda: not demo.sandbox.processes(), "all processes end")
-    assert process_names(demo.sandbox.processes()) == []
+def test_messages_are_schema_batches_and_states(demo: tuple[Sandbox, str]) -> None:
+    """A new column is in a SCHEMA before its batch. Messages continue after a STATE."""
 
+    def messages(*words: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in demo[0].output_of("messages", *words).splitlines()]
 
-def test_messages_are_schema_batches_and_states(demo: Demo, messages: list[dict[str, Any]]) -> None:
-    types = [message["type"] for message in messages]
-    batches = [message for message in messages if message["type"] == "BATCH"]
-    assert types[0] == "SCHEMA"
-    assert len(batches) == 10
-    assert all(types[index + 1] == "STATE" for index, kind in enumerate(types) if kind == "BATCH")
-    assert sum(batch["record_count"] for batch in batches) == 6_133
-    assert all(set(batch["encoding"]) == {"format", "compression"} for batch in batches)
-    for batch in batches:
-        for uri, digest in zip(batch["manifest"], batch["sha256"], strict=True):
-            assert sha256(Path(uri.removeprefix("file://"))) == digest
-
-
-def test_new_column_is_in_a_schema_before_its_batch(messages: list[dict[str, Any]]) -> None:
-    schemas = [
+    every = messages(STREAM)
+    batches = [message for message in every if message["type"] == "BATCH"]
+    states = [message for message in every if message["type"] == "STATE"]
+    [(start, early), (index, late)] = [
         (index, message["schema"]["properties"])
-        for index, message in enumerate(messages)
+        for index, message in enumerate(every)
         if message["type"] == "SCHEMA"
     ]
-    [(_, early), (index, late)] = schemas
+    assert (start, len(batches)) == (0, 10)
+    assert all(every[at + 1]["type"] == "STATE" for at, it in enumerate(every) if it in batches)
+    assert sum(batch["record_count"] for batch in batches) == 6_133
+    for batch in batches:
+        assert set(batch["encoding"]) == {"format", "compression"}
+        for uri, digest in zip(batch["manifest"], batch["sha256"], strict=True):
+            assert sha256(Path(to_path(uri))) == digest
     assert "discount_code" not in early
     assert set(late) - set(early) == {"discount_code"}
-    assert messages[index + 1]["type"] == "BATCH"
-    assert messages[index + 1]["batch_id"] == "00000028-00000033"
+    assert every[index + 1]["batch_id"] == "00000028-00000033"
 
-
-def test_messages_continue_after_a_state(demo: Demo, messages: list[dict[str, Any]]) -> None:
-    states = [message for message in messages if message["type"] == "STATE"]
-    batch_ids = [message["batch_id"] for message in messages if message["type"] == "BATCH"]
-    state = demo.sandbox.folder / "state.json"
+    state = demo[0].folder / "state.json"
     state.write_text(json.dumps(states[6]["value"]))
-    lines = demo.sandbox.output_of("messages", STREAM, "--state", str(state)).splitlines()
-    new_messages = [json.loads(line) for line in lines]
-    assert new_messages[0]["type"] == "SCHEMA"
-    assert [
-        message["batch_id"] for message in new_messages if message["type"] == "BATCH"
-    ] == batch_ids[7:]
+    rest = messages(STREAM, "--state", str(state))
+    assert rest[0]["type"] == "SCHEMA"
+    assert [message for message in rest if message["type"] == "BATCH"] == batches[7:]
     state.write_text(json.dumps(states[-1]["value"]))
-    assert demo.sandbox.output_of("messages", STREAM, "--state", str(state)) == ""
+    assert messages(STREAM, "--state", str(state)) == []
 
 
-@pytest.mark.parametrize("key_type", ["name", "path", "id"])
-def test_explain_accepts_name_path_and_id(demo: Demo, key_type: str) -> None:
-    path = demo.folder / "landing" / "orders-2026-01-24.csv"
-    key = {"name": path.name, "path": str(path), "id": "24"}[key_type]
-    [item] = demo.sandbox.json_of("explain", key)["items"]
+def test_explain_status_and_verify_describe_the_demo(demo: tuple[Sandbox, str]) -> None:
+    """The malformed line is intentional, and the stream file allows it."""
+    sandbox, path = demo[0], folder_of(demo[0]) / "landing" / MALFORMED
+    [item] = sandbox.json_of("explain", str(path))["items"]
     [attempt] = item["attempts"]
     assert (item["item_id"], item["location"]) == (24, to_uri(path))
     assert (item["stream"], item["batch_id"]) == (STREAM, "00000022-00000027")
     assert (item["now"], item["generation"]) == ("unchanged since", 1)
     assert (attempt["number"], attempt["status"]) == (1, "succeeded")
-    assert attempt["read"] == attempt["written"] + 1
-    assert attempt["quarantined"] == 1
-
-
-def test_explain_of_an_unknown_file_fails(demo: Demo) -> None:
-    result = demo.sandbox.run("explain", "orders-1999-01-01.csv")
-    assert result.returncode == 1
-    assert "orders-1999-01-01.csv is not a registered item" in result.stdout
-    assert "no such file in the landing" in result.stdout
-    assert "Traceback" not in result.stderr
-
-
-def test_explain_prints_the_steps_in_order(demo: Demo) -> None:
-    text = demo.sandbox.output_of("explain", "orders-2026-01-24.csv")
-    steps = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
-    positions = [text.index(step) for step in steps]
+    assert (attempt["read"], attempt["quarantined"]) == (attempt["written"] + 1, 1)
+    text = sandbox.output_of("explain", path.name)
+    steps_ = ["1 land", "2 register", "3 plan", "4 partition", "5 claim", "6 encode", "7 publish"]
+    positions = [text.index(step) for step in steps_]
     assert positions == sorted(positions)
     assert f"{STREAM}-00000022-00000027-a1-" in text
+    unknown = sandbox.run("explain", "orders-1999-01-01.csv")
+    assert unknown.returncode == 1
+    assert "orders-1999-01-01.csv is not a registered item" in unknown.stdout
+    assert "no such file in the landing" in unknown.stdout
 
-
-def test_status_counts_published_batches(demo: Demo) -> None:
-    [status] = demo.sandbox.json_of("status")["streams"]
+    [status] = sandbox.json_of("status")["streams"]
     assert (status["stream"], status["items_waiting"], status["unfinished"]) == (STREAM, 0, [])
-    assert {state: count for state, count in status["batches"].items() if count} == {
-        "published": 10
-    }
+    counts = {state: count for state, count in status["batches"].items() if count}
+    assert counts == {"published": 10}
+    assert sandbox.json_of("verify")["streams"][0]["passed"]
 
 
-def _digests(storage: Path) -> list[list[str]]:
-    return [[part["sha256"] for part in manifest["part_files"]] for manifest in manifests(storage)]
+def test_second_demo_changes_nothing_and_reset_produces_identical_part_files(
+    demo: tuple[Sandbox, str],
+) -> None:
+    sandbox = demo[0]
 
+    def digests() -> list[list[str]]:
+        published = manifests(storage_of(sandbox))
+        return [[part["sha256"] for part in manifest["part_files"]] for manifest in published]
 
-def test_checks_of_the_demo_pass(demo: Demo) -> None:
-    """The malformed line is intentional, and the stream file allows it."""
-    [stream] = demo.sandbox.json_of("verify")["streams"]
-    assert stream["passed"]
+    first, files = digests(), files_below(folder_of(sandbox))
+    second = sandbox.output_of("demo")
+    assert "there was nothing to do" in second
+    assert "new items: 0" in second
+    assert files_below(folder_of(sandbox)) == files
+    reset = sandbox.output_of("demo", "--reset")
+    assert "new items: 60" in reset
+    assert "records: 6134 read = 6133 written + 1 quarantined" in reset
+    assert len(first) == 10
+    assert digests() == first
+    assert [manifest["attempt"] for manifest in manifests(storage_of(sandbox))] == [1] * 10
+    wait_until(lambda: not sandbox.processes(), "all processes end")
+    assert process_names(sandbox.processes()) == []

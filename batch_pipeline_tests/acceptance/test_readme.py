@@ -1,38 +1,19 @@
 """The commands and the code of the README, run in their order."""
 
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 
-from batch_pipeline_tests.acceptance.console_page import Command, steps
+from batch_pipeline_tests.acceptance.console_page import README, Command, steps
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.defs.dg_project import make_dg_project
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BEFORE, _, AFTER = README.partition("\n## Already on Dagster?\n")
+_, _, AFTER = README.partition("\n## Already on Dagster?\n")
 DAGSTER, _, REST = AFTER.partition("\n## When to use it\n")
-
-# This checkout is the clone. `dev` is run by test_dev.py, which checks for the shown line.
-RUN_ELSEWHERE = {
-    "git clone https://github.com/batch-pipeline/batch-pipeline",
-    "cd batch-pipeline",
-    "uv run batch-pipeline dev",
-}
 
 
 def commands(text: str) -> list[Command]:
     return [step for step in steps(text) if isinstance(step, Command)]
-
-
-def test_demo_prints_what_the_readme_shows(sandbox: Sandbox) -> None:
-    [demo] = [step for step in commands(BEFORE) if step.command not in RUN_ELSEWHERE]
-    words = shlex.split(demo.command)
-    assert words[:3] == ["uv", "run", "batch-pipeline"]
-    result = sandbox.with_variables(BATCH_PIPELINE_HOME=None).run(*words[3:], cwd=sandbox.folder)
-    assert result.returncode == 0, result.stderr
-    assert demo.matches(result.stdout), result.stdout
 
 
 @pytest.mark.long
@@ -69,10 +50,7 @@ def test_stream_and_asset_of_the_readme_are_materialized(
     assert re.search(r"Bern\W+5\b", launched.stdout), launched.stdout + launched.stderr
 
 
-def test_readme_is_short() -> None:
+def test_readme_is_short_and_names_the_two_main_commands() -> None:
     assert len(README.split()) <= 600
-
-
-def test_readme_names_the_two_main_commands() -> None:
     assert "$ uv run batch-pipeline demo" in README
     assert "$ uv run pytest" in REST
