@@ -74,15 +74,8 @@ class Sandbox:
 
     def run(self, *arguments: str, **options: Any) -> CompletedCommand:
         """Run the command; `options` are passed to `subprocess.run`."""
-        settings: dict[str, Any] = {
-            "cwd": self.folder,
-            "env": self.environment,
-            "capture_output": True,
-            "text": True,
-            "timeout": LONGEST_SECONDS,
-            "stdin": subprocess.DEVNULL,
-        }
-        return subprocess.run([*self.program, *arguments], check=False, **(settings | options))
+        words = (*self.program, *arguments)
+        return run_program(*words, **({"cwd": self.folder, "env": self.environment} | options))
 
     def output_of(self, *arguments: str) -> str:
         """Run the command, assert exit code 0, and return its output."""
@@ -182,6 +175,20 @@ def new_sandbox() -> Iterator[Sandbox]:
     finally:
         sandbox.end_processes()
         shutil.rmtree(sandbox.folder)
+
+
+def run_program(*words: str | Path, **options: Any) -> CompletedCommand:
+    """Run any program and capture its output; `options` are passed to `subprocess.run`."""
+    settings: dict[str, Any] = {"timeout": LONGEST_SECONDS, "stdin": subprocess.DEVNULL}
+    settings |= {"capture_output": True, "text": True}
+    return subprocess.run(words, check=False, **(settings | options))
+
+
+def program_output(*words: str | Path, **options: Any) -> str:
+    """Run any program, assert exit code 0, and return its output."""
+    result = run_program(*words, **options)
+    assert result.returncode == 0, f"{words}\n{result.stdout}{result.stderr[-5_000:]}"
+    return result.stdout
 
 
 def command(*arguments: str) -> list[str]:

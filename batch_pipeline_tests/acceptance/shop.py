@@ -18,7 +18,7 @@ from batch_pipeline.cli.console import exit_code
 from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.migrate import upgrade
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline_tests.acceptance.sandbox import Sandbox
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, run_program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +98,13 @@ class ExampleProject:
         bin_folder = str(Path(sys.executable).parent)
         environment = self.sandbox.environment
         environment["PATH"] = os.pathsep.join([bin_folder, environment["PATH"]])
-        result = subprocess.run(
-            ["/bin/bash", "-c", command],
+        result = run_program(
+            *("/bin/bash", "-c", command),
             cwd=self.sandbox.folder,
             env=environment,
+            capture_output=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
         )
         return result.returncode, self._to_page(result.stdout)
 

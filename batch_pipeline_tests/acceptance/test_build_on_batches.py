@@ -1,9 +1,7 @@
 """The tutorial "Build on batches": its commands and files create a project that is materialized."""
 
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +10,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from textwrap import dedent
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
 
+from batch_pipeline_tests.acceptance.graphql import answers
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.sandbox import wait_until
+from batch_pipeline_tests.acceptance.sandbox import program_output, wait_until
 from batch_pipeline_tests.docs.pages import PROJECT, PageText, blocks
 
 pytestmark = pytest.mark.long
@@ -84,15 +81,8 @@ class Project:
 
     def shell(self, line: str) -> None:
         """Run a console line of the page."""
-        result = subprocess.run(
-            ["/bin/sh", "-c", line.replace("uv run ", "")],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr[-4_000:]}"
+        words = ("/bin/sh", "-c", line.replace("uv run ", ""))
+        program_output(*words, cwd=self.folder, env=self.environment)
 
     def serve(self, line: str) -> None:
         """Run a line that starts Dagster, at another port, until its pages are served."""
@@ -107,7 +97,7 @@ class Project:
             start_new_session=True,
         )
         try:
-            wait_until(lambda: _is_served(port) or process.poll() is not None, line)
+            wait_until(lambda: answers(port) or process.poll() is not None, line)
             assert process.poll() is None, f"{line} ended"
         finally:
             process.send_signal(signal.SIGINT)
@@ -115,15 +105,8 @@ class Project:
 
     def first_run(self) -> None:
         """Materialize the first partition, as the sensors of the page do."""
-        result = subprocess.run(
-            [sys.executable, "-c", STEPS, FIRST],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr[-4_000:]
+        words = (sys.executable, "-c", STEPS, FIRST)
+        program_output(*words, cwd=self.folder, env=self.environment)
 
     def by_city(self) -> dict[str, float]:
         """Return the amounts that the downstream asset wrote."""
@@ -131,33 +114,19 @@ class Project:
         return {row["city"]: row["amount"] for row in rows}
 
 
-def _is_served(port: int) -> bool:
-    try:
-        with urlopen(f"http://127.0.0.1:{port}/server_info") as answer:
-            return "dagster_version" in json.load(answer)
-    except (URLError, OSError):
-        return False
-
-
 @pytest.fixture
 def project(tmp_path: Path, database_url: str) -> Project:
     """The project that the first block creates; it is resolved, but not installed again."""
-    uv = shutil.which("uv")
-    assert uv is not None
-    build = [uv, "build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist")]
-    subprocess.run(build, cwd=PROJECT, check=True)
-    create = _page("console")[0].text
-    text = re.sub(r"^\$ ", "", create, flags=re.M)
-    result = subprocess.run(
-        ["/bin/sh", "-e", "-c", text.replace("@latest", f"@{version('dagster')}")],
+    out = str(tmp_path / "dist")
+    program_output("uv", "build", "--wheel", "--quiet", "--out-dir", out, cwd=PROJECT)
+    text = re.sub(r"^\$ ", "", _page("console")[0].text, flags=re.M)
+    program_output(
+        *("/bin/sh", "-e", "-c", text.replace("@latest", f"@{version('dagster')}")),
         cwd=tmp_path,
-        env={**os.environ, "UV_FIND_LINKS": str(tmp_path / "dist"), "UV_NO_SYNC": "1"},
+        env={**os.environ, "UV_FIND_LINKS": out, "UV_NO_SYNC": "1"},
+        stdin=None,
         input="n\n",  # do not install Dagster again
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
     return Project(tmp_path / "shop", database_url)
 
 

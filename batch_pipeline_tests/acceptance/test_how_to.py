@@ -3,7 +3,6 @@
 import gzip
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,13 +17,18 @@ from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline.storage import s3_client
 from batch_pipeline_tests.acceptance.console_page import PROJECT, Command, StreamFileEdit, steps
 from batch_pipeline_tests.acceptance.real_targets import installed
-from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests, program_output
 from batch_pipeline_tests.acceptance.shop import ExampleProject, PageSetup
 from batch_pipeline_tests.inventory.logins import copied_database
 from batch_pipeline_tests.object_store import ObjectStore
 from batch_pipeline_tests.spark.spark_cluster import standalone_cluster
 
-pytestmark = pytest.mark.long
+pytestmark = [
+    pytest.mark.long,
+    # Dagster uses deprecated names of pydantic.
+    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
+    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
+]
 
 FOLDER = Path(batch_pipeline.__file__).parent / "docs" / "how_to"
 PAGES = {page.stem: page.read_text(encoding="utf-8") for page in sorted(FOLDER.glob("*.md"))}
@@ -148,9 +152,6 @@ def test_every_page_is_tested_and_short() -> None:
     assert {name: n for name, text in PAGES.items() if (n := text.count("\n")) > MAX_LINES} == {}
 
 
-# Dagster uses deprecated names of pydantic.
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 @pytest.mark.parametrize("page", SETUPS)
 def test_how_to_commands_print_what_the_page_shows(
     project: ExampleProject, page: str, request: pytest.FixtureRequest
@@ -186,21 +187,12 @@ def test_cluster_page_commands_publish_on_a_cluster(
             BATCH_PIPELINE_INVENTORY_CONN=database_url,
             PATH=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         )
-        result = subprocess.run(
-            ["/bin/bash", "-e", "-c", script],
-            cwd=sandbox.folder,
-            env=sandbox.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
+        words = ("/bin/bash", "-e", "-c", script)
+        program_output(*words, cwd=sandbox.folder, env=sandbox.environment)
         assert cluster.applications() == 1
     assert len(manifests(sandbox.storage("hits"))) == 1
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_other_programs_read_the_listed_files(project: ExampleProject) -> None:
     attributes = {"encoding": {"format": "parquet", "compression": "snappy"}}
     files = landing_files("takings", *csv_files(2))
@@ -226,8 +218,6 @@ CREATE TABLE ops.files (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 """
 
 
-@pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20")
-@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 @pytest.mark.parametrize("page", REFERENCE_SECTIONS)
 def test_commands_of_reference_pages_succeed(project: ExampleProject, page: str) -> None:
     project.set_up(SETUPS["reprocess_history"])

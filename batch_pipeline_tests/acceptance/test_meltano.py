@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import psycopg
 import pytest
 
 from batch_pipeline_tests.acceptance.real_targets import installed, made_once
-from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, json_records
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, json_records, program_output
 
 pytestmark = pytest.mark.long
 
@@ -44,7 +43,8 @@ class Project:
 
     def run(self, *names: str) -> None:
         """Run a Meltano job, or a tap and a target, and assert exit code 0."""
-        _run(self.meltano, "run", *names, folder=self.folder, environment=self.environment)
+        words = (self.meltano, "run", *names)
+        program_output(*words, cwd=self.folder, env=self.environment)
 
     def sell(self, first: int, last: int) -> None:
         """Add sales to the shop."""
@@ -112,24 +112,9 @@ def _plugins(cache: Path, meltano: Path, meltano_yml: str) -> Path:
     def install(folder: Path) -> None:
         folder.mkdir()
         (folder / "meltano.yml").write_text(meltano_yml, encoding="utf-8")
-        _run(meltano, "install", folder=folder, environment={**os.environ, **_QUIET})
+        program_output(meltano, "install", cwd=folder, env={**os.environ, **_QUIET})
 
     return made_once(cache, f"{MELTANO[0]}\n{meltano_yml}", install) / ".meltano"
-
-
-def _run(*words: str | Path, folder: Path, environment: Mapping[str, str]) -> None:
-    result = subprocess.run(
-        words,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LONGEST_SECONDS,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout
 
 
 TOTAL = "SELECT count(*), count(DISTINCT id), sum(price), min(id), max(id) FROM sales.sale"
