@@ -1,46 +1,129 @@
-"""Exit codes of the real command. Code 3 is tested with `run`, `load` and `verify`."""
+"""Exit codes and messages of the real command. Code 3 is tested with `run`, `load`, `verify`."""
 
 import os
+import pty
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
+    CompletedCommand,
     Sandbox,
     command,
+    files_below,
     process_names,
     wait_until,
 )
 from batch_pipeline_tests.seeds import query
 
 RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
-UNREACHABLE = "postgresql://ann@127.0.0.1:1/inventory"
+SECRET = "correct-horse-battery"  # noqa: S105 - not a real password
+UNREACHABLE = {"BATCH_PIPELINE_INVENTORY_CONN": f"postgresql://ann:{SECRET}@127.0.0.1:1/inventory"}
+NO_STREAMS = {"BATCH_PIPELINE_STREAMS": "/nowhere"}
+
+
+def check_error(result: CompletedCommand, code: int, *messages: str) -> None:
+    """Assert one error message, and no traceback or password."""
+    assert result.returncode == code, result.stderr
+    assert result.stderr.count("Error: ") == 1
+    assert "Traceback" not in result.stderr
+    assert SECRET not in result.stdout + result.stderr
+    for message in messages:
+        assert message in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "variables", "code", "messages"),
     [
-        (("--version",), 0, ""),
-        (("status", "refunds"), 1, "No stream 'refunds'"),
-        (("status", "--colour"), 2, "No such option"),
-        (("status", "orders"), 75, "127.0.0.1:1/inventory"),
+        (("status", "order"), {}, 1, ["No stream 'order'", "orders, refunds"]),
+        (("run",), NO_STREAMS, 1, ["/nowhere", *NO_STREAMS, "batch-pipeline demo"]),
+        (("status", "--colour"), {}, 2, ["No such option"]),
+        (("run",), UNREACHABLE, 75, ["127.0.0.1:1/inventory", *UNREACHABLE]),
     ],
 )
-def test_exit_code_and_message_of_each_outcome(
-    sandbox: Sandbox, words: tuple[str, ...], code: int, message: str
+def test_exit_code_and_message_of_each_error(
+    sandbox: Sandbox,
+    words: tuple[str, ...],
+    variables: dict[str, str],
+    code: int,
+    messages: list[str],
 ) -> None:
     sandbox.write_stream("orders")
-    result = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=UNREACHABLE).run(*words)
-    assert result.returncode == code, result.stderr
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    sandbox.write_stream("refunds")
+    check_error(sandbox.with_variables(**variables).run(*words), code, *messages)
+
+
+def test_unreachable_spark_exits_75_and_publishes_nothing(
+    sandbox: Sandbox, database_url: str
+) -> None:
+    name, remote = "BATCH_PIPELINE_SPARK_REMOTE", f"sc://127.0.0.1:1/;token={SECRET}"
+    sandbox.write_stream("orders")
+    sandbox.land("orders", {"a.csv": b"id\n1\n"})
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url, **{name: remote})
+    check_error(sandbox.run("run"), 75, "sc://", name, "Connection refused")
+    assert [*files_below(sandbox.storage("orders"))] == []
+
+
+def test_database_that_accepts_connections_and_never_answers_exits_75(sandbox: Sandbox) -> None:
+    sandbox.write_stream("orders")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        connection = f"postgresql://ann:{SECRET}@{address}/inventory"
+        sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=connection)
+        check_error(sandbox.run("status"), 75, address)
+
+
+def test_database_without_inventory_exits_1_and_names_migrate(
+    sandbox: Sandbox, empty_database_url: str
+) -> None:
+    count = "SELECT count(*) FROM pg_tables WHERE schemaname !~ '^(pg_|information_schema)'"
+    sandbox.write_stream("orders")
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=empty_database_url)
+    check_error(sandbox.run("status"), 1, "no inventory schema", "batch-pipeline migrate")
+    with psycopg.connect(empty_database_url) as connection:
+        assert connection.execute(count).fetchone() == (0,)
+    migrated = sandbox.json_of("migrate")
+    assert migrated["before"] == "none"
+    assert sandbox.json_of("migrate")["before"] == migrated["after"]
+    [status] = sandbox.json_of("status")["streams"]
+    assert status["batches"]["published"] == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_colour"),
+    [
+        ({"TERM": "xterm", "NO_COLOR": None}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb", "NO_COLOR": None}, False),
+    ],
+    ids=["usual", "no colour", "dumb"],
+)
+def test_error_is_red_only_on_terminals_with_colours(
+    sandbox: Sandbox, variables: dict[str, str | None], has_colour: bool
+) -> None:
+    sandbox.write_stream("orders")
+    master, slave = pty.openpty()
+    streams = {"capture_output": False, "stdout": slave, "stderr": slave}
+    result = sandbox.with_variables(**variables).run("status", "refunds", **streams)
+    os.close(slave)
+    text = ""
+    with suppress(OSError):  # the other end is closed
+        while True:
+            text += os.read(master, 65_536).decode()
+    os.close(master)
+    assert result.returncode == 1
+    assert text.replace("\x1b[31m", "").startswith("Error: No stream 'refunds'")
+    assert ("\x1b[31m" in text, "\x1b" in text) == (has_colour, has_colour)
 
 
 def test_interrupt_during_imports_exits_130_with_one_message(tmp_path: Path) -> None:
@@ -78,16 +161,8 @@ def test_closed_pipe_exits_141_without_a_message(sandbox: Sandbox) -> None:
     """As in `… | head`: 128 + SIGPIPE."""
     reader, writer = os.pipe()
     os.close(reader)
-    result = subprocess.run(
-        command("status", "-h"),
-        env=sandbox.environment,
-        cwd=sandbox.folder,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=LONGEST_SECONDS,
-    )
+    streams = {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+    result = sandbox.run("status", "-h", **streams)
     os.close(writer)
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
 

@@ -8,6 +8,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
+from batch_pipeline_tests.seeds import execute
 
 REFUSE_JOB = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -37,93 +38,73 @@ def sandbox(sandbox: Sandbox, database_url: str) -> Sandbox:
     return sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
 
 
-def test_unexpected_exception_in_a_stream_does_not_stop_others(
-    sandbox: Sandbox, database: Database
-) -> None:
+def test_failing_stream_does_not_stop_others(sandbox: Sandbox, database: Database) -> None:
+    """An unexpected exception, whose traceback is in a log, and a configuration error."""
     with database.engine.begin() as connection:
         connection.exec_driver_sql(REFUSE_JOB)
-    result = sandbox.run("run", "--json")
-    assert result.returncode == 3, result.stderr
-    [broken, fine] = json.loads(result.stdout)["streams"]
-    assert (fine["stream"], fine["error"]) == ("fine", None)
-    assert "broken: " in broken["error"]
-    assert "not this one" in broken["error"]
-    assert broken["error"] in result.stderr
-    assert "Traceback" not in result.stderr
+    broken = _error_of_broken(sandbox, 3)
+    assert "broken: " in broken
+    assert "not this one" in broken
     log = sandbox.home / "logs" / "errors.log"
-    assert str(log) in broken["error"]
+    assert str(log) in broken
     assert "Traceback" in log.read_text()
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
+    execute(database, "DROP TRIGGER refuse ON batch_pipeline.job")
+    execute(database, JOB_OF_ANOTHER_TABLE)
+    broken = _error_of_broken(sandbox, 1)
+    assert broken.startswith("Job 'broken' on batch_pipeline.item exists")
 
-def test_configuration_error_in_a_stream_does_not_stop_others(
-    sandbox: Sandbox, database: Database
-) -> None:
-    with database.engine.begin() as connection:
-        connection.exec_driver_sql(JOB_OF_ANOTHER_TABLE)
+
+def _error_of_broken(sandbox: Sandbox, exit_code: int) -> str:
+    """Run both streams and return the error of `broken`, which must be the only one."""
     result = sandbox.run("run", "--json")
-    assert result.returncode == 1, result.stderr
+    assert result.returncode == exit_code, result.stderr
     [broken, fine] = json.loads(result.stdout)["streams"]
-    assert broken["error"].startswith("Job 'broken' on batch_pipeline.item exists")
     assert (fine["stream"], fine["error"]) == ("fine", None)
+    assert broken["error"] in result.stderr
+    assert "Traceback" not in result.stderr
+    return str(broken["error"])
 
 
-@pytest.fixture
-def faulty_sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
-    """A stream `fine` with a file to encode, and three invalid stream files."""
+def test_invalid_stream_files_are_reported_and_other_streams_are_processed(
+    sandbox: Sandbox, warm_spark: str
+) -> None:
+    """They are errors of commands for all streams, and notes if another stream is named."""
     sandbox.land("fine", {"1.csv": b"id\n1\n"})
     sandbox.write_stream("broken", batch={"max_cuont": 1}, encoding={"format": "xml"})
     sandbox.write_stream("worse", batch={"max_weight": "heavy"})
     (sandbox.write_stream("unreadable")).write_text("type: [")
-    return sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
 
+    broken = sandbox.run("run", "broken")
+    assert broken.returncode == 1
+    assert "unknown key `max_cuont`" in broken.stderr.split("Error: ")[1]
+    assert "`batch.max_weight`" not in broken.stderr.split("Error: ")[1]
 
-def test_run_reports_all_invalid_stream_files_and_runs_others(
-    faulty_sandbox: Sandbox,
-) -> None:
-    result = faulty_sandbox.run("run")
+    named = sandbox.run("run", "fine")
+    assert named.returncode == 0, named.stderr
+    assert "Error: " not in named.stderr
+    assert named.stderr.count("Note: ") == 3
+    for words in FAULTS:
+        assert words in named.stderr
+
+    status = sandbox.run("status", "--json")
+    assert status.returncode == 1
+    assert [report["stream"] for report in json.loads(status.stdout)["streams"]] == ["fine"]
+    assert "Error: Invalid stream files: 3" in status.stderr
+
+    collected = sandbox.run("gc")  # the invalid streams may share the storage root
+    assert (collected.returncode, collected.stdout) == (1, "")
+    assert collected.stderr.count("Invalid stream files: 3") == 1
+
+    sandbox.land("fine", {"2.csv": b"id\n2\n"})
+    result = sandbox.run("run")
     assert result.returncode == 1, result.stderr
-    assert len(manifests(faulty_sandbox.storage("fine"))) == 1
+    assert len(manifests(sandbox.storage("fine"))) == 2
     assert "Error: Invalid stream files: 3" in result.stderr
     for words in FAULTS:
         assert words in result.stderr
     for name in ("broken", "worse", "unreadable"):
         assert re.search(rf"/{name}/defs\.yaml:\d+: ", result.stderr)
     assert "Traceback" not in result.stderr
-
-
-def test_run_by_name_reports_other_invalid_files_as_notes(
-    faulty_sandbox: Sandbox,
-) -> None:
-    result = faulty_sandbox.run("run", "fine")
-    assert result.returncode == 0, result.stderr
-    assert len(manifests(faulty_sandbox.storage("fine"))) == 1
-    assert "Error: " not in result.stderr
-    assert result.stderr.count("Note: ") == 3
-    for words in FAULTS:
-        assert words in result.stderr
-
-
-def test_run_by_name_of_an_invalid_stream_reports_its_file(faulty_sandbox: Sandbox) -> None:
-    result = faulty_sandbox.run("run", "broken")
-    assert result.returncode == 1
-    assert "unknown key `max_cuont`" in result.stderr.split("Error: ")[1]
-    assert "`batch.max_weight`" not in result.stderr.split("Error: ")[1]
-    assert manifests(faulty_sandbox.storage("fine")) == []
-
-
-def test_status_with_invalid_stream_files_shows_others(
-    faulty_sandbox: Sandbox,
-) -> None:
-    result = faulty_sandbox.run("status", "--json")
-    assert result.returncode == 1
-    assert [report["stream"] for report in json.loads(result.stdout)["streams"]] == ["fine"]
-    assert "Error: Invalid stream files: 3" in result.stderr
-
-
-def test_gc_with_invalid_stream_files_deletes_nothing(faulty_sandbox: Sandbox) -> None:
-    """Their streams may share the storage root."""
-    result = faulty_sandbox.run("gc")
-    assert result.returncode == 1
-    assert result.stdout == ""
-    assert result.stderr.count("Invalid stream files: 3") == 1
