@@ -12,6 +12,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     CompletedCommand,
     Sandbox,
     json_records,
+    manifests,
     wait_until,
 )
 
@@ -30,44 +31,26 @@ def sandbox(shared_sandbox: Sandbox, warm_spark: str) -> Sandbox:
     return sandbox
 
 
-@pytest.fixture(scope="module")
-def reprocessed(sandbox: Sandbox) -> CompletedCommand:
-    """The result of `reprocess --all`."""
-    return sandbox.run("reprocess", "orders", "--all", "--json")
-
-
 def _generations(result: CompletedCommand) -> list[tuple[Any, ...]]:
     batches = json.loads(result.stdout)["batches"]
     return [(batch["batch_id"], batch["generation"], batch["is_new"]) for batch in batches]
 
 
-def test_failed_batch_keeps_its_generation_and_others_get_the_next(
-    reprocessed: CompletedCommand,
-) -> None:
+def test_failed_batch_keeps_its_generation_and_others_get_the_next(sandbox: Sandbox) -> None:
+    """Afterwards the file is repaired, and only its batch is reprocessed."""
+    reprocessed = sandbox.run("reprocess", "orders", "--all", "--json")
     assert reprocessed.returncode == 3, reprocessed.stderr
-    assert _generations(reprocessed) == [
-        (KEYS[0], 2, True),
-        (KEYS[1], 1, False),
-        (KEYS[2], 2, True),
-    ]
+    expected = [(KEYS[0], 2, True), (KEYS[1], 1, False), (KEYS[2], 2, True)]
+    assert _generations(reprocessed) == expected
     assert "2.csv: changed since it was registered" in reprocessed.stderr
-
-
-@pytest.mark.usefixtures("reprocessed")
-def test_batch_option_reprocesses_only_that_batch(sandbox: Sandbox) -> None:
     sandbox.land("orders", FILES)
     result = sandbox.run("reprocess", "orders", "--batch", KEYS[1], "--json")
     assert result.returncode == 0, result.stderr
     assert _generations(result) == [(KEYS[1], 2, True)]
-    published = [
-        json.loads(path.read_text()) for path in sandbox.storage("orders").glob("manifests/*")
-    ]
-    assert sorted(
-        (manifest["batch_id"], manifest["generation"]) for manifest in published
-    ) == sorted((key, generation) for key in KEYS for generation in (1, 2))
-    assert sorted(int(record["id"]) for record in json_records(sandbox.storage("orders"))) == [
-        *(1, 1, 2, 2, 3, 3)
-    ]
+    published = [(it["batch_id"], it["generation"]) for it in manifests(sandbox.storage("orders"))]
+    assert published == [(key, generation) for key in KEYS for generation in (1, 2)]
+    ids = sorted(int(record["id"]) for record in json_records(sandbox.storage("orders")))
+    assert ids == [1, 1, 2, 2, 3, 3]
 
 
 @pytest.mark.long
@@ -75,12 +58,10 @@ def test_interrupted_reprocess_prints_the_command_to_continue(sandbox: Sandbox) 
     sandbox.write_stream("visits", batch={"max_count": 1})
     sandbox.land("visits", FILES)
     sandbox.output_of("run", "visits")
-    manifests = sandbox.storage("visits") / "manifests"
+    storage = sandbox.storage("visits")
     slow = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
     process = slow.start("reprocess", "visits", "--all")
-    wait_until(
-        lambda: len([*manifests.iterdir()]) > len(FILES), "the first batch is published again"
-    )
+    wait_until(lambda: len(manifests(storage)) > len(FILES), "the first batch is published again")
     process.send_signal(signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
     output = " ".join(slow.output.read_text().split())
@@ -89,8 +70,7 @@ def test_interrupted_reprocess_prints_the_command_to_continue(sandbox: Sandbox) 
     continued = sandbox.run(*match[1].split(), "--json")
     assert continued.returncode == 0, continued.stderr
     assert _generations(continued) == [(key, 2, True) for key in KEYS[1:]]
-    published = [json.loads(path.read_text()) for path in manifests.iterdir()]
-    assert sorted(manifest["generation"] for manifest in published) == [1, 1, 1, 2, 2, 2]
+    assert [manifest["generation"] for manifest in manifests(storage)] == [1, 2] * 3
 
 
 @pytest.mark.parametrize("words", [(), ("--all", "--batch", KEYS[0])])
