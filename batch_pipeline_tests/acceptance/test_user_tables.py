@@ -61,12 +61,6 @@ class Feed:
             )
             self.listed_ids += [uid] * (kind == "order")
 
-    def correct(self, uid: int) -> None:
-        """Set the location of a row to its file."""
-        path = self.sandbox.landing("orders") / f"order {uid}%.csv"
-        statement = "UPDATE files SET file_location = :place WHERE id = :id"
-        execute(self.engine, statement, id=uid, place=str(path))
-
     def check_complete(self) -> None:
         """Assert that each record of each listed file was published once, and no others."""
         storage = self.sandbox.streams / "orders" / "batches"
@@ -89,22 +83,19 @@ def _feed(sandbox: Sandbox, url: str) -> Iterator[Feed]:
 
 
 @pytest.fixture
-def sandbox(sandbox: Sandbox, warm_spark: str) -> Sandbox:
-    """A sandbox with a running Spark server."""
-    return sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-
-
-@pytest.fixture
-def sqlite_feed(sandbox: Sandbox, database_url: str) -> Iterator[Feed]:
+def sqlite_feed(sandbox: Sandbox, warm_spark: str, database_url: str) -> Iterator[Feed]:
     """A feed from a SQLite table."""
-    url = f"sqlite:///{sandbox.folder}/ops.db"
-    with _feed(sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url), url) as feed:
+    sandbox = sandbox.with_variables(
+        BATCH_PIPELINE_SPARK_REMOTE=warm_spark, BATCH_PIPELINE_INVENTORY_CONN=database_url
+    )
+    with _feed(sandbox, f"sqlite:///{sandbox.folder}/ops.db") as feed:
         yield feed
 
 
 @pytest.fixture
-def postgres_feed(sandbox: Sandbox, empty_database_url: str) -> Iterator[Feed]:
+def postgres_feed(sandbox: Sandbox, warm_spark: str, empty_database_url: str) -> Iterator[Feed]:
     """A feed from a Postgres table; the inventory is on the embedded server."""
+    sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
     with _feed(sandbox, empty_database_url) as feed:
         yield feed
 
@@ -135,11 +126,8 @@ def test_page_commands_publish_all_rows(feed: Feed) -> None:
 def test_bad_row_fails_only_its_batch_until_corrected(feed: Feed) -> None:
     feed.add(1, 2, 3)
     result = feed.sandbox.json_of("run")["streams"][0]
-    assert (result["files_found"], result["items_registered"], result["batches_planned"]) == (
-        0,
-        0,
-        2,
-    )
+    counts = [result[key] for key in ("files_found", "items_registered", "batches_planned")]
+    assert counts == [0, 0, 2]
     feed.check_complete()
     assert feed.sandbox.json_of("run")["streams"][0]["batches_planned"] == 0
     feed.add(4, 5)
@@ -153,7 +141,8 @@ def test_bad_row_fails_only_its_batch_until_corrected(feed: Feed) -> None:
     [status] = feed.sandbox.json_of("status")["streams"]
     assert (status["batches"]["published"], status["batches"]["failed"]) == (4, 1)
     assert (status["items_waiting"], status["problem"]) == (0, None)
-    feed.correct(6)
+    corrected = str(feed.sandbox.landing("orders") / "order 6%.csv")
+    execute(feed.engine, "UPDATE files SET file_location = :place WHERE id = 6", place=corrected)
     feed.sandbox.output_of("run")
     feed.check_complete()
     [item] = feed.sandbox.json_of("explain", "order 7%.csv")["items"]
