@@ -1,8 +1,6 @@
 """Third-party Singer targets from PyPI load all published records correctly."""
 
 import csv
-import os
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +20,7 @@ from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.factories import encoded, item_report, limits, stream
 from batch_pipeline_tests.load.target_scripts import lines_file
-from batch_pipeline_tests.seeds import claimed, plan, register
+from batch_pipeline_tests.seeds import claimed, plan, query, register
 
 pytestmark = pytest.mark.long
 
@@ -32,7 +30,7 @@ COLUMNS = (
     Column(name="customer", type=ColumnType.STRING),
     Column(name="ordered_on", type=ColumnType.DATE),
 )
-TOTAL = "SELECT count(*), count(DISTINCT order_id), sum(amount), min(customer) FROM {}.orders"
+TOTAL = "SELECT count(*), count(DISTINCT order_id), sum(amount), min(customer) FROM sales.orders"
 
 
 @pytest.fixture(scope="session")
@@ -161,80 +159,60 @@ def test_target_csv_writes_every_record(
     assert "Nothing to load" in sandbox.output_of("load", "orders")
 
 
+@pytest.mark.parametrize("place", ["disk", "s3"])
 @pytest.mark.parametrize("mode", ["auto", "record"])
-def test_target_postgres_loads_every_record(
-    sandbox: Sandbox, database: Database, warehouse: str, targets: Path, mode: str
-) -> None:
-    write_targets(sandbox, warehouse=postgres(targets, "sales", messages=mode))
-    publish(database, sandbox.folder, batches=2, records=100)
-    output = sandbox.output_of("load", "orders")
-    message_type = "RECORD" if mode == "record" else "BATCH"
-    assert output.count(f"records loaded by {message_type} messages: 100") == 2
-    assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
-    (stream,) = sandbox.json_of("status", "orders")["streams"]
-    (target,) = stream["targets"]
-    assert (target["loaded"], target["due"], target["failed"]) == (2, 0, 0)
-    assert "9 load      warehouse: records: 100, loaded" in sandbox.output_of("explain", "1")
-
-
-@pytest.mark.parametrize("mode", ["auto", "record"])
-def test_target_postgres_loads_files_in_s3(
-    sandbox: Sandbox, database: Database, warehouse: str, targets: Path, bucket: str, mode: str
+def test_target_postgres_loads_every_record_and_a_reload_changes_no_row(
+    sandbox: Sandbox,
+    database: Database,
+    warehouse: str,
+    targets: Path,
+    request: pytest.FixtureRequest,
+    *,
+    mode: str,
+    place: str,
 ) -> None:
     """The target itself opens the `s3://` URIs of the BATCH messages."""
+    root = f"{request.getfixturevalue('bucket')}/batches" if place == "s3" else None
     write_targets(sandbox, warehouse=postgres(targets, "sales", messages=mode))
-    publish(database, sandbox.folder, batches=2, records=100, root=f"{bucket}/batches")
+    publish(database, sandbox.folder, batches=2, records=100, root=root)
     output = sandbox.output_of("load", "orders")
     message_type = "RECORD" if mode == "record" else "BATCH"
     assert output.count(f"records loaded by {message_type} messages: 100") == 2
-    assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
+    loaded = [(200, 200, 20_150, 'Zoë "1"')]
+    assert rows(warehouse, TOTAL) == loaded
+    [status] = sandbox.json_of("status", "orders")["streams"][0]["targets"]
+    assert (status["loaded"], status["due"], status["failed"]) == (2, 0, 0)
+    assert "9 load      warehouse: records: 100, loaded" in sandbox.output_of("explain", "1")
 
-
-def test_reload_of_a_batch_changes_no_row(
-    sandbox: Sandbox, database: Database, warehouse: str, targets: Path
-) -> None:
-    write_targets(sandbox, warehouse=postgres(targets, "sales"))
-    publish(database, sandbox.folder, batches=2, records=100)
-    sandbox.output_of("load", "orders")
-    reloaded = sandbox.json_of("load", "orders", "--batch", "00000002-00000002")
-    assert [batch["batch_id"] for batch in reloaded["targets"][0]["batches"]] == [
-        "00000002-00000002"
-    ]
-    assert rows(warehouse, TOTAL.format("sales")) == [(200, 200, 20_150, 'Zoë "1"')]
+    second = "00000002-00000002"
+    reloaded = sandbox.json_of("load", "orders", "--batch", second)
+    assert [batch["batch_id"] for batch in reloaded["targets"][0]["batches"]] == [second]
+    assert rows(warehouse, TOTAL) == loaded
     refused = sandbox.run("load", "orders", "--batch", "00000009-00000009")
     assert refused.returncode == 1
     assert "no published batch '00000009-00000009'" in refused.stderr
 
 
-def test_load_survives_a_killed_target(
-    sandbox: Sandbox, database: Database, warehouse: str, targets: Path
-) -> None:
-    write_targets(sandbox, warehouse=postgres(targets, "sales"))
-    publish(database, sandbox.folder, batches=3, records=20_000)
-    load = sandbox.start("load", "orders")
-    eventually(has_rows(warehouse, 20_000))  # the process that probes the target has ended
-    target = find_target(load.pid)
-    target.kill()
-    assert load.wait() == 0, sandbox.output.read_text()
-    assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
-    statuses = "SELECT status, exit_code FROM batch_pipeline.load ORDER BY id"
-    with psycopg.connect(sandbox.environment["BATCH_PIPELINE_INVENTORY_CONN"]) as connection:
-        loads = connection.execute(statuses).fetchall()
-    assert loads == [("failed", -9), *[("succeeded", 0)] * 3]
-
-
+@pytest.mark.parametrize("killed", ["target", "load and target"])
 def test_killed_load_is_resumed_without_loss_or_duplicates(
-    sandbox: Sandbox, database: Database, warehouse: str, targets: Path
+    sandbox: Sandbox, database: Database, warehouse: str, targets: Path, killed: str
 ) -> None:
+    """If only the target is killed, the load starts it again."""
     write_targets(sandbox, warehouse=postgres(targets, "sales"))
     publish(database, sandbox.folder, batches=3, records=20_000)
     load = sandbox.start("load", "orders")
     eventually(has_rows(warehouse, 20_000))  # the process that probes the target has ended
     target = find_target(load.pid)
-    os.kill(load.pid, signal.SIGKILL)
-    load.wait()
+    if killed != "target":
+        load.kill()
+        load.wait()
     target.kill()
-    sandbox.output_of("load", "orders")
-    assert rows(warehouse, TOTAL.format("sales")) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
-    (status,) = sandbox.json_of("status", "orders")["streams"][0]["targets"]
+    if killed == "target":
+        assert load.wait() == 0, sandbox.output.read_text()
+        loads = query(database, "SELECT status, exit_code FROM batch_pipeline.load ORDER BY id")
+        assert loads == [("failed", -9), *[("succeeded", 0)] * 3]
+    else:
+        sandbox.output_of("load", "orders")
+    assert rows(warehouse, TOTAL) == [(60_000, 60_000, 1_800_045_000, 'Zoë "1"')]
+    [status] = sandbox.json_of("status", "orders")["streams"][0]["targets"]
     assert (status["loaded"], status["due"]) == (3, 0)
