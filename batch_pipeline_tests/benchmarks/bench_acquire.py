@@ -3,34 +3,26 @@
 The plain query computes running totals with window functions and filters the rows by the limits.
 With only a weight limit it reads all remaining rows, because Postgres cannot know that later sums
 are larger. With a count limit Postgres stops at the count (run condition of `rank`, since
-PostgreSQL 15). Both queries get the same limits, in three forms: the weight, the weight with a
-count ten times as high as a batch needs, and the count.
+PostgreSQL 15). Both queries get the same limit: the weight, or the count.
 
 Times are those that Postgres reports for a statement, including planning, without the network; the
 tables are analysed and in memory. Both queries alternate; medians are printed.
 
-Then workers acquire whole batches of one job concurrently, with a connection each, in four
-processes if their number allows it. Overlapping ranges and gaps fail the benchmark, times do not.
-
-Run `python -m batch_pipeline_tests.benchmarks acquire [--sizes 10000 1000000] [--workers 64]
-[--batches 10240]`; the default sizes need some five minutes, nearly all of it for the plain query,
-and 1.5 GB of disk.
+Run `python -m batch_pipeline_tests.benchmarks acquire [--sizes 10000 1000000]`; the default sizes
+need some minutes, nearly all of it for the plain query, and 1.5 GB of disk. The rate of concurrent
+workers is measured by `guarantees/test_no_overlap.py` in its long form.
 """
 
 import argparse
 import statistics
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.database import open_database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.benchmarks.servers import server
-from batch_pipeline_tests.guarantees import many_workers
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
     execute,
@@ -43,7 +35,6 @@ SIZES = (10_000, 1_000_000, 10_000_000)
 ITEMS = (10, 1_000)
 MEAN_WEIGHT = 500
 REPEATS = 5
-PROCESSES = 4  # of the workers
 NO_LIMIT = 2**40
 CREATE = (
     "CREATE UNLOGGED TABLE files (id bigint PRIMARY KEY, file_location text, size_in_bytes bigint)"
@@ -63,57 +54,22 @@ class Cost:
 
 
 def main() -> None:
-    """Measure all sizes and the workers, and print one line per case."""
+    """Measure all sizes, and print one line per case."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="rows of the table")
-    parser.add_argument("--workers", type=int, default=64, help="on one job")
-    parser.add_argument("--batches", type=int, default=10_240, help="of all workers")
     args = parser.parse_args()
-    _compare_sizes(args.sizes)
-    with server() as url:
-        are_exact = _acquire_concurrently(url, args.workers, args.batches)
-    if not are_exact:
-        sys.exit("batches overlap or leave a hole")
-
-
-def _compare_sizes(sizes: Sequence[int]) -> None:
     print(
         f"{'rows':>11} {'items':>6} {'consumed':>8} {'limits':>16} | {'ours':>10} "
         f"{'rows read':>9} | {'window query':>12} {'rows read':>10} | {'ratio':>8}"
     )
     with server(max_wal_size="'4GB'", autovacuum="off") as url, meta_engine(url) as engine:
-        for size in sizes:
+        for size in args.sizes:
             table = _create_table(engine, size)
             for items in ITEMS:
                 for after_id in (0, size * 9 // 10):
                     for name, limits in _limits(items).items():
                         _compare(table, name, limits, items=items, after_id=after_id, size=size)
             execute(engine, "DROP TABLE files")
-
-
-def _acquire_concurrently(url: str, workers: int, batches: int) -> bool:
-    """Print the rates of one worker and of all; return whether every id was acquired once."""
-    open_database(url, migrated=True).close()
-    with meta_engine(url) as engine:
-        rows = batches * many_workers.ITEMS
-        execute(engine, many_workers.CREATE)
-        execute(engine, many_workers.FILL, rows=rows)
-        execute(engine, "ANALYZE public.meta")
-    print(f"\n{'workers':>8} {'batches':>8} {'batches/s':>10} {'p50 ms':>8} {'p99 ms':>8}")
-    are_exact = True
-    for count in (1, workers):
-        processes = PROCESSES if count % PROCESSES == 0 else 1
-        calls = (batches if count > 1 else min(batches, 1_000)) // processes
-        work = many_workers.Work(url, calls, threads=count // processes, job=f"job {count}")
-        ranges, seconds, rate = many_workers.measured(work, processes)
-        slowest = statistics.quantiles(seconds, n=100)[-1]
-        print(
-            f"{count:>8} {len(ranges):>8,} {rate:>10,.0f} "
-            f"{1_000 * statistics.median(seconds):>8.1f} {1_000 * slowest:>8.1f}"
-        )
-        ordered = sorted(ranges)
-        are_exact &= all(last + 1 == first for (_, last), (first, _) in pairwise(ordered))
-    return are_exact
 
 
 def _create_table(engine: sa.Engine, size: int) -> ReflectedMetaTable:
@@ -126,10 +82,8 @@ def _create_table(engine: sa.Engine, size: int) -> ReflectedMetaTable:
 
 def _limits(items: int) -> dict[str, Limits]:
     """Return limits by name for a batch of `items` items."""
-    weight = items * MEAN_WEIGHT
     return {
-        "weight": Limits(max_weight=weight, max_count=NO_LIMIT),
-        "weight and count": Limits(max_weight=weight, max_count=10 * items),
+        "weight": Limits(max_weight=items * MEAN_WEIGHT, max_count=NO_LIMIT),
         "count": Limits(max_weight=NO_LIMIT, max_count=items),
     }
 
@@ -157,7 +111,7 @@ def _compare(
 
 
 def _window_query(files: sa.Table, after_id: int, limits: Limits) -> sa.Select[tuple[object, ...]]:
-    """Return the window query with only the limits that apply."""
+    """Return the window query with only the limit that applies."""
     uid = files.c.id
     running_totals = (
         sa.select(
@@ -170,13 +124,12 @@ def _window_query(files: sa.Table, after_id: int, limits: Limits) -> sa.Select[t
         .cte()
     )
     row = running_totals.c
-    conditions = []
     if limits.max_weight < NO_LIMIT:
-        conditions.append(row.weight <= limits.max_weight)
-    if limits.max_count < NO_LIMIT:
-        conditions.append(row["count"] <= limits.max_count)
+        condition = row.weight <= limits.max_weight
+    else:
+        condition = row["count"] <= limits.max_count
     bounds = (sa.func.min(row.id), sa.func.max(row.id), sa.func.max(row["count"]))
-    return sa.select(*bounds, sa.func.max(row.weight)).where(*conditions)
+    return sa.select(*bounds, sa.func.max(row.weight)).where(condition)
 
 
 def _costs(engine: sa.Engine, *calls: Callable[[], None]) -> list[Cost]:

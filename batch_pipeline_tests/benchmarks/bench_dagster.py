@@ -1,6 +1,6 @@
-"""The Dagster surface: idle ticks, pages, latency in `dev`, and a backfill.
+"""The Dagster surface: idle ticks, pages, latency in `dev`, and the size of events.
 
-Run `python -m batch_pipeline_tests.benchmarks dagster [--part ticks|pages|latency|backfill …]
+Run `python -m batch_pipeline_tests.benchmarks dagster [--part ticks|pages|latency|events …]
 [--files 100000] [--batches 1000 10000] [--landing 10] [--partitions 50] [--repeats 3]` on an
 otherwise idle machine.
 """
@@ -13,11 +13,10 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from batch_pipeline_tests.benchmarks.dagster_backfill import in_process, through_dev
 from batch_pipeline_tests.benchmarks.dagster_latency import latency, latency_table
-from batch_pipeline_tests.benchmarks.dagster_ticks import ticks_and_pages
+from batch_pipeline_tests.benchmarks.dagster_ticks import event_bytes, ticks_and_pages
 
-PARTS = ("ticks", "pages", "latency", "backfill")
+PARTS = ("ticks", "pages", "latency", "events")
 
 
 def main() -> None:
@@ -27,7 +26,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=100_000, help="registered, for ticks")
     parser.add_argument("--batches", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--landing", type=int, default=10, help="files, for latency")
-    parser.add_argument("--partitions", type=int, default=50, help="of the backfill")
+    parser.add_argument("--partitions", type=int, default=50, help="materialized, for events")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
@@ -44,9 +43,8 @@ def main() -> None:
     if "latency" in args.part:
         print_lines([f"{args.landing} files, from landed to published:", ""])
         print_lines([*latency_table(latency(args.landing, args.seed)), ""])
-    if "backfill" in args.part:
-        print_lines(in_process(args.partitions, max(args.repeats, 1)))
-        print_lines([*through_dev(args.partitions), ""])
+    if "events" in args.part:
+        print_lines([event_bytes(args.partitions)])
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -31,13 +31,7 @@ from batch_pipeline_tests.benchmarks.servers import database, server
 from batch_pipeline_tests.benchmarks.singer_ways import Peer, RunInput, encode_and_load
 from batch_pipeline_tests.benchmarks.workload import CACHE, Source, Workload, generate
 
-PEERS = {
-    "record": Peer(),
-    "record-unchecked": Peer(validated=False),
-    "batch-10": Peer(files=10),
-    "batch-1": Peer(files=1),
-    "parquet-10": Peer(files=10, format="parquet"),
-}
+PEERS = {"record": Peer(), "batch-10": Peer(files=10)}
 WAYS: dict[str, Callable[[RunInput], list[Cost]]] = {
     **{name: peer.run for name, peer in PEERS.items()},
     "ours-append": partial(encode_and_load, mode=WriteMode.APPEND),

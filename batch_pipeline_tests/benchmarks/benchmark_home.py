@@ -20,11 +20,8 @@ import yaml
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance
-from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import IdRange
-from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Stream
 
 _PUBLISH = [
@@ -104,22 +101,13 @@ class BenchmarkHome:
         with engine.begin() as connection:
             for statement in _PUBLISH:
                 connection.execute(sa.text(statement))
-        for asset in (batches_of(self.stream), backfills_of(self.stream)):
-            self._report_materializations(engine, asset)
+        self._report_materializations(engine)
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.execute(sa.text("VACUUM ANALYZE"))
 
-    def plan_backfill(self, name: str, items: int, *, max_count: int) -> None:
-        """Plan a backfill of the first items in batches of at most `max_count` items."""
-        selection = Selection(ids=IdRange(first_id=1, last_id=items))
-        limits = Limits(max_weight=2**40, max_count=max_count)
-        request = Backfill.of_stream("orders", name, selection, limits)
-        self.pipeline.database.backfills.plan(request, self.pipeline.database.meta_table("orders"))
-
-    def _report_materializations(self, engine: sa.Engine, asset: PartitionedAsset) -> None:
+    def _report_materializations(self, engine: sa.Engine) -> None:
+        asset = batches_of(self.stream)
         keys = [asset.key_of(status.batch) for status in asset.statuses(self.pipeline.database)]
-        if not keys:
-            return
         for start in range(0, len(keys), 10_000):
             chunk = keys[start : start + 10_000]
             self.instance.add_dynamic_partitions(asset.set_name, chunk)
@@ -147,7 +135,6 @@ def benchmark_home(*, max_count: int) -> Iterator[BenchmarkHome]:
         "batch": {"max_weight": "1GiB", "max_count": max_count},
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(folder / "batches")},
-        "dagster": {"backfills": True},
     }
     path = folder / "streams" / "orders" / "defs.yaml"
     path.parent.mkdir(parents=True)

@@ -5,24 +5,14 @@ timestamps of the runs.
 """
 
 import random
-import signal
 import statistics
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 from batch_pipeline_tests.acceptance.graphql import ask
-from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.sandbox import (
-    LONGEST_SECONDS,
-    Sandbox,
-    manifests,
-    new_sandbox,
-    wait_until,
-)
+from batch_pipeline_tests.acceptance.live_dev import live_dev
+from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests, new_sandbox, wait_until
 
 _TIMES = """
 query Times { runsOrError(filter: {pipelineName: "orders_encode"}) { ... on Runs { results {
@@ -47,32 +37,19 @@ class Latency:
         return self.noticed + self.queued + self.started + self.encoded
 
 
-@contextmanager
-def running_dev(sandbox: Sandbox) -> Iterator[int]:
-    """Run `dev` and yield its port."""
-    port = free_port()
-    process = sandbox.start("dev", "--port", str(port))
-    wait_until(lambda: _is_up(sandbox, process), "dev prints its URL")
-    try:
-        yield port
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(LONGEST_SECONDS)
-
-
 def latency(files: int, seed: int) -> list[Latency]:
     """Land files in a new `dev` and return the latency of each; the first one warms up."""
     choose = random.Random(seed)  # noqa: S311 - not for security
     with new_sandbox() as sandbox:
         sandbox.write_stream("orders")
         sandbox.landing("orders").mkdir(parents=True)
-        with running_dev(sandbox) as port:
+        with live_dev(sandbox) as dev:
             _land_and_wait(sandbox, 0)
             latencies = []
             for number in range(1, files + 1):
                 time.sleep(choose.uniform(0, 10))
                 landed, published = _land_and_wait(sandbox, number)
-                latencies.append(_latency(port, landed, published))
+                latencies.append(_latency(dev.port, landed, published))
     return latencies
 
 
@@ -117,7 +94,3 @@ def _latency(port: int, landed: float, published: float) -> Latency:
         started=step_started - launched,
         encoded=published - step_started,
     )
-
-
-def _is_up(sandbox: Sandbox, process: "subprocess.Popen[str]") -> bool:
-    return "Dagster is at http" in sandbox.output.read_text() or process.poll() is not None

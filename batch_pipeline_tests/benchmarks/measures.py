@@ -112,34 +112,29 @@ class SparkMeter:
     """Watches this process and its children: processor time and memory."""
 
     def __init__(self) -> None:
-        self._memory = PeakMemory(lambda: tree(psutil.Process()))
+        self._workers: list[psutil.Process] = []
         self._worker_bytes = 0
-        self._ended = threading.Event()
         self._before = _processor_seconds()
         self._started = time.perf_counter()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+        self._memory = PeakMemory(self._sample)
 
     def stop(self) -> Cost:
         """Stop watching and return the cost."""
         seconds = time.perf_counter() - self._started
-        processor_seconds = _processor_seconds() - self._before
-        self._ended.set()
-        self._thread.join()
         return Cost(
             seconds=seconds,
-            processor_seconds=processor_seconds,
+            processor_seconds=_processor_seconds() - self._before,
             peak_bytes=self._memory.stop(),
             worker_bytes=self._worker_bytes,
         )
 
-    def _watch(self) -> None:
-        workers: list[psutil.Process] = []
-        while not self._ended.wait(_SAMPLE_SECONDS):
-            workers = workers or _workers()
-            for worker in workers:
-                with suppress(psutil.NoSuchProcess):
-                    self._worker_bytes = max(self._worker_bytes, worker.memory_info().rss)
+    def _sample(self) -> list[psutil.Process]:
+        """Return all processes, and note the memory of the largest worker."""
+        self._workers = self._workers or _workers()
+        for worker in self._workers:
+            with suppress(psutil.NoSuchProcess):
+                self._worker_bytes = max(self._worker_bytes, worker.memory_info().rss)
+        return tree(psutil.Process())
 
 
 def _workers() -> list[psutil.Process]:

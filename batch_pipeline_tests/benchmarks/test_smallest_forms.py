@@ -33,18 +33,14 @@ class Form:
 
 SMALLEST = {
     "acquire": Form(
-        options="--sizes 1000 --batches 640",
-        tables={
-            "rows items consumed limits | ours rows read | window query rows read | ratio": 12,
-            "workers batches batches/s p50 ms p99 ms": 2,
-        },
+        options="--sizes 1000",
+        tables={"rows items consumed limits | ours rows read | window query rows read | ratio": 8},
     ),
     "dagster": Form(
         options="--files 20 --batches 10 --landing 1 --partitions 2 --repeats 1",
         tables={
-            "| batches | what | first s | then s | own CPU s |": 7,
+            "| batches | what | first s | then s | own CPU s |": 5,
             "| step | median s | p95 s | max s |": 5,
-            "| way | seconds | a partition | of the loop |": 3,
         },
     ),
     "encode": Form(
@@ -65,13 +61,13 @@ SMALLEST = {
     ),
     "singer": Form(
         options=_FEW_RECORDS,
-        tables={"way wall s record CPU s peak MB steps": 7},
+        tables={"way wall s record CPU s peak MB steps": 4},
         has_cache=True,
     ),
     "store": Form(
         options=f"{_FEW_RECORDS} --keys 10",
         tables={
-            "| conversion | files | from | to | seconds | MB/s | beside disk to disk |": 8,
+            "| conversion | files | from and to | seconds | MB/s | beside disk |": 4,
             "| what | seconds | requests | new items |": 5,
         },
         has_cache=True,

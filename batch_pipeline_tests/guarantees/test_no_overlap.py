@@ -54,10 +54,10 @@ def test_concurrent_workers_acquire_each_id_once(
     execute(database, "ANALYZE public.meta")
     if long_form:
         work = Work(database_url, batches // PROCESSES, threads=WORKERS)
-        ranges, _, rate = measured(work, PROCESSES)
+        ranges, rate = measured(work, PROCESSES)
         figures(batches_per_second=rate)
     else:
-        ranges, _ = acquire_batches(Work(database_url, batches, threads=WORKERS))
+        ranges = acquire_batches(Work(database_url, batches, threads=WORKERS))
     acquired = sorted(uid for first, last in ranges for uid in range(first, last + 1))
     holes = batches * ITEMS - len(set(acquired))
     figures(
