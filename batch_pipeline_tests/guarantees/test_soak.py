@@ -4,9 +4,7 @@ The long form takes BATCH_PIPELINE_TEST_SOAK_MINUTES minutes (20), and a few mor
 """
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -19,7 +17,6 @@ from batch_pipeline_tests.guarantees.soak.soak_run import Pace, SoakResult, soak
 from batch_pipeline_tests.proofs import Figures
 
 MINUTES = "BATCH_PIPELINE_TEST_SOAK_MINUTES"
-REPORT = "BATCH_PIPELINE_TEST_SOAK_REPORT"
 DATABASE = "soak"
 QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 ROWS = f"SELECT id FROM {LOADED}"  # noqa: S608 - a constant
@@ -56,33 +53,27 @@ def result(warehouse: str, long_form: bool) -> Iterator[SoakResult]:
             sandbox.home.mkdir()
             (sandbox.home / "dagster.yaml").write_text(yaml.safe_dump(QUICK))
         with soaked(sandbox, LONG if long_form else SHORT) as soak:
-            text = "\n".join(soak.report())
-            sys.stderr.write(f"\n{text}\n")  # shown with -s, and if a test fails
-            if REPORT in os.environ:
-                Path(os.environ[REPORT]).write_text(f"{text}\n")
             yield soak
 
 
-def test_all_work_completes_after_load(result: SoakResult, figures: Figures) -> None:
+def test_all_work_completes_and_dagster_matches_inventory_after_load(
+    result: SoakResult, figures: Figures
+) -> None:
+    """Partitions, newest generations and loads are the same in both."""
     figures(**result.figures())
     assert result.unfinished == []
     assert result.counts["loads"] > 0
     assert result.faults.done.total() > 0
-
-
-def test_dagster_matches_inventory_after_load(result: SoakResult) -> None:
-    """Partitions, newest generations and loads are the same in both."""
     assert result.drift == []
 
 
-def test_records_are_published_once_under_load(result: SoakResult) -> None:
+def test_records_are_published_and_loaded_once_under_load(
+    result: SoakResult, warehouse: str
+) -> None:
     assert result.check_result.faults == (), str(result.check_result)
     good = sum(len(landed.good_ids) for landed in result.landed.values())
     assert (result.check_result.items, result.check_result.records) == (result.files, good)
     assert result.quarantined == {name: landed.bad for name, landed in result.landed.items()}
-
-
-def test_records_are_loaded_once_under_load(result: SoakResult, warehouse: str) -> None:
     with psycopg.connect(warehouse) as connection:
         ids = [uid for (uid,) in connection.execute(ROWS)]
     assert sorted(ids) == [*result.landed[LOADED].good_ids]

@@ -103,7 +103,6 @@ class Landed:
 
     files: int = 0
     started_files: int = 0  # including those that are still being written
-    old_files: int = 0
     first_free_id: int = 1
     bad: int = 0
     next_burst: int = 1
@@ -175,7 +174,6 @@ class Arrivals:
             return None
         unfinished.write_bytes(content)
         if is_old:
-            landed.old_files += 1
             old_time = time.time() - _OLD_SECONDS
             os.utime(unfinished, (old_time, old_time))
         return unfinished, final
@@ -195,8 +193,6 @@ class Backfills:
     until_seconds: float
     seed: int
     launched: int = 0
-    refused: int = 0
-    partitions: int = 0
     _turn: int = 1
     _random: random.Random = field(init=False)
 
@@ -216,10 +212,6 @@ class Backfills:
             return
         first = self._random.randrange(len(keys))
         chosen = keys[first : first + self._random.randint(1, _MAX_PARTITIONS)]
-        try:
+        with suppress(URLError, OSError, AssertionError, KeyError, TypeError):
             self.dev.launch(stream, chosen)
-        except (URLError, OSError, AssertionError, KeyError, TypeError):
-            self.refused += 1
-        else:
             self.launched += 1
-            self.partitions += len(chosen)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from statistics import quantiles
 from threading import Event
 from typing import Any
 
@@ -26,21 +25,11 @@ from batch_pipeline_tests.guarantees.soak.load import (
 )
 from batch_pipeline_tests.guarantees.soak.measurements import (
     Sample,
-    max_age_seconds,
     max_backlog,
-    report_growth,
 )
 
 _MAX_REST_SECONDS = 900  # a failed load is retried after ten minutes
 _STREAMS = [feed.name for feed in FEEDS]
-_LATENCIES = """
-SELECT extract(epoch FROM a.finished_at - i.modified_at)::float
-FROM batch_pipeline.item i
-JOIN batch_pipeline.job j ON j.name = i.stream AND j.kind = 'incremental'
-JOIN batch_pipeline.batch b ON b.job_id = j.id AND i.id BETWEEN b.first_id AND b.last_id
-JOIN batch_pipeline.attempt a ON a.batch_id = b.id AND a.generation = 1
-WHERE i.modified_at > i.registered_at - interval '1 hour' ORDER BY 1
-"""
 _QUARANTINED = """
 SELECT coalesce(sum(f.records), 0)
 FROM batch_pipeline.part_file f
@@ -51,12 +40,7 @@ WHERE f.quarantine AND j.name = %s
 """
 _COUNTS = {
     "batches": "batch_pipeline.batch",
-    "generations": "batch_pipeline.attempt WHERE generation IS NOT NULL",
-    "failed attempts": "batch_pipeline.attempt WHERE status = 'failed'",
-    "abandoned attempts": "batch_pipeline.attempt WHERE status = 'abandoned'",
     "loads": "batch_pipeline.load WHERE status = 'succeeded'",
-    "runs": "runs",
-    "failed backfills": "bulk_actions WHERE strpos(status, 'FAIL') > 0",
 }
 _OPEN = {
     "attempts": "batch_pipeline.attempt WHERE status = 'running'",
@@ -124,8 +108,6 @@ class SoakResult:
     drained_seconds: float
     unfinished: list[str]
     drift: list[str]
-    repeated_events: int
-    latencies: list[float]
     counts: dict[str, int]
     quarantined: dict[str, int]
     check_result: CheckResult
@@ -150,25 +132,6 @@ class SoakResult:
             "unreadable": self.check_result.count(Kind.UNREADABLE),
             "differences_to_Dagster": len(self.drift),
         }
-
-    def report(self) -> Iterator[str]:
-        """Yield all results as lines of text."""
-        feeds = self.landed.values()
-        numbers = self.figures() | self.counts
-        numbers["old files"] = sum(feed.old_files for feed in feeds)
-        numbers["bad records"] = sum(feed.bad for feed in feeds)
-        numbers["partitions of backfills"] = self.backfills.partitions
-        numbers["refused backfills"] = self.backfills.refused
-        numbers["max seconds that a file waited"] = max_age_seconds(self.samples)
-        numbers["repeated events"] = self.repeated_events
-        numbers["garbage files"] = self.check_result.garbage
-        yield from (f"{name}: {number:,.1f}" for name, number in numbers.items())
-        if len(self.latencies) > 1:
-            percentiles = quantiles(self.latencies, n=20)
-            yield f"seconds from landed to published, from 5 to 95 %: {percentiles}"
-        yield f"killed: {dict(self.faults.done)}, no process to kill: {dict(self.faults.missed)}"
-        yield str(self.check_result)
-        yield from report_growth([*self.samples, self.at_rest])
 
 
 @dataclass(slots=True)
@@ -222,7 +185,6 @@ class _Soak:
         # Unfinished work is returned, not raised: the tests report it.
         while not is_drained() and time.monotonic() < began + _MAX_REST_SECONDS:
             time.sleep(1)
-        events = [Counter(_materializations(dev, name, "batches")) for name in _STREAMS]
         socket = (dev.sandbox.home / "postgres" / "postmaster.pid").read_text().splitlines()[4]
         return SoakResult(
             pace=self.pace,
@@ -234,8 +196,6 @@ class _Soak:
             at_rest=self.sample(time.monotonic() - self.began),
             unfinished=_unfinished(dev, landed),
             drift=_drift(dev),
-            repeated_events=sum(count > 1 for counts in events for count in counts.values()),
-            latencies=[seconds for (seconds,) in dev.query(_LATENCIES)],
             counts={name: _count(dev, rows) for name, rows in _COUNTS.items()},
             quarantined={name: int(dev.query(_QUARANTINED, name)[0][0]) for name in _STREAMS},
             check_result=check(
