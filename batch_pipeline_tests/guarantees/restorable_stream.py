@@ -17,9 +17,7 @@ import psycopg
 from psycopg import sql
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.encode.task import TaskSpec, encode_items
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.encode_request import EncodeRequest, EncodeResult
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
@@ -29,9 +27,9 @@ from batch_pipeline.pipeline.restore_check import (
     ensure_inventory_current,
 )
 from batch_pipeline.singer.messages import Bookmark
-from batch_pipeline.spark.encoder import combine_reports
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 from batch_pipeline_tests.factories import NOON
+from batch_pipeline_tests.regression.golden import TaskEncoder
 from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage_roots import Root, content
 
@@ -41,24 +39,6 @@ _TABLES = (
     *("item", "job", "bookmark", "batch", "batch_state", "schema_version"),
     *("attempt", "part_file", "attempt_item"),
 )
-
-
-class LocalEncoder:
-    """An encoder that runs a single task in this process."""
-
-    def prepare(self) -> None:
-        """Do nothing."""
-
-    def encode(self, request: EncodeRequest) -> EncodeResult:
-        spec = TaskSpec(
-            number=0,
-            stem=request.stem,
-            stream=replace(request.stream, targets=()),
-            schema=request.schema,
-            items=tuple(request.items),
-            context=request.context,
-        )
-        return combine_reports([encode_items(spec, execution=uuid4().hex[:8])], request)
 
 
 @dataclass(kw_only=True)
@@ -131,7 +111,7 @@ class RestorableStream:
 
     def encode(self, batch: Any) -> Manifest:
         context = self.pipeline.encode_context(self.stream, _no_session)
-        context = replace(context, encoder=LocalEncoder())
+        context = replace(context, encoder=TaskEncoder())
         return encode(context, batch, run_id="run-1").manifest
 
     def back_up(self) -> str:

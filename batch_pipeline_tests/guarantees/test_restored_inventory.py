@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,46 +34,32 @@ pytestmark = pytest.mark.guarantee("G13")
 MANIFESTS = ["orders-00000005-00000006.g1.json", "orders-00000007-00000008.g1.json"]
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture
 def stream(
     request: pytest.FixtureRequest, tmp_path: Path, server_url: str, database_url: str
 ) -> Iterator[RestorableStream]:
-    """A stream with storage on a disk or in S3."""
-    root = str(tmp_path / "batches")
-    if request.param == "s3":
+    """A stream with storage on a disk or, with the parameter `s3`, in S3.
+
+    With the parameter `loaded` it has a target.
+    """
+    kind, root = getattr(request, "param", "disk"), str(tmp_path / "batches")
+    facts: dict[str, Any] = {}
+    if kind == "s3":
         root = f"{request.getfixturevalue('bucket')}/batches"
-    with open_stream(tmp_path, server_url, database_url, root) as opened:
+    if kind == "loaded":
+        facts = {
+            "targets": {"warehouse": {"postgres": {"conn": "$WAREHOUSE"}}},
+            "environment": {"WAREHOUSE": request.getfixturevalue("empty_database_url")},
+        }
+    with open_stream(tmp_path, server_url, database_url, root, **facts) as opened:
         yield opened
 
 
 @pytest.fixture
-def local_stream(tmp_path: Path, server_url: str, database_url: str) -> Iterator[RestorableStream]:
-    """A stream with storage on a disk."""
-    with open_stream(tmp_path, server_url, database_url, str(tmp_path / "batches")) as opened:
-        yield opened
-
-
-@pytest.fixture
-def loading(
-    tmp_path: Path, server_url: str, database_url: str, empty_database_url: str
-) -> Iterator[RestorableStream]:
-    """A stream with storage on a disk, which is loaded into a Postgres table."""
-    with open_stream(
-        tmp_path,
-        server_url,
-        database_url,
-        str(tmp_path / "batches"),
-        targets={"warehouse": {"postgres": {"conn": "$WAREHOUSE"}}},
-        environment={"WAREHOUSE": empty_database_url},
-    ) as opened:
-        yield opened
-
-
-@pytest.fixture
-def restored(local_stream: RestorableStream) -> RestorableStream:
+def restored(stream: RestorableStream) -> RestorableStream:
     """A stream with four published batches, restored from a backup that has two of them."""
-    local_stream.restore(publish_before_and_after_backup(local_stream))
-    return local_stream
+    stream.restore(publish_before_and_after_backup(stream))
+    return stream
 
 
 def publish_before_and_after_backup(stream: RestorableStream) -> str:
@@ -99,100 +86,101 @@ def states(stream: RestorableStream) -> list[str]:
     return [status.state.value for status in stream.database.batches.statuses("orders")]
 
 
+@pytest.mark.parametrize("stream", ["disk", "s3"], indirect=True)
 def test_restored_inventory_is_detected_before_planning(
     stream: RestorableStream, figures: Figures
 ) -> None:
-    backup = publish_before_and_after_backup(stream)
+    """Consumers are refused. A job that is resumed without discarding is paused again.
+
+    Another stream, with the same storage root and a name with the same prefix, is not paused.
+    """
+    backup, consumer = publish_before_and_after_backup(stream), Consumer()
+    consumer.read(stream)
     stream.land(9, 10)
     stream.restore(backup)
     before = stream.rows()
-    with pytest.raises(InventoryOlderError) as caught:
-        stream.publish()
-    message = str(caught.value)
-    assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in message
-    assert "`batch-pipeline reconcile orders --discard` moves the manifests away" in message
-    assert "restore the inventory to a later point in time" in message
-    assert stream.rows() == before
-    paused = stream.database.jobs.paused("orders")
-    assert paused is not None
-    assert paused.startswith(OLDER)
+    for _ in range(2):
+        with pytest.raises(InventoryOlderError) as caught:
+            stream.publish()
+        message = str(caught.value)
+        assert f"manifests unknown to it: 2, {MANIFESTS[0]} first" in message
+        assert "`batch-pipeline reconcile orders --discard` moves the manifests away" in message
+        assert "restore the inventory to a later point in time" in message
+        assert stream.rows() == before
+        paused = stream.database.jobs.paused("orders")
+        assert paused is not None
+        assert paused.startswith(OLDER)
+        stream.database.jobs.resume("orders")
+    with pytest.raises(ConfigurationError, match="read up to publish number 4"):
+        consumer.read(stream)
+    assert consumer.received == [1, 2, 3, 4, 5, 6, 7, 8]
+    stream.write_stream("orders.eu")
+    stream.close()
+    ensure_inventory_current(stream.database, stream.pipeline.stream("orders.eu"))
+    assert stream.database.jobs.paused("orders.eu") is None
     figures(restores=1, manifests_newer=2, detected=1)
 
 
-def test_restored_inventory_does_not_pause_other_streams(restored: RestorableStream) -> None:
-    """The other stream has the same storage root and a name with the same prefix."""
-    restored.write_stream("orders.eu")
-    with pytest.raises(InventoryOlderError):
-        restored.publish()
-    ensure_inventory_current(restored.pipeline.database, restored.pipeline.stream("orders.eu"))
-    assert restored.database.jobs.paused("orders.eu") is None
-
-
 def test_empty_inventory_with_manifests_is_detected(
-    local_stream: RestorableStream, figures: Figures
+    stream: RestorableStream, figures: Figures
 ) -> None:
-    backup = local_stream.back_up()
-    local_stream.land(1, 4)
-    local_stream.publish()
-    local_stream.restore(backup)
+    backup = stream.back_up()
+    stream.land(1, 4)
+    stream.publish()
+    stream.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 2"):
-        local_stream.publish()
+        stream.publish()
     figures(restores=1, manifests_newer=2, detected=1)
 
 
 def test_unknown_manifest_of_backfill_is_detected(
-    local_stream: RestorableStream, figures: Figures
+    stream: RestorableStream, figures: Figures
 ) -> None:
-    local_stream.land(1, 2)
-    local_stream.publish()
-    backup = local_stream.back_up()
-    name = f"{publish_backfill(local_stream).job}-00000001-00000002.g1.json"
-    local_stream.restore(backup)
-    assert find_unknown_manifests(local_stream.pipeline.database, local_stream.stream) == {
-        name: "orders.2023"
-    }
-    discarded = local_stream.discard()
+    stream.land(1, 2)
+    stream.publish()
+    backup = stream.back_up()
+    name = f"{publish_backfill(stream).job}-00000001-00000002.g1.json"
+    stream.restore(backup)
+    assert find_unknown_manifests(stream.pipeline.database, stream.stream) == {name: "orders.2023"}
+    discarded = stream.discard()
     assert (discarded.manifests, discarded.records, discarded.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, detected=1, discarded=1)
 
 
+@pytest.mark.parametrize("stream", ["loaded"], indirect=True)
 def test_load_is_refused_while_inventory_is_older(
-    loading: RestorableStream, figures: Figures
+    restored: RestorableStream, figures: Figures
 ) -> None:
-    backup = publish_before_and_after_backup(loading)
-    loading.restore(backup)
     with pytest.raises(InventoryOlderError):
-        loading.publish()
-    [target] = loading.stream.targets
+        restored.publish()
+    [target] = restored.stream.targets
     with pytest.raises(JobPausedError, match=OLDER):
-        list(loading.pipeline.load_pending(loading.stream, target, run_id="load-1"))
+        list(restored.pipeline.load_pending(restored.stream, target, run_id="load-1"))
     figures(restores=1, manifests_newer=2, detected=1)
 
 
-def test_consumer_ahead_of_restored_inventory_is_refused(local_stream: RestorableStream) -> None:
-    backup, consumer = publish_before_and_after_backup(local_stream), Consumer()
-    consumer.read(local_stream)
-    local_stream.restore(backup)
-    with pytest.raises(ConfigurationError, match="read up to publish number 4"):
-        consumer.read(local_stream)
-    assert consumer.received == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
+@pytest.mark.parametrize("stream", ["disk", "s3"], indirect=True)
 def test_discarded_manifests_are_moved_and_published_again(
     stream: RestorableStream, figures: Figures
 ) -> None:
-    """No file is deleted, no publish number is reused, and the consumer misses no record."""
+    """No file is deleted, no publish number is reused, and the consumer misses no record.
+
+    A dry run reports the same counts and changes nothing.
+    """
     backup, consumer = publish_before_and_after_backup(stream), Consumer()
     consumer.read(stream)
     contents = {name: content(f"{stream.storage.uri}/manifests/{name}") for name in MANIFESTS}
-    parts = [name for name in stream.storage.names() if "/" not in name]
     stream.restore(backup)
+    before, names = stream.rows(), stream.storage.names()
+    planned = stream.discard(dry_run=True)
+    assert (planned.manifests, planned.records) == (2, 4)
+    assert (stream.rows(), stream.storage.names()) == (before, names)
     discarded = stream.discard()
     assert (discarded.manifests, discarded.records, discarded.unread) == (2, 4, 0)
     assert {name: content(f"{discarded.folder}/manifests/{name}") for name in MANIFESTS} == contents
     stream.land(9, 9)
     stream.publish()
-    assert set(parts) <= set(stream.storage.names())
+    assert {name for name in names if "/" not in name} <= {*stream.storage.names()}
     consumer.read(stream)
     assert sorted(consumer.received) == [1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9]
     assert states(stream) == ["published"] * 5
@@ -210,75 +198,54 @@ def test_discarded_manifests_are_moved_and_published_again(
     ids=["earlier release", "not a manifest", "empty"],
 )
 def test_discarded_manifest_without_publish_number_reserves_one(
-    local_stream: RestorableStream, damage: Callable[[str], str], unread: int, figures: Figures
+    stream: RestorableStream, damage: Callable[[str], str], unread: int, figures: Figures
 ) -> None:
-    backup, consumer = publish_before_and_after_backup(local_stream), Consumer()
-    consumer.read(local_stream)
-    local_stream.restore(backup)
+    backup, consumer = publish_before_and_after_backup(stream), Consumer()
+    consumer.read(stream)
+    stream.restore(backup)
     for name in MANIFESTS:
-        path = Path(local_stream.root, "manifests", name)
+        path = Path(stream.root, "manifests", name)
         path.write_text(damage(path.read_text()))
-    discarded = local_stream.discard()
+    discarded = stream.discard()
     assert (discarded.manifests, discarded.unread) == (2, 2 * unread)
-    local_stream.publish()
-    assert local_stream.publish_numbers() == [1, 2, 5, 6]
-    consumer.read(local_stream)
+    stream.publish()
+    assert stream.publish_numbers() == [1, 2, 5, 6]
+    consumer.read(stream)
     assert sorted(consumer.received) == [1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 8]
     figures(restores=1, discarded=2, lost=consumer.lost(8))
 
 
-def test_dry_run_of_discard_reports_same_counts_and_changes_nothing(
-    restored: RestorableStream,
-) -> None:
-    before, names = restored.rows(), restored.storage.names()
-    discarded = restored.discard(dry_run=True)
-    assert (discarded.manifests, discarded.records) == (2, 4)
-    assert (restored.rows(), restored.storage.names()) == (before, names)
-    with pytest.raises(InventoryOlderError):
-        restored.publish()
-
-
 def test_attempt_with_existing_manifest_file_encodes_nothing(
-    local_stream: RestorableStream,
+    stream: RestorableStream,
 ) -> None:
     """The file name alone stops a manually launched run, without using up an attempt."""
-    local_stream.land(1, 2)
-    backup = local_stream.back_up()
-    local_stream.publish()
-    local_stream.restore(backup)
-    local_stream.plan()
-    [batch] = [status.batch for status in local_stream.database.batches.statuses("orders")]
-    parts = local_stream.storage.names()
+    stream.land(1, 2)
+    backup = stream.back_up()
+    stream.publish()
+    stream.restore(backup)
+    stream.plan()
+    [batch] = [status.batch for status in stream.database.batches.statuses("orders")]
+    parts = stream.storage.names()
     for _ in range(4):
         with pytest.raises(InventoryOlderError, match=r"00000001-00000002\.g1\.json"):
-            local_stream.encode(batch)
-    assert states(local_stream) == ["interrupted"]
-    assert local_stream.storage.names() == parts
+            stream.encode(batch)
+    assert states(stream) == ["interrupted"]
+    assert stream.storage.names() == parts
 
 
 def test_manifest_names_are_listed_once_per_process_and_database(
-    local_stream: RestorableStream,
+    stream: RestorableStream,
 ) -> None:
     """Manifest names are listed again only after the database was restored."""
     checked = CheckedInventory()
-    backup = publish_before_and_after_backup(local_stream)
-    ensure_inventory_current(local_stream.database, local_stream.stream, checked)
+    backup = publish_before_and_after_backup(stream)
+    ensure_inventory_current(stream.database, stream.stream, checked)
     unknown = "orders-00000091-00000092.g1.json"
-    local_stream.storage.put(f"manifests/{unknown}", b"{}")
-    ensure_inventory_current(local_stream.database, local_stream.stream, checked)
-    local_stream.restore(backup)
+    stream.storage.put(f"manifests/{unknown}", b"{}")
+    ensure_inventory_current(stream.database, stream.stream, checked)
+    stream.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 3"):
-        ensure_inventory_current(local_stream.database, local_stream.stream, checked)
-
-
-def test_stream_resumed_without_discard_is_paused_again(
-    restored: RestorableStream,
-) -> None:
-    for _ in range(2):
-        with pytest.raises(InventoryOlderError):
-            restored.publish()
-        assert restored.database.jobs.paused("orders") is not None
-        restored.database.jobs.resume("orders")
+        ensure_inventory_current(stream.database, stream.stream, checked)
 
 
 @pytest.mark.parametrize("reason", [None, "lunch"])
