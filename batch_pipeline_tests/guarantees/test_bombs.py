@@ -26,23 +26,12 @@ from batch_pipeline_tests.proofs import Figures
 pytestmark = pytest.mark.guarantee("S1")
 
 MAX_MIB = 400  # in addition to the program itself
-REASONS = {
-    "gzip": "`read_limits.max_expansion`",
-    "bzip2": "`read_limits.max_expansion`",
-    "xz": "`read_limits.max_expansion`",
-    "zstd": "`read_limits.max_expansion`",
-    "line": "`read_limits.max_expansion`",
-    "cell": "`read_limits.max_expansion`",
-    "record": "`read_limits.max_expansion`",
-    "array": "`read_limits.max_expansion`",
+EXPANSION = "`read_limits.max_expansion`"
+REASONS = dict.fromkeys(BOMBS, EXPANSION) | {
     "nested": "is nested too deeply",
-    "columns": "`read_limits.max_expansion`",
     "avro block": "expands to more than 128 MiB",
     "avro blocks": "expands too much",
     "avro count": "lacks some of its records",
-    "parquet pages": "`read_limits.max_expansion`",
-    "parquet dictionary": "`read_limits.max_expansion`",
-    "parquet nulls": "`read_limits.max_expansion`",
 }
 
 

@@ -170,20 +170,14 @@ def test_batches_of_random_tables_match_reference(
 def feed(request: pytest.FixtureRequest, database: Database, database_url: str) -> Iterator[Feed]:
     """A job on an empty table, whose batches are acquired in one round trip or in several."""
     execute(database.engine, CREATE)
+    columns = MetaColumns(uid="id", item="item", weight="weight")
     with meta_engine(database_url) as engine:
-        columns = MetaColumns(uid="id", item="item", weight="weight")
-        yield _feed(
-            database, ReflectedMetaTable.open(engine, "public.files", columns), request.param
-        )
-
-
-def _feed(database: Database, table: ReflectedMetaTable, source_class: type[MetaSource]) -> Feed:
-    feed = Feed(database, table)
-    feed.source = source_class(table=table, choice=choose_watermark(table, Strategy.REGISTRAR))
-    insert(table, {1: 1, 2: 1})
-    feed.bounds = limits(max_weight=1)
-    assert feed.drain() == [[1], [2]]  # only the first acquisition needs more round trips
-    return feed
+        table = ReflectedMetaTable.open(engine, "public.files", columns)
+        feed = Feed(database, table, limits(max_weight=1))
+        feed.source = request.param(table=table, choice=choose_watermark(table, Strategy.REGISTRAR))
+        insert(table, {1: 1, 2: 1})
+        assert feed.drain() == [[1], [2]]  # only the first acquisition needs more round trips
+        yield feed
 
 
 @pytest.mark.guarantee("G6", "G8")

@@ -53,17 +53,9 @@ FORMATS: dict[str, Callable[[int], bytes]] = {
 }
 
 
-def _append(path: Path, other: bytes) -> None:
+def _append(path: Path, _other: bytes) -> None:
     with path.open("ab") as file:
         file.write(b"\n")
-
-
-def _truncate(path: Path, other: bytes) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _overwrite(path: Path, other: bytes) -> None:
-    path.write_bytes(other)
 
 
 def _rename_over(path: Path, other: bytes) -> None:
@@ -71,27 +63,19 @@ def _rename_over(path: Path, other: bytes) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def _touch(path: Path, other: bytes) -> None:
-    status = path.stat()
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000))
-
-
-def _delete(path: Path, other: bytes) -> None:
-    path.unlink()
-
-
-CHANGES = {
+CHANGES: dict[str, Callable[[Path, bytes], object]] = {
     "appended": _append,
-    "truncated": _truncate,
-    "overwritten": _overwrite,
+    "truncated": lambda path, _other: os.truncate(path, path.stat().st_size // 2),
+    "overwritten": Path.write_bytes,
     "replaced": _rename_over,
-    "touched": _touch,
-    "deleted": _delete,
+    "touched": lambda _path, _other: None,
+    "deleted": lambda path, _other: path.unlink(),
 }
 
 
-def make_newer(path: Path) -> None:
-    """Move the modification time, because the clock of the disk may be coarse."""
+def change_file(path: Path, change: str, other: bytes) -> None:
+    """Change a file and move its modification time, because the clock of the disk may be coarse."""
+    CHANGES[change](path, other)
     if path.exists():
         status = path.stat()
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 2_000))
@@ -103,12 +87,11 @@ def test_file_changed_before_reading_is_reported_and_not_published(
     tmp_path: Path, format_name: str, figures: Figures
 ) -> None:
     content_from = FORMATS[format_name]
-    for change, change_file in CHANGES.items():
+    for change in CHANGES:
         landing, storage = new_folder(tmp_path / change), new_folder(tmp_path / f"{change}-out")
         files = [landing.land(f"{number}.dat", content_from(number * ROWS)) for number in (0, 1, 2)]
         path = Path(to_path(files[1].location))
-        change_file(path, content_from(9 * ROWS))
-        make_newer(path)
+        change_file(path, change, content_from(9 * ROWS))
         stream = replace(
             between(STREAM, landing, storage), on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE)
         )
@@ -135,18 +118,16 @@ def test_file_changed_while_being_read_is_reported(
         bytes_before = number * (file.size_bytes or 0) // times
         file = LandedFile(location=file.location) if number % 2 else file
         with pytest.raises(BadFileError) as caught:
-            _read(file, bytes_before, lambda path: CHANGES[change](path, content_from(9 * ROWS)))
+            _read(file, bytes_before, change, content_from(9 * ROWS))
         assert caught.value.kind in {BadFileKind.CHANGED, BadFileKind.MISSING}
     figures(changes=times, reported=times, read_silently=0)
 
 
-def _read(file: LandedFile, bytes_before: int, change: Callable[[Path], None]) -> None:
+def _read(file: LandedFile, bytes_before: int, change: str, other: bytes) -> None:
     """Read some bytes, change the file, and read the rest."""
-    path = Path(to_path(file.location))
     with open_source(file, STREAM) as source:
         source.read(bytes_before)
-        change(path)
-        make_newer(path)
+        change_file(Path(to_path(file.location)), change, other)
         while source.read(2**20):
             pass
 

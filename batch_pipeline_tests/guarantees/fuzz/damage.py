@@ -123,33 +123,29 @@ def _index(values: Sequence[Any], place: int) -> int:
     return min(_position(values, place), len(values) - 1)
 
 
-def _replace(data: bytes, _others: Sequence[bytes], *, at: int, octet: int) -> bytes:
-    changed = bytearray(data)
-    if data:
-        changed[_index(data, at)] = octet
-    return bytes(changed)
-
-
-def _flip(data: bytes, _others: Sequence[bytes], *, at: int, bit: int) -> bytes:
-    changed = bytearray(data)
-    if data:
-        changed[_index(data, at)] ^= 1 << bit
-    return bytes(changed)
-
-
-def _truncate(data: bytes, _others: Sequence[bytes], *, at: int) -> bytes:
-    return data[: _position(data, at)]
-
-
-def _delete(data: bytes, _others: Sequence[bytes], *, at: int, size: int) -> bytes:
+def _edit(
+    data: bytes, _others: Sequence[bytes], *, at: int, size: int, new: Callable[[bytes], bytes]
+) -> bytes:
+    """Replace some bytes at a position by others, which are computed from them."""
     start = _position(data, at)
-    return data[:start] + data[start + size :]
+    stop = start + size
+    return (data[:start] + new(data[start:stop]) + data[stop:])[:_MAX_BYTES]
 
 
-def _repeat(data: bytes, _others: Sequence[bytes], *, at: int, size: int, times: int) -> bytes:
-    start = _position(data, at)
-    piece = data[start : start + size]
-    return (data[:start] + piece * times + data[start:])[:_MAX_BYTES]
+def _flipped(bit: int) -> Callable[[bytes], bytes]:
+    return lambda piece: bytes(octet ^ 1 << bit for octet in piece)
+
+
+def _repeated(times: int) -> Callable[[bytes], bytes]:
+    return lambda piece: piece * times
+
+
+def _always(piece: bytes) -> Callable[[bytes], bytes]:
+    return lambda _piece: piece
+
+
+def _nested(pair: tuple[bytes, bytes], depth: int) -> Callable[[bytes], bytes]:
+    return _always(pair[0] * depth + pair[1] * depth)
 
 
 def _swap(data: bytes, _others: Sequence[bytes], *, at: tuple[int, int, int]) -> bytes:
@@ -167,25 +163,12 @@ def _splice(
     return (data[:position] + other[first : first + size] + data[position:])[:_MAX_BYTES]
 
 
-def _insert(data: bytes, _others: Sequence[bytes], *, at: int, piece: bytes) -> bytes:
-    position = _position(data, at)
-    return (data[:position] + piece + data[position:])[:_MAX_BYTES]
-
-
 def _change_number(data: bytes, _others: Sequence[bytes], *, at: int, number: bytes) -> bytes:
     matches = list(_NUMBER.finditer(data))
     if not matches:
         return data
     start, stop = matches[_index(matches, at)].span()
     return (data[:start] + number + data[stop:])[:_MAX_BYTES]
-
-
-def _nest(
-    data: bytes, _others: Sequence[bytes], *, at: int, pair: tuple[bytes, bytes], depth: int
-) -> bytes:
-    position = _position(data, at)
-    nested = pair[0] * depth + pair[1] * depth
-    return (data[:position] + nested + data[position:])[:_MAX_BYTES]
 
 
 def _end_lines(data: bytes, _others: Sequence[bytes], *, end: bytes, count: int) -> bytes:
@@ -196,28 +179,30 @@ _PLACES = st.integers(0, _LAST)
 _ENDS = st.sampled_from((0, _LAST)) | _PLACES
 _SIZES = st.sampled_from((1, 2, 4, 16, 64, 1024))
 _PAIRS = ((b"[", b"]"), (b'{"a":', b"}"), (b"[", b""), (b"- ", b""))
+_ONE, _NONE, _ALL = st.just(1), st.just(0), st.just(_MAX_BYTES)
+_OCTETS = st.sampled_from((b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\n", b" ", b'"', b","))
 _FAULTS: tuple[st.SearchStrategy[Damage[bytes]], ...] = (
-    choices(_flip, at=_PLACES, bit=st.integers(0, 7)),
-    choices(_replace, at=_PLACES, octet=st.sampled_from((0, 1, 0x7F, 0x80, 0xFF, 10, 32, 34, 44))),
-    choices(_replace, at=_PLACES, octet=st.integers(0, 255)),
-    choices(_truncate, at=_PLACES),
-    choices(_delete, at=_PLACES, size=_SIZES),
+    choices(_edit, at=_PLACES, size=_ONE, new=st.integers(0, 7).map(_flipped)),
+    choices(_edit, at=_PLACES, size=_ONE, new=_OCTETS.map(_always)),
+    choices(_edit, at=_PLACES, size=_ONE, new=st.binary(min_size=1, max_size=1).map(_always)),
+    choices(_edit, at=_PLACES, size=_ALL, new=st.just(_always(b""))),
+    choices(_edit, at=_PLACES, size=_SIZES, new=st.just(_always(b""))),
 )
 FAULTS: st.SearchStrategy[Damage[bytes]] = st.one_of(_FAULTS)  # small ones, for compressed data
 BYTES: st.SearchStrategy[Damage[bytes]] = st.one_of(
     *_FAULTS,
-    choices(_repeat, at=_PLACES, size=_SIZES, times=st.sampled_from((1, 2, 9, 100))),
+    choices(_edit, at=_PLACES, size=_SIZES, new=st.sampled_from((2, 3, 10, 101)).map(_repeated)),
     choices(_swap, at=st.tuples(_PLACES, _PLACES, _PLACES)),
     choices(_splice, at=_PLACES, start=st.tuples(_PLACES, _PLACES), size=_SIZES | st.none()),
-    choices(_insert, at=_ENDS, piece=st.sampled_from(_CHARACTERS)),
-    choices(_insert, at=_ENDS, piece=st.sampled_from(_SYNTAX)),
+    choices(_edit, at=_ENDS, size=_NONE, new=st.sampled_from(_CHARACTERS).map(_always)),
+    choices(_edit, at=_ENDS, size=_NONE, new=st.sampled_from(_SYNTAX).map(_always)),
     choices(_change_number, at=_PLACES, number=st.sampled_from(_NUMBERS)),
     choices(_change_number, at=_PLACES, number=st.integers().map(lambda number: b"%d" % number)),
     choices(
-        _nest,
+        _edit,
         at=_PLACES,
-        pair=st.sampled_from(_PAIRS),
-        depth=st.sampled_from((3, 30, 500, 1500, 5000)),
+        size=_NONE,
+        new=st.builds(_nested, st.sampled_from(_PAIRS), st.sampled_from((3, 30, 500, 1500, 5000))),
     ),
     choices(
         _end_lines,

@@ -30,6 +30,7 @@ from batch_pipeline_tests.guarantees.fuzz.damage import (
     rarely,
     variants,
 )
+from batch_pipeline_tests.guarantees.inputs.bombs import avro_file
 
 _LARGE_BYTES = 2**18
 _COMPRESSIONS: tuple[Callable[[bytes], bytes], ...] = (
@@ -49,7 +50,6 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {
     "bzip2": bz2.compress,
     "xz": lambda data: lzma.compress(data, preset=0),
 }
-_SYNC = b"0123456789abcdef"
 
 
 # Text
@@ -236,23 +236,8 @@ def _container(
     compressed = _CODECS[codec](parts.records)
     if in_block:
         compressed = in_block(compressed, ())
-    metadata = {b"avro.schema": parts.schema, b"avro.codec": codec.encode()}
-    head = b"Obj\x01" + _long(len(metadata))
-    for key, value in metadata.items():
-        head += _long(len(key)) + key + _long(len(value)) + value
-    block = _long(parts.count) + _long(len(compressed)) + compressed + _SYNC
-    data = head + b"\0" + _SYNC + block * blocks
+    data = avro_file(parts.schema, codec, *[(parts.count, compressed)] * blocks)
     return in_file(data, ()) if in_file else data
-
-
-def _long(value: int) -> bytes:
-    value <<= 1
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 _AVRO_DAMAGES = st.one_of(

@@ -43,10 +43,8 @@ def _zigzag(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-def avro(*blocks: tuple[int, bytes], kind: str = "long", codec: str = "deflate") -> bytes:
-    """Return an avro file of one column. A block is a record count and the stored bytes."""
-    fields = [{"name": "a", "type": kind}]
-    schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+def avro_file(schema: bytes, codec: str, *blocks: tuple[int, bytes]) -> bytes:
+    """Return an avro file. A block is a record count and the stored bytes."""
     facts = {b"avro.codec": codec.encode(), b"avro.schema": schema}
     metadata = b"".join(
         _zigzag(len(key)) + key + _zigzag(len(value)) + value for key, value in facts.items()
@@ -55,6 +53,13 @@ def avro(*blocks: tuple[int, bytes], kind: str = "long", codec: str = "deflate")
     return head + b"".join(
         _zigzag(count) + _zigzag(len(packed)) + packed + _SYNC for count, packed in blocks
     )
+
+
+def avro(*blocks: tuple[int, bytes], kind: str = "long", codec: str = "deflate") -> bytes:
+    """Return an avro file of one column."""
+    fields = [{"name": "a", "type": kind}]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields}).encode()
+    return avro_file(schema, codec, *blocks)
 
 
 def _deflated(piece: bytes, times: int) -> bytes:
