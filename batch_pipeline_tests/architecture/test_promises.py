@@ -1,27 +1,17 @@
 """Every promise has tests and a paragraph on its page."""
 
 import re
-from collections import defaultdict
 from pathlib import Path
 
 from batch_pipeline_tests.proofs import PROMISES
+from batch_pipeline_tests.regression.promises import marked_tests
 
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "batch_pipeline/docs/explanation/guarantees.md"
 
 
-def marked_modules() -> dict[str, list[str]]:
-    """Return the modules with guarantee marks by promise, from their source."""
-    modules = defaultdict(list)
-    for path in sorted((PROJECT / "batch_pipeline_tests").rglob("test_*.py")):
-        for arguments in re.findall(r"mark\.guarantee\(([^)]*)\)", path.read_text("utf-8")):
-            for number in re.findall(r'"(\w+)"', arguments):
-                modules[number].append(path.name)
-    return modules
-
-
 def test_every_promise_has_a_test_and_every_mark_a_promise() -> None:
-    assert marked_modules().keys() == PROMISES.keys()
+    assert marked_tests().keys() == PROMISES.keys()
 
 
 def test_page_has_a_paragraph_with_figures_per_promise() -> None:
