@@ -53,7 +53,7 @@ def sent_records(messages: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
     return Counter((it["stream"], it["record"][keys[it["stream"]]]) for it in records)
 
 
-def test_old_home_is_complete_after_migrate(old_home: Home) -> None:
+def test_old_home_is_complete_and_materialized_after_migrate(old_home: Home) -> None:
     old_home.run_ok("migrate")
     streams = {report["stream"]: report for report in old_home.json("status")["streams"]}
     counts = {
@@ -67,6 +67,11 @@ def test_old_home_is_complete_after_migrate(old_home: Home) -> None:
     assert streams["orders"]["unfinished"][0]["batch_id"] == SEVENTH
     old_home.run_ok("verify", "--all", "--deep")
     assert sent_records(old_home.tap(old_home.old_state())) == Counter()
+    with old_home.dagster() as (instance, _):
+        batches = instance.get_materialized_partitions(dg.AssetKey(["orders", "batches"]))
+        backfill = instance.get_materialized_partitions(dg.AssetKey(["orders", "backfill"]))
+    assert batches == {*OLD_PARTITIONS} - {"000000000005-000000000006", SEVENTH}
+    assert backfill == {"2023:000000000001-000000000002", "2023:000000000003-000000000003"}
 
 
 def test_old_home_is_continued_without_loss_or_duplicates(old_home: Home) -> None:
@@ -106,15 +111,6 @@ def test_old_home_is_continued_without_loss_or_duplicates(old_home: Home) -> Non
     home.run_ok("verify", "--all", "--deep")
     with home.dagster() as (instance, _):
         assert instance.get_dynamic_partitions("orders.batches") == [*OLD_PARTITIONS, EIGHTH]
-
-
-def test_old_partitions_stay_materialized_in_dagster(old_home: Home) -> None:
-    old_home.run_ok("migrate")
-    with old_home.dagster() as (instance, _):
-        batches = instance.get_materialized_partitions(dg.AssetKey(["orders", "batches"]))
-        backfill = instance.get_materialized_partitions(dg.AssetKey(["orders", "backfill"]))
-    assert batches == {*OLD_PARTITIONS} - {"000000000005-000000000006", SEVENTH}
-    assert backfill == {"2023:000000000001-000000000002", "2023:000000000003-000000000003"}
 
 
 @pytest.mark.guarantee("G13")
