@@ -1,4 +1,4 @@
-"""Fixtures: sandboxes, the archive of the feed, and a running Spark server."""
+"""Fixtures: sandboxes, and the tests that need an archive or a browser."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.acceptance.dagster_pages import CHROMIUM
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, new_sandbox
 
@@ -23,13 +22,6 @@ def _interrupts_reach_commands() -> None:
     """Restore the SIGINT handler; a shell disables it for background programs."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session")
-def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a Spark server that is already running, so that commands start faster."""
-    with SparkConnectServer(tmp_path_factory.mktemp("spark")) as server:
-        yield server.remote
 
 
 @pytest.fixture

@@ -172,7 +172,18 @@ def test_definitions_work_with_other_releases_of_dagster(release: str, public: P
     ignored = "ignore:Found version mismatch:UserWarning"
     tests = [f"batch_pipeline_tests/defs/{name}" for name in SUBSET]
     program_output(
-        *(python, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-W", ignored, *tests),
+        *(
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-n0",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            ignored,
+            *tests,
+        ),
         cwd=ROOT,
         timeout=None,
     )
@@ -239,7 +250,7 @@ def test_definitions_load_without_extras(programs: Path, tmp_path: Path) -> None
         f"stream = describe_stream('orders', source={{'uri': {str(tmp_path / 'in')!r}}})\n"
         "print(build_definitions([stream]).get_repository_def().has_job('orders_encode'))"
     )
-    python = [programs / "python", "-W", "ignore", "-c", code]
+    python = [str(programs / "python"), "-W", "ignore", "-c", code]
     assert program_output(*python, cwd=tmp_path) == "True\n"
 
 

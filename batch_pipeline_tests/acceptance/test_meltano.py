@@ -43,8 +43,7 @@ class Project:
 
     def run(self, *names: str) -> None:
         """Run a Meltano job, or a tap and a target, and assert exit code 0."""
-        words = (self.meltano, "run", *names)
-        program_output(*words, cwd=self.folder, env=self.environment)
+        program_output(self.meltano, "run", *names, cwd=self.folder, env=self.environment)
 
     def sell(self, first: int, last: int) -> None:
         """Add sales to the shop."""
