@@ -139,6 +139,15 @@ def rival(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="session")
+def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a Spark Connect server that runs until the session ends."""
+    from batch_pipeline.spark.spark_connect import SparkConnectServer
+
+    with SparkConnectServer(tmp_path_factory.mktemp("spark")) as server:
+        yield server.remote
+
+
+@pytest.fixture(scope="session")
 def object_store() -> Iterator[ObjectStore]:
     """An S3 server that ends with the session."""
     with open_store() as store:

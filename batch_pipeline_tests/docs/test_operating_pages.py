@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dagster._config import process_config, resolve_to_config_type
 from dagster._core.instance.ref import InstanceRef
 
 from batch_pipeline.defs.instance.served_runs import ServedRunLauncher
+from batch_pipeline_tests.acceptance.sandbox import program_output
 
 PACKAGE = files("batch_pipeline")
 INSTANCE = (PACKAGE / "defs/instance/dagster.yaml").read_text(encoding="utf-8")
@@ -69,12 +69,6 @@ def test_dump_and_restore_commands_keep_the_inventory(
         before = connection.execute(tables).fetchone()
         assert before is not None
         assert before[0] > 10
-        result = subprocess.run(
-            ["/bin/sh", "-e", "-c", script.replace(url, f"'{database_url}'")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stderr
+        words = ("/bin/sh", "-e", "-c", script.replace(url, f"'{database_url}'"))
+        program_output(*words, cwd=tmp_path)
         assert connection.execute(tables).fetchone() == before

@@ -1,7 +1,6 @@
 """The documentation site, built by the command of the development page."""
 
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +10,7 @@ from playwright.sync_api import sync_playwright
 
 import batch_pipeline
 from batch_pipeline_tests.acceptance.dagster_pages import ARGUMENTS, CHROMIUM
+from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.docs.pages import DOCS, PROJECT
 
 COMMAND = "uv run sphinx-build -W --keep-going batch_pipeline/docs site"
@@ -47,8 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     options = COMMAND.split("sphinx-build ")[1].split()[:-1]
     command = [sys.executable, "-m", "sphinx", "-q", *options, str(folder)]
-    result = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    program_output(*command, cwd=PROJECT)
     return folder
 
 

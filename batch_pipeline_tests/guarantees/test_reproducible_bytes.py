@@ -1,7 +1,6 @@
 """Encoding the same files yields the same bytes, on any number of cores and in any order (G7)."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.task_planning import TaskInput, plan_tasks
+from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.encode.task_fixture import TaskFixture
 from batch_pipeline_tests.factories import CONTEXT
 from batch_pipeline_tests.guarantees.encode_again import ENCODINGS, TYPES, content, facts_of
@@ -62,10 +62,9 @@ def encoded_on_spark(folder: Path, cores: int, files: int) -> list[list[list[Par
     """Encode twice in each encoding with some number of cores, and return the part files."""
     folder.mkdir()
     module = "batch_pipeline_tests.guarantees.encode_again"
-    command = [sys.executable, "-m", module, str(folder), str(cores), str(files)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    runs: list[list[list[Part]]] = json.loads(done.stdout.splitlines()[-1])
+    words = (sys.executable, "-m", module, str(folder), str(cores), str(files))
+    output = program_output(*words, cwd=PROJECT, timeout=None)
+    runs: list[list[list[Part]]] = json.loads(output.splitlines()[-1])
     return [[[(*part,) for part in run] for run in twice] for twice in runs]
 
 

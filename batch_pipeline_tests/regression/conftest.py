@@ -1,19 +1,10 @@
-"""The restored home of release 0.1.0, and a running Spark server."""
+"""The restored home of release 0.1.0."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from batch_pipeline.spark.spark_connect import SparkConnectServer
 from batch_pipeline_tests.regression.home_0_1_0 import Home, restore
-
-
-@pytest.fixture(scope="session")
-def warm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a Spark Connect server that runs until the session ends."""
-    with SparkConnectServer(tmp_path_factory.mktemp("spark")) as server:
-        yield server.remote
 
 
 @pytest.fixture

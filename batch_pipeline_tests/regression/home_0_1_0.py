@@ -15,7 +15,6 @@ Dagster's tables contain only partitions and the materializations of batches.
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -31,6 +30,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance
+from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.regression.snapshots import DATA
 
 _SOURCE = DATA / "home_0_1_0"
@@ -98,12 +98,8 @@ class Home:
             (self.folder / f"tap-{name}.json").write_text(json.dumps(content))
         options = [f"--{name}={self.folder}/tap-{name}.json" for name in files]
         command = [sys.executable, "-c", _TAP, *options]
-        environment = {**os.environ, **self.environment}
-        result = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stderr
-        return [json.loads(line) for line in result.stdout.splitlines()]
+        output = program_output(*command, env={**os.environ, **self.environment})
+        return [json.loads(line) for line in output.splitlines()]
 
     def old_state(self) -> Any:
         """Return the last STATE of the tap of release 0.1.0."""
