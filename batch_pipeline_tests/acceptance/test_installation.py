@@ -170,23 +170,9 @@ def test_definitions_work_with_other_releases_of_dagster(release: str, public: P
         _uv(*install, "--no-deps", "--upgrade", *(f"{name}<1.14" for name in CORE))
     _uv(*install, "--no-deps", "--editable", str(ROOT))
     ignored = "ignore:Found version mismatch:UserWarning"
+    options = ["-q", "-n0", "-p", "no:cacheprovider", "-W", ignored]
     tests = [f"batch_pipeline_tests/defs/{name}" for name in SUBSET]
-    program_output(
-        *(
-            str(python),
-            "-m",
-            "pytest",
-            "-q",
-            "-n0",
-            "-p",
-            "no:cacheprovider",
-            "-W",
-            ignored,
-            *tests,
-        ),
-        cwd=ROOT,
-        timeout=None,
-    )
+    program_output(python, "-m", "pytest", *options, *tests, cwd=ROOT, timeout=None)
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
