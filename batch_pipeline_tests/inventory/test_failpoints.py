@@ -46,7 +46,7 @@ COVERED_BY = {
     "encode.before_pointer": "pipeline/test_attempt_failures.py",
     "encode.before_rename": "encode/writers/test_part_writer.py",
     "upload.before_complete": "spark/test_part_files_in_s3.py",
-    "pointer.before_link": "acceptance/test_regions_interrupted.py",
+    "pointer.before_link": "guarantees/test_crashes.py",
     "collect.listed": "pipeline/test_collect_garbage_races.py",
     "collect.judged": "pipeline/test_collect_garbage_races.py",
     "collect.marked": "pipeline/test_collect_garbage_races.py",
