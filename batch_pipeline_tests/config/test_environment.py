@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.model.errors import SettingError
@@ -34,24 +35,22 @@ def test_settings_without_sources_are_the_defaults(
 
 
 def test_every_field_is_read_from_its_environment_variable() -> None:
-    settings = load_settings(
-        environment={
-            "BATCH_PIPELINE_HOME": "/h",
-            "BATCH_PIPELINE_STREAMS": "/s",
-            "BATCH_PIPELINE_INVENTORY_CONN": "postgresql://a:b@db/x",
-            "BATCH_PIPELINE_META_CONN": "mysql+pymysql://a:b@db/y",
-            "BATCH_PIPELINE_SPARK_REMOTE": "sc://spark:15002/;token=t",
-            "BATCH_PIPELINE_SPARK_MASTER": "local[2]",
-        }
-    )
-    assert (settings.home, settings.streams) == (Path("/h"), Path("/s"))
-    secrets = (settings.inventory_conn, settings.meta_conn, settings.spark_remote)
-    assert [secret.get_secret_value() for secret in secrets if secret is not None] == [
-        "postgresql://a:b@db/x",
-        "mysql+pymysql://a:b@db/y",
-        "sc://spark:15002/;token=t",
-    ]
-    assert settings.spark_master == "local[2]"
+    values = {
+        "home": "/h",
+        "streams": "/s",
+        "inventory_conn": "postgresql://a:b@db/x",
+        "meta_conn": "mysql+pymysql://a:b@db/y",
+        "spark_remote": "sc://spark:15002/;token=t",
+        "spark_master": "local[2]",
+        "spark_packed": "/p",
+        "spark_keep_minutes": "5",
+    }
+    variables = {f"BATCH_PIPELINE_{name.upper()}": value for name, value in values.items()}
+    settings = load_settings(environment=variables)
+    assert {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        for name, value in settings
+    } == values
 
 
 @pytest.mark.parametrize(
@@ -73,19 +72,6 @@ def test_first_source_with_a_value_takes_precedence(
         dot_env=env_file(tmp_path, f"BATCH_PIPELINE_SPARK_MASTER={values[2]}\n"),
     )
     assert settings.spark_master == master
-
-
-def test_settings_from_several_sources_are_merged_by_field(tmp_path: Path) -> None:
-    settings = load_settings(
-        settings={"home": "/h"},
-        environment={"BATCH_PIPELINE_STREAMS": "/s"},
-        dot_env=env_file(tmp_path, "BATCH_PIPELINE_SPARK_MASTER=yarn\nBATCH_PIPELINE_HOME=/x\n"),
-    )
-    assert (settings.home, settings.streams, settings.spark_master) == (
-        Path("/h"),
-        Path("/s"),
-        "yarn",
-    )
 
 
 def test_relative_paths_and_tilde_become_absolute(

@@ -62,14 +62,10 @@ def is_free(home: Home) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def test_ensure_creates_private_folder_that_git_ignores(home: Home) -> None:
+def test_ensure_creates_a_private_folder_that_git_ignores_and_then_keeps_it(home: Home) -> None:
     home.ensure()
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
     assert (home.path / ".gitignore").read_text() == "*\n"
-
-
-def test_second_ensure_keeps_mode_and_files(home: Home) -> None:
-    home.ensure()
     home.path.chmod(0o750)
     (home.path / ".gitignore").write_text("*\n!kept\n")
     home.ensure()
@@ -125,19 +121,15 @@ def test_lock_held_by_second_process_names_its_holder(home: Home) -> None:
     assert expected in str(caught.value)
 
 
-def test_lock_is_free_after_its_holder_ended(home: Home) -> None:
-    stop_process(start_holder(home))
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_lock_is_free_after_its_holder_ended(home: Home, is_killed: bool) -> None:
+    holder = start_holder(home)
+    if is_killed:
+        holder.send_signal(signal.SIGKILL)
+    stop_process(holder)
     with home.lock("batch-pipeline run"):
         assert not is_free(home)
     assert is_free(home)
-
-
-def test_lock_is_free_after_its_holder_was_killed(home: Home) -> None:
-    holder = start_holder(home)
-    holder.send_signal(signal.SIGKILL)
-    stop_process(holder)
-    with home.lock("batch-pipeline run"):
-        pass
 
 
 def test_second_lock_in_one_process_is_rejected(home: Home) -> None:

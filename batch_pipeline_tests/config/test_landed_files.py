@@ -110,14 +110,6 @@ def test_stream_is_named_after_the_common_word_of_its_files(tmp_path: Path) -> N
     assert proposal.stream.storage.root == root
 
 
-def test_common_word_may_contain_a_number(tmp_path: Path) -> None:
-    """A shorter word could match another feed's files."""
-    files = {f"dpc-covid19-regions-2026010{day}.csv": CSV for day in (1, 2)}
-    proposal = propose_stream(tmp_path, files)
-    assert proposal.stream.name == "dpc-covid19-regions"
-    assert source_attributes(proposal)["include"] == ["dpc-covid19-regions-*.csv"]
-
-
 def test_files_of_other_kinds_are_excluded_with_a_reason(tmp_path: Path) -> None:
     files = {
         **{f"orders-{day}.csv": CSV for day in range(3)},
