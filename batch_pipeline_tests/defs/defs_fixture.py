@@ -17,10 +17,29 @@ from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batch
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import IdRange
+from batch_pipeline.model.batch import IdRange, late_key
 from batch_pipeline.model.stream import Automation, Stream
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.seeds import ORDER_ID, plan, query, register
+from batch_pipeline_tests.seeds import ORDER_ID, execute, plan, query, register
+
+_LATE = (
+    """
+    INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id)
+    SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job
+    WHERE name = 'orders' AND :item > 0 ON CONFLICT DO NOTHING
+    """,
+    """
+    WITH added AS (
+        INSERT INTO batch_pipeline.batch
+            (job_id, first_id, last_id, weight, item_count, config, item_ids)
+        SELECT id, :item, :item, 10, 1, '{}', ARRAY[:item] FROM batch_pipeline.job
+        WHERE name = 'orders.late' RETURNING id, job_id
+    )
+    INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state)
+    SELECT id, job_id, 'planned' FROM added
+    """,
+)
+KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +51,11 @@ class DefsHarness:
     stream: Stream
     instance: dg.DagsterInstance
     definitions: dg.Definitions
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the test."""
+        return self.pipeline.home.path.parent
 
     @property
     def batches(self) -> PartitionedAsset:
@@ -64,14 +88,27 @@ class DefsHarness:
             self.instance.add_dynamic_partitions(add.partitions_def_name, add.partition_keys)
         return result
 
-    def tick_run_ends(self) -> str:
-        """Evaluate the sensor `batch_pipeline_run_ends` and return its message."""
-        sensor = self.definitions.resolve_sensor_def("batch_pipeline_run_ends")
+    def skipped(self, name: str) -> str:
+        """Evaluate a sensor that returns nothing but a message."""
+        sensor = self.definitions.resolve_sensor_def(name)
         resources = {"batch_pipeline": PipelineResource()}
         with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
             result = sensor(context)
         assert isinstance(result, dg.SkipReason), result
         return str(result.skip_message)
+
+    def tick_run_ends(self) -> str:
+        """Evaluate the sensor `batch_pipeline_run_ends` and return its message."""
+        return self.skipped("batch_pipeline_run_ends")
+
+    def plan_late(self, *item_ids: int) -> list[str]:
+        """Plan a late batch for each item and return the partition keys."""
+        for statement in _LATE:
+            for item_id in item_ids:
+                execute(self.database, statement, item=item_id)
+        self.tick("orders_new_files")
+        statuses = self.database.batches.late_statuses("orders")
+        return [late_key(status.batch.id) for status in statuses]
 
     def start_run(self, request: dg.RunRequest) -> dg.DagsterRun:
         """Create a started run for a request, without executing it."""
@@ -116,13 +153,7 @@ def open_defs_harness(
 ) -> Iterator[DefsHarness]:
     """Register and plan twelve items, and load the definitions of the stream."""
     write_stream(folder, "orders", targets=targets)
-    environment = {
-        "BATCH_PIPELINE_HOME": str(folder / "home"),
-        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
-        "BATCH_PIPELINE_INVENTORY_CONN": url,
-    }
-    for name, text in environment.items():
-        monkeypatch.setenv(name, text)
+    environment = set_environment(monkeypatch, folder, url)
     register(database, 12)
     plan(database, limits(max_count=3))
     database.schemas.widen("orders", [ORDER_ID], text_source=True)
@@ -142,13 +173,28 @@ def open_defs_harness(
     pipeline.close()
 
 
-def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None = None) -> None:
-    """Write a stream file and create an empty landing."""
+def set_environment(monkeypatch: pytest.MonkeyPatch, folder: Path, url: str) -> dict[str, str]:
+    """Set the variables of a home, a streams folder and an inventory, and return them."""
+    environment = {
+        "BATCH_PIPELINE_HOME": str(folder / "home"),
+        "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
+        "BATCH_PIPELINE_INVENTORY_CONN": url,
+    }
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    return environment
+
+
+def write_stream(
+    folder: Path, name: str, *, uri: str = "", targets: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a stream file and return its path; create an empty landing unless `uri` is given."""
     landing = folder / "landing" / name
-    landing.mkdir(parents=True)
+    if not uri:
+        landing.mkdir(parents=True)
     attributes: dict[str, Any] = {
         "stream": name,
-        "source": {"uri": str(landing), "format": "csv"},
+        "source": {"uri": uri or str(landing), "format": "csv"},
         "batch": {"max_weight": "1KiB", "max_count": 3},
         "encoding": {"format": "jsonl", "compression": "gzip"},
         "storage": {"root": str(folder / "batches")},
@@ -159,6 +205,7 @@ def write_stream(folder: Path, name: str, *, targets: Mapping[str, Any] | None =
     path.parent.mkdir(parents=True)
     document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
     path.write_text(yaml.safe_dump(document))
+    return path
 
 
 def ranges(requests: Sequence[dg.RunRequest] | None) -> list[tuple[str, str]]:

@@ -27,29 +27,26 @@ BATCHES, BY_CITY = dg.AssetKey(["orders", "batches"]), dg.AssetKey("by_city")
 KILLED = 9
 
 
-def with_downstream(
-    definitions: dg.Definitions, set_name: str = "orders.batches"
-) -> dg.Definitions:
-    """Add a downstream asset of the batches, and the job `both` with both assets and the checks."""
+def with_downstream(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.Definitions:
+    """Add a downstream asset, and the job `both` with both assets and the checks."""
 
     @dg.asset(
         key=BY_CITY,
-        deps=[BATCHES],
-        partitions_def=dg.DynamicPartitionsDefinition(name=set_name),
+        deps=[upstream],
+        partitions_def=partitions_of("orders"),
         backfill_policy=dg.BackfillPolicy.multi_run(2),
     )
     def by_city() -> None:
         """Do nothing, in place of a user's asset."""
 
-    both = dg.AssetSelection.assets(BATCHES, BY_CITY)
+    both = dg.AssetSelection.assets(upstream, BY_CITY)
     job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
-    own = dg.Definitions(assets=[by_city], jobs=[job])
-    return dg.Definitions.merge(definitions, own)
+    return dg.Definitions.merge(definitions, dg.Definitions(assets=[by_city], jobs=[job]))
 
 
-def job_of_both(definitions: dg.Definitions) -> dg.JobDefinition:
-    """Return the job of the batches and the downstream asset."""
-    return with_downstream(definitions).resolve_job_def("both")
+def job_of_both(definitions: dg.Definitions, upstream: dg.AssetKey = BATCHES) -> dg.JobDefinition:
+    """Return the job of the upstream and the downstream asset."""
+    return with_downstream(definitions, upstream).resolve_job_def("both")
 
 
 def tags_of(keys: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG, RETRY_TAG, WILL_RETRY_TAG
 from batch_pipeline_tests.defs.checks_fixture import check_results, path_of, publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness
 from batch_pipeline_tests.defs.downstream_fixture import (
     BY_CITY,
     KILLED,
@@ -28,15 +28,8 @@ from batch_pipeline_tests.defs.downstream_fixture import (
 )
 
 SENSOR = "orders_new_files"
-KEYS = [
-    "00000001-00000003",
-    "00000004-00000006",
-    "00000007-00000009",
-    "00000010-00000012",
-]
 UNKNOWN = "00000013-00000015"
 NEW = {LAUNCH_TAG: "new"}  # a published batch is reported without encoding it again
-SINGLE, RANGE = [KEYS[0]], KEYS
 BACKFILL = {"dagster/backfill": "abcdefgh"}
 
 
@@ -70,25 +63,29 @@ def _partitions(harness: DefsHarness, key: dg.AssetKey | None = None) -> Counter
     return Counter(event.partition for event in _events(harness, key))
 
 
-def _report(harness: DefsHarness) -> list[str | None]:
-    """Store the sensor's materializations of the batches and return their partitions."""
-    events = [
+def _unreported(harness: DefsHarness) -> list[dg.AssetMaterialization]:
+    """Return the sensor's materializations of the batches."""
+    return [
         event
         for event in harness.tick(SENSOR).asset_events
         if isinstance(event, dg.AssetMaterialization)
         and event.asset_key == harness.batches.asset_key
     ]
+
+
+def _report(harness: DefsHarness) -> list[str | None]:
+    """Store the sensor's materializations of the batches and return their partitions."""
+    events = _unreported(harness)
     for event in events:
         harness.instance.report_runless_asset_event(event)
     return [event.partition for event in events]
 
 
-@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
-@pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
+@pytest.mark.parametrize(("keys", "tags"), [(KEYS[:1], {}), (KEYS, BACKFILL)])
 def test_downstream_asset_is_executed_in_the_run_of_published_batches(
     harness: DefsHarness, keys: list[str], tags: dict[str, str]
 ) -> None:
-    """Each partition gets one event, with the metadata of its own batch."""
+    """Each partition gets one event, with the metadata of its own batch; checks run once."""
     manifests = {manifest.batch.key: manifest for manifest in publish_all(harness)}
     run = _run(harness, keys, {**tags, **NEW})
     assert run.is_success
@@ -99,10 +96,12 @@ def test_downstream_asset_is_executed_in_the_run_of_published_batches(
         assert event.metadata["dagster/partition_row_count"].value == manifest.records
         assert event.metadata["job"].value == "orders"
     assert not {*_report(harness)} & {*keys}
+    event_type = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    evaluations = harness.instance.all_logs(run.run_id, of_type=event_type)
+    assert len(evaluations) == len(check_results(harness, run.run_id)) == 3
 
 
-@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
-@pytest.mark.parametrize("keys", [[UNKNOWN], [*RANGE, UNKNOWN]], ids=["single", "range"])
+@pytest.mark.parametrize(("keys", "tags"), [([UNKNOWN], {}), ([*KEYS, UNKNOWN], BACKFILL)])
 def test_downstream_asset_is_skipped_if_a_batch_failed(
     harness: DefsHarness, keys: list[str], tags: dict[str, str]
 ) -> None:
@@ -116,40 +115,26 @@ def test_downstream_asset_is_skipped_if_a_batch_failed(
     assert not {*_report(harness)} & {*keys}
 
 
-@pytest.mark.parametrize("tags", [{}, BACKFILL], ids=["manual", "backfill"])
-@pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
+@pytest.mark.parametrize(("keys", "tags"), [(KEYS[:1], {}), (KEYS, BACKFILL)])
 def test_retry_of_a_killed_run_executes_the_downstream_asset(
     harness: DefsHarness, tmp_path: Path, keys: list[str], tags: dict[str, str]
 ) -> None:
-    """Only the retry reports events; the killed run and the sensor do not."""
+    """Only the retry reports events; without a retry, the sensor would."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         local_harness = replace(harness, instance=instance)
         local_harness.tick(SENSOR)
         killed = _killed(local_harness, tmp_path, keys, tags)
         assert harness.states("orders") == ["published"] * len(keys) + ["planned"] * (4 - len(keys))
         assert _partitions(local_harness) == Counter()
-        assert not {*_report(local_harness)} & {*keys}
+        assert _report(local_harness) == []
         instance.report_run_failed(killed)
+        assert [event.partition for event in _unreported(local_harness)] == keys
         instance.add_run_tags(killed.run_id, {WILL_RETRY_TAG: "true"})
         assert _report(local_harness) == []
         assert _run(local_harness, keys, {**tags, RETRY_TAG: "1"}, retry_of=killed).is_success
         assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(keys)
         assert {generation_of(event) for event in _events(local_harness)} == {1}
         assert _report(local_harness) == []
-
-
-@pytest.mark.parametrize("keys", [SINGLE, RANGE], ids=["single", "range"])
-def test_sensor_reports_events_of_a_killed_run_without_retry_once(
-    harness: DefsHarness, tmp_path: Path, keys: list[str]
-) -> None:
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        local_harness = replace(harness, instance=instance)
-        local_harness.tick(SENSOR)
-        killed = _killed(local_harness, tmp_path, keys, {})
-        instance.report_run_failed(killed)
-        assert _report(local_harness) == keys
-        assert _report(local_harness) == []
-        assert _partitions(local_harness) == Counter(keys)
 
 
 def _killed(
@@ -167,7 +152,7 @@ def _killed(
 def test_sensor_leaves_events_to_a_started_run_of_a_users_job(harness: DefsHarness) -> None:
     job = job_of_both(harness.definitions)
     run = harness.instance.create_run_for_job(
-        job_def=job, tags=tags_of(RANGE), status=dg.DagsterRunStatus.STARTED
+        job_def=job, tags=tags_of(KEYS), status=dg.DagsterRunStatus.STARTED
     )
     assert run.asset_selection is None
     publish_all(harness)
@@ -191,7 +176,7 @@ def test_batch_reported_by_the_sensor_is_not_reported_by_a_run(harness: DefsHarn
     publish_all(harness)
     assert _report(harness) == KEYS
     job = harness.definitions.resolve_job_def(harness.batches.job)
-    assert job.execute_in_process(instance=harness.instance, tags=tags_of(RANGE) | NEW).success
+    assert job.execute_in_process(instance=harness.instance, tags=tags_of(KEYS) | NEW).success
     assert _partitions(harness) == Counter(KEYS)
 
 
@@ -199,12 +184,12 @@ def test_events_of_a_run_have_the_generations_of_their_batches(harness: DefsHarn
     """The data version changes with any of these generations."""
     publish_all(harness)
     publish(harness, harness.batches.find(harness.database, KEYS[1]))
-    assert _run(harness, RANGE, NEW).is_success
+    assert _run(harness, KEYS, NEW).is_success
     first = _events(harness)
     assert _generations(first) == [1, 2, 1, 1]
     assert _report(harness) == []
     publish(harness, harness.batches.find(harness.database, KEYS[0]))
-    assert _run(harness, RANGE, NEW).is_success
+    assert _run(harness, KEYS, NEW).is_success
     later = _events(harness)[4:]
     assert _generations(later) == [2, 2, 1, 1]
     versions = {(event.tags or {})[DATA_VERSION_TAG] for event in (*first, *later)}
@@ -216,18 +201,10 @@ def _generations(events: Sequence[dg.AssetMaterialization]) -> list[int]:
     return [generations[key] for key in KEYS]
 
 
-def test_checks_of_a_run_with_a_downstream_asset_run_once(harness: DefsHarness) -> None:
-    publish_all(harness)
-    run = _run(harness, RANGE, NEW)
-    event_type = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-    events = harness.instance.all_logs(run.run_id, of_type=event_type)
-    assert len(events) == len(check_results(harness, run.run_id)) == 3
-
-
 def test_failed_blocking_check_skips_the_downstream_asset(harness: DefsHarness) -> None:
     path = path_of(publish_all(harness)[3])
     path.unlink()
-    run = _run(harness, RANGE, NEW)
+    run = _run(harness, KEYS, NEW)
     assert run.status is dg.DagsterRunStatus.FAILURE
     assert _partitions(harness) == Counter(KEYS)
     assert _partitions(harness, BY_CITY) == Counter()

@@ -1,136 +1,140 @@
 """The load job, sensor and asset: published batches are loaded and materialized."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.job_base import InMemoryJob
-from dagster._core.execution.api import execute_run
 
 from batch_pipeline.defs.loads import LoadCursor
-from batch_pipeline.defs.names import (
-    RANGE_END_TAG,
-    RANGE_START_TAG,
-    RETRY_TAG,
-    load_job,
-    loaded_key,
-)
-from batch_pipeline.defs.resources import PipelineResource
+from batch_pipeline.defs.metadata import generation_of
+from batch_pipeline.defs.names import RETRY_TAG, load_job, loaded_key
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
-from batch_pipeline_tests.defs.downstream_fixture import execute as execute_run_of
-from batch_pipeline_tests.defs.downstream_fixture import tags_of
-from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script
-from batch_pipeline_tests.pipeline.load_fixture import FIRST, SECOND, THIRD, publish_file
-from batch_pipeline_tests.seeds import execute, query
+from batch_pipeline_tests.defs.downstream_fixture import BY_CITY, execute, job_of_both, tags_of
+from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script, settings_of
+from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE, SECOND, THIRD, publish_file
+from batch_pipeline_tests.seeds import execute as execute_sql
+from batch_pipeline_tests.seeds import query
 
 FOURTH = "00000010-00000012"
-VOIDS = "CREATE SEQUENCE batch_pipeline.voids"
-CUT_FIRST_VOID = """
-CREATE FUNCTION batch_pipeline.cut() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF nextval('batch_pipeline.voids') = 1 THEN
-        PERFORM pg_terminate_backend(pg_backend_pid());
-    END IF;
-    RETURN NEW;
-END $$
-"""
-CUT_TRIGGER = """
-CREATE TRIGGER cut BEFORE UPDATE OF voided_at ON batch_pipeline.load
-FOR EACH ROW EXECUTE FUNCTION batch_pipeline.cut()
-"""
+GONE = {"postgres": {"conn": "$WAREHOUSE"}}
+CUT_FIRST_VOID = (
+    "CREATE SEQUENCE batch_pipeline.voids",
+    """
+    CREATE FUNCTION batch_pipeline.cut() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF nextval('batch_pipeline.voids') = 1 THEN
+            PERFORM pg_terminate_backend(pg_backend_pid());
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    """
+    CREATE TRIGGER cut BEFORE UPDATE OF voided_at ON batch_pipeline.load
+    FOR EACH ROW EXECUTE FUNCTION batch_pipeline.cut()
+    """,
+)
+
+
+def with_targets(**targets: str | dict[str, Any]) -> pytest.MarkDecorator:
+    """Run a test with these targets: the settings or the program of each."""
+    return pytest.mark.parametrize("harness", [targets], indirect=True, ids=["-".join(targets)])
 
 
 @pytest.fixture
 def harness(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[DefsHarness]:
     """The stream `orders` with four batches, two of them published, and one working target."""
-    targets = {"good": target(tmp_path / "good", EAGER)}
+    monkeypatch.setenv("WAREHOUSE", "postgresql://user@127.0.0.1:1/warehouse")
+    targets = {
+        name: settings_of(tmp_path / name, body) if isinstance(body, str) else body
+        for name, body in getattr(request, "param", {"good": EAGER}).items()
+    }
     with open_defs_harness(
         database, database_url, tmp_path, monkeypatch, targets=targets
     ) as opened:
         for number in (0, 1):
-            publish_next(opened, tmp_path, number)
+            publish_next(opened, number)
         opened.instance.add_dynamic_partitions(
             opened.batches.set_name, [FIRST, SECOND, THIRD, FOURTH]
         )
         yield opened
 
 
-def target(folder: Path, body: str) -> dict[str, Any]:
-    """Return the settings of a target that is a program."""
-    folder.mkdir(exist_ok=True)
-    return {"command": list(script(folder, body)), "config": {"out": str(folder / "read")}}
-
-
-def publish_next(harness: DefsHarness, folder: Path, number: int, *, generation: int = 1) -> None:
+def publish_next(harness: DefsHarness, number: int, *, generation: int = 1) -> None:
     """Publish the next generation of a batch, counted from 0."""
     batch = harness.database.batches.statuses("orders")[number].batch
-    publish_file(harness.database, batch, folder, generation=generation)
+    publish_file(harness.database, batch, harness.folder, generation=generation)
 
 
-def run_job(harness: DefsHarness, **tags: str) -> dg.ExecuteInProcessResult:
+def run_job(harness: DefsHarness) -> dg.ExecuteInProcessResult:
     """Run the load job."""
     job = harness.definitions.resolve_job_def(load_job(harness.stream))
-    return job.execute_in_process(instance=harness.instance, tags=tags, raise_on_error=False)
+    return job.execute_in_process(instance=harness.instance, raise_on_error=False)
+
+
+def load_by_command(harness: DefsHarness, number: int = 0, run_id: str = "load-1") -> int:
+    """Load the pending batches of a target, counted from 0, without Dagster; count them."""
+    target = harness.stream.targets[number]
+    return len([*harness.pipeline.load_pending(harness.stream, target, run_id=run_id)])
 
 
 def run_asset(harness: DefsHarness, first: str, last: str) -> dg.ExecuteInProcessResult:
     """Materialize partitions of the asset as a user does."""
-    [asset] = [
-        asset
-        for asset in harness.definitions.assets or ()
-        if isinstance(asset, dg.AssetsDefinition) and loaded_key(harness.stream) in asset.keys
-    ]
+    key = loaded_key(harness.stream)
     return dg.materialize(
-        [asset],
+        [harness.definitions.resolve_assets_def(key)],
         instance=harness.instance,
-        selection=[loaded_key(harness.stream)],
-        tags={RANGE_START_TAG: first, RANGE_END_TAG: last},
-        resources={"batch_pipeline": PipelineResource()},
+        selection=[key],
+        tags=tags_of([first, last]),
         raise_on_error=False,
     )
 
 
-def retry_asset(harness: DefsHarness, failed_run: str, first: str, last: str) -> dg.DagsterRun:
-    """Materialize partitions in a retry of a run whose process died."""
-    global_job = harness.definitions.resolve_implicit_global_asset_job_def()
-    job = global_job.get_subset(asset_selection={loaded_key(harness.stream)})
-    run = harness.instance.create_run_for_job(
-        job_def=job,
-        parent_run_id=failed_run,
-        root_run_id=failed_run,
-        tags={RETRY_TAG: "1", RANGE_START_TAG: first, RANGE_END_TAG: last},
-    )
-    execute_run(InMemoryJob(job), run, harness.instance)
-    return harness.reload_run(run)
+def step_error(result: dg.ExecuteInProcessResult) -> str:
+    """Return the error of the only failed step."""
+    [failure] = [event for event in result.all_events if event.is_step_failure]
+    return str(failure.step_failure_data.error)
 
 
-def materialized(harness: DefsHarness) -> list[str]:
-    """Return the materialized partitions of the asset."""
-    return sorted(harness.instance.get_materialized_partitions(loaded_key(harness.stream)))
+def materialized(harness: DefsHarness, key: dg.AssetKey | None = None) -> list[str]:
+    """Return the partition of each materialization of an asset, by default of the loads."""
+    records = harness.instance.fetch_materializations(
+        key or loaded_key(harness.stream), limit=100
+    ).records
+    events = [record.asset_materialization for record in records]
+    return sorted(str(event.partition) for event in events if event)
 
 
-def sent(folder: Path) -> list[str]:
-    """Return the batches whose STATE was sent to the target, in order."""
-    states = [message["value"] for message in read(folder) if message["type"] == "STATE"]
+def sent(harness: DefsHarness) -> list[str]:
+    """Return the batches whose STATE was sent to the target `good`, in order."""
+    messages = read(harness.folder / "good")
+    states = [message["value"] for message in messages if message["type"] == "STATE"]
     return [state["bookmarks"]["orders"]["batch_id"] for state in states]
 
 
-def test_load_sensor_launches_one_run_for_all_pending_loads(
-    harness: DefsHarness, tmp_path: Path
-) -> None:
+def load_counts(database: Database) -> list[tuple[Any, ...]]:
+    """Count the loads by target and status."""
+    counts = "SELECT target, status, count(*) FROM batch_pipeline.load GROUP BY 1, 2 ORDER BY 1, 2"
+    return query(database, counts)
+
+
+def test_load_sensor_launches_one_run_for_all_pending_loads(harness: DefsHarness) -> None:
     [request] = harness.tick("orders_load").run_requests or ()
     assert request.tags["batch_pipeline/stream"] == "orders"
     assert int(request.tags["dagster/priority"]) > 0  # otherwise, new files would always come first
 
     assert run_job(harness).success
     assert materialized(harness) == [FIRST, SECOND]
-    assert sent(tmp_path / "good") == [FIRST, SECOND]
+    assert sent(harness) == [FIRST, SECOND]
 
     after = harness.tick("orders_load")
     assert not after.run_requests
@@ -140,95 +144,62 @@ def test_load_sensor_launches_one_run_for_all_pending_loads(
     assert idle.skip_reason == dg.SkipReason("everything that is published is loaded.")
 
 
-def test_load_sensor_launches_a_run_for_a_new_generation(
-    harness: DefsHarness, tmp_path: Path
-) -> None:
-    assert run_job(harness).success
-    cursor = harness.tick("orders_load").cursor
-    publish_next(harness, tmp_path, 0, generation=2)
-
-    assert harness.tick("orders_load", cursor).run_requests
-    assert run_job(harness).success
-    assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST]
-
-
 def test_load_sensor_reports_loads_of_the_command_once(harness: DefsHarness) -> None:
-    pipeline, stream = harness.pipeline, harness.stream
-    assert len(list(pipeline.load_pending(stream, stream.targets[0], run_id="load-1"))) == 2
-
+    assert load_by_command(harness) == 2
     result = harness.tick("orders_load")
     assert [event.partition for event in result.asset_events] == [FIRST, SECOND]
     assert not result.run_requests
     assert not harness.tick("orders_load", result.cursor).asset_events
 
 
-def test_failed_load_is_not_launched_again_immediately(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A newly published batch is launched immediately."""
-    targets = {"silent": target(tmp_path / "silent", SILENT)}
-    with open_defs_harness(
-        database, database_url, tmp_path, monkeypatch, targets=targets
-    ) as harness:
-        publish_next(harness, tmp_path, 0)
-        first = harness.tick("orders_load")
-        assert first.run_requests
-        assert not run_job(harness).success
-        assert materialized(harness) == []
+@with_targets(silent=SILENT)
+def test_failed_load_is_not_launched_again_immediately(harness: DefsHarness) -> None:
+    """Another batch is, and another generation, which leaves the number of pending loads."""
+    first = harness.tick("orders_load")
+    assert first.run_requests
+    assert not run_job(harness).success
+    assert materialized(harness) == []
 
-        waiting = harness.tick("orders_load", first.cursor)
-        assert not waiting.run_requests
-        assert "did not print the STATE" in str(waiting.skip_reason)
-        publish_next(harness, tmp_path, 1)
-        assert harness.tick("orders_load", waiting.cursor).run_requests
+    waiting = harness.tick("orders_load", first.cursor)
+    assert not waiting.run_requests
+    assert "did not print the STATE" in str(waiting.skip_reason)
+    publish_next(harness, 0, generation=2)
+    launched = harness.tick("orders_load", waiting.cursor)
+    assert launched.run_requests
+    assert not run_job(harness).success
+    publish_next(harness, 2)
+    assert harness.tick("orders_load", launched.cursor).run_requests
 
 
-def test_manual_materialization_loads_its_partitions_again(
-    harness: DefsHarness, tmp_path: Path
-) -> None:
+def test_manual_materialization_loads_its_partitions_again(harness: DefsHarness) -> None:
     assert run_job(harness).success
 
     assert run_asset(harness, SECOND, SECOND).success
-    assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND]
-    publish_next(harness, tmp_path, 2)
+    assert sent(harness) == [FIRST, SECOND, SECOND]
+    publish_next(harness, 2)
     assert run_asset(harness, SECOND, THIRD).success
-    assert sent(tmp_path / "good") == [FIRST, SECOND, SECOND, SECOND, THIRD]
-    assert materialized(harness) == [FIRST, SECOND, THIRD]
+    assert sent(harness) == [FIRST, SECOND, SECOND, SECOND, THIRD]
+    assert {*materialized(harness)} == {FIRST, SECOND, THIRD}
 
 
 def test_materialization_of_an_unpublished_batch_fails(harness: DefsHarness) -> None:
-    result = run_asset(harness, FOURTH, FOURTH)
-
-    assert not result.success
-    [failure] = [event for event in result.all_events if event.event_type_value == "STEP_FAILURE"]
     message = f"Not published, so there is nothing to load: {FOURTH}."
-    assert message in str(failure.step_failure_data.error_display_string)
+    assert message in step_error(run_asset(harness, FOURTH, FOURTH))
     assert materialized(harness) == []
 
 
-def test_partition_is_materialized_once_both_targets_have_it(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@with_targets(good=EAGER, other=SILENT)
+def test_partition_is_materialized_once_both_targets_have_it(harness: DefsHarness) -> None:
     """A successful load is kept while the other target fails."""
-    targets = {
-        "good": target(tmp_path / "good", EAGER),
-        "other": target(tmp_path / "other", SILENT),
-    }
-    with open_defs_harness(
-        database, database_url, tmp_path, monkeypatch, targets=targets
-    ) as harness:
-        publish_next(harness, tmp_path, 0)
-        assert not run_job(harness).success
-        assert materialized(harness) == []
-        script(tmp_path / "other", EAGER)  # the target works again
-        assert run_job(harness).success
-        assert materialized(harness) == [FIRST]
-        assert sent(tmp_path / "good") == [FIRST]
-        rows = query(
-            database,
-            "SELECT target, status FROM batch_pipeline.load ORDER BY target, id",
-        )
-        assert rows == [("good", "succeeded"), *[("other", "failed")] * 3, ("other", "succeeded")]
+    assert not run_job(harness).success
+    assert materialized(harness) == []
+    script(harness.folder / "other", EAGER)  # the target works again
+    assert run_job(harness).success
+    assert materialized(harness) == [FIRST, SECOND]
+    assert sent(harness) == [FIRST, SECOND]
+    counts = load_counts(harness.database)
+    assert {target for target, status, _ in counts if status == "failed"} == {"other"}
+    assert {("good", "succeeded", 2), ("other", "succeeded", 2)} <= {*counts}
 
 
 def test_partition_with_deleted_files_cannot_be_loaded_again(harness: DefsHarness) -> None:
@@ -236,9 +207,7 @@ def test_partition_with_deleted_files_cannot_be_loaded_again(harness: DefsHarnes
     assert run_job(harness).success
     stored, loads = harness.pipeline.database.stored_attempts, harness.pipeline.database.loads
     assert stored.mark_loaded([1], ["good"]) == {1}
-    result = run_asset(harness, FIRST, SECOND)
-    [failure] = result.filter_events(lambda event: event.is_step_failure)
-    error = str(failure.step_failure_data.error)
+    error = step_error(run_asset(harness, FIRST, SECOND))
     assert f"the files of batch {FIRST}, generation 1, were deleted on 2" in error
     assert "Other batches, loaded by the next load: 1." in error
     [status] = loads.target_statuses("orders", ["good"])
@@ -256,30 +225,29 @@ def test_load_sensor_detects_a_reload_requested_by_a_dead_run(harness: DefsHarne
     assert harness.tick("orders_load", earlier.cursor()).run_requests
 
 
-def test_retry_does_not_repeat_the_loads_of_the_failed_run(
-    harness: DefsHarness, tmp_path: Path
-) -> None:
+def test_retry_does_not_repeat_the_loads_of_the_failed_run(harness: DefsHarness) -> None:
     assert run_job(harness).success
-    failed_run = run_asset(harness, FIRST, FIRST)
-    assert retry_asset(harness, failed_run.run_id, FIRST, SECOND).is_success
-    assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
+    failed_run = run_asset(harness, FIRST, FIRST).dagster_run
+    global_job = harness.definitions.resolve_implicit_global_asset_job_def()
+    job = global_job.get_subset(asset_selection={loaded_key(harness.stream)})
+    tags = {RETRY_TAG: "1", **tags_of([FIRST, SECOND])}
+    assert execute(job, harness.instance, tags, retry_of=failed_run).is_success
+    assert sent(harness) == [FIRST, SECOND, FIRST, SECOND]
 
 
 def test_step_retry_repeats_a_failed_reload_request(
-    harness: DefsHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
     assert run_job(harness).success
-    for statement in (VOIDS, CUT_FIRST_VOID, CUT_TRIGGER):
-        execute(harness.database, statement)
+    for statement in CUT_FIRST_VOID:
+        execute_sql(harness.database, statement)
 
     assert run_asset(harness, FIRST, SECOND).success
-    assert sent(tmp_path / "good") == [FIRST, SECOND, FIRST, SECOND]
+    assert sent(harness) == [FIRST, SECOND, FIRST, SECOND]
 
 
-def test_repeatedly_published_batch_is_loaded_immediately(
-    harness: DefsHarness, tmp_path: Path
-) -> None:
+def test_repeatedly_published_batch_is_loaded_immediately(harness: DefsHarness) -> None:
     """After a successful load, an unchanged count of pending loads does not mean a failure."""
     cursor = None
     for generation in (2, 3, 4):
@@ -287,67 +255,84 @@ def test_repeatedly_published_batch_is_loaded_immediately(
         assert result.run_requests
         assert run_job(harness).success
         cursor = harness.tick("orders_load", result.cursor).cursor
-        publish_next(harness, tmp_path, 0, generation=generation)
+        publish_next(harness, 0, generation=generation)
+    assert sent(harness) == [FIRST, SECOND, FIRST, FIRST]
 
 
-DOWNSTREAM = dg.AssetKey("by_city")
+@with_targets(gone=GONE, good=EAGER)
+def test_unreachable_server_does_not_block_other_targets(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is tried four times; the other target gets the batch once."""
+    monkeypatch.setattr("batch_pipeline.defs.partition_events._PAUSE_SECONDS", 0)
+    error = step_error(run_asset(harness, FIRST, FIRST))
+    assert "127.0.0.1/warehouse cannot be reached" in error
+    assert sent(harness) == [FIRST]
+    assert load_counts(harness.database) == [("gone", "failed", 4), ("good", "succeeded", 1)]
+
+
+@with_targets(busy=EAGER, good=EAGER)
+def test_busy_target_does_not_block_other_targets(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step loads into the other target first, then waits for the busy one."""
+    monkeypatch.setattr("batch_pipeline.defs.loads._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("batch_pipeline.defs.loads._MAX_WAITS", 1)
+    loads = harness.database.loads
+    due = list(loads.due(harness.stream, "busy"))
+    with loads.claim("orders", "busy", due, run_id="load-1", lease=LEASE):
+        result = run_job(harness)
+        event_types = [event.event_type_value for event in result.all_events]
+        assert event_types.count("STEP_UP_FOR_RETRY") == 1
+        assert load_counts(harness.database) == [("busy", "running", 1), ("good", "succeeded", 2)]
+
+
+def test_unreported_load_of_a_later_generation_is_reported(harness: DefsHarness) -> None:
+    """The same run loaded both generations and reported only the first."""
+    run = run_job(harness)
+    cursor = harness.tick("orders_load").cursor
+    publish_next(harness, 0, generation=2)
+    assert load_by_command(harness, run_id=run.run_id) == 1
+    for last_cursor in (cursor, None):
+        [event] = harness.tick("orders_load", last_cursor).asset_events
+        assert isinstance(event, dg.AssetMaterialization)
+        assert (event.partition, generation_of(event)) == (FIRST, 2)
+
+
+@with_targets(a=EAGER, b=EAGER)
+def test_unreported_reload_into_one_of_two_targets_is_reported(harness: DefsHarness) -> None:
+    """An earlier run reported the first load into both targets."""
+    assert run_job(harness).success
+    cursor = harness.tick("orders_load").cursor
+    harness.database.loads.void("orders", "b", [FIRST])
+    assert load_by_command(harness, 1, "load-2") == 1
+    events = harness.tick("orders_load", cursor).asset_events
+    assert [event.partition for event in events] == [FIRST]
 
 
 def run_both(
-    harness: DefsHarness, tags: dict[str, str], *, retry_of: dg.DagsterRun | None = None
+    harness: DefsHarness, keys: Sequence[str], *, retry_of: dg.DagsterRun | None = None
 ) -> dg.DagsterRun:
     """Materialize partitions of the asset and of a downstream asset in one run."""
-
-    @dg.asset(
-        key=DOWNSTREAM,
-        deps=[loaded_key(harness.stream)],
-        partitions_def=harness.batches.partitions,
-        backfill_policy=dg.BackfillPolicy.multi_run(2),
-    )
-    def by_city() -> None:
-        """Do nothing, in place of a user's asset."""
-
-    both = dg.AssetSelection.assets(loaded_key(harness.stream), DOWNSTREAM)
-    job = dg.define_asset_job("both", selection=both, executor_def=dg.in_process_executor)
-    own = dg.Definitions(assets=[by_city], jobs=[job])
-    merged = dg.Definitions.merge(harness.definitions, own)
-    return execute_run_of(merged.resolve_job_def("both"), harness.instance, tags, retry_of=retry_of)
-
-
-def test_downstream_asset_is_executed_in_the_run_of_the_loads(harness: DefsHarness) -> None:
-    assert run_both(harness, tags_of([FIRST, SECOND])).is_success
-    assert events_of(harness, loaded_key(harness.stream)) == [FIRST, SECOND]
-    assert events_of(harness, DOWNSTREAM) == [FIRST, SECOND]
-    assert not harness.tick("orders_load").asset_events
+    job = job_of_both(harness.definitions, loaded_key(harness.stream))
+    retry = {RETRY_TAG: "1"} if retry_of else {}
+    return execute(job, harness.instance, tags_of(keys) | retry, retry_of=retry_of)
 
 
 def test_downstream_asset_is_skipped_if_a_batch_is_not_published(harness: DefsHarness) -> None:
-    run = run_both(harness, tags_of([FIRST, SECOND, THIRD]))
-    assert run.status is dg.DagsterRunStatus.FAILURE
-    assert events_of(harness, loaded_key(harness.stream)) == []
-    assert events_of(harness, DOWNSTREAM) == []
+    assert run_both(harness, [FIRST, SECOND, THIRD]).status is dg.DagsterRunStatus.FAILURE
+    assert materialized(harness) == materialized(harness, BY_CITY) == []
 
 
 def test_retry_reports_loads_of_the_killed_run_once(harness: DefsHarness) -> None:
-    killed = run_both(harness, tags_of([FIRST, SECOND]))
+    """The downstream asset is executed in the run of the loads and in its retry."""
+    killed = run_both(harness, [FIRST, SECOND])
+    assert killed.is_success
+    assert materialized(harness) == materialized(harness, BY_CITY) == [FIRST, SECOND]
     # As if the process had died before it reported the materializations.
-    harness.instance.wipe_assets([loaded_key(harness.stream), DOWNSTREAM])
-    count = "SELECT count(*) FROM batch_pipeline.load"
-    loads = query(harness.database, count)
-    assert run_both(
-        harness, {**tags_of([FIRST, SECOND]), RETRY_TAG: "1"}, retry_of=killed
-    ).is_success
-    assert query(harness.database, count) == loads
-    assert events_of(harness, loaded_key(harness.stream)) == [FIRST, SECOND]
-    assert events_of(harness, DOWNSTREAM) == [FIRST, SECOND]
+    harness.instance.wipe_assets([loaded_key(harness.stream), BY_CITY])
+    loads = load_counts(harness.database)
+    assert run_both(harness, [FIRST, SECOND], retry_of=killed).is_success
+    assert load_counts(harness.database) == loads
+    assert materialized(harness) == materialized(harness, BY_CITY) == [FIRST, SECOND]
     assert not harness.tick("orders_load").asset_events
-
-
-def events_of(harness: DefsHarness, key: dg.AssetKey) -> list[str]:
-    """Return the partition of each materialization of an asset."""
-    records = harness.instance.fetch_materializations(key, limit=100).records
-    return sorted(
-        str(record.asset_materialization.partition)
-        for record in records
-        if record.asset_materialization
-    )
