@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import dedent
 
 import dagster as dg
-import pytest
 
 PYPROJECT = """\
 [project]
@@ -55,9 +54,8 @@ class DgProject:
         path.write_text(dedent(text))
         return path
 
-    def load(self, monkeypatch: pytest.MonkeyPatch) -> dg.Definitions:
-        """Load all components in this process."""
-        monkeypatch.syspath_prepend(self.root / "src")
+    def load(self) -> dg.Definitions:
+        """Load all components in this process, whose path must have the folder `src`."""
         return dg.load_from_defs_folder(path_within_project=self.root)
 
     def dg(self, *arguments: str) -> subprocess.CompletedProcess[str]:

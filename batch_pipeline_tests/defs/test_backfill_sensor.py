@@ -7,38 +7,31 @@ import dagster as dg
 from batch_pipeline.defs.names import BACKFILL_TAG, LAUNCH_TAG, PRIORITY_TAG
 from batch_pipeline.defs.sensors import LaunchCursor
 from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline_tests.defs.defs_fixture import KEYS as BATCH_KEYS
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import claimed, publish
 
 SENSOR = "orders_backfill"
-KEYS = [
-    "2023:00000001-00000003",
-    "2023:00000004-00000006",
-    "2023:00000007-00000009",
-    "2023:00000010-00000012",
-]
+KEYS = [f"2023:{key}" for key in BATCH_KEYS]
 
 
 def test_planned_backfill_is_added_and_launched(harness: DefsHarness) -> None:
-    """Its runs have a lower priority than those for new files."""
-    harness.plan()
-    result = harness.tick(SENSOR)
-    assert harness.instance.get_dynamic_partitions("orders.backfill") == KEYS
-    assert ranges(result.run_requests) == [(KEYS[0], KEYS[1]), (KEYS[2], KEYS[3])]
-    [first, _] = result.run_requests or []
-    assert first.tags[BACKFILL_TAG] == "2023"
-    assert int(first.tags[PRIORITY_TAG]) < 0
-    assert first.tags[LAUNCH_TAG] == "new"
-
-
-def test_tick_with_the_same_cursor_requests_the_same_run_keys(harness: DefsHarness) -> None:
+    """Its runs come after those for new files; a repeated tick requests the same runs."""
     harness.plan()
     first, repeated = harness.tick(SENSOR), harness.tick(SENSOR)
-    keys = [request.run_key for request in first.run_requests or []]
-    assert keys == [request.run_key for request in repeated.run_requests or []]
-    following = harness.tick(SENSOR, first.cursor)
-    assert {*keys}.isdisjoint({request.run_key for request in following.run_requests or []})
+    assert harness.instance.get_dynamic_partitions("orders.backfill") == KEYS
+    assert ranges(first.run_requests) == [(KEYS[0], KEYS[1]), (KEYS[2], KEYS[3])]
+    [request, _] = first.run_requests or []
+    assert request.tags[BACKFILL_TAG] == "2023"
+    assert int(request.tags[PRIORITY_TAG]) < 0
+    assert request.tags[LAUNCH_TAG] == "new"
+    assert _run_keys(first) == _run_keys(repeated)
+    assert _run_keys(first).isdisjoint(_run_keys(harness.tick(SENSOR, first.cursor)))
+
+
+def _run_keys(result: dg.SensorResult) -> set[str | None]:
+    return {request.run_key for request in result.run_requests or []}
 
 
 def test_batches_of_a_started_run_are_not_launched_again(harness: DefsHarness) -> None:
@@ -181,13 +174,6 @@ def test_end_of_a_backfill_is_reported_once(harness: DefsHarness) -> None:
 def test_cursor_of_an_earlier_release_is_ignored(harness: DefsHarness) -> None:
     harness.plan()
     assert len(harness.tick(SENSOR, f'{{"{KEYS[0]}": 3}}').run_requests or []) == 2
-
-
-def test_batch_with_a_running_attempt_is_not_launched(harness: DefsHarness) -> None:
-    harness.plan(ids=(1, 3))
-    [status] = harness.database.backfills.of_all("orders")
-    with claimed(harness.database, status.batch):
-        assert not harness.tick(SENSOR).run_requests
 
 
 def _observations(result: dg.SensorResult) -> list[dg.AssetObservation]:

@@ -1,10 +1,12 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from batch_pipeline import BatchReader, batches_of, partitions_of
+from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
 from batch_pipeline_tests.docs.pages import blocks
@@ -13,10 +15,7 @@ from batch_pipeline_tests.pipeline.test_published_batches import PublishedStream
 READ: list[tuple[tuple[str, ...], list[int]]] = []
 
 
-@dg.asset(
-    deps=[batches_of("orders")],
-    partitions_def=partitions_of("orders"),
-)
+@dg.asset(deps=[batches_of("orders")], partitions_def=partitions_of("orders"))
 def orders_by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> None:
     loaded = batches.load(context)
     READ.append((loaded.keys, ids(loaded.to_arrow())))
@@ -41,7 +40,7 @@ def reader(
 
 
 def materialize(
-    reader: BatchReader, published: PublishedStream, **tags: str
+    reader: BatchReader, published: PublishedStream, **options: Any
 ) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("orders.batches", published.keys)
@@ -50,7 +49,7 @@ def materialize(
             resources={"batches": reader},
             instance=instance,
             raise_on_error=False,
-            **tags,  # type: ignore[arg-type]
+            **options,
         )
 
 
@@ -66,11 +65,8 @@ def test_load_of_a_partition_range_returns_all_batches(
     reader: BatchReader, published: PublishedStream
 ) -> None:
     first, last = published.keys[:2]
-    tags = {
-        "dagster/asset_partition_range_start": first,
-        "dagster/asset_partition_range_end": last,
-    }
-    assert materialize(reader, published, tags=tags).success  # type: ignore[arg-type]
+    tags = {RANGE_START_TAG: first, RANGE_END_TAG: last}
+    assert materialize(reader, published, tags=tags).success
     assert [((first, last), [0, 1])] == READ
 
 
@@ -96,24 +92,6 @@ def test_load_outside_of_an_asset_accepts_stream_and_keys(
 def test_load_without_a_key_is_rejected(reader: BatchReader) -> None:
     with pytest.raises(ConfigurationError, match="without a partition key"):
         reader.load("orders")
-
-
-def test_fields_take_precedence_over_the_environment(
-    published: PublishedStream, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@localhost:1/none")
-    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
-    reader = BatchReader(inventory_conn=database_url)
-    assert len(reader.current("orders")) == 2
-    reader.close()
-
-
-def test_fields_accept_dagster_environment_variables(
-    published: PublishedStream, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("INVENTORY", database_url)
-    reader = BatchReader(inventory_conn=dg.EnvVar("INVENTORY"), home=str(tmp_path))
-    assert materialize(reader, published, partition_key=published.keys[0]).success
 
 
 @pytest.mark.parametrize("deps", [[], [batches_of("orders"), batches_of("sales")]])

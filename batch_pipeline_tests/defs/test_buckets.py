@@ -9,7 +9,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-import yaml
 from click.testing import CliRunner
 from dagster_aws.s3 import S3Resource
 
@@ -29,6 +28,7 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Arrivals, KeyOrder, Source, Stream
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3FileSystem
+from batch_pipeline_tests.defs.defs_fixture import set_environment, write_stream
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding
 
 KEY = "00000001-00000002"
@@ -48,19 +48,8 @@ def stream(
     landing: BucketLanding, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Stream:
     """The stream `orders`, whose files land in the bucket."""
-    attributes = {
-        "stream": "orders",
-        "source": {"uri": landing.uri, "format": "csv"},
-        "storage": {"root": str(tmp_path / "batches")},
-    }
-    path = tmp_path / "streams/orders/defs.yaml"
-    path.parent.mkdir(parents=True)
-    document = {"type": "batch_pipeline.BatchStream", "attributes": attributes}
-    path.write_text(yaml.safe_dump(document))
-    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(tmp_path / "streams"))
-    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
-    return read_stream_file(path)
+    set_environment(monkeypatch, tmp_path, database_url)
+    return read_stream_file(write_stream(tmp_path, "orders", uri=landing.uri))
 
 
 @pytest.fixture
@@ -89,15 +78,6 @@ def _keys(result: dg.SensorResult | dg.SkipReason) -> list[str]:
     return [key for add in result.dynamic_partitions_requests or () for key in add.partition_keys]
 
 
-def test_sensor_registers_plans_and_launches_files_of_the_bucket(
-    stream: Stream, instance: dg.DagsterInstance
-) -> None:
-    result = _tick(stream, instance)
-    assert _keys(result) == [KEY]
-    assert isinstance(result, dg.SensorResult)
-    assert len(result.run_requests or ()) == 1
-
-
 def test_sensor_uses_the_credentials_of_its_s3_resource(
     stream: Stream, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,15 +102,10 @@ def test_sensor_skips_a_tick_if_the_bucket_cannot_be_listed(
     skipped = _tick(stream, instance, unreachable)
     assert isinstance(skipped, dg.SkipReason)
     assert "cannot be listed or read (it does not answer" in str(skipped.skip_message)
-    assert _keys(_tick(stream, instance)) == [KEY]
-
-
-def test_files_asset_registers_files_of_the_bucket(
-    stream: Stream, instance: dg.DagsterInstance
-) -> None:
-    job = build_definitions([stream]).resolve_job_def(register_job(stream))
-    assert job.execute_in_process(instance=instance).success
-    assert instance.get_dynamic_partitions("orders.batches") == [KEY]
+    result = _tick(stream, instance)
+    assert _keys(result) == [KEY]
+    assert isinstance(result, dg.SensorResult)
+    assert len(result.run_requests or ()) == 1
 
 
 def test_invalid_key_does_not_stop_other_keys(
@@ -195,13 +170,6 @@ def test_full_comparison_does_not_list_the_whole_bucket(
     assert starts == ["", "", *["in/b.csv"] * 4]
 
 
-def test_s3_resource_is_defined_only_for_streams_in_buckets(stream: Stream) -> None:
-    """Importing it is slow."""
-    on_disk = replace(stream, name="clicks", source=Source(uri="file:///landing"))
-    assert "batch_pipeline_s3" not in (build_definitions([on_disk]).resources or {})
-    assert "batch_pipeline_s3" in (build_definitions([on_disk, stream]).resources or {})
-
-
 def test_batches_in_a_bucket_are_of_the_kind_s3(stream: Stream) -> None:
     stored = replace(stream, storage=replace(stream.storage, root="s3://bucket/batches"))
     kinds = [
@@ -210,13 +178,15 @@ def test_batches_in_a_bucket_are_of_the_kind_s3(stream: Stream) -> None:
     assert kinds == [{"spark", "jsonl"}, {"spark", "jsonl", "s3"}]
 
 
-def test_s3_resource_has_endpoint_region_and_profile_but_no_secret(
+def test_s3_resource_of_streams_in_buckets_has_endpoint_region_and_profile_but_no_secret(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    on_disk = replace(stream, name="clicks", source=Source(uri="file:///landing"))
+    assert "batch_pipeline_s3" not in (build_definitions([on_disk]).resources or {})
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_PROFILE", "landing")
-    store = (build_definitions([stream]).resources or {})["batch_pipeline_s3"]
+    store = (build_definitions([on_disk, stream]).resources or {})["batch_pipeline_s3"]
     assert isinstance(store, S3Resource)
     fields = {name: value for name, value in store.model_dump().items() if value is not None}
     assert (fields["endpoint_url"], fields["region_name"]) == ("http://127.0.0.1:1", "eu-central-1")

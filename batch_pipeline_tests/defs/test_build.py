@@ -6,35 +6,8 @@ import dagster as dg
 import pytest
 
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.model.location import to_uri
-from batch_pipeline.model.stream import Automation, DagsterRules, Source, Storage
+from batch_pipeline.model.stream import Automation, DagsterRules
 from batch_pipeline_tests.factories import stream
-
-
-def _definitions(folder: Path, *names: str) -> dg.Definitions:
-    root = to_uri(folder / "absent")
-    streams = [
-        stream(name=name, source=Source(uri=root), storage=Storage(root=root)) for name in names
-    ]
-    return build_definitions(streams)
-
-
-def test_asset_graph_of_a_stream(tmp_path: Path) -> None:
-    graph = _definitions(tmp_path, "orders").resolve_asset_graph()
-    assets = {
-        key.path[1]: (
-            graph.get(key).group_name,
-            sorted(graph.get(key).kinds),
-            getattr(graph.get(key).partitions_def, "name", None),
-            [parent.path[1] for parent in graph.get(key).parent_keys],
-        )
-        for key in graph.get_all_asset_keys()
-    }
-    assert assets == {
-        "files": ("orders", ["postgres"], None, []),
-        "batches": ("orders", ["jsonl", "spark"], "orders.batches", ["files"]),
-    }
-    assert all(graph.get(key).description for key in graph.get_all_asset_keys())
 
 
 def test_jobs_use_the_in_process_executor() -> None:
@@ -45,38 +18,10 @@ def test_jobs_use_the_in_process_executor() -> None:
     assert {job.executor_def.name for job in own} == {"in_process"}
 
 
-def test_jobs_and_sensors_of_streams(tmp_path: Path) -> None:
-    definitions = _definitions(tmp_path, "orders", "refunds")
-    repository = definitions.get_repository_def()
-    own = {
-        f"{stream}_{step}" for stream in ("orders", "refunds") for step in ("register", "encode")
-    }
-    jobs = {job.name for job in repository.get_all_jobs() if not job.name.startswith("__")}
-    maintenance = {
-        f"batch_pipeline_{task}" for task in ("reconcile", "collect_garbage", "check_streams")
-    }
-    assert jobs == {*own, *maintenance}
-    sensors = {sensor.name for sensor in repository.sensor_defs}
-    assert sensors == {"orders_new_files", "refunds_new_files", "batch_pipeline_run_ends"}
-
-
-def test_backfills_are_defined_if_enabled(tmp_path: Path) -> None:
-    root = to_uri(tmp_path)
-    rules = DagsterRules(backfills=True)
-    orders = stream(source=Source(uri=root), storage=Storage(root=root), dagster=rules)
-    repository = build_definitions([orders]).get_repository_def()
-    assert dg.AssetKey(["orders", "backfill"]) in repository.asset_graph.get_all_asset_keys()
-    assert {"orders_encode_backfill", "batch_pipeline_plan_backfill"} <= {*repository.job_names}
-    assert repository.has_sensor_def("orders_backfill")
-
-
 @pytest.mark.parametrize("automation", [*Automation, None])
-def test_automation_is_stopped_unless_enabled(
-    tmp_path: Path, automation: Automation | None
-) -> None:
-    root = to_uri(tmp_path)
+def test_automation_is_stopped_unless_enabled(automation: Automation | None) -> None:
     rules = DagsterRules(automation=automation, schedule="0 6 * * *", backfills=True)
-    orders = stream(source=Source(uri=root), storage=Storage(root=root), dagster=rules)
+    orders = stream(dagster=rules)
     for default in Automation:
         repository = build_definitions([orders], automation=default).get_repository_def()
         automations: list[dg.SensorDefinition | dg.ScheduleDefinition] = [
@@ -95,7 +40,7 @@ def test_automation_is_stopped_in_branch_deployments(
 ) -> None:
     """Their inventory may be that of production. Dagster+ sets the variable."""
     monkeypatch.setenv("DAGSTER_CLOUD_IS_BRANCH_DEPLOYMENT", value)
-    orders = stream(source=Source(uri=to_uri(tmp_path)))
+    orders = stream()
     for streams in ([orders], tmp_path):
         definitions = build_definitions(streams, automation=Automation.RUNNING)
         sensors = definitions.get_repository_def().sensor_defs
@@ -106,12 +51,7 @@ def test_automation_is_stopped_in_branch_deployments(
             assert statuses["batch_pipeline_stream_files"] == status
 
 
-def test_names_of_streams_do_not_collide_with_our_definitions(tmp_path: Path) -> None:
+def test_names_of_streams_do_not_collide_with_our_definitions() -> None:
     names = ["plan", "plan_encode", "failed", "cancelled", "orders.backfill", "orders"]
-    repository = _definitions(tmp_path, *names).get_repository_def()
+    repository = build_definitions([stream(name=name) for name in names]).get_repository_def()
     assert len(repository.get_all_jobs()) >= 2 * len(names) + 3
-
-
-def test_building_definitions_writes_nothing(tmp_path: Path) -> None:
-    _definitions(tmp_path, "orders").get_repository_def()
-    assert list(tmp_path.iterdir()) == []

@@ -130,8 +130,7 @@ def test_reconcile_closes_attempts_writes_manifests_and_plans_late_items(
         reports = (item_report(1), item_report(3))
         harness.database.attempts.publish(attempt, encoded(items=reports), stream())
     execute(
-        harness.database,
-        """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'""",
+        harness.database, """UPDATE batch_pipeline.attempt SET seen = seen || '{"weight": 20}'"""
     )
     with claimed(harness.database, second.batch) as attempt:
         expire(harness.database, attempt)

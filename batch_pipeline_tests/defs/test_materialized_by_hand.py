@@ -77,13 +77,7 @@ def test_run_launched_before_the_split_succeeds_without_an_attempt(harness: Defs
 
 @pytest.mark.parametrize(
     "key",
-    [
-        "00000001-00000003",
-        "2024:00000001-00000003",
-        "2023:00000001-00000004",
-        "2023:1-3",
-        "2023",
-    ],
+    ["00000001-00000003", "2024:00000001-00000003", "2023:00000001-00000004", "2023:1-3", "2023"],
 )
 def test_unknown_backfill_key_fails_without_an_attempt(harness: DefsHarness, key: str) -> None:
     harness.instance.add_dynamic_partitions("orders.backfill", [key])

@@ -10,7 +10,7 @@ from dagster_pyspark import PySparkResource
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from batch_pipeline import PipelineResource, SparkResource, build_definitions, describe_stream
+from batch_pipeline import PipelineResource, build_definitions, describe_stream
 from batch_pipeline.defs.batch_reader import BatchReader
 from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.inventory.database import Database
@@ -72,18 +72,13 @@ def test_definitions_can_be_merged_with_those_of_a_project(tmp_path: Path) -> No
 def test_resources_do_not_start_the_embedded_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without an inventory, sensors fail."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
     monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
-    for resource in (PipelineResource(), BatchReader()):
-        with pytest.raises(ConfigurationError, match="resources of Dagster do not start it"):
-            resource.pipeline  # noqa: B018 - opens it
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_sensor_without_an_inventory_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BATCH_PIPELINE_INVENTORY_CONN", raising=False)
-    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(tmp_path / "home"))
+    expected = "resources of Dagster do not start it. Set BATCH_PIPELINE_INVENTORY_CONN"
+    with pytest.raises(ConfigurationError, match=expected):
+        BatchReader().pipeline  # noqa: B018 - opens it
     stream = describe_stream("orders", source={"uri": str(tmp_path)}, targets={"csv": TARGET})
     definitions = build_definitions([stream])
     for name in ("orders_new_files", "orders_load", "batch_pipeline_run_ends"):
@@ -92,9 +87,10 @@ def test_sensor_without_an_inventory_fails(tmp_path: Path, monkeypatch: pytest.M
             dg.build_sensor_context(
                 instance=instance, resources={"batch_pipeline": PipelineResource()}
             ) as context,
-            pytest.raises(ConfigurationError, match="Set BATCH_PIPELINE_INVENTORY_CONN"),
+            pytest.raises(ConfigurationError, match=expected),
         ):
             definitions.resolve_sensor_def(name)(context)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", [PipelineResource, BatchReader])
@@ -119,18 +115,6 @@ def test_field_takes_precedence_over_the_environment(
         run = dg.materialize([batch_count], resources={"inventory": resource})
         [event] = run.get_asset_materialization_events()
         assert event.materialization.metadata["batches"].value == 4
-
-
-def test_spark_resource_has_fields() -> None:
-    fields = SparkResource(master="local[1]", spark_config={"spark.ui.enabled": "false"})
-    assert fields.master == "local[1]"
-
-
-def test_invalid_key_of_a_spark_resource_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="spark_resource"):
-        describe_stream(
-            "orders", source={"uri": str(tmp_path)}, dagster={"spark_resource": "my spark"}
-        )
 
 
 @pytest.mark.long

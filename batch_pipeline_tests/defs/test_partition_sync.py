@@ -5,23 +5,13 @@ import pytest
 
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import DATA_VERSION_TAG, LAUNCH_TAG
-from batch_pipeline.defs.partition_sync import (
-    MAX_KEYS_PER_TICK,
-    PartitionSync,
-    SyncPlan,
-)
+from batch_pipeline.defs.partition_sync import MAX_KEYS_PER_TICK, PartitionSync, SyncPlan
 from batch_pipeline.defs.partitions import PartitionedAsset
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
 from batch_pipeline_tests.seeds import claimed, execute, publish
 
 SENSOR = "orders_new_files"
-KEYS = [
-    "00000001-00000003",
-    "00000004-00000006",
-    "00000007-00000009",
-    "00000010-00000012",
-]
 
 
 def _lost_tick(harness: DefsHarness) -> dg.SensorResult:
@@ -58,16 +48,6 @@ def test_deleted_partition_is_added_again(harness: DefsHarness) -> None:
 def _new_keys(harness: DefsHarness, sync: PartitionSync) -> list[str]:
     result = sync.register_and_plan(harness.pipeline, harness.stream, harness.instance, drain=False)
     return list(result.sync.new_keys)
-
-
-def test_event_of_a_lost_tick_is_reported_again(harness: DefsHarness) -> None:
-    harness.tick(SENSOR)
-    [first, *_] = harness.database.batches.statuses("orders")
-    publish(harness.database, first.batch)
-    [event], [repeated] = [_materializations(harness.tick(SENSOR)) for _ in range(2)]
-    assert event.partition == repeated.partition == KEYS[0]
-    harness.instance.report_runless_asset_event(event)
-    assert _materializations(harness.tick(SENSOR)) == []
 
 
 @pytest.mark.parametrize("name", ["batches", "backfill"])
@@ -145,18 +125,6 @@ def test_result_of_a_library_worker_is_not_reported(harness: DefsHarness) -> Non
     assert _diff(harness, harness.batches, PartitionSync()).unseen == []
 
 
-def test_sensor_leaves_the_event_to_a_started_run(harness: DefsHarness) -> None:
-    """The sensor reports it once the run has failed without reporting."""
-    [request, *_] = harness.tick(SENSOR).run_requests or []
-    run = harness.start_run(request)
-    [first, *_] = harness.database.batches.statuses("orders")
-    publish(harness.database, first.batch)
-    assert _materializations(harness.tick(SENSOR)) == []
-    harness.instance.report_run_failed(run)
-    [event] = _materializations(harness.tick(SENSOR))
-    assert event.partition == KEYS[0]
-
-
 def test_partitions_per_tick_are_bounded(harness: DefsHarness) -> None:
     """Runs are only requested for added partitions."""
     _land(harness, up_to=12 + MAX_KEYS_PER_TICK)
@@ -193,11 +161,3 @@ def _report_by_run(harness: DefsHarness, asset: PartitionedAsset, key: str) -> N
     job = harness.definitions.resolve_job_def(asset.job)
     tags = {LAUNCH_TAG: "new"}
     assert job.execute_in_process(instance=harness.instance, partition_key=key, tags=tags).success
-
-
-def _materializations(result: dg.SensorResult) -> list[dg.AssetMaterialization]:
-    return [
-        event
-        for event in result.asset_events
-        if isinstance(event, dg.AssetMaterialization) and event.partition is not None
-    ]

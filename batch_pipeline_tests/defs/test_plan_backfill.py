@@ -17,8 +17,7 @@ def run_plan_backfill(harness: DefsHarness, **config: Any) -> dg.ExecuteInProces
     job = harness.definitions.resolve_job_def("batch_pipeline_plan_backfill")
     op_config: dict[str, Any] = {"stream": "orders", "name": "2023", **config}
     return job.execute_in_process(
-        instance=harness.instance,
-        run_config={"ops": {"plan_or_estimate": {"config": op_config}}},
+        instance=harness.instance, run_config={"ops": {"plan_or_estimate": {"config": op_config}}}
     )
 
 
@@ -82,14 +81,8 @@ def test_second_plan_of_the_same_backfill_adds_nothing(harness: DefsHarness) -> 
         ({"last_id": 9, "items": [1]}, ["ids and items", "one of them"]),
         ({"max_weight": "much"}, ["max_weight", "much"]),
         ({"max_count": 0}, ["max_count", "at least 1"]),
-        ({"first_id": 0}, ["first_id", "at least 1"]),
-        ({"first_id": 9, "last_id": 2}, ["last_id", "at least first_id 9"]),
-        ({"since": "yesterday"}, ["since", "yesterday", "2026-03-01"]),
-        ({"since": "2026-03-02", "until": "2026-03-01"}, ["until", "after"]),
         ({"items": [99]}, ["99"]),
         ({"name": "a b"}, ["'a b'", "letters"]),
-        ({"name": "a...b"}, ["'a...b'"]),
-        ({"name": "late"}, ["late arrivals"]),
     ],
 )
 @pytest.mark.parametrize("dry_run", [True, False])

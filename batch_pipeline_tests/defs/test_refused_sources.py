@@ -11,7 +11,6 @@ import pytest
 from batch_pipeline.defs.assets import encode_partitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.defs.partition_events import NOTHING, Materializations
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import late_key
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -22,30 +21,21 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.location import to_path
 from batch_pipeline.pipeline.attempt import EncodeContext
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness, ranges
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import ScriptedEncoder, Step
-from batch_pipeline_tests.seeds import execute, query
+from batch_pipeline_tests.seeds import query
 
-KEYS = [
-    "00000001-00000003",
-    "00000004-00000006",
-    "00000007-00000009",
-    "00000010-00000012",
-]
 REFUSED = SourceRefusedError("s3://in/a", "the store refuses s3:GetObject (AccessDenied)")
 UNAVAILABLE = SourceUnavailableError("s3://in/a", "it does not answer")
 
 
 @pytest.fixture
-def harness(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
+def harness(harness: DefsHarness, monkeypatch: pytest.MonkeyPatch) -> DefsHarness:
     """The stream `orders` with four batches whose partitions are added to Dagster."""
     monkeypatch.setattr("batch_pipeline.defs.partition_events._MAX_RETRIES", 0)
-    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
-        opened.tick("orders_new_files")
-        yield opened
+    harness.tick("orders_new_files")
+    return harness
 
 
 def _encode_context(harness: DefsHarness, *script: Step) -> EncodeContext:
@@ -87,32 +77,6 @@ def test_unavailable_store_stops_the_run(harness: DefsHarness) -> None:
     assert harness.states("orders") == ["published", "interrupted", "planned", "planned"]
 
 
-def _late(harness: DefsHarness, *item_ids: int) -> list[str]:
-    """Plan a late batch for each item and return the partition keys."""
-    execute(
-        harness.database,
-        "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
-        "SELECT 'orders.late', meta_table, 'late', stream, id FROM batch_pipeline.job "
-        "WHERE name = 'orders'",
-    )
-    for item_id in item_ids:
-        execute(harness.database, _LATE, ids=[item_id], id=item_id)
-    harness.tick("orders_new_files")
-    statuses = harness.database.batches.late_statuses("orders")
-    return [late_key(status.batch.id) for status in statuses]
-
-
-_LATE = """
-WITH added AS (
-    INSERT INTO batch_pipeline.batch
-        (job_id, first_id, last_id, weight, item_count, config, item_ids)
-    SELECT id, :id, :id, 10, 1, '{}', CAST(:ids AS bigint[]) FROM batch_pipeline.job
-     WHERE name = 'orders.late'
-    RETURNING id, job_id
-)
-INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state)
-SELECT id, job_id, 'planned' FROM added
-"""
 _SPLIT = """
 WITH split AS (
     UPDATE batch_pipeline.batch SET superseded_at = now() WHERE item_ids IS NOT NULL RETURNING *
@@ -124,26 +88,19 @@ RETURNING id
 """
 
 
-def test_refused_late_batch_does_not_stop_others(harness: DefsHarness) -> None:
-    keys = _late(harness, 1, 2)
-    failures = _encode(harness, REFUSED, keys=keys)
-    assert [*failures] == keys[:1]
-    assert harness.states("orders.late") == ["interrupted", "published"]
-
-
-def test_late_batches_get_their_own_run(harness: DefsHarness) -> None:
-    keys = _late(harness, 1, 2)
+def test_late_batches_get_their_own_run_and_fail_alone(harness: DefsHarness) -> None:
+    keys = harness.plan_late(1, 2)
     requests = harness.tick("orders_new_files").run_requests
     assert ranges(requests)[-1] == (keys[0], keys[1])
-    _encode(harness, {}, UNAVAILABLE, keys=keys)
-    assert harness.states("orders.late") == ["published", "interrupted"]
+    assert [*_encode(harness, REFUSED, keys=keys)] == keys[:1]
+    assert harness.states("orders.late") == ["interrupted", "published"]
     requests = harness.tick("orders_new_files").run_requests
-    assert ranges(requests)[-1] == (keys[1], keys[1])
+    assert ranges(requests)[-1] == (keys[0], keys[0])
     check_invariants(harness.database)
 
 
 def test_split_late_batch_lists_its_parts(harness: DefsHarness) -> None:
-    [key] = _late(harness, 1)
+    [key] = harness.plan_late(1)
     [(part,)] = query(harness.database, _SPLIT)
     with pytest.raises(UnknownBatchError):
         harness.batches.find(harness.database, "late-99999999")
@@ -152,7 +109,7 @@ def test_split_late_batch_lists_its_parts(harness: DefsHarness) -> None:
 
 
 def test_downstream_asset_is_executed_for_late_partitions(harness: DefsHarness) -> None:
-    keys = _late(harness, 1, 2)
+    keys = harness.plan_late(1, 2)
     encode_context, asset = _encode_context(harness), harness.batches
 
     @dg.asset(

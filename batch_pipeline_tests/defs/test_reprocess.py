@@ -6,10 +6,8 @@ import pytest
 
 from batch_pipeline.defs.in_process_runs import select_batches
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness
 from batch_pipeline_tests.seeds import everything, publish
-
-KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 
 
 @pytest.fixture

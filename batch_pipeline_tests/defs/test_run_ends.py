@@ -5,13 +5,14 @@ import pytest
 
 from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, command_run_tags
 from batch_pipeline.defs.names import CLOSED_TAG, PRIORITY_TAG, register_job
-from batch_pipeline.model.batch import AttemptStatus, BatchStatus, late_key
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges
+from batch_pipeline.model.batch import AttemptStatus, BatchStatus
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.seeds import LEASE, execute, publish, query, statuses
+from batch_pipeline_tests.seeds import LEASE, execute, publish, statuses
 
 SENSOR = "orders_backfill"
-LAUNCHED = ["2023:00000001-00000003", "2023:00000004-00000006"]
+BACKFILL_KEYS = [f"2023:{key}" for key in KEYS]
+LAUNCHED = (BACKFILL_KEYS[0], BACKFILL_KEYS[1])
 
 
 @pytest.fixture
@@ -39,19 +40,20 @@ def _interrupt_first_batch(harness: DefsHarness, run: dg.DagsterRun) -> None:
         harness.database.attempts.fail(attempt, "interrupted", AttemptStatus.ABANDONED)
 
 
+@pytest.mark.parametrize(("max_attempts", "before"), [(3, "interrupted"), (1, "dead")])
 def test_cancelled_run_cancels_its_unfinished_batches(
-    harness: DefsHarness, run: dg.DagsterRun
+    harness: DefsHarness, run: dg.DagsterRun, max_attempts: int, before: str
 ) -> None:
     """Batches of other runs are launched."""
+    execute(harness.database, "UPDATE batch_pipeline.job SET max_attempts = :n", n=max_attempts)
     _interrupt_first_batch(harness, run)
+    assert harness.states()[0] == before
     harness.cancel_run(run)
     message = harness.tick_run_ends()
     assert "Batches cancelled: 2" in message
     assert "`batch-pipeline jobs retry JOB`" in message
     assert harness.states() == ["cancelled", "cancelled", "planned", "planned"]
-    assert ranges(harness.tick(SENSOR).run_requests) == [
-        ("2023:00000007-00000009", "2023:00000010-00000012")
-    ]
+    assert ranges(harness.tick(SENSOR).run_requests) == [(BACKFILL_KEYS[2], BACKFILL_KEYS[3])]
     check_invariants(harness.database)
 
 
@@ -67,29 +69,19 @@ def test_cancelled_run_closes_its_open_attempt(harness: DefsHarness, run: dg.Dag
     assert harness.states()[:2] == ["cancelled", "cancelled"]
 
 
-def test_backfill_sensor_cancels_batches_of_a_cancelled_run(
+def test_retry_relaunches_batches_that_the_backfill_sensor_cancelled(
     harness: DefsHarness, run: dg.DagsterRun
 ) -> None:
-    """It may be evaluated before the sensor of run ends."""
+    """It may be evaluated before the sensor of run ends. Later ticks do not cancel them again."""
     _interrupt_first_batch(harness, run)
     harness.cancel_run(run)
-    assert LAUNCHED[0] not in dict(ranges(harness.tick(SENSOR).run_requests))
+    cancelling = harness.tick(SENSOR)
+    assert LAUNCHED[0] not in dict(ranges(cancelling.run_requests))
     assert harness.states()[:2] == ["cancelled", "cancelled"]
-    assert "Batches cancelled: 0" in harness.tick_run_ends()
-
-
-def test_retry_relaunches_batches_of_a_cancelled_run(
-    harness: DefsHarness, run: dg.DagsterRun
-) -> None:
-    """Later ticks of the sensors do not cancel them again."""
-    _interrupt_first_batch(harness, run)
-    harness.cancel_run(run)
-    cursor = harness.tick(SENSOR).cursor
     assert harness.reload_run(run).tags[CLOSED_TAG] == "cancelled"
     assert harness.database.jobs.retry("orders.2023") == 2
-    harness.tick_run_ends()
-    launched = harness.tick(SENSOR, cursor)
-    assert (LAUNCHED[0], LAUNCHED[1]) in ranges(launched.run_requests)
+    assert "Batches cancelled: 0" in harness.tick_run_ends()
+    assert LAUNCHED in ranges(harness.tick(SENSOR, cancelling.cursor).run_requests)
     assert harness.states()[:2] == ["interrupted", "planned"]
 
 
@@ -104,30 +96,16 @@ def test_cancelled_run_keeps_published_batches(harness: DefsHarness, run: dg.Dag
     check_invariants(harness.database)
 
 
-def test_cancelled_run_cancels_a_batch_that_became_dead(
-    harness: DefsHarness, run: dg.DagsterRun
-) -> None:
-    """Otherwise, `batch-pipeline run` would retry the dead batch."""
-    execute(harness.database, "UPDATE batch_pipeline.job SET max_attempts = 1")
-    _interrupt_first_batch(harness, run)
-    assert harness.states()[0] == "dead"
-    harness.cancel_run(run)
-    harness.tick_run_ends()
-    assert harness.states()[0] == "cancelled"
-
-
 def test_cancelled_manual_run_cancels_its_batch(harness: DefsHarness) -> None:
     """The run has no tags of ours."""
     harness.tick("orders_new_files")
-    by_hand = dg.RunRequest(
-        job_name=harness.batches.job, tags={"dagster/partition": "00000004-00000006"}
-    )
+    by_hand = dg.RunRequest(job_name=harness.batches.job, tags={"dagster/partition": KEYS[1]})
     harness.cancel_run(harness.start_run(by_hand))
     harness.tick_run_ends()
     assert harness.states("orders") == ["planned", "cancelled", "planned", "planned"]
     assert ranges(harness.tick("orders_new_files").run_requests) == [
-        ("00000001-00000003", "00000001-00000003"),
-        ("00000007-00000009", "00000010-00000012"),
+        (KEYS[0], KEYS[0]),
+        (KEYS[2], KEYS[3]),
     ]
 
 
@@ -155,15 +133,14 @@ def test_cancelled_run_of_another_asset_cancels_nothing(harness: DefsHarness) ->
 
 
 def test_cancelled_run_of_a_late_batch_cancels_that_batch_alone(harness: DefsHarness) -> None:
-    first, second = _late(harness, 2), _late(harness, 3)
-    harness.tick("orders_new_files")
-    tags = {"dagster/partition": late_key(first)}
+    first, second = harness.plan_late(2, 3)
+    tags = {"dagster/partition": first}
     started = harness.start_run(dg.RunRequest(job_name=harness.batches.job, tags=tags))
     harness.cancel_run(started)
     harness.tick_run_ends()
     assert harness.states("orders.late") == ["cancelled", "planned"]
     requests = harness.tick("orders_new_files").run_requests or []
-    assert ranges(requests)[-1] == (late_key(second), late_key(second))
+    assert ranges(requests)[-1] == (second, second)
     assert int(requests[-1].tags[PRIORITY_TAG]) > 0
 
 
@@ -176,7 +153,7 @@ def test_failed_run_closes_its_attempt_and_is_launched_again(
         assert "failed runs closed: 1" in harness.tick_run_ends()
         assert statuses(harness.database) == ["abandoned"]
     assert harness.states()[:2] == ["interrupted", "planned"]
-    assert (LAUNCHED[0], LAUNCHED[1]) in ranges(harness.tick(SENSOR).run_requests)
+    assert LAUNCHED in ranges(harness.tick(SENSOR).run_requests)
 
 
 def test_abandoned_run_is_closed_as_cancelled_if_it_was_canceling(
@@ -190,27 +167,3 @@ def test_abandoned_run_is_closed_as_cancelled_if_it_was_canceling(
     assert close_abandoned_runs(harness.pipeline, harness.instance) == 2
     assert harness.reload_run(run).status is dg.DagsterRunStatus.CANCELED
     assert harness.reload_run(other).status is dg.DagsterRunStatus.FAILURE
-
-
-def _late(harness: DefsHarness, item_id: int) -> int:
-    """Plan a late batch of one item and return its id."""
-    job = (
-        "INSERT INTO batch_pipeline.job (name, meta_table, kind, stream, parent_id) "
-        "SELECT 'orders.late', meta_table, 'late', 'orders', id FROM batch_pipeline.job "
-        "WHERE name = 'orders' ON CONFLICT DO NOTHING"
-    )
-    batch = (
-        "INSERT INTO batch_pipeline.batch "
-        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
-        "SELECT id, :item, :item, 10, 1, '{}', ARRAY[:item] "
-        "FROM batch_pipeline.job WHERE name = 'orders.late'"
-    )
-    state = (
-        "INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state) "
-        "SELECT max(id), max(job_id), 'planned' FROM batch_pipeline.batch"
-    )
-    execute(harness.database, job)
-    execute(harness.database, batch, item=item_id)
-    execute(harness.database, state)
-    [(batch_id,)] = query(harness.database, "SELECT max(id) FROM batch_pipeline.batch")
-    return int(batch_id)

@@ -11,26 +11,20 @@ from dagster._core.remote_origin import (
     RemoteJobOrigin,
     RemoteRepositoryOrigin,
 )
-from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
-    QueuedRunCoordinatorDaemon,
-)
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.instance.dagster_home import open_instance, prepare_dagster_home
 from batch_pipeline.defs.instance.launcher import LocalRunLauncher
-from batch_pipeline.defs.names import (
-    MAX_RETRIES_TAG,
-    RANGE_END_TAG,
-    RANGE_START_TAG,
-    STREAM_TAG,
-)
+from batch_pipeline.defs.names import MAX_RETRIES_TAG, STREAM_TAG
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.sensors import LaunchCursor, plan_launches
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import DagsterRules, Stream
+from batch_pipeline_tests.defs.defs_fixture import ranges
 from batch_pipeline_tests.factories import batch, stream
 
 REPOSITORY = RemoteRepositoryOrigin(
@@ -120,8 +114,10 @@ def queue(home: Home) -> Iterator[Queue]:
 
 
 def test_backlog_of_a_stream_does_not_block_other_streams(queue: Queue) -> None:
-    """It gets at most two of three runs."""
-    queue.enqueue(queue.launch(batches_of(A), A, 500))
+    """It gets at most two of three runs. The sensor, not Dagster, retries those that die."""
+    requests = queue.launch(batches_of(A), A, 500)
+    assert {request.tags[MAX_RETRIES_TAG] for request in requests} == {"0"}
+    queue.enqueue(requests)
     assert queue.dequeue() == ["a", "a"]
     assert queue.dequeue() == []
     queue.enqueue(queue.launch(batches_of(B), B, 1))
@@ -142,10 +138,9 @@ def test_batches_planned_while_a_run_is_queued_share_the_next_run(queue: Queue) 
     queue.enqueue(queue.launch(batches_of(A), many, 1))
     assert queue.launch(batches_of(A), many, 2) == []
     [full] = queue.launch(batches_of(A), many, 5)
-    assert full.tags[RANGE_END_TAG] == KEYS[3]
+    assert ranges([full]) == [(KEYS[1], KEYS[3])]
     assert queue.dequeue() == ["a"]
-    [rest] = queue.launch(batches_of(A), many, 3)
-    assert (rest.tags[RANGE_START_TAG], rest.tags[RANGE_END_TAG]) == (KEYS[1], KEYS[2])
+    assert ranges(queue.launch(batches_of(A), many, 3)) == [(KEYS[1], KEYS[2])]
 
 
 def test_new_files_precede_manual_runs_and_backfills(queue: Queue) -> None:
@@ -153,12 +148,6 @@ def test_new_files_precede_manual_runs_and_backfills(queue: Queue) -> None:
     queue.add("b_encode", {STREAM_TAG: "b"})
     queue.enqueue(queue.launch(batches_of(C), C, 1))
     assert queue.dequeue() == ["c", "b", "a"]
-
-
-def test_runs_of_sensors_are_not_retried_by_dagster(queue: Queue) -> None:
-    """The sensor launches the remaining batches of a dead run."""
-    requests = queue.launch(batches_of(A), A, 3)
-    assert {request.tags[MAX_RETRIES_TAG] for request in requests} == {"0"}
 
 
 def test_streams_of_one_pool_share_its_limit(home: Home) -> None:
@@ -187,11 +176,11 @@ def test_dagster_reads_the_settings_of_the_package(home: Home) -> None:
         assert instance.run_retries_enabled
         assert instance.run_retries_max_retries == 2
         assert not instance.run_retries_retry_on_asset_or_op_failure
+        assert not instance.telemetry_enabled
         assert concurrency.run_queue_config is not None
         assert concurrency.run_queue_config.max_concurrent_runs == 3
         assert concurrency.run_queue_config.max_user_code_failure_retries == 10
         assert concurrency.pool_config.default_pool_limit == 2
-        assert not instance.telemetry_enabled
 
 
 def test_settings_of_the_home_override_those_of_the_package(home: Home) -> None:

@@ -6,18 +6,14 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-import yaml
 
-from batch_pipeline.config.stream_file import load_valid_streams
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import PRIORITY_TAG
-from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.runs import priority
 from batch_pipeline.model.batch import AttemptStatus, BatchState
-from batch_pipeline.model.errors import StreamFileError
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.stream import Automation, DagsterRules, Source
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, ranges, write_stream
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.seeds import claimed, query
 
@@ -62,10 +58,7 @@ def test_sensor_launches_due_batches_and_registers_no_files(harness: DefsHarness
         with claimed(harness.database, status.batch) as attempt:
             harness.database.attempts.fail(attempt, "no", outcome)
     requests = harness.tick("orders_planned").run_requests
-    assert [last for _, last in ranges(requests)] == [
-        "00000001-00000003",
-        "00000010-00000012",
-    ]
+    assert [last for _, last in ranges(requests)] == [KEYS[0], KEYS[3]]
     assert len(items(harness)) == 12
 
 
@@ -86,37 +79,7 @@ def test_schedule_plans_a_last_batch_below_min_weight(harness: DefsHarness) -> N
 
 def test_sensor_skips_a_paused_stream(harness: DefsHarness) -> None:
     harness.database.jobs.pause("orders", "schema change")
-    sensor = harness.definitions.resolve_sensor_def("orders_planned")
-    with dg.build_sensor_context(
-        instance=harness.instance, resources={"batch_pipeline": PipelineResource()}
-    ) as context:
-        skipped = sensor(context)
-    assert isinstance(skipped, dg.SkipReason)
-    assert "schema change" in str(skipped.skip_message)
-
-
-def test_invalid_cron_schedule_is_reported_and_other_streams_load(tmp_path: Path) -> None:
-    for name in ("orders", "clicks"):
-        write_stream(tmp_path, name)
-    path = tmp_path / "streams/orders/defs.yaml"
-    document = yaml.safe_load(path.read_text())
-    document["attributes"]["dagster"]["schedule"] = "0 25 * * *"
-    path.write_text(yaml.safe_dump(document))
-    streams, problems = load_valid_streams(tmp_path / "streams")
-    [problem] = problems
-    assert isinstance(problem, StreamFileError)
-    assert str(path) in str(problem)
-    assert "`dagster.schedule` is '0 25 * * *'" in str(problem)
-    assert "hour, '25', is within 0 to 23" in str(problem)
-    names = {job.name for job in build_definitions(streams.values()).resolve_all_job_defs()}
-    assert "clicks_encode" in names
-
-
-def test_stream_without_a_schedule_has_a_sensor_for_new_files(tmp_path: Path) -> None:
-    repository = build_definitions([stream()]).get_repository_def()
-    schedules = [schedule.name for schedule in repository.schedule_defs]
-    assert not [name for name in schedules if name.startswith("orders")]
-    assert "orders_new_files" in {sensor.name for sensor in repository.sensor_defs}
+    assert "schema change" in harness.skipped("orders_planned")
 
 
 def land(harness: DefsHarness, name: str) -> None:

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from batch_pipeline import build_definitions, describe_stream
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError
 
 LOAD = dedent("""
     import sys, warnings
@@ -132,9 +132,3 @@ def test_all_mistakes_of_a_described_stream_are_reported() -> None:
     assert "unknown key `sorce` in `attributes`; did you mean `source`?" in message
     assert "`source` is missing" in message
     assert "`batch.max_count` is 0; expected at least 1" in message
-
-
-def test_streams_with_the_same_name_are_rejected() -> None:
-    orders = describe_stream("orders", source={"uri": "/data"})
-    with pytest.raises(InvalidValueError, match="a unique name per stream; 2 streams share"):
-        build_definitions([orders, orders])

@@ -10,18 +10,14 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
-from batch_pipeline.defs.in_process_runs import select_batches
 from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, loaded_key
-from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, open_defs_harness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import everything, publish
 
 SET = "orders.batches"
 SENSOR = "orders_new_files"
-KEYS = [f"{first:08}-{first + 2:08}" for first in (1, 4, 7, 10)]
 WIDE = "00000001-00000006"
 NOT_PLANNED = f"'{WIDE}' is not a planned batch. Nothing was claimed."
 HINT = "A wide partition of an earlier release stands for several: pick those."
@@ -80,33 +76,14 @@ def test_materializing_a_wide_partition_fails(harness: DefsHarness) -> None:
 
 def test_loading_a_wide_partition_fails_and_loads_nothing(harness: DefsHarness) -> None:
     before = everything(harness.database)
-    [asset] = [
-        asset
-        for asset in harness.definitions.assets or ()
-        if isinstance(asset, dg.AssetsDefinition) and loaded_key(harness.stream) in asset.keys
-    ]
+    key = loaded_key(harness.stream)
     with pytest.raises(dg.Failure, match=NOT_PLANNED):
         dg.materialize(
-            [asset],
+            [harness.definitions.resolve_assets_def(key)],
             instance=harness.instance,
             partition_key=WIDE,
-            resources={"batch_pipeline": PipelineResource()},
         )
     assert everything(harness.database) == before
-
-
-def test_reprocess_selects_the_batches_of_a_wide_partition(harness: DefsHarness) -> None:
-    selected = select_batches(harness.pipeline, harness.stream, harness.instance)
-    assert {*selected.partitions} == {*KEYS[:3]}
-    with pytest.raises(InvalidValueError, match=WIDE):
-        select_batches(harness.pipeline, harness.stream, harness.instance, keys=[WIDE])
-
-
-@pytest.mark.usefixtures("harness")
-def test_status_counts_the_batches_of_a_wide_partition() -> None:
-    result = CliRunner().invoke(cli, ["status"])
-    assert result.exit_code == 0
-    assert "3 published" in result.stdout
 
 
 def test_removed_command_is_rejected_with_a_replacement() -> None:
