@@ -30,6 +30,7 @@ from batch_pipeline.defs.names import (
 )
 from batch_pipeline.defs.partition_events import (
     NOTHING,
+    Context,
     Materializations,
     WaitsError,
     ensure_own_location,
@@ -39,14 +40,7 @@ from batch_pipeline.defs.partition_events import (
 )
 from batch_pipeline.defs.partitions import batches_of
 from batch_pipeline.defs.resources import PipelineResource
-from batch_pipeline.defs.runs import (
-    UNFINISHED,
-    find_runs,
-    materializes,
-    priority,
-    runs_about_to_be_repeated,
-    sensor_status,
-)
+from batch_pipeline.defs.runs import priority, sensor_status, unfinished_runs
 from batch_pipeline.defs.sensors import SensorCursor, check_code_location
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, PipelineError
@@ -55,7 +49,6 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.load import Outcome
 from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 
-Context = dg.AssetExecutionContext | dg.OpExecutionContext
 _MAX_WAITS = 120
 _PAUSE_SECONDS = 15
 _INTERVAL_SECONDS = 10
@@ -348,11 +341,7 @@ def _tick(
     if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
     check_code_location(context, pipeline, stream, cursor, now)
-    runs = [
-        *find_runs(instance, dg.RunsFilter(statuses=UNFINISHED)),
-        *runs_about_to_be_repeated(instance),
-    ]
-    if any(materializes(instance, run, load_job(stream), loaded_key(stream)) for run in runs):
+    if unfinished_runs(instance, load_job(stream), loaded_key(stream), or_repeated=True).runs:
         return dg.SensorResult(skip_reason="a load is running.", cursor=cursor.cursor())
     mark = loads.cursor(stream.name, targets)
     new = list(islice(loads.in_all_targets(stream.name, targets, cursor.mark), _MAX_EVENTS))

@@ -25,6 +25,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 
+Context = dg.AssetExecutionContext | dg.OpExecutionContext
 MAX_REASONS = 20  # a run page does not truncate messages
 
 
@@ -51,14 +52,6 @@ def summarize_errors(errors: Iterable[PipelineError]) -> str:
         *([f"batches that wait for others: {waiting}"] if waiting else []),
     ]
     return "; ".join([*reasons[:MAX_REASONS], *counted])
-
-
-def errors_by_batch(failures: Mapping[str, PipelineError]) -> dict[str, str]:
-    """Return the first reasons by batch, without batches that wait."""
-    reasons = (
-        (key, str(error)) for key, error in failures.items() if not isinstance(error, WaitsError)
-    )
-    return dict(islice(reasons, MAX_REASONS))
 
 
 NOTHING = cast("dg.DagsterType", dg.Nothing)  # annotated by Dagster as a class
@@ -164,9 +157,7 @@ _MAX_RETRIES = 3
 _PAUSE_SECONDS = 5
 
 
-def infrastructure_failure(
-    context: dg.AssetExecutionContext | dg.OpExecutionContext, *errors: PipelineError
-) -> Exception:
+def infrastructure_failure(context: Context, *errors: PipelineError) -> Exception:
     """Return the exception to raise if the other batches of a run would fail as well.
 
     If all errors may go away, such as a lost connection, the step is retried at most three times.
@@ -180,9 +171,7 @@ def infrastructure_failure(
     return dg.Failure(reasons, allow_retries=False)
 
 
-def ensure_own_location(
-    context: dg.AssetExecutionContext | dg.OpExecutionContext, stream: Stream
-) -> None:
+def ensure_own_location(context: Context, stream: Stream) -> None:
     """Check that no sensor of another code location launches batches of a stream.
 
     Raises:
@@ -212,12 +201,14 @@ def raise_failures(
         Failure: with the first reasons by batch.
     """
     if failures:
-        waiting = sum(isinstance(error, WaitsError) for error in failures.values())
-        others = "those that do not wait are" if waiting else "others are"
+        failed = {
+            key: str(error) for key, error in failures.items() if not isinstance(error, WaitsError)
+        }
+        others = "those that do not wait are" if len(failed) < len(failures) else "others are"
         raise dg.Failure(
-            f"Batches failed: {len(failures) - waiting} of {tried}, {others} {done}: "
+            f"Batches failed: {len(failed)} of {tried}, {others} {done}: "
             f"{summarize_errors(failures.values())}",
-            metadata=errors_by_batch(failures),
+            metadata=dict(islice(failed.items(), MAX_REASONS)),
             allow_retries=False,
         )
 
@@ -230,15 +221,11 @@ def already_published_by_run(
     A run that a sensor launched skips all published batches; a repeated run skips batches that it,
     or the run that it repeats, has published.
     """
-    run = context.run
-    if run.tags.get(LAUNCH_TAG) == "new":
-        return _with_origin(database, database.manifests.of_batch(batch))
-    if not context.retry_number and RETRY_TAG not in run.tags:
+    run, manifests = context.run, database.manifests
+    is_launched = run.tags.get(LAUNCH_TAG) == "new"
+    if not is_launched and not context.retry_number and RETRY_TAG not in run.tags:
         return None
-    manifest = database.manifests.of_batch(batch)
-    is_own = manifest is not None and database.manifests.run_of(manifest) in repeated(run)
-    return _with_origin(database, manifest) if is_own else None
-
-
-def _with_origin(database: Database, manifest: Manifest | None) -> Manifest | None:
-    return None if manifest is None else database.manifests.with_origin(manifest)
+    manifest = manifests.of_batch(batch)
+    if manifest is None or not (is_launched or manifests.run_of(manifest) in repeated(run)):
+        return None
+    return manifests.with_origin(manifest)

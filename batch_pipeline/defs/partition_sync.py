@@ -15,9 +15,8 @@ from batch_pipeline.defs.instance.private_api import latest_tags, materialized_k
 from batch_pipeline.defs.metadata import batch_materialization, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG
 from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, batches_of
-from batch_pipeline.defs.runs import reporting_runs
+from batch_pipeline.defs.runs import unfinished_runs
 from batch_pipeline.inventory.change_feed import Cursor
-from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
 from batch_pipeline.model.batch import Batch, BatchStatus
 from batch_pipeline.model.errors import PipelineError
@@ -149,31 +148,19 @@ class PartitionSync:
             registered = Registered(found=0, new_items=0)
             errors: tuple[PipelineError, ...] = ()
             if not isinstance(table, UserMetaTable):  # the rows of a user's table are the items
-                landing = self._polled_landing(
-                    pipeline, stream, table, wait=drain, filesystem=filesystem
-                )
+                table_start = table.first_registered_at()
+                if self._landing is None or table_start != self._table_start:
+                    self._landing = pipeline.watched_landing(
+                        stream, wait=drain, filesystem=filesystem
+                    )
+                    self._table_start = table_start
+                landing = self._landing
                 registered = table.register(landing.found_files(), cutter=pipeline.cutter(stream))
                 registered = landing.settled(registered)
                 errors = (*landing.troubles,)
             planned = pipeline.database.batches.plan(table, stream.limits, drain=drain)
             sync = self.diff(pipeline, stream, batches_of(stream), instance)
         return TickResult(registered=registered, planned=planned, sync=sync, errors=errors)
-
-    def _polled_landing(
-        self,
-        pipeline: Pipeline,
-        stream: Stream,
-        table: OwnMetaTable,
-        *,
-        wait: bool,
-        filesystem: FileSystem | None,
-    ) -> PolledLanding:
-        """Return the landing of the last call, or a new one if the table was restarted since."""
-        table_start = table.first_registered_at()
-        if self._landing is None or table_start != self._table_start:
-            self._landing = pipeline.watched_landing(stream, wait=wait, filesystem=filesystem)
-            self._table_start = table_start
-        return self._landing
 
     def reconcile_and_diff(
         self,
@@ -233,7 +220,8 @@ class PartitionSync:
         if not self._events:
             return []
         # Unfinished runs, and runs about to be repeated, report the batches that they published.
-        reported = reporting_runs(instance, asset).keys(asset.order(instance))
+        runs = unfinished_runs(instance, asset.job, asset.asset_key, or_repeated=True)
+        reported = runs.keys(asset.order(instance))
         events = []
         missing = [key for key in self._events if key not in reported]
         manifests, storage = pipeline.database.manifests, pipeline.storage(stream)

@@ -26,14 +26,14 @@ from batch_pipeline.defs.names import (
     STREAM_TAG,
     WILL_RETRY_TAG,
 )
-from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, backfills_of, batches_of
+from batch_pipeline.defs.partitions import KeyOrder, backfills_of, batches_of
 from batch_pipeline.model.stream import Automation, Stream
 
 _TURN_SECONDS = 30
 _NEW_FILES = 2**32  # keeps priorities of new files above 0
 _REPEATED_WITHIN = timedelta(minutes=5)
 _OVERLAP_SECONDS = 300  # clocks of the machines that end runs may differ by this much
-UNFINISHED = [
+_UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -122,30 +122,26 @@ class AssetRuns:
         return {key for run in self.runs for key in partition_keys_of(run, order)}
 
 
-def unfinished_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
-    """Find the queued and running runs of an asset."""
-    runs = find_runs(instance, dg.RunsFilter(statuses=UNFINISHED))
-    return AssetRuns(
-        [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
-    )
+def unfinished_runs(
+    instance: dg.DagsterInstance, job: str, asset_key: dg.AssetKey, *, or_repeated: bool = False
+) -> AssetRuns:
+    """Find the queued and running runs of an asset; `job` is the Dagster job for it.
+
+    With `or_repeated`, also those whose process died and that Dagster is about to repeat: like the
+    others, they will report what they published.
+    """
+    # First the failed ones: the run that repeats one may start in between, and is then unfinished.
+    runs = _runs_about_to_be_repeated(instance) if or_repeated else []
+    runs += _find_runs(instance, dg.RunsFilter(statuses=_UNFINISHED))
+    return AssetRuns([run for run in runs if materializes(instance, run, job, asset_key)])
 
 
-def find_runs(instance: dg.DagsterInstance, runs: dg.RunsFilter) -> list[dg.DagsterRun]:
+def _find_runs(instance: dg.DagsterInstance, runs: dg.RunsFilter) -> list[dg.DagsterRun]:
     """Return the runs that a filter matches, the newest first."""
     return [record.dagster_run for record in instance.get_run_records(runs)]
 
 
-def reporting_runs(instance: dg.DagsterInstance, asset: PartitionedAsset) -> AssetRuns:
-    """Find the runs of an asset that will report what they published.
-
-    These are unfinished runs, and runs whose process died and that Dagster is about to repeat.
-    """
-    runs = runs_about_to_be_repeated(instance)
-    repeated = [run for run in runs if materializes(instance, run, asset.job, asset.asset_key)]
-    return AssetRuns([*unfinished_runs(instance, asset).runs, *repeated])
-
-
-def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
+def _runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRun]:
     """Find the failed runs that Dagster is about to repeat.
 
     Leaves out runs older than five minutes, which the daemon would have repeated by now, and runs
@@ -157,7 +153,7 @@ def runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterRu
     )
     return [
         run
-        for run in find_runs(instance, failed)
+        for run in _find_runs(instance, failed)
         if {AUTO_RETRY_TAG, DRAIN_TAG}.isdisjoint(run.tags)
     ]
 
@@ -167,7 +163,7 @@ def ended_runs(
 ) -> Sequence[dg.DagsterRun]:
     """Find the runs that ended with one of some statuses since a time, in seconds since 1970."""
     updated_after = datetime.fromtimestamp(max(since - _OVERLAP_SECONDS, 0), UTC)
-    return find_runs(instance, dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
+    return _find_runs(instance, dg.RunsFilter(statuses=[*statuses], updated_after=updated_after))
 
 
 def cancel_batches(

@@ -201,7 +201,7 @@ def plan_launches(
     group that is not full waits for more batches: many small runs would keep a machine that is
     behind from catching up.
     """
-    unfinished = unfinished_runs(instance, asset)
+    unfinished = unfinished_runs(instance, asset.job, asset.asset_key)
     most = max(stream.dagster.runs_at_once - unfinished.by_sensors, 0)
     if not most:
         return LaunchPlan(requests=[], cursor=cursor)
