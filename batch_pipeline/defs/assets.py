@@ -76,9 +76,7 @@ def files_asset(stream: Stream) -> dg.AssetsDefinition:
         tags=dict(stream.dagster.tags),
         required_resource_keys={PIPELINE_RESOURCE, *([S3_RESOURCE] if lands_in_s3(stream) else [])},
     )
-    def files_of_stream(
-        context: dg.AssetExecutionContext,
-    ) -> Iterator[dg.MaterializeResult[None]]:
+    def files_of_stream(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         yield from _register(context, context.resources.batch_pipeline.pipeline, stream)
 
     return files_of_stream

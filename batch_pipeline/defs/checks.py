@@ -9,17 +9,12 @@ from pydantic import Field
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.private_api import has_failed, materialized_by_run
-from batch_pipeline.defs.names import (
-    CHECK_STREAMS_JOB,
-    CHECKS_RESOURCE,
-    files_key,
-    identifier,
-)
+from batch_pipeline.defs.names import CHECK_STREAMS_JOB, CHECKS_RESOURCE, files_key, identifier
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.errors import PipelineError
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import OWN_KINDS, JobKind
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.verify import Scope, verify_stream
 
@@ -43,8 +38,7 @@ class AssetChecks:
     @classmethod
     def of_files(cls, stream: Stream) -> "AssetChecks":
         """Return the checks of a stream's files."""
-        kinds = (JobKind.INCREMENTAL, JobKind.LATE)
-        return cls(asset_key=files_key(stream), checks=(Check.BACKLOG,), kinds=kinds)
+        return cls(asset_key=files_key(stream), checks=(Check.BACKLOG,), kinds=OWN_KINDS)
 
     @property
     def keys(self) -> list[dg.AssetCheckKey]:
@@ -136,10 +130,6 @@ class CheckScope(dg.ConfigurableResource[Any]):
         default=False, description="Read all part files and compare their SHA-256."
     )
 
-    def of(self, checks: AssetChecks) -> Scope:
-        """Return the scope for the checks of an asset."""
-        return Scope(kinds=checks.kinds, newest=self.newest or None)
-
 
 def check_definitions(stream: Stream) -> list[dg.AssetChecksDefinition]:
     """Build the asset checks of a stream: one step per asset, which can execute a subset."""
@@ -183,23 +173,15 @@ def _checks_definition(stream: Stream, checks: AssetChecks) -> dg.AssetChecksDef
         if is_encoded_by_run and checks.asset_key != files_key(stream):
             context.log.info("The step that encodes evaluates the checks of its batches.")
             return
-        selected: Iterable[Check] = (Check(key.name) for key in context.selected_asset_check_keys)
-        if batch_pipeline_checks.checksums:
-            selected = (_with_checksums(check) for check in selected)
+        selected = {Check(key.name) for key in context.selected_asset_check_keys}
+        if batch_pipeline_checks.checksums and Check.PART_FILES in selected:
+            selected = selected - {Check.PART_FILES} | {Check.CHECKSUMS}  # which includes sizes
+        scope = Scope(kinds=checks.kinds, newest=batch_pipeline_checks.newest or None)
         pipeline = batch_pipeline.pipeline
         for result in verify_stream(
-            pipeline.database,
-            stream,
-            [*selected],
-            batch_pipeline_checks.of(checks),
-            pipeline.meta_table,
+            pipeline.database, stream, selected, scope, pipeline.meta_table
         ):
             check = Check.PART_FILES if result.check is Check.CHECKSUMS else result.check
             yield dg.AssetCheckResult(asset_key=checks.asset_key, **_evaluation(result, check))
 
     return execute
-
-
-def _with_checksums(check: Check) -> Check:
-    """Replace the check of part files with that of checksums, which includes sizes."""
-    return Check.CHECKSUMS if check is Check.PART_FILES else check

@@ -10,7 +10,6 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.names import DATA_VERSION_TAG, backfill_asset_key, files_key, loaded_key
 from batch_pipeline.defs.partitions import PartitionedAsset
 from batch_pipeline.model.backfill import Estimate, Progress, backfill_name
-from batch_pipeline.model.batch import BatchState
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.job import OWN_KINDS
@@ -352,21 +351,11 @@ def changed_observation(
         PipelineError: the user's table cannot be read.
     """
     states = pipeline.database.stream_statuses.states(stream.name)
-    if _counts(states) == _last_observed_counts(instance, stream):
-        return []
-    return [stream_observation(pipeline, stream)]
-
-
-def _counts(states: Mapping[BatchState, int]) -> dict[str, Any]:
-    return {f"batches_{state}": states.get(state, 0) for state in StreamStatus.SHOWN}
-
-
-def _last_observed_counts(instance: dg.DagsterInstance, stream: Stream) -> dict[str, Any]:
-    """Return the counts of batches in the last observation; zeros before the first."""
     records = instance.fetch_observations(files_key(stream), limit=1).records
     observation = records[0].asset_observation if records else None
-    counts = _counts({})
-    if observation is None:
-        return counts
-    metadata = observation.metadata
-    return {name: metadata[name].value if name in metadata else 0 for name in counts}
+    shown: Mapping[str, Any] = {} if observation is None else observation.metadata
+    for state in StreamStatus.SHOWN:
+        last = shown.get(f"batches_{state}")  # left out if 0
+        if states.get(state, 0) != (0 if last is None else last.value):
+            return [stream_observation(pipeline, stream)]
+    return []

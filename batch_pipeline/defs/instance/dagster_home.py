@@ -83,24 +83,16 @@ def forget_stream(pipeline: Pipeline, stream: Stream) -> None:
     pipeline.database.delete_stream(stream.name)
     partitioned = (batches_of(stream), backfills_of(stream))
     with open_instance(pipeline.home) as instance:
-        for name in (asset.set_name for asset in partitioned):
-            for key in instance.get_dynamic_partitions(name):
-                instance.delete_dynamic_partition(name, key)
-        keys = [asset.asset_key for asset in partitioned]
-        _wipe(instance, [files_key(stream), *keys])
+        for asset in partitioned:
+            for key in instance.get_dynamic_partitions(asset.set_name):
+                instance.delete_dynamic_partition(asset.set_name, key)
+        keys = [files_key(stream), *(asset.asset_key for asset in partitioned)]
+        known = [key for key in keys if instance.has_asset_key(key)]
+        if known:
+            instance.wipe_assets(known)
 
 
-def _wipe(instance: dg.DagsterInstance, keys: list[dg.AssetKey]) -> None:
-    known = [key for key in keys if instance.has_asset_key(key)]
-    if known:
-        instance.wipe_assets(known)
-
-
-_BEGUN = [
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
+_BEGUN = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _UNFINISHED = [dg.DagsterRunStatus.NOT_STARTED, *_BEGUN]
 _REASON = (
     "The process of this run exited without reporting. What it had published stays published; the "
