@@ -3,7 +3,8 @@
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,7 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
         jobs=[*maintenance_jobs(streams), *checks],
         sensors=[run_ends_sensor(streams)],
         schedules=schedules,
-        resources={
-            CHECKS_RESOURCE: CheckScope(),
-            **_s3_resource(streams),
-        },
+        resources={CHECKS_RESOURCE: CheckScope(), **_s3_resource(streams)},
     )
 
 
@@ -111,15 +109,17 @@ def _s3_resource(streams: Sequence[Stream]) -> dict[str, Any]:
     return {S3_RESOURCE: StoreResource.of_environment()}
 
 
+@contextmanager
+def quiet_dagster() -> Iterator[None]:
+    """Suppress Dagster's warnings about beta parameters: a hundred lines for fifty streams."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        yield
+
+
+@quiet_dagster()
 def stream_definitions(stream: Stream) -> dg.Definitions:
     """Build the assets, checks, Dagster jobs, sensors and schedules of one stream."""
-    with warnings.catch_warnings():
-        # Dagster warns about backfill policies at each asset: a hundred lines for fifty streams.
-        warnings.simplefilter("ignore", dg.BetaWarning)
-        return _stream_definitions(stream)
-
-
-def _stream_definitions(stream: Stream) -> dg.Definitions:
     name, batches = stream.name, batches_of(stream)
     assets = [files_asset(stream), batches_asset(stream)]
     jobs: list[Any] = [

@@ -25,8 +25,8 @@ from batch_pipeline import BatchStream
 
 ATTRIBUTES = {{
     "stream": {stream!r},
-    "source": {{"uri": {uri!r}, "format": {format!r}}},
-    "storage": {{"root": {root!r}}},
+    "source": {{"uri": {source[uri]!r}, "format": {source[format]!r}}},
+    "storage": {{"root": {storage[root]!r}}},
 }}
 
 
@@ -65,29 +65,21 @@ class StreamScaffolder(dg.Scaffolder[StreamChoices]):
         """Write `defs.yaml`, or `component.py` for the format `python`."""
         choices, target = request.params, request.target_path
         folder = target.parent if request.append else target
-        name = choices.stream or _name_of(folder)
-        values = {
+        name = choices.stream or stream_name_of(folder.name) or "stream"
+        attributes: dict[str, Any] = {
             "stream": name,
-            "uri": choices.source_uri,
-            "format": choices.source_format.value,
-            "root": _storage_root(request.project_root, folder, name),
+            "source": {"uri": choices.source_uri, "format": choices.source_format.value},
+            "storage": {"root": _storage_root(request.project_root, folder, name)},
         }
-        if request.scaffold_format == "python":
-            text = _PYTHON.format(**values)
-            (folder / "component.py").write_text(text, encoding="utf-8")
-            return
-        source = {"uri": choices.source_uri, "format": choices.source_format.value}
-        attributes = {"stream": name, "source": source, "storage": {"root": values["root"]}}
         text = stream_text(request.type_name, attributes)
-        if request.append:
+        if request.scaffold_format == "python":
+            python = _PYTHON.format(**attributes)
+            (folder / "component.py").write_text(python, encoding="utf-8")
+        elif request.append:
             with target.open("a", encoding="utf-8") as file:
                 file.write(f"---\n{text}")
         else:
             (folder / "defs.yaml").write_text(text, encoding="utf-8")
-
-
-def _name_of(folder: Path) -> str:
-    return stream_name_of(folder.name) or "stream"
 
 
 def _storage_root(project: Path | None, folder: Path, stream: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import traceback
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, Self
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.build import build_definitions
+from batch_pipeline.defs.build import build_definitions, quiet_dagster
 from batch_pipeline.defs.instance.dagster_home import (
     close_abandoned_runs,
     command_run_tags,
@@ -64,14 +63,6 @@ def run_in_process(
         return None
     except dg.DagsterExecutionInterruptedError:
         raise KeyboardInterrupt from None
-
-
-@contextmanager
-def quiet_dagster() -> Iterator[None]:
-    """Suppress Dagster's warnings about beta parameters."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", category=dg.BetaWarning)
-        yield
 
 
 @contextmanager
