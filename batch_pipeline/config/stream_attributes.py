@@ -546,12 +546,8 @@ class TargetAttributes(Section):
         """Return the model."""
         if self.postgres is not None:
             return self.postgres.to(PostgresTarget, name=name)
-        given: dict[str, Any] = {
-            key: value
-            for key in ("config", "messages", "timeout")
-            if (value := getattr(self, key)) is not None
-        }
-        return SingerTarget(name=name, command=self.command or (), **given)
+        given = {key: value for key, value in self if value is not None}
+        return SingerTarget(name=name, **given)
 
 
 class StreamAttributes(MappingAttributes):

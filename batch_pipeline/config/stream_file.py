@@ -30,7 +30,7 @@ from batch_pipeline.model.stream import Source, Stream
 
 FILE_NAME = "defs.yaml"
 COMPONENT = "batch_pipeline.BatchStream"
-_RESOURCES = "batch_pipeline.BatchResources"
+_RESOURCES = "batch_pipeline.BatchResources"  # of a Dagster project; not a stream
 _SHOWN_PROBLEMS = 10
 _NEXT_STEP = "The stream was not loaded. Correct the file and run again."
 
@@ -97,7 +97,7 @@ def read_stream_file(path: Path) -> Stream:
     Raises:
         StreamFileError: it cannot be read or used; lists all problems, each with its line.
     """
-    return _read(path, _parse(path, None))[0]
+    return _read(path, _parse(path))[0]
 
 
 def find_stream_files(folder: Path) -> list[Path]:
@@ -129,8 +129,9 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     read, errors, streams = [], [], {}
     for path in find_stream_files(folder):
         try:
-            document = _parse(path, None)
-            if not _is_resources(document):
+            document = _parse(path)
+            value = document.value
+            if not isinstance(value, dict) or value.get("type") != _RESOURCES:
                 read.append((path, *_read(path, document)))
         except StreamFileError as error:
             errors.append(error)
@@ -207,11 +208,6 @@ def stream_of(attributes: Mapping[str, Any], base: Path) -> Stream:
     )
 
 
-def _is_resources(document: Document) -> bool:
-    """Return whether a file is the component of a Dagster project's resources."""
-    return isinstance(document.value, dict) and document.value.get("type") == _RESOURCES
-
-
 def _read(path: Path, document: Document) -> tuple[Stream, int]:
     """Return the stream of a file and the line of the stream's name."""
     if not isinstance(document.value, dict):
@@ -220,7 +216,7 @@ def _read(path: Path, document: Document) -> tuple[Stream, int]:
     return _stream_in(path, document), document.line(("attributes", "stream"))
 
 
-def _parse(path: Path, number: int | None) -> Document:
+def _parse(path: Path, number: int | None = None) -> Document:
     try:
         return _parse_yaml(path.read_bytes(), number=number)
     except OSError as error:
