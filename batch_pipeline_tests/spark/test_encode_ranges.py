@@ -11,7 +11,7 @@ from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.model.encode_request import EncodeResult
 from batch_pipeline.model.item import Item, LandedFile
 from batch_pipeline.model.location import to_path
-from batch_pipeline.model.record_rules import BadFileRules, BadRecordRules, LineageColumn, OnBadFile
+from batch_pipeline.model.record_rules import BadRecordRules, LineageColumn
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.spark import task_planning
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun, records, set_range_bytes
@@ -109,19 +109,6 @@ def test_source_file_column_of_range_is_the_file(run: EncodeRun) -> None:
     rows = records(result.part_files)
     assert {row["_source_file"] for row in rows} == {file.location}
     assert [rows[0]["_item_id"], rows[-1]["_item_id"]] == [1, len(run.items)]
-
-
-def test_changed_file_is_detected_in_each_of_its_ranges(run: EncodeRun) -> None:
-    file = land(run, csv_text())
-    rules = BadFileRules.all(OnBadFile.QUARANTINE)
-    run.configure(on_bad_file=rules)
-    path = Path(to_path(file.location))
-    path.write_bytes(csv_text() + b"\n")
-    result = run.encode(id="integer", text="string")
-    assert result.part_files == ()
-    size = file.size_bytes
-    reason = f"changed since it was registered: size {size} -> {(size or 0) + 1} B"
-    assert {item.bad_file for item in result.items} == {reason}
 
 
 def test_ranges_are_transformed(run: EncodeRun) -> None:

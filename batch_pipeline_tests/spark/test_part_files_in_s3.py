@@ -2,7 +2,6 @@
 
 import gzip
 import random
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from batch_pipeline.model.record_rules import BadFileRules, OnBadFile
 from batch_pipeline.model.stream import PartLimits, Storage
 from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.s3 import S3
-from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.storage.places import between, task
 from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_prefix
@@ -30,14 +28,6 @@ from batch_pipeline_tests.store_faults import Faults
 MIB = 2**20
 LARGE = [b"%01023d" % number for number in range(10 * 2**10)]  # 10 MiB: more than one request
 NAME = "orders-1-00030000-00c0ffee.jsonl"
-
-WRITE_ONE_PART = """
-import sys
-from batch_pipeline_tests.spark.test_part_files_in_s3 import LARGE, Lines, large_writer
-writer = large_writer(sys.argv[1])
-writer.append(Lines.of(LARGE))
-writer.close()
-"""
 
 
 def names(root: str) -> PartNames:
@@ -85,16 +75,6 @@ def test_finished_large_part_is_invisible_until_writer_is_closed(storage: Root) 
     assert [part.records for part in writer.close()] == [len(LARGE), 1]
 
 
-def test_small_parts_are_separate_objects(storage: Root) -> None:
-    assert large_writer(storage.uri).close() == ()
-    assert storage.names() == []
-    writer = large_writer(storage.uri, max_records=2)
-    writer.append(Lines.of([b"1", b"2", b"3"]))
-    parts = writer.close()
-    assert [content(part.uri) for part in parts] == [b"1\n2\n", b"3\n"]
-    assert storage.names() == [NAME, NAME.replace("0000-0", "0001-0")]
-
-
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_aborted_writer_leaves_neither_objects_nor_uploads(storage: Root, is_closed: bool) -> None:
     writer = large_writer(storage.uri, max_bytes=11 * MIB)
@@ -106,12 +86,6 @@ def test_aborted_writer_leaves_neither_objects_nor_uploads(storage: Root, is_clo
         assert len(storage.names()) == 2
     writer.abort()
     assert (storage.names(), uploads(storage)) == ([], 0)
-
-
-def test_writer_killed_before_completion_leaves_no_object(storage: Root) -> None:
-    killed = run_python(WRITE_ONE_PART, storage.uri, failpoints="upload.before_complete=kill")
-    assert killed == -signal.SIGKILL
-    assert (storage.names(), uploads(storage)) == ([], 1)
 
 
 @pytest.mark.usefixtures("bucket")

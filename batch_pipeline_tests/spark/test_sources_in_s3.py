@@ -3,7 +3,6 @@
 import gzip
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,9 @@ from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFile
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.encode.landed_files import STREAM
 from batch_pipeline_tests.storage.places import Requests, between, task
-from batch_pipeline_tests.storage_roots import Root, content, new_folder, new_prefix
+from batch_pipeline_tests.storage_roots import Root, content, new_prefix
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 MIB = 2**20
@@ -255,26 +253,3 @@ def test_bad_objects_do_not_affect_good_ones(landing: Root, storage: Root) -> No
         "orders-1-00000000-00c0ffee.jsonl.gz",
         "quarantine/orders-1-00000000-00c0ffee.jsonl.gz",
     ]
-
-
-def test_files_on_disk_have_no_version(bucket: str, tmp_path: Path) -> None:
-    assert bucket
-    landing, storage = new_folder(tmp_path / "in"), new_folder(tmp_path / "out")
-    with Requests() as requests:
-        report = task(
-            between(STREAM, landing, storage), [landing.land("a.csv", b"id\n1\n")], id="integer"
-        )
-    assert [(item.etag, item.version) for item in report.items] == [(None, None)]
-    assert requests.sent == []
-
-
-def test_version_of_object_is_known_in_versioned_bucket(landing: Root) -> None:
-    name = landing.uri.removeprefix("s3://").partition("/")[0]
-    s3_client.client().put_bucket_versioning(
-        Bucket=name, VersioningConfiguration={"Status": "Enabled"}
-    )
-    file = landing.land("a.csv", b"id\n1\n")
-    with open_source(file, STREAM) as source:
-        assert source.facts.version not in {None, "null"}
-        assert source.facts.etag == file.etag
-    S3.delete(file.location)

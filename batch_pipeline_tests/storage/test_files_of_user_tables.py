@@ -85,32 +85,6 @@ def test_item_weight_is_taken_from_row() -> None:
         Item(id=1, file=LandedFile(location="file:///a"))
 
 
-def test_file_without_recorded_facts_is_read(landed: Path) -> None:
-    with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
-        assert source.read(1_000) == b"id\n1\n2\n"
-
-
-def test_file_with_recorded_facts_is_compared(landed: Path) -> None:
-    file = found_file(location=to_uri(landed), size_bytes=3)
-    with (
-        pytest.raises(BadFileError, match="changed since it was registered: size 3 -> 7 B"),
-        open_source(file, stream()),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("content", ["id\n1\n2\n3\n", "id\n1\n2\n"])
-def test_file_changed_while_read_is_bad(landed: Path, content: str) -> None:
-    def read_while_it_is_written() -> None:
-        with open_source(LandedFile(location=to_uri(landed)), stream()) as source:
-            source.read(1_000)
-            landed.write_text(content)
-            os.utime(landed, (1_000_000_000, 1_000_000_000))
-
-    with pytest.raises(BadFileError, match="changed while it was read"):
-        read_while_it_is_written()
-
-
 @pytest.mark.parametrize(
     ("location", "reason"),
     [

@@ -56,24 +56,6 @@ def test_listed_file_has_location_size_and_time(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_all_folders_are_listed_in_order(tmp_path: Path) -> None:
-    for name in ("b.csv", "a/2.csv", "c/deep/er/1.csv", "a/1.csv", "a.csv"):
-        _land(tmp_path / name)
-    assert _names(_landing(tmp_path), tmp_path) == [
-        "a.csv",
-        "a/1.csv",
-        "a/2.csv",
-        "b.csv",
-        "c/deep/er/1.csv",
-    ]
-
-
-@pytest.mark.parametrize("name", [".a.csv", "a.csv.tmp", "a.csv.part", "a.csv~", ".hidden/a.csv"])
-def test_unfinished_names_are_not_listed(tmp_path: Path, name: str) -> None:
-    _land(tmp_path / name)
-    assert _names(_landing(tmp_path, include=("*",)), tmp_path) == []
-
-
 @pytest.mark.parametrize(
     ("source", "names"),
     [

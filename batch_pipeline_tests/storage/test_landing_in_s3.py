@@ -1,7 +1,6 @@
 """Listing a landing in a bucket: which objects are listed, their facts, and errors."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,9 @@ from batch_pipeline.encode.readers.decoded_file import ItemCutter
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError, LandingUnavailableError
 from batch_pipeline.model.item import LandedFile, Registered
-from batch_pipeline.model.stream import Source
-from batch_pipeline.storage import s3_client
 from batch_pipeline.storage.landing import SourceLanding, compare
-from batch_pipeline.storage.s3 import S3, S3FileSystem
-from batch_pipeline_tests.factories import found_file, stream
+from batch_pipeline.storage.s3 import S3
+from batch_pipeline_tests.factories import found_file
 from batch_pipeline_tests.storage.bucket_landing import BucketLanding, names
 
 
@@ -93,11 +90,6 @@ def test_interrupted_listing_registers_preceding_files(
     with pytest.raises(LandingUnavailableError):
         table.register(broken(), accept_changed=False, all_or_none=all_or_none)
     assert table.high_watermark() == registered
-
-
-def test_key_with_similar_characters_is_ordinary(s3_landing: BucketLanding) -> None:
-    s3_landing.put("in/a#bytes=.csv")
-    assert names(s3_landing.landing()) == ["a#bytes=.csv"]
 
 
 def test_overwritten_object_is_changed_only_if_bytes_differ(
@@ -182,26 +174,3 @@ def test_landing_in_missing_bucket_is_an_error(bucket: str) -> None:
     with pytest.raises(LandingUnavailableError, match="there is no such bucket") as caught:
         names(BucketLanding(f"{bucket}-other").landing())
     assert "correct `source` in the stream file" in str(caught.value)
-
-
-def test_landing_in_unreachable_store_is_an_error(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    described = stream(source=Source(uri=bucket))
-    landing = SourceLanding(stream=described, filesystem=S3FileSystem(s3_client.new_client))
-    with pytest.raises(LandingUnavailableError, match="it does not answer"):
-        list(landing.found_files())
-
-
-def test_landing_without_credentials_is_an_error(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    described = stream(source=Source(uri=f"{bucket}/in"))
-    landing = SourceLanding(stream=described, filesystem=S3FileSystem(s3_client.new_client))
-    with pytest.raises(LandingUnavailableError, match="AWS_ACCESS_KEY_ID") as caught:
-        list(landing.found_files())
-    assert f"{bucket}/in" in str(caught.value)

@@ -40,66 +40,6 @@ def _poll(polled: PolledLanding, *, changed: tuple[str, ...] = ()) -> list[str]:
     return [file.location.rsplit("/", 1)[-1] for file in files]
 
 
-def test_polled_landing_returns_each_file_once(tmp_path: Path) -> None:
-    _land(tmp_path / "b.csv")
-    _land(tmp_path / "sub" / "c.csv")
-    polled = _polled_landing(tmp_path)
-    assert _poll(polled) == ["b.csv", "c.csv"]
-    _land(tmp_path / "d.csv")
-    _land(tmp_path / "a.csv")
-    assert _poll(polled) == ["a.csv", "d.csv"]
-    assert _poll(polled) == []
-
-
-def test_polled_landing_counts_all_files(tmp_path: Path) -> None:
-    _land(tmp_path / "a.csv")
-    polled = _polled_landing(tmp_path)
-    _poll(polled)
-    _land(tmp_path / "b.csv")
-    found = list(polled.found_files())
-    returned = polled.settled(Registered(found=len(found), new_items=1))
-    assert (returned.found, returned.new_items) == (2, 1)
-
-
-def test_polled_landing_returns_file_modified_in_place(tmp_path: Path) -> None:
-    longer, later = _land(tmp_path / "a.csv"), _land(tmp_path / "b.csv")
-    _land(tmp_path / "c.csv")
-    os.utime(tmp_path, (NOON, NOON))
-    polled = _polled_landing(tmp_path)
-    _poll(polled)
-    _land(longer, "a\nb\n")
-    _land(later, seconds=NOON + 1)
-    os.utime(tmp_path, (NOON, NOON))
-    assert _poll(polled) == ["a.csv", "b.csv"]
-
-
-def test_polled_landing_returns_unaccepted_change_at_each_poll(tmp_path: Path) -> None:
-    path = _land(tmp_path / "a.csv")
-    polled = _polled_landing(tmp_path)
-    differs = (to_uri(path),)
-    assert [_poll(polled, changed=differs) for _ in range(2)] == [["a.csv"], ["a.csv"]]
-    assert _poll(polled) == ["a.csv"]
-    assert _poll(polled) == []
-
-
-def test_polled_landing_forgets_unregistered_listing(tmp_path: Path) -> None:
-    _land(tmp_path / "a.csv")
-    polled = _polled_landing(tmp_path)
-    assert len(list(polled.found_files())) == 1
-    assert _poll(polled) == ["a.csv"]
-
-
-def test_polled_landing_forgets_deleted_files(tmp_path: Path) -> None:
-    path = _land(tmp_path / "a.csv")
-    polled = _polled_landing(tmp_path)
-    _poll(polled)
-    path.unlink()
-    assert list(polled.found_files()) == []
-    assert polled.settled(Registered(found=0, new_items=0)).found == 0
-    _land(path)
-    assert _poll(polled) == ["a.csv"]
-
-
 def test_polled_landing_returns_link_with_new_target(tmp_path: Path) -> None:
     old, new = _land(tmp_path / "real" / "old"), _land(tmp_path / "real" / "new", "longer\n")
     landing = tmp_path / "landing"

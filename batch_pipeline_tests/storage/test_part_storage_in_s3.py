@@ -11,7 +11,7 @@ from batch_pipeline.model.garbage import Folder, Reason, StoredFile
 from batch_pipeline.storage.s3 import PART_BYTES, S3, ObjectUpload
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.pipeline.garbage_fixture import open_bucket_harness, paths
-from batch_pipeline_tests.storage_roots import Root, content, storage_at
+from batch_pipeline_tests.storage_roots import content, storage_at
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
 STEM = "orders-00000001-00000003-a1-12345678"
@@ -53,17 +53,6 @@ def test_storage_lists_files_of_root_and_its_folders(bucket: str) -> None:
     found = file_at(root, PART)
     assert (found.folder, found.name, found.size_bytes) == (Folder.ROOT, PART, 7)
     assert found.modified_at.utcoffset() == timedelta(0)
-
-
-def test_remove_attempt_aborts_its_uploads(bucket: str) -> None:
-    root = f"{bucket}/batches"
-    for own in (PART, f"quarantine/{PART}"):
-        start_upload(f"{root}/{own}")
-    other = start_upload(f"{root}/{PART.replace('-a1-', '-a2-')}")
-    assert storage_at(root).remove_attempt(STEM) == 2
-    assert len(uploads(root)) == 1
-    other.commit()
-    assert Root(root).names() == [PART.replace("-a1-", "-a2-")]
 
 
 def test_unfinished_upload_of_attempt_is_collected(database: Database, bucket: str) -> None:

@@ -63,24 +63,6 @@ def test_request_to_busy_store_is_retried(bucket: str, faults: Faults, call: Cal
     assert len(faults.requests) == before + 3
 
 
-def test_retries_follow_aws_max_attempts(
-    bucket: str, faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    s3_client.forget()
-    faults.slow_down(times=10)
-    error = error_of(put_five, f"{bucket}/a")
-    assert isinstance(error, UnreachableError)
-    assert reason_of(error) == "the store is busy (SlowDown, after 2 requests)"
-    assert faults.count("PUT") == 2
-
-
-def test_request_with_lost_response_is_retried(bucket: str, faults: Faults) -> None:
-    S3.put(f"{bucket}/a", b"hello")
-    faults.add(Fault(deed=Deed.LOSE, times=3))
-    assert S3.head(f"{bucket}/a").size_bytes == 5
-
-
 @pytest.mark.parametrize("call", [put_five, start_upload, S3.open, list_all])
 def test_missing_bucket_is_reported(bucket: str, call: Call) -> None:
     error = error_of(call, f"{bucket}-none/a")

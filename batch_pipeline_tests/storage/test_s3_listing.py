@@ -21,13 +21,6 @@ def list_keys(prefix: str, **options: bool | str) -> list[str]:
     return [folder + one.name for one in S3.list(prefix, **options)]  # type: ignore[arg-type]
 
 
-def test_list_of_prefix(bucket: str) -> None:
-    fill(bucket, ["in/a", "in/b/c", "in2/a", "inner", "out/a"])
-    assert list_keys(f"{bucket}/in/") == ["in/a", "in/b/c"]
-    assert list_keys(f"{bucket}/in") == ["in/a", "in/b/c", "in2/a", "inner"]
-    assert list_keys(bucket) == ["in/a", "in/b/c", "in2/a", "inner", "out/a"]
-
-
 def test_list_returns_keys_unencoded(bucket: str) -> None:
     keys = ["in/a b", "in/a%20b", "in/a&b", "in/a+b", "in/a?b", "in/größe", "in/日本"]
     fill(bucket, keys)
