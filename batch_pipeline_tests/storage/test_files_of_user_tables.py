@@ -13,14 +13,6 @@ from batch_pipeline.storage.landing import compare
 from batch_pipeline_tests.factories import found_file, stream
 
 
-@pytest.fixture
-def landed(tmp_path: Path) -> Path:
-    """A file of three lines."""
-    path = tmp_path / "orders.csv"
-    path.write_text("id\n1\n2\n")
-    return path
-
-
 @pytest.mark.parametrize(
     ("text", "location"),
     [
@@ -85,21 +77,18 @@ def test_item_weight_is_taken_from_row() -> None:
         Item(id=1, file=LandedFile(location="file:///a"))
 
 
-@pytest.mark.parametrize(
-    ("location", "reason"),
-    [
-        ("relative.csv", "is not an absolute file URI"),
-        ("file:///no/such/file.csv", "does not exist"),
-        ("file:///", "is not a regular file"),
-    ],
-)
-def test_location_of_no_file_is_bad_file(location: str, reason: str) -> None:
-    file = LandedFile(location=location)
-    with pytest.raises(BadFileError, match=reason), open_source(file, stream()):
+def test_location_of_no_file_is_bad_file() -> None:
+    file = LandedFile(location="relative.csv")
+    with (
+        pytest.raises(BadFileError, match="is not an absolute file URI"),
+        open_source(file, stream()),
+    ):
         pass
 
 
-def test_compare_without_recorded_facts_shows_current_facts(landed: Path) -> None:
+def test_compare_without_recorded_facts_shows_current_facts(tmp_path: Path) -> None:
+    landed = tmp_path / "orders.csv"
+    landed.write_text("id\n1\n2\n")
     os.utime(landed, (1_750_000_000, 1_750_000_000))
     comparison = compare(LandedFile(location=to_uri(landed)))
     assert comparison == "now 7 B, modified 2025-06-15T15:06:40+00:00"

@@ -18,8 +18,6 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.manifest import ManifestUnfitError
-from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import manifest, part_file
 from batch_pipeline_tests.storage_roots import Root, content, storage_at
@@ -37,14 +35,6 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
     return Root(bucket if request.param == "bucket" else f"{bucket}/deep/batches")
 
 
-def _storage(root: Path, prefix: str = "") -> PartFileStorage:
-    return PartFileStorage(Storage(root=to_uri(root), prefix=prefix))
-
-
-def _files(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-
-
 def test_prepare_creates_folders_and_leaves_no_file(root: Root, tmp_path: Path) -> None:
     for _ in range(2):
         storage_at(f"{root.uri}/deep").prepare()
@@ -53,17 +43,15 @@ def test_prepare_creates_folders_and_leaves_no_file(root: Root, tmp_path: Path) 
     assert folders == (["manifests", "quarantine"] if root.uri.startswith("file:") else [])
 
 
-def test_prepare_of_root_that_is_a_file_fails(tmp_path: Path) -> None:
+def test_root_that_is_a_file_is_unavailable(tmp_path: Path) -> None:
+    storage = storage_at(to_uri(tmp_path / "batches"))
+    assert storage.remove_attempt(STEM) == 0  # there is no such root yet
     (tmp_path / "batches").write_text("")
     with pytest.raises(StorageUnavailableError, match="file exists") as caught:
-        _storage(tmp_path / "batches").prepare()
+        storage.prepare()
     assert caught.value.uri == to_uri(tmp_path / "batches")
-
-
-def test_check_written_passes_for_existing_files(tmp_path: Path) -> None:
-    root = Root(to_uri(tmp_path))
-    parts = [part_file(uri=root.put(name, b"x" * 100)) for name in ("a", "quarantine/b")]
-    storage_at(root.uri).check_written(parts)
+    with pytest.raises(StorageUnavailableError, match="not a directory"):
+        storage.remove_attempt(STEM)
 
 
 @pytest.mark.parametrize(("content", "problem"), [(None, "does not exist"), (b"", "has 0 B")])
@@ -73,7 +61,9 @@ def test_check_written_fails_for_files_on_another_disk(
     root = Root(to_uri(tmp_path))
     if content is not None:
         root.put("b", content)
-    parts = [part_file(uri=root.put("a", b"x" * 100)), part_file(uri=to_uri(tmp_path / "b"))]
+    parts = [part_file(uri=root.put(name, b"x" * 100)) for name in ("a", "quarantine/a")]
+    storage_at(root.uri).check_written(parts)
+    parts.append(part_file(uri=to_uri(tmp_path / "b")))
     with pytest.raises(ConfigurationError, match="Executors write to another disk") as caught:
         storage_at(root.uri).check_written(parts)
     assert f"wrote {to_uri(tmp_path / 'b')} with 100 B, and from the driver it {problem}. " in str(
@@ -86,14 +76,14 @@ def test_check_written_in_object_store_sends_no_request() -> None:
 
 
 def test_remove_attempt_deletes_all_files_of_attempt(root: Root) -> None:
-    storage = storage_at(root.uri)
+    storage, stem = storage_at(root.uri, prefix="eu-"), f"eu-{STEM}"
     storage.prepare()
-    own = [f"{STEM}-0.jsonl.gz", f".{STEM}-1.stop", f"quarantine/{STEM}-0.jsonl.gz"]
+    own = [f"{stem}-0.jsonl.gz", f".{stem}-1.stop", f"quarantine/{stem}-0.jsonl.gz"]
     others = [
-        f"{STEM}9-0.jsonl.gz",  # a longer token with the same start
-        STEM.replace("-a1-", "-a11-") + "-0.jsonl.gz",
-        f"x{STEM}-0.jsonl.gz",
-        f"deeper/{STEM}-0.jsonl.gz",
+        f"{stem}9-0.jsonl.gz",  # a longer token with the same start
+        stem.replace("-a1-", "-a11-") + "-0.jsonl.gz",
+        f"{STEM}-0.jsonl.gz",
+        f"deeper/{stem}-0.jsonl.gz",
         "manifests/orders-00000001-00000003.g1.json",
     ]
     for name in (*own, *others):
@@ -101,23 +91,6 @@ def test_remove_attempt_deletes_all_files_of_attempt(root: Root) -> None:
     assert storage.remove_attempt(STEM) == 3
     assert root.names() == sorted(others)
     assert storage.remove_attempt(STEM) == 0
-
-
-def test_remove_attempt_uses_prefix(root: Root) -> None:
-    for name in (f"eu-{STEM}-0.jsonl", f"{STEM}-0.jsonl"):
-        root.put(name)
-    assert storage_at(root.uri, prefix="eu-").remove_attempt(STEM) == 1
-    assert root.names() == [f"{STEM}-0.jsonl"]
-
-
-def test_remove_attempt_without_root_removes_nothing(tmp_path: Path) -> None:
-    assert _storage(tmp_path / "nowhere").remove_attempt(STEM) == 0
-
-
-def test_remove_attempt_failure_raises(tmp_path: Path) -> None:
-    (tmp_path / "batches").write_text("")
-    with pytest.raises(StorageUnavailableError, match="not a directory"):
-        _storage(tmp_path / "batches").remove_attempt(STEM)
 
 
 def test_point_to_writes_only_the_manifest_file(root: Root) -> None:
@@ -178,17 +151,17 @@ def test_point_to_interrupted_before_link_leaves_no_manifest_file(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "pointer.before_link=raise")
     with pytest.raises(RuntimeError, match="failpoint"):
-        _storage(tmp_path).point_to(manifest())
-    assert all(Path(name).name.startswith(".") for name in _files(tmp_path))
+        storage_at(to_uri(tmp_path)).point_to(manifest())
+    assert all(Path(name).name.startswith(".") for name in Root(to_uri(tmp_path)).names())
     monkeypatch.delenv(VARIABLE)
-    assert Path(to_path(_storage(tmp_path).point_to(manifest()))).exists()
+    assert Path(to_path(storage_at(to_uri(tmp_path)).point_to(manifest()))).exists()
 
 
 def test_point_to_write_error_raises(tmp_path: Path) -> None:
     (tmp_path / "manifests").write_text("")
     with pytest.raises(StorageUnavailableError, match=r"g1\.json"):
-        _storage(tmp_path).point_to(manifest())
-    assert _files(tmp_path) == ["manifests"]
+        storage_at(to_uri(tmp_path)).point_to(manifest())
+    assert Root(to_uri(tmp_path)).names() == ["manifests"]
 
 
 def test_point_to_without_hard_links_writes_manifest_file(
@@ -198,14 +171,14 @@ def test_point_to_without_hard_links_writes_manifest_file(
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(Path, "hardlink_to", no_hard_links)
-    uri = _storage(tmp_path).point_to(manifest())
+    uri = storage_at(to_uri(tmp_path)).point_to(manifest())
     assert json.loads(content(uri)) == manifest().to_json()
-    assert _files(tmp_path) == [MANIFEST_FILE]
+    assert Root(to_uri(tmp_path)).names() == [MANIFEST_FILE]
 
 
 def test_manifest_file_over_size_limit_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests/orders.json").write_bytes(b"x" * 11)
-    assert _storage(tmp_path).read_manifest("orders.json", 11) == b"x" * 11
+    assert storage_at(to_uri(tmp_path)).read_manifest("orders.json", 11) == b"x" * 11
     with pytest.raises(ManifestUnfitError, match="more than 10 bytes"):
-        _storage(tmp_path).read_manifest("orders.json", 10)
+        storage_at(to_uri(tmp_path)).read_manifest("orders.json", 10)
