@@ -65,10 +65,10 @@ def test_remote_executors_leave_driver_address_to_spark(tmp_path: Path) -> None:
     assert DAEMON not in conf
     assert (conf["spark.master"], conf[PYTHON_KEY]) == ("yarn", PYTHON)
     assert "SPARK_LOCAL_IP" not in environment
-    assert (environment["SPARK_LOCAL_DIRS"], environment["PYSPARK_PYTHON"]) == (
-        str(tmp_path),
-        PYTHON,
-    )
+    assert environment["SPARK_LOCAL_DIRS"] == str(tmp_path)
+    assert environment["PYSPARK_PYTHON"] == PYTHON
+    _, environment = settings_of(tmp_path, "yarn", environment={"SPARK_LOCAL_IP": "10.0.0.7"})
+    assert environment["SPARK_LOCAL_IP"] == "10.0.0.7"
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "local-cluster[2,1,1024]"])
@@ -78,11 +78,6 @@ def test_executors_on_this_machine_use_loopback(tmp_path: Path, master: str) -> 
     assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
     assert (conf[PYTHON_KEY], conf[DAEMON]) == (sys.executable, DAEMON_MODULE)
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
-
-
-def test_local_ip_of_user_has_precedence(tmp_path: Path) -> None:
-    _, environment = settings_of(tmp_path, "yarn", environment={"SPARK_LOCAL_IP": "10.0.0.7"})
-    assert environment["SPARK_LOCAL_IP"] == "10.0.0.7"
 
 
 def test_python_setting_has_precedence_over_environment(tmp_path: Path) -> None:
@@ -167,43 +162,38 @@ def test_local_cluster_has_spark_home_in_scratch_folder(tmp_path: Path) -> None:
     assert home.parent == tmp_path
     assert (home / "work").is_dir()
     assert not (home / "work").is_symlink()
-    assert (home / "jars").is_dir()
     assert (home / "bin" / "spark-submit").is_file()
 
 
-@pytest.mark.parametrize("master", ["local", "local[*]", "local[2, 4]"])
-def test_tasks_of_local_master_run_in_driver(master: str) -> None:
-    assert runs_in_driver(master)
-    assert runs_on_this_machine(master)
-
-
 @pytest.mark.parametrize(
-    ("master", "expected"),
+    ("master", "in_driver", "on_this_machine"),
     [
-        ("local-cluster[2,1,1024]", True),
-        ("spark://127.0.0.1:7077", True),
-        ("spark://localhost", True),
-        ("spark://[::1]:7077", True),
-        ("spark://localhost:7077,10.0.0.1:7077", False),
-        ("spark://localhost.example.org:7077", False),
-        ("k8s://https://127.0.0.1:6443", False),
-        ("yarn", False),
+        ("local", True, True),
+        ("local[*]", True, True),
+        ("local[2, 4]", True, True),
+        ("local-cluster[2,1,1024]", False, True),
+        ("spark://127.0.0.1:7077", False, True),
+        ("spark://localhost", False, True),
+        ("spark://[::1]:7077", False, True),
+        ("spark://localhost:7077,10.0.0.1:7077", False, False),
+        ("spark://localhost.example.org:7077", False, False),
+        ("k8s://https://127.0.0.1:6443", False, False),
+        ("yarn", False, False),
     ],
 )
-def test_executors_of_loopback_master_are_on_this_machine(master: str, expected: bool) -> None:
-    assert not runs_in_driver(master)
-    assert runs_on_this_machine(master) is expected
+def test_master_determines_where_tasks_run(
+    master: str, in_driver: bool, on_this_machine: bool
+) -> None:
+    assert runs_in_driver(master) is in_driver
+    assert runs_on_this_machine(master) is on_this_machine
 
 
 def test_check_cluster_raises_if_no_address_answers() -> None:
     with pytest.raises(SparkUnavailableError) as raised:
         check_cluster("spark://127.0.0.1:1,127.0.0.1:2", None)
     assert raised.value.reason == "connection refused"
-
-
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,1]"])
-def test_check_cluster_of_master_without_address_does_nothing(master: str) -> None:
-    check_cluster(master, None)
+    for without_address in ("yarn", "k8s://https://127.0.0.1:1", "local-cluster[1,1,1]"):
+        check_cluster(without_address, None)
 
 
 def test_sockets_of_short_home_are_in_scratch_folder() -> None:

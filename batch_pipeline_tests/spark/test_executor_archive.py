@@ -1,9 +1,8 @@
 """Packed archives: the files they contain, and rejected archives."""
 
 import io
-import json
 import tarfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,19 +34,14 @@ def rejection(archive: Path) -> str:
     return rest.partition(". Nothing was started.")[0]
 
 
-def put_files(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
-
-
 def test_package_files_are_sources_sql_and_json(tmp_path: Path) -> None:
     """Neither documentation, byte code nor stray files such as keys are included."""
-    put_files(tmp_path, "a.py", "b/c.sql", "b/d.json")
-    put_files(
-        tmp_path, ".env", "b/x.env", "b/key.pem", "docs/s3.md", "docs/conf.py", "__pycache__/a.pyc"
-    )
-    assert list(package_files(tmp_path)) == ["a.py", "b/c.sql", "b/d.json"]
+    sources = ["a.py", "b/c.sql", "b/d.json"]
+    others = [".env", "b/x.env", "b/key.pem", "docs/s3.md", "docs/conf.py", "__pycache__/a.pyc"]
+    for name in (*sources, *others):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert list(package_files(tmp_path)) == sources
 
 
 def test_check_archive_of_this_release_and_python_returns_its_note(tmp_path: Path) -> None:
@@ -60,10 +54,7 @@ def test_check_archive_of_this_release_and_python_returns_its_note(tmp_path: Pat
     ("changes", "reason"),
     [
         ({"python": "3.99"}, "it is for Python 3.99, and this is Python {here.python}"),
-        (
-            {"package": "0"},
-            "its batch-pipeline {here.release} differs from the one installed here",
-        ),
+        ({"package": "0"}, "its batch-pipeline {here.release} differs from the one installed here"),
     ],
 )
 def test_check_archive_of_other_python_or_sources_raises(
@@ -82,9 +73,7 @@ def test_check_archive_of_other_file_raises(tmp_path: Path) -> None:
     assert rejection(wrong) == "its name must end in .tar.gz or .tgz"
     assert rejection(damaged) == "it is not an archive, or damaged"
     assert rejection(archive_with(tmp_path, "{}")) == "it is not an archive, or damaged"
-    other = archive_with(
-        tmp_path, json.dumps(asdict(ArchiveNote.of_this_process({}))), name="other"
-    )
+    other = archive_with(tmp_path, ArchiveNote.of_this_process({}).to_json(), name="other")
     assert rejection(other) == "`batch-pipeline pack` did not make it"
 
 
