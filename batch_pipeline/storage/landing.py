@@ -92,11 +92,9 @@ class SourceLanding:
         """
         files, wanted = self.files, wanted_names(self.source).match
         folder = f"{self.source.uri}/"
-        try:
+        with raise_as(self.unavailable):
             for one in files.list(folder, after=after, facts_for=wanted, is_known=is_known):
                 yield one.name, None if one.facts is None else self._examine(one, one.facts, files)
-        except OSError as error:
-            raise self.unavailable(error) from error
 
     def present(self, names: Iterable[str]) -> Iterator[tuple[str, Examined]]:
         """Check individual files; yield each with its facts, or the error that excludes it.
@@ -107,11 +105,11 @@ class SourceLanding:
             LandingUnavailableError: the store cannot be reached.
         """
         wanted = list(names)
-        try:
-            with ThreadPoolExecutor(_PARALLEL_HEADS, thread_name_prefix="looking") as threads:
-                yield from zip(wanted, threads.map(self._present, wanted), strict=True)
-        except OSError as error:
-            raise self.unavailable(error) from error
+        with (
+            raise_as(self.unavailable),
+            ThreadPoolExecutor(_PARALLEL_HEADS, thread_name_prefix="looking") as threads,
+        ):
+            yield from zip(wanted, threads.map(self._present, wanted), strict=True)
 
     def found(self, name: str, facts: FileFacts) -> LandedFile:
         """Return the file in the form in which it is registered."""
@@ -138,7 +136,7 @@ class SourceLanding:
             LandingUnavailableError: its facts cannot be read.
         """
         seconds, place = self.files.settle_seconds, shown(self.uri_of(name))
-        with raise_as(lambda reason: self._unavailable(f"{place}: {reason}")):
+        with raise_as(lambda reason: self.unavailable(f"{place}: {reason}")):
             facts = facts or self._facts(name)
             while facts is not None:
                 age = self.now() - facts.modified_at.timestamp()
@@ -150,9 +148,9 @@ class SourceLanding:
                 facts = self._facts(name)
         return None
 
-    def unavailable(self, error: OSError, uri: str | None = None) -> LandingUnavailableError:
-        """Return the error that says why the landing, or its queue, cannot be reached."""
-        return self._unavailable(reason_of(error), uri)
+    def unavailable(self, reason: str, uri: str | None = None) -> LandingUnavailableError:
+        """Return the error that says why the landing, or its queue at `uri`, cannot be reached."""
+        return LandingUnavailableError(self.stream.name, uri or self.source.uri, reason)
 
     def why_not(self, file: str) -> str:
         """Describe why this landing does not list a file, or does not list it yet."""
@@ -181,9 +179,6 @@ class SourceLanding:
             return "a link that leads out of this folder, and not into one of `source.roots`"
         is_marker = _is_folder_marker(name, facts)
         return "folder markers are ignored" if is_marker else None
-
-    def _unavailable(self, reason: str, uri: str | None = None) -> LandingUnavailableError:
-        return LandingUnavailableError(self.stream.name, uri or self.source.uri, reason)
 
     def _examine(self, one: ListedFile, facts: FileFacts, files: FileSystem) -> Examined:
         if refused := self._refusal(one):
@@ -220,7 +215,7 @@ class SourceLanding:
         except UnreachableError:
             raise
         except OSError as error:  # concerns only this object
-            return self.unavailable(error, self.uri_of(name))
+            return self.unavailable(reason_of(error), self.uri_of(name))
         return None if facts is None or _is_folder_marker(name, facts) else facts
 
     def _facts(self, name: str) -> FileFacts | None:

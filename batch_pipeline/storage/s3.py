@@ -208,10 +208,6 @@ class ObjectReader(io.RawIOBase):
         """Return True."""
         return True
 
-    def tell(self) -> int:
-        """Return the offset of the next byte."""
-        return self._position
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Change the offset of the next byte, without a request to the store."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.facts.size_bytes}

@@ -17,6 +17,7 @@ from batch_pipeline.model.errors import InvalidValueError, LandingUnavailableErr
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_object_uri
 from batch_pipeline.storage import s3_client
+from batch_pipeline.storage.filesystem import reason_of
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.s3_client import translate_store_errors
 
@@ -70,7 +71,7 @@ class S3EventListing:
                 with translate_store_errors(self._queue):
                     self._client().delete_message_batch(QueueUrl=self._queue, Entries=entries)
         except OSError as error:
-            self._note(self._landing.unavailable(error, self._queue))
+            self._note(self._landing.unavailable(reason_of(error), self._queue))
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         """Receive the available messages, about `MAX_MESSAGES`, without waiting.
@@ -88,7 +89,7 @@ class S3EventListing:
                     return
                 yield from response["Messages"]
         except OSError as error:
-            self._note(self._landing.unavailable(error, self._queue))
+            self._note(self._landing.unavailable(reason_of(error), self._queue))
 
     def _new_names(self, message: dict[str, Any]) -> tuple[list[str], bool]:
         """Return the names of new files in a message, and whether it only concerns this landing.
