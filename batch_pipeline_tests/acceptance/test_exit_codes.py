@@ -168,9 +168,21 @@ def test_closed_pipe_exits_141_without_a_message(sandbox: Sandbox) -> None:
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, "")
 
 
-@pytest.mark.parametrize("moment", ["starting Dagster's step", "starting Spark", "encoding"])
+@pytest.mark.parametrize(
+    ("moment", "signal_number"),
+    [
+        ("starting Dagster's step", signal.SIGINT),
+        ("starting Spark", signal.SIGINT),
+        ("encoding", signal.SIGINT),
+        ("encoding", signal.SIGTERM),
+    ],
+)
 def test_interrupted_run_prints_one_message_and_no_traceback(
-    sandbox: Sandbox, database: Database, database_url: str, moment: str
+    sandbox: Sandbox,
+    database: Database,
+    database_url: str,
+    moment: str,
+    signal_number: signal.Signals,
 ) -> None:
     """A terminal sends Ctrl-C to the whole process group, which includes Dagster's processes."""
     sandbox.write_stream("orders")
@@ -183,7 +195,8 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     )
     process = sandbox.start("run")
     wait_until(lambda: _has_reached(moment, sandbox, database), moment, pause_seconds=0.02)
-    os.killpg(process.pid, signal.SIGINT)
+    send = os.killpg if signal_number is signal.SIGINT else os.kill
+    send(process.pid, signal_number)
     assert process.wait(LONGEST_SECONDS) == 130
     assert sandbox.output.read_text().strip() == (
         "Error: Interrupted. Open attempts were closed; run the same command again to continue."

@@ -223,7 +223,7 @@ def test_invalid_record_is_rejected(warehouse: Warehouse) -> None:
             load_lines(warehouse, "string", '{"id":1}', line)
     with pytest.raises(BatchDataError, match=r"record 1 .*column 'w': is not a column"):
         load_lines(warehouse, "integer", '{"id":1,"w":1}')
-    records = [{"id": 1}, {"id": None}]
+    records: list[dict[str, Any]] = [{"id": 1}, {"id": None}]
     with pytest.raises(BatchDataError, match=r"record 2 .*a key must not be null"):
         warehouse.publish_and_load(records, schema=schema_of(ID), target=UPSERT)
 

@@ -156,6 +156,7 @@ def test_superseded_generation_is_garbage_after_keep_superseded(
         (TEN_DAYS, {}, None),
         (NO_TIME, {"acknowledged": {"a": TEN_DAYS_AGO}}, None),
         (NO_TIME, {"acknowledged": {}}, None),
+        (NO_TIME, {"acknowledged": {"a": NOON - timedelta(hours=24)}}, None),
         (NO_TIME, {"held": True}, None),
         (NO_TIME, {"unread": True}, None),
         (NINE_DAYS, {"replaced_at": NOON}, Reason.LOADED),

@@ -68,10 +68,12 @@ def test_record_conservation_holds() -> None:
     ("items", "parts", "location", "numbers"),
     [
         ([item_report(written=4)], [part_file(records=4)], "orders-0001.csv", (5, 4)),
+        ([item_report(written=6)], [part_file(records=6)], "orders-0001.csv", (5, 6)),
         ([item_report(quarantined=1)], [part_file()], "orders-0001.csv", (5, 6)),
         ([item_report(filtered=1)], [part_file()], "orders-0001.csv", (5, 6)),
         ([item_report(1), item_report(2)], [part_file(records=9)], "part files", (10, 9)),
         ([item_report(1)], [part_file(), part_file()], "part files", (5, 10)),
+        ([item_report(1)], [], "part files", (5, 0)),
         # The errors of two items cancel out in the sum, and are still detected.
         (
             [item_report(1, written=4), item_report(2, written=6)],
@@ -138,7 +140,7 @@ def manifest_with_origin(**overrides: Any) -> Manifest:
     return manifest(**(facts | overrides))
 
 
-def test_manifest_file_has_records_and_since_an_early_release_publish_number() -> None:
+def test_manifest_file_has_records_and_unless_it_is_old_a_publish_number() -> None:
     text = manifest_file_text(manifest_with_origin()).encode()
     assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7)
     text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()

@@ -251,11 +251,10 @@ def test_create_if_absent_by_concurrent_writers_has_one_winner(folder: Folder) -
 
 
 def test_create_if_absent_of_same_bytes_succeeds(folder: Folder) -> None:
-    assert [folder.files.create_if_absent(folder.uri_of("a"), HELLO) for _ in range(2)] == [
-        True,
-        True,
-    ]
-    assert not folder.files.create_if_absent(folder.uri_of("a"), HELLO + b"!")
+    uri = folder.uri_of("a")
+    assert [folder.files.create_if_absent(uri, HELLO) for _ in range(2)] == [True, True]
+    for other in (HELLO + b"!", HELLO[:-1], b"", b"another text"):
+        assert not folder.files.create_if_absent(uri, other)
     assert folder.read("a") == HELLO
 
 

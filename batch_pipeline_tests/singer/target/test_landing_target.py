@@ -85,7 +85,7 @@ def test_invalid_record_stops_the_target(home: TargetHome) -> None:
         assert isinstance(error, MessageError)
         assert CORRECT in str(error)
         assert (error.line, error.stream, error.problem[:4]) == (5, "orders", "id: ")
-        assert printed == home.files() == home.landed() == []
+        assert (printed, home.files(), home.landed()) == ([], [], [])
 
 
 def test_invalid_record_is_accepted_without_validation(home: TargetHome) -> None:
