@@ -79,7 +79,8 @@ def test_resources_do_not_start_the_embedded_server(
     expected = "resources of Dagster do not start it. Set BATCH_PIPELINE_INVENTORY_CONN"
     with pytest.raises(ConfigurationError, match=expected):
         BatchReader().pipeline  # noqa: B018 - opens it
-    stream = describe_stream("orders", source={"uri": str(tmp_path)}, targets={"csv": TARGET})
+    landing = str(tmp_path / "landing")
+    stream = describe_stream("orders", source={"uri": landing}, targets={"csv": TARGET})
     definitions = build_definitions([stream])
     for name in ("orders_new_files", "orders_load", "batch_pipeline_run_ends"):
         with (

@@ -45,7 +45,7 @@ COVERED_BY = {
     "encode.before_publish": "pipeline/test_attempt_failures.py",
     "encode.before_pointer": "pipeline/test_attempt_failures.py",
     "encode.before_rename": "encode/writers/test_part_writer.py",
-    "upload.before_complete": "spark/test_part_files_in_s3.py",
+    "upload.before_complete": "storage/test_s3_upload.py",
     "pointer.before_link": "guarantees/test_crashes.py",
     "collect.listed": "pipeline/test_collect_garbage_races.py",
     "collect.judged": "pipeline/test_collect_garbage_races.py",

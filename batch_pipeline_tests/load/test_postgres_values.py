@@ -123,10 +123,8 @@ def parse_value(value: Any, kind: str) -> Any:
         "number": float,
         "time": time.fromisoformat,
     }
-    if isinstance(value, Decimal):
-        return float(value) if kind == "number" else value
     if not isinstance(value, str) or kind in {"string", "any"}:
-        return value
+        return float(value) if kind == "number" and value is not None else value
     if kind in parsers:
         return parsers[kind](value)
     return pa.scalar(value).cast(arrow_type_of(Column.from_text("v", kind))).as_py()
