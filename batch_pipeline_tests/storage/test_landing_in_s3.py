@@ -1,6 +1,7 @@
 """Listing a landing in a bucket: which objects are listed, their facts, and errors."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,30 @@ def test_listed_object_has_the_facts_of_head(s3_landing: BucketLanding) -> None:
     assert found.etag is not None
 
 
-def test_folders_and_unwanted_names_are_not_listed(s3_landing: BucketLanding) -> None:
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ({}, ["a.csv", "a.txt", "sub/b.csv"]),
+        ({"include": ("*.csv",)}, ["a.csv", "sub/b.csv"]),
+        ({"include": ("sub/*",)}, ["sub/b.csv"]),
+        ({"include": ("*.csv",), "exclude": ("sub/*",)}, ["a.csv"]),
+        ({"exclude": ("a*",)}, ["sub/b.csv"]),
+    ],
+    ids=["all", "name", "path", "exclude-path", "exclude-name"],
+)
+def test_listing_applies_include_and_exclude(
+    s3_landing: BucketLanding, source: dict[str, Any], found: list[str]
+) -> None:
+    for key in ("in/a.csv", "in/a.txt", "in/sub/b.csv", "inside.csv", "other/a.csv"):
+        s3_landing.put(key)
+    assert names(s3_landing.landing(**source)) == found
+
+
+def test_folders_and_unfinished_names_are_not_listed(s3_landing: BucketLanding) -> None:
     for key in ("in/", "in/sub/", "in/a.tmp", "in/.hidden/a.csv", "in/_b.part", "in/c~"):
         s3_landing.put(key, b"")
-    for key in ("in/empty.csv", "in/a.txt", "in/sub/b.csv", "inside.csv", "other/a.csv"):
-        s3_landing.put(key, b"")
-    assert names(s3_landing.landing(exclude=("*.txt",))) == ["empty.csv", "sub/b.csv"]
+    s3_landing.put("in/empty.csv", b"")
+    assert names(s3_landing.landing()) == ["empty.csv"]
 
 
 def test_landing_of_whole_bucket_lists_all_keys(s3_landing: BucketLanding) -> None:
@@ -126,8 +145,11 @@ def test_compare_registered_object_with_current_state(s3_landing: BucketLanding)
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
+        ("a.csv", "not registered yet: `batch-pipeline run`"),
         ("{bucket}/in/sub/a.csv", "not registered yet: `batch-pipeline run`"),
         ("{s3a}/in/a.csv", "not registered yet: `batch-pipeline run`"),
+        ("a.csv.tmp", "unfinished"),
+        ("a.txt", "excluded by"),
         ("sub/", "folder markers"),
         ("missing.csv", "no such file"),
         ("a.csv#bytes=0-1", "like a byte range"),
@@ -139,10 +161,10 @@ def test_compare_registered_object_with_current_state(s3_landing: BucketLanding)
 def test_why_not_explains_why_object_is_not_listed(
     s3_landing: BucketLanding, file: str, reason: str
 ) -> None:
-    for key in ("in/a.csv", "in/sub/a.csv", "elsewhere.csv"):
+    for key in ("in/a.csv", "in/sub/a.csv", "in/a.csv.tmp", "in/a.txt", "elsewhere.csv"):
         s3_landing.put(key)
     s3_landing.put("in/sub/", b"")
-    landing = s3_landing.landing(include=("*.csv", "sub/"))
+    landing = s3_landing.landing(include=("*.csv", "*.tmp", "sub/"))
     s3a = s3_landing.bucket.replace("s3://", "s3a://")
     assert reason in landing.why_not(file.format(bucket=s3_landing.bucket, s3a=s3a))
 

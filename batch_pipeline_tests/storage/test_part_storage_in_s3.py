@@ -81,8 +81,13 @@ def test_remove_returns_whether_file_existed(bucket: str) -> None:
     assert listed(root) == [f"manifests/.{PART}-and-more.tmp"]
 
 
+def put_part(root: str) -> str:
+    S3.put(f"{root}/{PART}", b"ten bytes.")
+    return f"{root}/{PART}"
+
+
 def test_listing_without_permission_names_the_action(bucket: str, faults: Faults) -> None:
-    S3.put(f"{bucket}/{PART}", b"ten bytes.")
+    put_part(bucket)
     faults.refuse(403, "AccessDenied", target="?uploads", times=1)
     faults.refuse(403, "AccessDenied", target="list-type=2", skip=3)
     for right in ("ListBucketMultipartUploads", "ListBucket"):

@@ -14,7 +14,6 @@ from batch_pipeline_tests.store_faults import Faults
 
 WRONG = "AWS's settings are not valid"
 CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
-
 PROFILE = """
 [profile team]
 region = eu-north-1
@@ -23,10 +22,22 @@ max_attempts = 3
 """
 
 
+def request_error(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str | None]) -> str:
+    """Return the reason why a request fails with these environment variables."""
+    for name, value in variables.items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    s3_client.forget()
+    with pytest.raises(UnreachableError) as failed:
+        S3.head("s3://bucket/a")
+    return reason_of(failed.value)
+
+
 def test_client_is_created_once(bucket: str) -> None:
     clients = together(*[s3_client.client] * 8)
     assert all(one is clients[0] for one in clients)
-    assert s3_client.client().meta.config.retries == {"mode": "standard", "total_max_attempts": 8}
     s3_client.forget()
     assert s3_client.client() is not clients[0]
 
@@ -64,30 +75,35 @@ def test_profile_is_used_and_overridden_by_environment(
     assert (config.region_name, config.retries["total_max_attempts"]) == ("eu-west-1", 5)
 
 
+def test_default_number_of_attempts_is_eight(bucket: str) -> None:
+    assert s3_client.client().meta.config.retries == {"mode": "standard", "total_max_attempts": 8}
+
+
 @pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
-        ({"AWS_PROFILE": "unknown"}, f"{WRONG}: The config profile (unknown) could not be found"),
         (
-            {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""},
+            {"AWS_PROFILE": "unknown"},
+            f"{WRONG}: The config profile (unknown) could not be found",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             f"no credentials were found; {CREDENTIALS}",
         ),
         (
-            {"AWS_SECRET_ACCESS_KEY": ""},
+            {"AWS_SECRET_ACCESS_KEY": None},
             f"{WRONG}: Partial credentials found in env, missing: AWS_SECRET_ACCESS_KEY",
         ),
         ({"AWS_ENDPOINT_URL": "minio"}, f"{WRONG}: Invalid endpoint: minio"),
-        ({"AWS_MAX_ATTEMPTS": "many"}, f"{WRONG}: invalid literal for int() with base 10: 'many'"),
+        (
+            {"AWS_MAX_ATTEMPTS": "many"},
+            f"{WRONG}: invalid literal for int() with base 10: 'many'",
+        ),
     ],
     ids=["profile", "none", "half", "endpoint", "number"],
 )
 def test_invalid_settings_are_named(
-    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], reason: str
+    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str | None], reason: str
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    s3_client.forget()
-    with pytest.raises(UnreachableError) as failed:
-        S3.head("s3://bucket/a")
-    assert reason_of(failed.value) == reason
+    assert request_error(monkeypatch, variables) == reason

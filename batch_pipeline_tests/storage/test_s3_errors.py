@@ -12,7 +12,7 @@ from batch_pipeline.storage.filesystem import UnreachableError, reason_of
 from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
 
-NOT_ACCEPTED = "the store does not accept the credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_"
+CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role"
 NO_S3 = "the server at this address is not an S3 server; set AWS_ENDPOINT_URL to the address of one"
 ROLE = """
 [profile base]
@@ -37,10 +37,6 @@ def put_five(uri: str) -> None:
     S3.put(uri, b"hello")
 
 
-def create_five(uri: str) -> None:
-    S3.create_if_absent(uri, b"hello")
-
-
 def error_of(call: Call, uri: str) -> OSError:
     """Return the error of a call; it names the URI."""
     with pytest.raises(OSError, match=r".") as error:
@@ -57,35 +53,38 @@ def refused_port() -> Iterator[int]:
         yield unused.getsockname()[1]
 
 
-def test_request_to_busy_store_is_retried(bucket: str, faults: Faults) -> None:
-    for call in (put_five, S3.head, S3.open, list_all, S3.delete):
-        before = len(faults.requests)
-        faults.slow_down(times=1)
-        faults.slow_down(times=1, status=500, code="InternalError")
-        call(f"{bucket}/a")
-        assert len(faults.requests) == before + 3
+@pytest.mark.parametrize("call", [put_five, S3.head, S3.open, list_all, S3.delete])
+def test_request_to_busy_store_is_retried(bucket: str, faults: Faults, call: Call) -> None:
+    S3.put(f"{bucket}/a", b"hello")
+    before = len(faults.requests)
+    faults.slow_down(times=1)
+    faults.slow_down(times=1, status=500, code="InternalError")
+    call(f"{bucket}/a")
+    assert len(faults.requests) == before + 3
 
 
-def test_missing_bucket_is_reported(bucket: str) -> None:
-    for call in (put_five, start_upload, S3.open, list_all):
-        error = error_of(call, f"{bucket}-none/a")
-        assert isinstance(error, FileNotFoundError)
-        assert reason_of(error) == "there is no such bucket"
+@pytest.mark.parametrize("call", [put_five, start_upload, S3.open, list_all])
+def test_missing_bucket_is_reported(bucket: str, call: Call) -> None:
+    error = error_of(call, f"{bucket}-none/a")
+    assert isinstance(error, FileNotFoundError)
+    assert reason_of(error) == "there is no such bucket"
 
 
 @pytest.mark.parametrize(
     ("call", "action"),
     [
         (put_five, "s3:PutObject (AccessDenied)"),
-        (create_five, "s3:PutObject (AccessDenied)"),
         (start_upload, "s3:PutObject (AccessDenied)"),
         (list_all, "s3:ListBucket (AccessDenied)"),
         (S3.delete, "s3:DeleteObject (AccessDenied)"),
         (lambda uri: list(S3.unfinished(uri)), "s3:ListBucketMultipartUploads (AccessDenied)"),
         (S3.head, "s3:GetObject (403), or there is none and s3:ListBucket is refused"),
-        (S3.open, "s3:GetObject (AccessDenied), or there is none and s3:ListBucket is refused"),
+        (
+            S3.open,
+            "s3:GetObject (AccessDenied), or there is none and s3:ListBucket is refused",
+        ),
     ],
-    ids=["put", "create", "upload", "list", "remove", "uploads", "look", "read"],
+    ids=["put", "upload", "list", "remove", "uploads", "look", "read"],
 )
 def test_access_denied_names_the_required_action(
     bucket: str, faults: Faults, call: Call, action: str
@@ -105,12 +104,30 @@ def test_access_denied_for_one_of_many_deletions_is_reported(bucket: str, faults
 
 
 @pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (400, "ExpiredToken"),
+        (400, "InvalidToken"),
+    ],
+    ids=["key", "secret", "expired", "token"],
+)
+def test_wrong_credentials_are_unreachable_error(
+    bucket: str, faults: Faults, status: int, code: str
+) -> None:
+    faults.refuse(status, code)
+    for call in (put_five, S3.open, list_all):
+        error = error_of(call, f"{bucket}/a")
+        assert isinstance(error, UnreachableError)
+        assert reason_of(error) == (
+            f"the store does not accept the credentials; {CREDENTIALS} ({code}, after 1 requests)"
+        )
+
+
+@pytest.mark.parametrize(
     ("answer", "call", "kind", "reason"),
     [
-        ((403, "InvalidAccessKeyId"), put_five, UnreachableError, NOT_ACCEPTED),
-        ((403, "SignatureDoesNotMatch"), list_all, UnreachableError, NOT_ACCEPTED),
-        ((400, "ExpiredToken"), S3.open, UnreachableError, NOT_ACCEPTED),
-        ((400, "InvalidToken"), S3.open, UnreachableError, NOT_ACCEPTED),
         (
             (403, "RequestTimeTooSkewed"),
             S3.open,
@@ -123,11 +140,20 @@ def test_access_denied_for_one_of_many_deletions_is_reported(bucket: str, faults
             UnreachableError,
             "the store gives no reason (400): wrong region or expired credentials?",
         ),
-        ((400, "EntityTooLarge"), put_five, OSError, "the store answers EntityTooLarge: said by"),
-        ((501, "NotImplemented"), create_five, OSError, "the store answers NotImplemented: said"),
-        ((403, "InvalidObjectState"), S3.open, PermissionError, "it is archived; restore it"),
+        (
+            (400, "EntityTooLarge"),
+            put_five,
+            OSError,
+            "the store answers EntityTooLarge: said by a test",
+        ),
+        (
+            (403, "InvalidObjectState"),
+            S3.open,
+            PermissionError,
+            "it is archived; restore it first",
+        ),
     ],
-    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+    ids=["clock", "no words", "others", "archived"],
 )
 def test_error_response_is_translated(
     bucket: str,
@@ -143,14 +169,23 @@ def test_error_response_is_translated(
     assert reason_of(error).startswith(reason)
 
 
-def test_region_of_bucket_is_named(bucket: str, faults: Faults) -> None:
-    here = "<Region>eu-west-1</Region>"
-    faults.refuse(400, "AuthorizationHeaderMalformed", body=here, method="PUT", times=1)
-    faults.refuse(301, "PermanentRedirect", headers={"x-amz-bucket-region": "eu-west-1"})
-    for call in (put_five, put_five, S3.open, list_all, S3.head):
+def test_wrong_region_of_signature_is_named(bucket: str, faults: Faults) -> None:
+    faults.refuse(
+        400, "AuthorizationHeaderMalformed", body="<Region>eu-west-1</Region>", method="PUT"
+    )
+    error = error_of(put_five, f"{bucket}/a")
+    assert reason_of(error) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
+
+
+def test_region_of_redirect_is_named(bucket: str, faults: Faults) -> None:
+    here = {"x-amz-bucket-region": "eu-central-1"}
+    faults.refuse(301, "PermanentRedirect", headers=here)
+    for call in (put_five, S3.open, list_all, S3.head):
         error = error_of(call, f"{bucket}/a")
         assert isinstance(error, UnreachableError)
-        assert reason_of(error) == "the bucket is in the region eu-west-1; set AWS_REGION=eu-west-1"
+        assert reason_of(error) == (
+            "the bucket is in the region eu-central-1; set AWS_REGION=eu-central-1"
+        )
 
 
 def test_endpoint_without_listener_is_unreachable(
@@ -193,6 +228,12 @@ def test_failed_upload_leaves_no_partial_object(
     assert [one.name for one in S3.unfinished(bucket)] == ["large"]
 
 
+def test_create_if_absent_without_permission_raises(bucket: str, faults: Faults) -> None:
+    faults.refuse(403, "AccessDenied", method="PUT")
+    with pytest.raises(PermissionError):
+        S3.create_if_absent(f"{bucket}/pointer", b"mine")
+
+
 def assume_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the credentials of a role, which are requested first."""
     (folder / "config").write_text(ROLE)
@@ -211,7 +252,10 @@ def assume_role(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("RequestThrottled", "the store is busy (RequestThrottled, after "),
         ("ExpiredTokenException", "the store does not accept the credentials; set AWS_"),
         ("InvalidIdentityToken", "the store does not accept the credentials; set AWS_"),
-        ("AccessDenied", "AWS returns no credentials: it answers AssumeRole by AccessDenied"),
+        (
+            "AccessDenied",
+            "AWS returns no credentials: it answers AssumeRole by AccessDenied: said by",
+        ),
     ],
 )
 def test_role_errors_are_unreachable_error(
@@ -229,22 +273,35 @@ def test_role_errors_are_unreachable_error(
     assert reason_of(error).startswith(reason)
 
 
+@pytest.mark.parametrize("call", [list_all, S3.head, S3.open, put_five])
+@pytest.mark.parametrize("page", ["<html>hello</html>", ""], ids=["page", "nothing"])
 def test_endpoint_that_is_not_s3_is_unreachable_error(
+    bucket: str, faults: Faults, call: Call, page: str
+) -> None:
+    faults.add(Fault(deed=Deed.SAY, times=10, body=page))
+    error = error_of(call, f"{bucket}/a")
+    assert isinstance(error, UnreachableError)
+    assert reason_of(error) == NO_S3
+
+
+def test_role_endpoint_that_is_not_aws_is_reported(
     bucket: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for page in ("<html>hello</html>", ""):
-        for call in (list_all, S3.head, S3.open, put_five):
-            faults.add(Fault(deed=Deed.SAY, body=page))
-            error = error_of(call, f"{bucket}/a")
-            assert isinstance(error, UnreachableError)
-            assert reason_of(error) == NO_S3
     assume_role(tmp_path, monkeypatch)
     faults.add(Fault(deed=Deed.SAY, body="<html><br>"))
     assert reason_of(error_of(S3.head, f"{bucket}/a")) == NO_S3
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "InvalidAccessKeyId"), (400, "ExpiredToken"), (400, "InvalidToken")]
+)
 def test_renewed_credentials_are_read_after_rejection(
-    bucket: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: str,
+    faults: Faults,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str,
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -256,7 +313,7 @@ def test_renewed_credentials_are_read_after_rejection(
     assert [_key_of(s3_client.client()), _key_of(cached_client())] == ["old", "old"]
     path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = new\n")
     assert cached_client() is cached_client()
-    faults.refuse(400, "ExpiredToken", times=1)
+    faults.refuse(status, code, times=1)
     error_of(list_all, f"{bucket}/")
     assert [_key_of(s3_client.client()), _key_of(cached_client())] == ["new", "new"]
 

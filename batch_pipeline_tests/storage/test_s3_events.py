@@ -53,11 +53,6 @@ class QueuedLanding:
         ]
         self.send(json.dumps({"Records": records}))
 
-    def hide_received(self) -> None:
-        """Set a visibility timeout of five minutes."""
-        attributes = {"VisibilityTimeout": "300"}
-        self.sqs.set_queue_attributes(QueueUrl=self.queue, Attributes=attributes)
-
     def send(self, body: str) -> None:
         self.sqs.send_message(QueueUrl=self.queue, MessageBody=body)
 
@@ -128,38 +123,64 @@ def test_message_is_kept_until_its_objects_are_registered(
     assert _locations(database) == ["a.csv"]
 
 
-def test_event_of_missing_or_excluded_key_is_deleted(
-    queued: QueuedLanding, database: Database
-) -> None:
+def test_event_of_missing_object_is_deleted(queued: QueuedLanding, database: Database) -> None:
+    polled = queued.polled()
+    poll(polled, database)
+    queued.s3_landing.put("in/a.csv")
+    queued.s3_landing.put("in/b.csv")
+    queued.announce("in/gone.csv", "in/a.csv")
+    queued.announce("in/b.csv", name="ObjectRemoved:Delete")
+    assert poll(polled, database).new_items == 1
+    assert queued.message_count() == 0
+
+
+def test_event_of_excluded_key_is_deleted(queued: QueuedLanding, database: Database) -> None:
     polled = queued.polled(include=("*.csv", "*.tmp"))
     poll(polled, database)
-    for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/", "in/removed.csv"):
+    for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
         queued.s3_landing.put(key, b"")
-    for key in ("in/a.txt", "in/a.tmp", "in/sub/"):
         queued.announce(key)
-    queued.announce("in/missing.csv", "in/a.csv")
-    queued.announce("in/removed.csv", name="ObjectRemoved:Delete")
     poll(polled, database)
     assert _locations(database) == ["a.csv"]
     assert queued.message_count() == 0
 
 
-def test_message_that_is_not_of_this_landing_is_logged_and_kept(
+@pytest.mark.parametrize(
+    "body",
+    [
+        "hello",
+        '{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"}',
+        '{"Records": []}',
+    ],
+    ids=["broken", "test", "empty"],
+)
+def test_unknown_message_is_logged_and_kept(
+    queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture, body: str
+) -> None:
+    queued.send(body)
+    queued.s3_landing.put("in/a.csv")
+    queued.announce("in/a.csv")
+    polled = queued.polled()
+    with caplog.at_level(logging.WARNING, "batch_pipeline"):
+        poll(polled, database)
+    assert _locations(database) == ["a.csv"]
+    assert queued.message_count() == 1
+    assert f"is left in the queue {queued.queue}" in caplog.text
+
+
+def test_message_of_other_bucket_or_prefix_is_kept(
     queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     queued.s3_landing.put("in/a.csv")
     queued.s3_landing.put("out/b.csv")
     queued.announce("in/a.csv", bucket="another-bucket")
     queued.announce("in/a.csv", "out/b.csv")
-    queued.send('{"Records": []}')
     polled = queued.polled()
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
         poll(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert queued.message_count() == 3
+    assert queued.message_count() == 2
     assert "reports s3://another-bucket/in/a.csv" in caplog.text
-    assert "is not an event notification of S3" in caplog.text
-    assert f"is left in the queue {queued.queue}" in caplog.text
 
 
 def test_listing_receives_a_bounded_number_of_messages(
@@ -175,7 +196,8 @@ def test_listing_receives_a_bounded_number_of_messages(
 
 
 def test_all_messages_are_received_in_one_poll(queued: QueuedLanding, database: Database) -> None:
-    queued.hide_received()
+    hidden = {"VisibilityTimeout": "300"}
+    queued.sqs.set_queue_attributes(QueueUrl=queued.queue, Attributes=hidden)
     polled = queued.polled()
     poll(polled, database)
     queued.s3_landing.put_many(1, 25)
@@ -203,8 +225,9 @@ def test_missing_queue_is_a_warning_and_bucket_is_listed(
 def test_unreadable_object_keeps_only_its_own_message(
     queued: QueuedLanding, database: Database, faults: Faults
 ) -> None:
-    landing = BucketLanding(queued.s3_landing.bucket)  # its client uses the proxy
-    polled = QueuedLanding(landing, queued.sqs, queued.queue).polled()
+    polled = QueuedLanding(
+        BucketLanding(queued.s3_landing.bucket), queued.sqs, queued.queue
+    ).polled()
     poll(polled, database)
     for name in ("a", "b", "c"):
         queued.s3_landing.put(f"in/{name}.csv")
@@ -234,7 +257,9 @@ def test_failed_message_deletion_is_a_warning_after_registration(
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", sqs_proxy.endpoint)
         polled = queued.polled()
         poll(polled, database)
-        queued.hide_received()
+        queued.sqs.set_queue_attributes(
+            QueueUrl=queued.queue, Attributes={"VisibilityTimeout": "300"}
+        )
         queued.s3_landing.put("in/a.csv")
         queued.announce("in/a.csv")
         sqs_proxy.refuse(403, "AccessDenied", skip=2)
@@ -274,11 +299,7 @@ def _bridge(kind: str = "Object Created") -> str:
     return json.dumps({"source": "aws.s3", "detail-type": kind, "detail": detail})
 
 
-def _direct(*records: dict[str, Any]) -> str:
-    return json.dumps({"Records": records})
-
-
-DIRECT = _direct(_record())
+DIRECT = json.dumps({"Records": [_record()]})
 CREATED = ("s3://bucket/in/a.csv", True)
 
 
@@ -291,11 +312,20 @@ CREATED = ("s3://bucket/in/a.csv", True)
         (_sns(_bridge()), [("s3://bucket/in/a+b c%20.csv", True)]),
         (_bridge("Object Deleted"), [("s3://bucket/in/a+b c%20.csv", False)]),
         (
-            _direct(_record("in/a+b%2Bc%C3%A9%2520.csv"), _record("b")),
-            [("s3://bucket/in/a b+cé%20.csv", True), ("s3://bucket/b", True)],
+            json.dumps({"Records": [_record("in/a+b%2Bc%C3%A9%2520.csv"), _record("b")]}),
+            [
+                ("s3://bucket/in/a b+cé%20.csv", True),
+                ("s3://bucket/b", True),
+            ],
         ),
-        (_direct(_record(name="ObjectRemoved:Delete")), [("s3://bucket/in/a.csv", False)]),
-        (_direct(_record(name="s3:ObjectCreated:Copy")), [CREATED]),
+        (
+            json.dumps({"Records": [_record(name="ObjectRemoved:Delete")]}),
+            [("s3://bucket/in/a.csv", False)],
+        ),
+        (
+            json.dumps({"Records": [_record(name="s3:ObjectCreated:Copy")]}),
+            [CREATED],
+        ),
     ],
     ids=["s3", "sns", "bridge", "sns-bridge", "bridge-deleted", "escaped", "removed", "prefixed"],
 )
@@ -314,8 +344,8 @@ def test_events_in_notification(body: str, events: list[tuple[str, bool]]) -> No
         '{"Records": 7}',
         '{"Records": []}',
         '{"Records": [{"eventSource": "aws:s3"}]}',
-        _direct(_record() | {"eventSource": "aws:ses"}),
-        _direct(_record("%FF")),
+        json.dumps({"Records": [_record() | {"eventSource": "aws:ses"}]}),
+        json.dumps({"Records": [_record("%FF")]}),
         json.dumps({"source": "aws.s3", "detail-type": "Object Created", "detail": {}}),
         _sns("hello"),
         '{"Type": "SubscriptionConfirmation", "TopicArn": "t", "Message": "m"}',

@@ -6,7 +6,7 @@ import hashlib
 import pytest
 
 from batch_pipeline.storage import s3_client
-from batch_pipeline.storage.filesystem import UnreachableError, digest
+from batch_pipeline.storage.filesystem import UnreachableError, digest, reason_of
 from batch_pipeline.storage.s3 import S3, ObjectUpload
 from batch_pipeline_tests.concurrency import run_python
 from batch_pipeline_tests.store_faults import Deed, Fault, Faults
@@ -58,6 +58,14 @@ def test_small_object_is_written_with_one_request(bucket: str, faults: Faults, d
     upload_parts(f"{bucket}/a", data).commit()
     assert read(f"{bucket}/a") == data
     assert (faults.count("PUT"), faults.count("POST")) == (1, 0)
+
+
+def test_one_large_write_is_uploaded_in_parts(bucket: str) -> None:
+    upload = ObjectUpload(f"{bucket}/large")
+    upload.write(memoryview(LARGE))
+    upload.finish()
+    upload.commit()
+    assert digest(f"{bucket}/large") == hashlib.sha256(LARGE).hexdigest()
 
 
 @pytest.mark.parametrize("data", [b"mine", LARGE], ids=["small", "large"])
@@ -131,21 +139,24 @@ def test_part_that_always_fails_fails_the_upload(bucket: str, faults: Faults) ->
 def test_uploads_have_checksums(bucket: str, faults: Faults) -> None:
     S3.put(f"{bucket}/a", b"hello")
     assert faults.sums == [base64.b64encode(hashlib.sha256(b"hello").digest()).decode()]
-    upload = ObjectUpload(f"{bucket}/large")
-    upload.write(memoryview(LARGE))  # at once, and still sent in parts
-    upload.finish()
-    upload.commit()
+    upload_parts(f"{bucket}/large").commit()
     parts = (LARGE[: 8 * MIB], LARGE[8 * MIB : 16 * MIB], LARGE[16 * MIB :])
     assert sorted(faults.sums[1:]) == sorted(
         base64.b64encode(hashlib.sha256(part).digest()).decode() for part in parts
     )
-    assert read(f"{bucket}/large") == LARGE
 
 
 def test_process_killed_before_completion_leaves_no_object(bucket: str) -> None:
     point = "upload.before_complete=kill"
     assert run_python(UPLOAD, f"{bucket}/large", failpoints=point) == -9
     assert (keys(bucket), unfinished(bucket)) == ([], ["large"])
+
+
+@pytest.mark.parametrize("existing", [b"other", b"same and more", b"sam", b""])
+def test_create_if_absent_keeps_existing_object(bucket: str, existing: bytes) -> None:
+    S3.put(f"{bucket}/pointer", existing)
+    assert not S3.create_if_absent(f"{bucket}/pointer", b"same")
+    assert read(f"{bucket}/pointer") == existing
 
 
 def test_create_if_absent_is_retried_after_conflict(bucket: str, faults: Faults) -> None:
@@ -160,3 +171,10 @@ def test_create_if_absent_is_retried_if_existing_object_disappears(
     faults.refuse(412, "PreconditionFailed", method="PUT", times=1)
     assert S3.create_if_absent(f"{bucket}/pointer", b"mine")
     assert read(f"{bucket}/pointer") == b"mine"
+
+
+def test_create_if_absent_without_conditional_writes_raises(bucket: str, faults: Faults) -> None:
+    faults.refuse(501, "NotImplemented", method="PUT")
+    with pytest.raises(OSError, match="NotImplemented") as failed:
+        S3.create_if_absent(f"{bucket}/pointer", b"mine")
+    assert reason_of(failed.value) == "the store answers NotImplemented: said by a test"
