@@ -185,7 +185,8 @@ def test_sensor_launches_new_and_late_rows(
         assert isinstance(launched, dg.SensorResult)
         assert len(launched.run_requests or []) == 1
         event_types = [type(event) for event in launched.asset_events]
-        assert event_types == [dg.AssetMaterialization, dg.AssetObservation]
+        backlog_check = dg.AssetCheckEvaluation
+        assert event_types == [dg.AssetMaterialization, dg.AssetObservation, backlog_check]
         sqlite_feed.sandbox.output_of("run")
         sqlite_feed.add(2)
         assert _late_keys(stream) == []
