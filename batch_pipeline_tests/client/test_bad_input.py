@@ -52,6 +52,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"where": [{"column": "id", "operator": "~", "value": 1}]}, "'~'"),
     ({"max_attempts": 0}, "max_attempts is 0"),
     ({"on_bad_weight": -1}, "on_bad_weight is -1"),
+    ({"on_bad_weight": 1.5}, "on_bad_weight is 1.5"),
     ({"ceiling": "roof"}, "expected one of locks, locking_read, sqlite, registrar, settle"),
     ({"settle_by": ("id", 5)}, "settle_by is ('id', 5)"),
     ({"lease": timedelta(0)}, "lease is datetime.timedelta(0)"),
