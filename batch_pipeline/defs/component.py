@@ -71,11 +71,12 @@ class StreamScaffolder(dg.Scaffolder[StreamChoices]):
             "source": {"uri": choices.source_uri, "format": choices.source_format.value},
             "storage": {"root": _storage_root(request.project_root, folder, name)},
         }
-        text = stream_text(request.type_name, attributes)
         if request.scaffold_format == "python":
             python = _PYTHON.format(**attributes)
             (folder / "component.py").write_text(python, encoding="utf-8")
-        elif request.append:
+            return
+        text = stream_text(request.type_name, attributes)
+        if request.append:
             with target.open("a", encoding="utf-8") as file:
                 file.write(f"---\n{text}")
         else:
