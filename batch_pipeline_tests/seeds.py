@@ -27,16 +27,6 @@ with database.attempts.claim(one, run_id="run-0", lease=timedelta(minutes=5)) as
     print(attempt.id, attempt.number, attempt.token)
     sys.stdin.read()
 """
-CLAIM_AND_PUBLISH = """
-import sys
-from datetime import timedelta
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.factories import encoded, stream
-database = open_database(sys.argv[1], migrated=None)
-one = database.batches.batch("orders", sys.argv[2])
-with database.attempts.claim(one, run_id="run-0", lease=timedelta(minutes=5)) as attempt:
-    database.attempts.publish(attempt, encoded(attempt.stem), stream())
-"""
 LEASE = timedelta(minutes=5)
 ORDER_ID = Column(name="order_id", type=ColumnType.INTEGER)
 

@@ -140,7 +140,7 @@ def manifest_with_origin(**overrides: Any) -> Manifest:
     return manifest(**(facts | overrides))
 
 
-def test_manifest_file_has_records_and_unless_it_is_old_a_publish_number() -> None:
+def test_manifest_file_has_records_and_optional_publish_number() -> None:
     text = manifest_file_text(manifest_with_origin()).encode()
     assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7)
     text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()
