@@ -229,7 +229,12 @@ def test_successful_run_does_not_hide_a_failed_check(
 def test_run_with_a_failed_batch_still_reports_checks(harness: DefsHarness) -> None:
     publish_all(harness)
     harness.instance.add_dynamic_partitions("orders.batches", ["1-3"])
-    results = run_checks(harness, "orders_encode", partition_key="1-3")
+    job = harness.definitions.resolve_job_def("orders_encode")
+    run = job.execute_in_process(
+        instance=harness.instance, partition_key="1-3", raise_on_error=False
+    )
+    assert not run.success
+    results = check_results(harness, run.run_id)
     assert failed(results) == []
     assert sorted(results) == BATCH_CHECKS
 
