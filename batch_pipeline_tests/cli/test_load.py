@@ -105,6 +105,12 @@ def test_load_of_unknown_names_is_refused(run: Run) -> None:
         assert problem in str(error)
 
 
+def test_load_of_a_batch_that_is_not_published_yet_is_refused(run: Run, database: Database) -> None:
+    [batch] = planned(database)
+    error = run("load", "orders", "--batch", batch.key).exception
+    assert f"orders has no published batch '{batch.key}'. Nothing was loaded." in str(error)
+
+
 def test_batch_option_reloads_only_that_batch(run: Run, database: Database, tmp_path: Path) -> None:
     """It accepts the key, the range and the number of a batch."""
     published(database, tmp_path, 3)
