@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from batch_pipeline.encode.chunks import Chunk
 from batch_pipeline.encode.readers.csv_parsers import guess_charset
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.model.errors import BadFileError
@@ -84,7 +83,7 @@ def read_sample(files: Sequence[LandedFile], stream: Stream, *, most_records: in
         try:
             with open_source(file, stream) as source:
                 sample = replace(sample, files=sample.files + 1)
-                for chunk in read_chunks(source, stream):
+                for chunk in source.reader.chunks(source, stream):
                     sample = _with_chunk(sample, file, validator.validate(chunk))
                     if sample.records + sample.bad >= most:
                         break

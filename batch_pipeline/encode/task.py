@@ -21,7 +21,6 @@ from batch_pipeline.encode.lineage import Lineage, joined_lineage
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.encode.readers.csv import MAX_JOINED_FILE_BYTES, CsvSlice, JoinedCsvFiles
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile, open_source
-from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.encode.source_file import Prefetcher, TakePrefetched
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
@@ -50,8 +49,9 @@ _MAX_JOINED_FILES = 50  # read again one by one if any record is irregular
 class TaskSpec:
     """The work of a task: encode the items, in order, with this schema.
 
-    With a `part`, only that part of the single item is read; `csv_slice` describes the text before
-    it in a csv file. With `checks_only`, only bad records are written, and valid ones are counted.
+    With a `part`, only that part of the single item is read; `csv_start` is where its first record
+    starts, if it is a csv file and that is known. With `checks_only`, only bad records are written,
+    and valid ones are counted.
     """
 
     number: int
@@ -61,7 +61,7 @@ class TaskSpec:
     items: tuple[Item, ...]
     context: LineageContext
     part: ByteRange | None = None
-    csv_slice: CsvSlice | None = None
+    csv_start: int | None = None
     cancellation_flag: CancellationFlag | None = None
     checks_only: bool = False
 
@@ -95,7 +95,8 @@ class TaskReport:
     `formats` are the formats of the files that were read; `wide` names the integer columns whose
     values a double cannot hold. `refused` says why the file must be read in one piece instead;
     `storage_error`, `source_error` and `failure` (a traceback) say why the task ended early.
-    `peak_bytes` is the peak memory of the worker process since it started.
+    `peak_bytes` is the peak memory of the worker process since it started. `csv_start` and
+    `csv_end` are the bounds of the records in a range of a csv file.
     """
 
     number: int
@@ -111,6 +112,8 @@ class TaskReport:
     source_error: SourceFailure | None = None
     failure: str | None = None
     peak_bytes: int = 0
+    csv_start: int | None = None
+    csv_end: int | None = None
 
 
 def report_row(number: int, report: object) -> pa.RecordBatch:
@@ -224,7 +227,7 @@ def encode_items(spec: TaskSpec, *, execution: str) -> TaskReport:
             late_bad_item = late.item
         except (TaskInputError, StorageUnavailableError, SourceUnavailableError) as error:
             run.abort()
-            return error_report(spec.number, error)
+            return replace(error_report(spec.number, error), csv_start=run.csv_start)
         except BaseException:
             run.abort()
             raise
@@ -291,6 +294,13 @@ class TaskRun:
         self._joins = self._mapper is None and spec.part is None
         self._stop = CancellationCheck(spec.cancellation_flag)
         self._prefetched: TakePrefetched | None = None
+        self._csv_slice: CsvSlice | None = None
+        self._csv_end: int | None = None
+
+    @property
+    def csv_start(self) -> int | None:
+        """Return where the records of a range of a csv file start."""
+        return None if self._csv_slice is None else self._csv_slice.start
 
     def report(self) -> TaskReport:
         """Encode the items until an error or a limit makes the rest useless, and report."""
@@ -420,6 +430,8 @@ class TaskRun:
                     filtered, rescued = filtered + chunk.filtered, rescued + chunk.rescued
                     if self._too_many_bad or self._sample_is_complete:
                         break
+                if self._csv_slice is not None:
+                    self._csv_end = self._csv_slice.find_end()
         except BadFileError as error:
             report = bad_file_report(item, error)
             if used:
@@ -431,7 +443,11 @@ class TaskRun:
 
     def chunks(self, source: DecodedFile, lineage: Lineage) -> Iterator[Chunk]:
         """Read, map, check and write the records of a file, chunk by chunk."""
-        for chunk in read_chunks(source, self._stream, self._spec.csv_slice):
+        chunks, part = source.reader.chunks(source, self._stream), self._spec.part
+        if part is not None and source.format is SourceFormat.CSV:
+            self._csv_slice = CsvSlice(source, self._stream, part, self._spec.csv_start)
+            chunks = self._csv_slice.chunks()
+        for chunk in chunks:
             mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
             checked = self._validator.validate(mapped)
             if self._profile.fits:
@@ -498,6 +514,8 @@ class TaskRun:
             wide=tuple(sorted(self._profile.wide)),
             bad_records=tuple(self._bad_records),
             formats=tuple(sorted(self._formats)),
+            csv_start=self.csv_start,
+            csv_end=self._csv_end,
         )
 
 

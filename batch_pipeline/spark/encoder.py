@@ -72,8 +72,7 @@ class SparkEncoder:
         stream = replace(request.stream, targets=())
         request = replace(request, stream=stream)
         jobs = SparkJobRunner(self._engine_factory, stream.storage, request.stem, request.watch)
-        split = split_files(request.items, stream, jobs)
-        inputs = list(plan_tasks(request.items, split))
+        inputs = list(plan_tasks(request.items, split_files(request.items, stream)))
         if request.sample_records is not None and inputs:
             most = max(MIN_SAMPLE_RECORDS, request.sample_records // len(inputs))
             rules = replace(stream.schema, sample_records=most)
@@ -195,9 +194,10 @@ class TaskRunner:
     def run(self, inputs: Sequence[TaskInput]) -> list[TaskReport]:
         """Run the tasks and return their reports in the order of `inputs`.
 
-        If a range of a file cannot be used, the file is read again by one task, whose report
-        replaces those of the ranges: only that task can detect what is wrong, or that the
-        file is valid and only written in an unusual way.
+        A range of a csv file that was read from a wrong start is read again. If a range cannot be
+        used, the file is read again by one task, whose report replaces those of the ranges: only
+        that task can detect what is wrong, or that the file is valid and only written in an unusual
+        way.
 
         After an exception, no part file that a task has reported is left.
 
@@ -216,6 +216,10 @@ class TaskRunner:
 
     def _run(self, inputs: dict[int, TaskInput]) -> list[TaskReport]:
         reports = self._run_tasks(inputs)
+        while wrong := _wrong_starts(inputs, reports):
+            delete_files(reports[number] for number in wrong)
+            inputs |= wrong
+            reports |= self._run_tasks(wrong)
         unusable = {
             task.items[0].id
             for number, task in inputs.items()
@@ -257,7 +261,7 @@ class TaskRunner:
             items=task.items,
             context=self._request.context,
             part=task.byte_range,
-            csv_slice=task.csv_slice,
+            csv_start=task.csv_start,
             cancellation_flag=self._jobs.cancellation_flag,
             checks_only=self._checks_only,
         )
@@ -266,6 +270,27 @@ class TaskRunner:
         reports = run_function(engine, payloads, run_tasks)
         # Stored here and not returned: after an interrupt, `run` must still delete the files.
         self._reports += [msgspec.json.decode(report, type=TaskReport) for report in reports]
+
+
+def _wrong_starts(
+    inputs: Mapping[int, TaskInput], reports: Mapping[int, TaskReport]
+) -> dict[int, TaskInput]:
+    """Return the input of the first range of each csv file that was read from a wrong start.
+
+    It starts where the range before ends. What follows it is only known when it has been read.
+    """
+    wrong: dict[int, TaskInput] = {}
+    ends: dict[int, int | None] = {}  # of the last range of each item; None: it is not known
+    for number, task in sorted(inputs.items()):
+        item_id, report = task.items[0].id, reports[number]
+        end = ends.get(item_id)
+        start = report.csv_start if task.csv_start is None else task.csv_start
+        is_wrong = end is not None and start != end
+        if is_wrong:
+            wrong[number] = replace(task, csv_start=end)
+        is_known = not is_wrong and (end is not None or item_id not in ends)
+        ends[item_id] = report.csv_end if is_known else None
+    return wrong
 
 
 def _is_unusable(report: TaskReport) -> bool:

@@ -1,34 +1,20 @@
 """Plan the tasks of an encode: which items, or which byte range of a large file, each task reads.
 
 The plan depends only on the items, not on the number of cores, so that the same items give the same
-part files on every machine. Large files are opened to pin their version, and a Spark job counts the
-quotes of csv files to find out which of their line ends are inside of quotes.
+part files on every machine. Large files are opened to pin their version.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import msgspec
-import pyarrow as pa
-
 from batch_pipeline.encode.chunks import ByteRange
-from batch_pipeline.encode.readers.csv import (
-    CsvSlice,
-    QuoteCounts,
-    count_quotes_and_lines,
-    make_slices,
-)
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import SplitMethod
-from batch_pipeline.encode.task import SourceFailure, report_row
-from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
+from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.record_rules import LineageColumn
 from batch_pipeline.model.stream import Stream
-from batch_pipeline.spark.spark_job import SparkJobRunner, run_function
 
 MIN_RANGE_BYTES = 8 * 2**20  # of a file that several tasks read
 RANGE_BYTES = 32 * 2**20  # files of twice this size are always cut
@@ -52,12 +38,12 @@ _EXPANSION = {".gz": 6, ".bz2": 8, ".xz": 8, ".zst": 6, ".zip": 6, ".parquet": 3
 class TaskInput:
     """The input of one task: whole items in order, or a byte range of one item.
 
-    `csv_slice` describes what precedes a range of a csv file.
+    `csv_start` is where the first record of a range of a csv file starts, None if it is not known.
     """
 
     items: tuple[Item, ...]
     byte_range: ByteRange | None = None
-    csv_slice: CsvSlice | None = None
+    csv_start: int | None = None
 
     @property
     def cost(self) -> int:
@@ -121,30 +107,7 @@ def cut_byte_ranges(size_bytes: int, count: int, *, start: int = 0) -> list[Byte
     return [ByteRange(*ends) for ends in pairwise(bounds)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountSpec:
-    """The input of a counting task: a byte range of a csv file."""
-
-    stream: Stream
-    item: Item
-    byte_range: ByteRange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountReport:
-    """The result of a counting task.
-
-    `counts` is None if the file could not be read, `source_error` is set if the store failed.
-    """
-
-    number: int
-    counts: QuoteCounts | None = None
-    source_error: SourceFailure | None = None
-
-
-def split_files(
-    items: Sequence[Item], stream: Stream, jobs: SparkJobRunner
-) -> dict[int, tuple[TaskInput, ...]]:
+def split_files(items: Sequence[Item], stream: Stream) -> dict[int, tuple[TaskInput, ...]]:
     """Return, by item id, the tasks of the items that are read by several tasks.
 
     The number of a record is only known to a task that has read the file from its beginning, so
@@ -156,24 +119,21 @@ def split_files(
     if LineageColumn.RECORD_NUMBER in stream.lineage:
         return {}
     split: dict[int, tuple[TaskInput, ...]] = {}
-    to_count: list[CountSpec] = []
     for item, most in zip(items, count_ranges(items), strict=True):
-        opened = _pin_if_splittable(item, stream) if most > 1 else None
-        if opened is None:
+        pinned = _pin_if_splittable(item, stream) if most > 1 else None
+        if pinned is None:
             continue
-        pinned, split_method = opened
         own_range, size_bytes = pinned.file.range, pinned.file.range_bytes or 0
         # Weights may be other than bytes.
         count = min(max(most, _count_by_size(size_bytes)), size_bytes // MIN_RANGE_BYTES)
         if count < 2:
             continue
         start = 0 if own_range is None else own_range.start
-        ranges = cut_byte_ranges(size_bytes, count, start=start)
-        if split_method is SplitMethod.QUOTE_COUNTS:
-            to_count += [CountSpec(stream=stream, item=pinned, byte_range=cut) for cut in ranges]
-        else:
-            split[item.id] = tuple(TaskInput(items=(pinned,), byte_range=cut) for cut in ranges)
-    return split | (_split_csv_files(to_count, jobs) if to_count else {})
+        split[item.id] = tuple(
+            TaskInput(items=(pinned,), byte_range=cut, csv_start=None if number else start)
+            for number, cut in enumerate(cut_byte_ranges(size_bytes, count, start=start))
+        )
+    return split
 
 
 def count_ranges(items: Sequence[Item]) -> Iterator[int]:
@@ -194,14 +154,13 @@ def _count_by_size(size_bytes: int) -> int:
     return (size_bytes + RANGE_BYTES // 2) // RANGE_BYTES if size_bytes >= 2 * RANGE_BYTES else 1
 
 
-def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] | None:
-    """Return an item with its file's version, and how to split it; None if it cannot be split.
+def _pin_if_splittable(item: Item, stream: Stream) -> Item | None:
+    """Return an item with its file's version, None if the file cannot be split.
 
     Size, time and, for objects, the ETag make all tasks of the file read the same version.
     """
     with suppress(BadFileError, OSError), open_source(item.file, stream) as source:
-        split_method = source.split_method
-        if split_method is SplitMethod.NONE:
+        if not source.can_be_split:
             return None
         file, facts = item.file, source.facts
         pinned = replace(
@@ -210,62 +169,5 @@ def _pin_if_splittable(item: Item, stream: Stream) -> tuple[Item, SplitMethod] |
             modified_at=file.modified_at or facts.modified_at,
             etag=file.etag or facts.etag,
         )
-        return replace(item, file=pinned), split_method
+        return replace(item, file=pinned)
     return None
-
-
-def _split_csv_files(
-    specs: Sequence[CountSpec], jobs: SparkJobRunner
-) -> dict[int, tuple[TaskInput, ...]]:
-    """Split csv files into ranges whose tasks know whether they start inside of a quoted value.
-
-    That is known only after the quotes of all preceding ranges were counted.
-    """
-    grouped: dict[int, list[tuple[CountSpec, QuoteCounts | None]]] = defaultdict(list)
-    for spec, report in zip(specs, _run_count_job(specs, jobs), strict=True):
-        grouped[spec.item.id].append((spec, report.counts))
-    split: dict[int, tuple[TaskInput, ...]] = {}
-    for item_id, pairs in grouped.items():
-        counts = [count for _, count in pairs if count is not None]
-        if len(counts) == len(pairs):  # otherwise one task reads the file and reports what is wrong
-            item = pairs[0][0].item
-            split[item_id] = tuple(
-                TaskInput(items=(item,), byte_range=csv_slice.bytes, csv_slice=csv_slice)
-                for csv_slice in make_slices([spec.byte_range for spec, _ in pairs], counts)
-            )
-    return split
-
-
-def _run_count_job(specs: Sequence[CountSpec], jobs: SparkJobRunner) -> list[CountReport]:
-    """Return the reports in the order of `specs`."""
-    payloads = [msgspec.json.encode(spec) for spec in specs]
-    answers = jobs.run(
-        lambda engine: run_function(engine, payloads, run_count_tasks), tasks=len(payloads)
-    )
-    reports = [msgspec.json.decode(answer, type=CountReport) for answer in answers]
-    for report in reports:
-        if report.source_error is not None:
-            raise report.source_error.error()
-    return sorted(reports, key=lambda report: report.number)
-
-
-def run_count_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run counting tasks: rows of `number, spec` (JSON) in, `number, report` (JSON) out."""
-    for batch in batches:
-        for row in batch.to_pylist():
-            spec = msgspec.json.decode(row["spec"], type=CountSpec)
-            yield report_row(row["number"], _count(row["number"], spec))
-
-
-def _count(number: int, spec: CountSpec) -> CountReport:
-    counts: QuoteCounts | None = None
-    try:
-        with (
-            suppress(BadFileError, OSError),
-            open_source(spec.item.file, spec.stream, spec.byte_range) as source,
-        ):
-            quote = spec.stream.source.csv.quote
-            counts = count_quotes_and_lines(source.file, spec.byte_range, quote)
-    except SourceUnavailableError as error:
-        return CountReport(number=number, source_error=SourceFailure.of(error))
-    return CountReport(number=number, counts=counts)

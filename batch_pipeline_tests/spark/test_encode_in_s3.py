@@ -16,7 +16,6 @@ from batch_pipeline.model.record_rules import BadFileKind, BadFileRules, OnBadFi
 from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.session import SparkSettings, close_session, open_session
-from batch_pipeline.spark.spark_job import SparkJobRunner
 from batch_pipeline.spark.task_planning import split_files
 from batch_pipeline.storage.s3 import S3
 from batch_pipeline_tests.encode.landed_files import STREAM
@@ -120,15 +119,12 @@ def test_encode_between_any_two_roots_writes_same_bytes(
     assert parts == [parts[0]] * 4
 
 
-def test_slices_of_object_without_recorded_facts_are_of_one_version(
-    session: SparkSession, bucket: str
-) -> None:
+def test_slices_of_object_without_recorded_facts_are_of_one_version(bucket: str) -> None:
     landing, storage = new_prefix(bucket), new_prefix(bucket)
     stream = between(STREAM, landing, storage)
     file = landing.land("large.jsonl", JSONL)
     item = Item(id=1, file=LandedFile(location=file.location), row_weight=file.size_bytes)
-    jobs = SparkJobRunner(lambda: session, stream.storage, "orders-1", EncodeCallbacks())
-    tasks = split_files([item], stream, jobs)[1]
+    tasks = split_files([item], stream)[1]
     assert [task.items[0].file for task in tasks] == [file] * 3
 
 

@@ -68,7 +68,7 @@ def test_split_jsonl_has_all_records_in_order(run: EncodeRun) -> None:
 def test_split_file_has_all_records_in_order(
     run: EncodeRun, ending: str, data: bytes, texts: set[str]
 ) -> None:
-    """For csv, a first job counts quotes; for parquet, each task reads its own row groups."""
+    """Ranges of csv start inside quotes; for parquet, each task reads its own row groups."""
     run.land(data, ending=ending)
 
     rows = records(run.encode(**TYPES).part_files)
@@ -76,6 +76,21 @@ def test_split_file_has_all_records_in_order(
     assert [row["id"] for row in rows] == list(range(COUNT))
     assert {row["text"] for row in rows} == texts
     assert len(task_numbers(run.files())) == 3
+
+
+def test_csv_range_that_was_read_from_a_wrong_start_is_read_again(run: EncodeRun) -> None:
+    """The text of a cell reads like two records, and has no quotes for longer than a task looks."""
+    rows = ["id,text", *(f"{number},x" for number in range(200_000))]
+    rows[50_000:150_000] = ['7,"', *["8,y"] * 900_000, '"']
+    run.land("\n".join(rows).encode())
+
+    result = run.encode(**TYPES)
+
+    ids = [row["id"] for row in records(result.part_files)]
+    assert ids == [*range(49_999), 7, *range(149_999, 200_000)]
+    assert task_numbers(run.files()) == {"0000", "0003"}  # the others have no record
+    assert [(item.read, item.written) for item in result.items] == [(len(ids), len(ids))]
+    assert len(run.files()) == len(result.part_files)
 
 
 @pytest.mark.guarantee("G7")
@@ -104,7 +119,7 @@ def test_bad_record_of_split_jsonl_has_its_line_in_the_file(run: EncodeRun) -> N
     ("line", "written"), [("2500,a,b", COUNT - 1), ('2500,a"b', COUNT)], ids=["bad", "odd quote"]
 )
 def test_malformed_csv_is_read_in_one_piece(run: EncodeRun, line: str, written: int) -> None:
-    """Counting its quotes is unreliable; the part files of its slices are removed."""
+    """Its quotes prove nothing; the part files of its slices are removed."""
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
     run.land(b"id,text\n-1,\n")
     run.land(numbered_csv(COUNT, KIB, line2500=line))

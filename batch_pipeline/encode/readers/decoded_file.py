@@ -18,7 +18,6 @@ from batch_pipeline.encode.readers.compression import DecompressedFile, detect_c
 from batch_pipeline.encode.readers.formats import (
     SOURCE_READERS,
     SourceReader,
-    SplitMethod,
     detect_binary_format,
     detect_text_format,
     unsupported_format_reason,
@@ -79,11 +78,10 @@ class DecodedFile:
         return self.reader.format
 
     @property
-    def split_method(self) -> SplitMethod:
-        """Return how several tasks can read this file."""
-        if self._is_compressed or not self._is_utf8:
-            return SplitMethod.NONE
-        return self.reader.split_method(self._stream.source.csv)
+    def can_be_split(self) -> bool:
+        """Return whether several tasks can read this file."""
+        is_plain = not self._is_compressed and self._is_utf8
+        return is_plain and self.reader.can_be_split(self._stream.source.csv)
 
     @property
     def can_be_cut(self) -> bool:

@@ -19,7 +19,6 @@ from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
 
 if TYPE_CHECKING:
     from batch_pipeline.encode.chunks import Chunk
-    from batch_pipeline.encode.readers.csv import CsvSlice
     from batch_pipeline.encode.readers.decoded_file import DecodedFile
 
 
@@ -29,14 +28,6 @@ class RecordKind(StrEnum):
     TEXT_CELLS = "text cells"  # without types; the file holds only text
     JSON = "json"
     TYPED = "typed"
-
-
-class SplitMethod(StrEnum):
-    """How several tasks can read one large file."""
-
-    NONE = "none"
-    BYTE_RANGES = "byte ranges"  # each reader finds the first record of its own range
-    QUOTE_COUNTS = "quote counts"  # a first pass counts the quotes before each range
 
 
 class SourceReader(ABC):
@@ -56,9 +47,9 @@ class SourceReader(ABC):
             BadFileError: the file cannot be read to its end.
         """
 
-    def split_method(self, _options: CsvOptions, /) -> SplitMethod:
-        """Return how several tasks can read one large file, uncompressed and in UTF-8."""
-        return SplitMethod.NONE
+    def can_be_split(self, _options: CsvOptions, /) -> bool:
+        """Return whether several tasks can read one large file, uncompressed and in UTF-8."""
+        return False
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
         """Return the offsets at which all items but the first start; none if it cannot be cut.
@@ -82,9 +73,8 @@ class _Csv(SourceReader):
             return read_range(source, source.range, stream)
         return CsvReader(source, stream).chunks()
 
-    def split_method(self, options: CsvOptions, /) -> SplitMethod:
-        # An escaped quote is not a quote, so counting quotes proves nothing.
-        return SplitMethod.QUOTE_COUNTS if options.escape is None else SplitMethod.NONE
+    def can_be_split(self, options: CsvOptions, /) -> bool:
+        return options.escape is None  # an escaped quote is not a quote, so counts prove nothing
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
         from batch_pipeline.encode.readers.csv import find_csv_cuts
@@ -103,8 +93,8 @@ class _Jsonl(SourceReader):
 
         return JsonlReader(source).chunks()
 
-    def split_method(self, _options: CsvOptions, /) -> SplitMethod:
-        return SplitMethod.BYTE_RANGES
+    def can_be_split(self, _options: CsvOptions, /) -> bool:
+        return True
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
         from batch_pipeline.encode.readers.jsonl import find_line_cuts
@@ -134,8 +124,8 @@ class _Parquet(SourceReader):
 
         return ParquetReader(source, stream).chunks()
 
-    def split_method(self, _options: CsvOptions, /) -> SplitMethod:
-        return SplitMethod.BYTE_RANGES
+    def can_be_split(self, _options: CsvOptions, /) -> bool:
+        return True
 
 
 class _Avro(SourceReader):
@@ -161,22 +151,6 @@ _BY_EXTENSION = {
 def reader_for_extension(extension: str) -> SourceReader | None:
     """Return the description of the format that a lower-case extension stands for, if any."""
     return _BY_EXTENSION.get(extension)
-
-
-def read_chunks(
-    source: "DecodedFile", stream: Stream, csv_slice: "CsvSlice | None" = None
-) -> "Iterator[Chunk]":
-    """Yield the records of an open file or, with `csv_slice`, of that slice of a csv file.
-
-    Raises:
-        BadFileError: the file cannot be read to its end.
-        TaskInputError: the csv file of a slice must be read in one piece.
-    """
-    if csv_slice is None:
-        return source.reader.chunks(source, stream)
-    from batch_pipeline.encode.readers.csv import read_slice
-
-    return read_slice(source, csv_slice, stream)
 
 
 _UNSUPPORTED = {

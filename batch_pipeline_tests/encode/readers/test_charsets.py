@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
-from batch_pipeline.encode.readers.formats import SplitMethod
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import in_memory, line_and_reason, stream_of
@@ -97,7 +96,7 @@ def test_utf8_source_passes_bytes_through(charset: str) -> None:
     data = b'{"a":"\xff"}\n{"a":1}\n'
     source = in_memory(data, stream_of(charset=charset))
 
-    assert source.split_method is SplitMethod.BYTE_RANGES
+    assert source.can_be_split
     assert read(source) == data
     latin = in_memory(data, stream_of(charset="latin-1"))
-    assert latin.split_method is SplitMethod.NONE
+    assert not latin.can_be_split

@@ -1,5 +1,6 @@
 """Reading a csv file in slices returns the same records as reading it whole."""
 
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
@@ -8,11 +9,9 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import ByteRange, Table
 from batch_pipeline.encode.errors import TaskInputError
-from batch_pipeline.encode.readers.csv import (
-    count_quotes_and_lines,
-    make_slices,
-)
-from batch_pipeline.encode.readers.formats import SOURCE_READERS, SplitMethod, read_chunks
+from batch_pipeline.encode.readers.csv import CsvReader, CsvSlice
+from batch_pipeline.encode.readers.csv_parsers import guess_in_quotes
+from batch_pipeline.encode.readers.formats import SOURCE_READERS
 from batch_pipeline.model.stream import CsvOptions, SourceFormat
 from batch_pipeline_tests.encode.landed_files import COMMA, csv_text, in_memory, stream_of
 
@@ -25,27 +24,42 @@ def read_whole(data: bytes, options: CsvOptions = COMMA) -> NumberedRows:
     """Return all rows with their line numbers."""
     stream = stream_of(SourceFormat.CSV, csv=options)
     found: NumberedRows = []
-    for chunk in read_chunks(in_memory(data, stream), stream):
-        assert isinstance(chunk, Table)
+    for chunk in CsvReader(in_memory(data, stream), stream).chunks():
         assert not chunk.bad
-        rows = [tuple(row.values()) for row in chunk.batch.to_pylist()]
-        found += zip(chunk.line_numbers, rows, strict=True)
+        found += rows_of(chunk)
     return found
 
 
-def read_slices(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> NumberedRows:
-    """Return all rows with their line numbers, reading the file in slices cut at these bytes."""
+def rows_of(table: Table) -> NumberedRows:
+    rows = [tuple(row.values()) for row in table.batch.to_pylist()]
+    return list(zip(table.line_numbers, rows, strict=True))
+
+
+def read_slice(
+    data: bytes, part: ByteRange, options: CsvOptions, start: int | None
+) -> tuple[CsvSlice, NumberedRows]:
     stream = stream_of(SourceFormat.CSV, csv=options)
-    source = in_memory(data, stream)
+    csv_slice = CsvSlice(in_memory(data, stream), stream, part, start)
+    return csv_slice, [row for table in csv_slice.chunks() for row in rows_of(table)]
+
+
+def read_slices(data: bytes, cuts: list[int], options: CsvOptions = COMMA) -> NumberedRows:
+    """Return all rows with their line numbers, reading the file in slices cut at these bytes.
+
+    Slices whose start is guessed, and guessed right, are the same as those that start at the end of
+    the slice before.
+    """
     bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    parts = [ByteRange(start, stop) for start, stop in pairwise(bounds)]
-    counts = [count_quotes_and_lines(source.file, part, options.quote) for part in parts]
+    end: int | None = 0
     found: NumberedRows = []
-    for part in make_slices(parts, counts):
-        for chunk in read_chunks(source, stream, part):
-            assert isinstance(chunk, Table)
-            rows = [tuple(row.values()) for row in chunk.batch.to_pylist()]
-            found += zip(chunk.line_numbers, rows, strict=True)
+    for part in (ByteRange(start, stop) for start, stop in pairwise(bounds)):
+        csv_slice, rows = read_slice(data, part, options, end)
+        with suppress(TaskInputError):
+            guessed, guessed_rows = read_slice(data, part, options, None)
+            if guessed.start == csv_slice.start:
+                assert (guessed_rows, guessed.find_end()) == (rows, csv_slice.find_end())
+        found += rows
+        end = csv_slice.find_end()
     return found
 
 
@@ -109,7 +123,7 @@ def test_slices_with_records_longer_than_a_block_find_record_ends() -> None:
     ],
 )
 def test_slices_with_bad_record_require_whole_file(body: bytes) -> None:
-    """Counting quotes is reliable only in well-formed files."""
+    """Quotes prove where records start only in well-formed files."""
     data = b"a,b\n" + body
 
     for cut in range(len(data)):
@@ -124,9 +138,43 @@ def test_slices_with_unbalanced_quote_in_header_require_whole_file() -> None:
         read_slices(b'5",b\n1,2\n3,4\n', [8])
 
 
-def test_split_method_with_escape_is_none() -> None:
+def test_file_with_escapes_cannot_be_split() -> None:
     """An escaped quote is an ordinary byte, so quotes cannot be counted."""
     csv = SOURCE_READERS[SourceFormat.CSV]
 
-    assert csv.split_method(COMMA) is SplitMethod.QUOTE_COUNTS
-    assert csv.split_method(CsvOptions(escape="\\")) is SplitMethod.NONE
+    assert csv.can_be_split(COMMA)
+    assert not csv.can_be_split(CsvOptions(escape="\\"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"1,2\n3,4\n", False),
+        (b'x\n1,"2"\n3,"4"', False),
+        (b'x\n1,"2"\n3,"4"\n', False),
+        (b'two\nlines"\n1,2\n', True),
+        (b'a, ""b""\n,c",1\n', True),
+        (b'"2\n3"\n', False),  # the second half of a doubled quote, or an opening one
+        (b'","', False),  # both readings are valid
+        (b'5" pipe, 6" pipe', False),  # neither reading is valid
+    ],
+)
+def test_guess_in_quotes_takes_the_reading_in_which_quotes_follow_the_rules(
+    text: bytes, expected: bool
+) -> None:
+    assert guess_in_quotes(text, COMMA) is expected
+
+
+def test_end_of_slice_does_not_depend_on_how_much_was_read() -> None:
+    """A task that has seen enough records to infer types stops before the end of its slice."""
+    data = csv_text([("a", "b"), *[("1", "two\nlines")] * 700_000], "\n")
+    part = ByteRange(1_000_000, len(data) - 1_000_000)
+    stream = stream_of(SourceFormat.CSV)
+    partly, wholly = (CsvSlice(in_memory(data, stream), stream, part) for _ in range(2))
+
+    first, *others = wholly.chunks()
+    assert next(partly.chunks()).batch.equals(first.batch)
+
+    assert others
+    assert partly.start == wholly.start
+    assert partly.find_end() == wholly.find_end() == data.index(b"1,", part.stop)

@@ -12,7 +12,6 @@ import pytest
 
 from batch_pipeline.encode.chunks import ByteRange
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import SplitMethod
 from batch_pipeline.encode.source_file import bad_file_error
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
@@ -98,9 +97,8 @@ def test_source_file_is_seekable_and_uncompressed(start: bytes, is_compressed: b
 def test_only_plain_utf_8_sources_can_be_split() -> None:
     jsonl = b'{"a":1}\n'
 
-    assert in_memory(jsonl).split_method is SplitMethod.BYTE_RANGES
-    assert in_memory(b"\xef\xbb\xbfa,b\n").split_method is SplitMethod.QUOTE_COUNTS
-    assert in_memory(b"PAR1\x15...").split_method is SplitMethod.BYTE_RANGES
+    plain = [in_memory(data) for data in (jsonl, b"\xef\xbb\xbfa,b\n", b"PAR1\x15...")]
+    assert all(source.can_be_split for source in plain)
     whole = [
         in_memory(gzip.compress(jsonl)),
         in_memory("\ufeffa,b\n".encode("utf-16-le")),
@@ -108,7 +106,7 @@ def test_only_plain_utf_8_sources_can_be_split() -> None:
         in_memory(b"Obj\x01...."),
         in_memory(jsonl, stream_of(SourceFormat.JSON)),
     ]
-    assert {source.split_method for source in whole} == {SplitMethod.NONE}
+    assert not any(source.can_be_split for source in whole)
 
 
 def test_source_with_part_can_read_any_byte(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import Chunk, JsonRecords
 from batch_pipeline.encode.readers.decoded_file import ItemCutter, open_source
-from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
@@ -46,7 +45,7 @@ def records(file: LandedFile, stream: Stream) -> NumberedRecords:
     """Read an item: each record, or its error, with its line number."""
     found: NumberedRecords = []
     with open_source(file, stream) as source:
-        for chunk in read_chunks(source, stream):
+        for chunk in source.reader.chunks(source, stream):
             found += sorted([*zip(chunk.line_numbers, rows(chunk), strict=True), *bad(chunk)])
     return found
 
@@ -229,7 +228,7 @@ def test_record_numbers_start_at_range_but_lines_at_file(
     part = cut(landed(tmp_path, data), 6, stream)[1]
     with open_source(part, stream) as source:
         assert source.range is not None
-        [chunk] = read_chunks(source, stream)
+        [chunk] = source.reader.chunks(source, stream)
         assert [*chunk.record_numbers] == [1, 2, 3][: chunk.good]
         assert chunk.good > 1
         assert [*chunk.line_numbers] == [line for line, _ in records(part, stream)]

@@ -8,7 +8,6 @@ import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import COMPRESSORS, landed, stream_of
 
@@ -37,7 +36,7 @@ def test_records_are_equal_in_any_layout_compression_and_charset(
 
     with open_source(file, stream) as source:
         assert (source.format is SourceFormat.CSV) == (layout == "csv")
-        for chunk in read_chunks(source, stream):
+        for chunk in source.reader.chunks(source, stream):
             assert not chunk.bad
             if isinstance(chunk, Table):
                 records += [row | {"id": int(row["id"])} for row in chunk.batch.to_pylist()]

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batch_pipeline.encode.readers.decoded_file import open_source
-from batch_pipeline.encode.readers.formats import read_chunks
 from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_uri
@@ -125,7 +124,7 @@ def _read(path: Path) -> str:
     orders, records = stream(), 0
     try:
         with open_source(LandedFile(location=to_uri(path)), orders) as source:
-            for chunk in read_chunks(source, orders):
+            for chunk in source.reader.chunks(source, orders):
                 records += len(chunk.record_numbers)
     except BadFileError as error:
         return error.reason
