@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,7 @@ NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PREFIX = "batch-pipeline-"
 _LOCK = ".locked"
+_WRITE_BACK_BYTES = 2**20
 
 
 class LocalFileSystem(FileSystem):
@@ -213,6 +215,7 @@ class LocalWriter:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._file = os.open(self._hidden, flags, 0o666)
         self._is_open = True
+        self._unsent = 0  # bytes since the last call of `_start_write_back`
 
     @property
     def uri(self) -> str:
@@ -221,7 +224,19 @@ class LocalWriter:
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(self._file, rest) :]
+            written = os.write(self._file, rest)
+            rest = rest[written:]
+            self._unsent += written
+        if self._unsent >= _WRITE_BACK_BYTES and sys.platform == "linux":
+            self._start_write_back()
+
+    def _start_write_back(self) -> None:
+        # Linux starts to write the range, which stays cached. Otherwise all of a file is written by
+        # `fsync`, while the task waits: 6 % of the time from csv to parquet.
+        start = os.lseek(self._file, 0, os.SEEK_CUR) - self._unsent
+        with suppress(OSError):  # only a hint
+            os.posix_fadvise(self._file, start, self._unsent, os.POSIX_FADV_DONTNEED)
+        self._unsent = 0
 
     def finish(self) -> None:
         os.fsync(self._file)
