@@ -384,10 +384,10 @@ class CsvSlice:
                 self.start = start = max(start, header_end)
                 self._text = _SliceInput(self._source, self._stream, start, self._part.stop)
                 reader = CsvReader(self._text, self._stream, header=reader.header)
-                chunks = _number_lines(reader.chunks(), _line_counter(self._source, start))
-                while reader.is_regular and (chunk := next(chunks, None)) is not None:
-                    if reader.is_regular:
-                        yield chunk
+                for chunk in _number_lines(reader.chunks(), _line_counter(self._source, start)):
+                    if not reader.is_regular:
+                        break
+                    yield chunk
         if not reader.is_regular:
             raise TaskInputError("an invalid quote or a bad record")
 
