@@ -1,10 +1,11 @@
 """Threads that start at the same time, and processes that can be killed, for tests of races."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,9 @@ import psycopg
 from batch_pipeline.model.failpoint import VARIABLE
 
 _Result = TypeVar("_Result")
+# Forks processes that have imported what most scripts need; importing it takes them a second.
+_FORK_SERVER = multiprocessing.get_context("forkserver")
+_FORK_SERVER.set_forkserver_preload(["batch_pipeline_tests.inventory.operations_fixture"])
 _TIMEOUT_SECONDS = 300.0  # longer than any machine needs
 _PROJECT = Path(__file__).parents[1]  # where scripts find the modules of the tests
 _SESSIONS = """
@@ -57,19 +61,27 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def run_python(script: str, *arguments: str, failpoints: str = "") -> int:
-    """Run a script in a separate process and return its exit code, negative for a signal.
+    """Run a script in a forked process and return its exit code, negative for a signal.
 
     Also wait until its sessions on databases given as `arguments` have ended, because a busy server
     needs time to detect that a process was killed.
     """
-    command = [sys.executable, "-c", script, *arguments]
-    environment = os.environ | {VARIABLE: failpoints}
     sessions_before = {url: _sessions(url) for url in arguments if url.startswith("postgresql://")}
-    exit_code = subprocess.run(
-        command, cwd=_PROJECT, env=environment, timeout=_TIMEOUT_SECONDS, check=False
-    ).returncode
+    environment = os.environ | {VARIABLE: failpoints}
+    process = _FORK_SERVER.Process(target=_run_script, args=(script, arguments, environment))
+    process.start()
+    process.join(_TIMEOUT_SECONDS)
+    exit_code = process.exitcode
+    assert exit_code is not None, "the script did not end"
     eventually(lambda: all(_sessions(url) <= existing for url, existing in sessions_before.items()))
     return exit_code
+
+
+def _run_script(script: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[:] = ["-c", *arguments]
+    exec(script, {"__name__": "__main__"})  # noqa: S102 - a script of a test
 
 
 def _sessions(url: str) -> set[int]:
