@@ -149,6 +149,7 @@ def test_explain_status_and_verify_describe_the_demo(demo: tuple[Sandbox, str]) 
     assert sandbox.json_of("verify")["streams"][0]["passed"]
 
 
+@pytest.mark.long
 def test_second_demo_changes_nothing_and_reset_produces_identical_part_files(
     demo: tuple[Sandbox, str],
 ) -> None:

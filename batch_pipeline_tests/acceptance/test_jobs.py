@@ -134,6 +134,7 @@ def test_paused_and_cancelled_batches_are_neither_launched_nor_run(
         assert run_encodes_nothing()
 
 
+@pytest.mark.long
 def test_repeated_splits_isolate_the_bad_file(
     sandbox: Sandbox, database_url: str, database: Database, warm_spark: str
 ) -> None:

@@ -38,6 +38,7 @@ def sandbox(sandbox: Sandbox, database_url: str) -> Sandbox:
     return sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
 
 
+@pytest.mark.long
 def test_failing_stream_does_not_stop_others(sandbox: Sandbox, database: Database) -> None:
     """An unexpected exception, whose traceback is in a log, and a configuration error."""
     with database.engine.begin() as connection:

@@ -49,7 +49,7 @@ def records(mib: int) -> Iterable[bytes]:
 
 
 @pytest.mark.guarantee("G14")
-@pytest.mark.parametrize("output", ["jsonl", "parquet"])
+@pytest.mark.parametrize("output", ["jsonl", pytest.param("parquet", marks=pytest.mark.long)])
 def test_memory_does_not_grow_with_the_file(
     tmp_path: Path, output: str, figures: Figures, *, long_form: bool
 ) -> None:

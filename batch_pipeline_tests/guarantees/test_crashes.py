@@ -60,7 +60,7 @@ def test_kills_at_every_failpoint_lose_and_duplicate_nothing(
     """The checker finds no fault, and `gc` deletes all garbage."""
     rng = random.Random(8)  # noqa: S311 - the same kills each time
     injector = CrashInjector(installation=installation, rng=rng, points=POINTS)
-    kills, points = (1_000, POINTS) if long_form else (20, [*SHORT])
+    kills, points = (1_000, POINTS) if long_form else (len(SHORT), [*SHORT])
     injector.run(kills, points, server_every=20 if long_form else 9)
     injector.drain()
     result = installation.check()

@@ -34,11 +34,8 @@ SNAPSHOT = {
 }
 # The main steps of a batch; the other operations are run with --long.
 BY_DEFAULT = {
-    "register",
     "plan",
-    "claim",
     "publish",
-    "fail",
     "acquire server-side",
     "succeed",
     "claim a load",

@@ -23,6 +23,7 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.checks import Finding
 from batch_pipeline.model.filter import parse_filter
+from batch_pipeline.model.status import MANY_PARTITIONS
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute as execute_on,
@@ -122,18 +123,22 @@ def test_running_attempt_with_expired_lease_warns(database: Database) -> None:
     assert text.endswith("Run `batch-pipeline reconcile`.")
 
 
-def test_asset_with_50000_partitions_warns(database: Database) -> None:
+def test_asset_with_many_partitions_warns(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MANY_PARTITIONS == 50_000
+    monkeypatch.setattr("batch_pipeline.inventory.status.MANY_PARTITIONS", 500)
     one_batch = Backfill.of_stream("orders", "again", Selection(), limits(max_count=3))
     planned(database)
     database.backfills.plan(one_batch, database.meta_table("orders"))
     execute(database, "DELETE FROM batch_pipeline.batch_state")
     execute(database, "DELETE FROM batch_pipeline.batch")
-    insert_batches(database, "orders.again", 49_999)
+    insert_batches(database, "orders.again", 499)
     assert findings(check_work(database.engine)) == []
-    insert_batches(database, "orders", 50_000)
+    insert_batches(database, "orders", 500)
     [(level, subject, text)] = findings(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
-    assert text.startswith("orders/batches has 50,000 partitions. Dagster advises at most 100,000")
+    assert text.startswith("orders/batches has 500 partitions. Dagster advises at most 100,000")
     assert "Choose a larger `batch.max_weight` and `batch.max_count` for orders;" in text
     execute(
         database,

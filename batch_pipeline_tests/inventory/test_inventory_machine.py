@@ -328,7 +328,7 @@ def _settings(*, long_form: bool) -> settings:
     if settings.get_current_profile_name() == "nightly":
         return settings.get_profile("nightly")
     return settings(
-        max_examples=100 if long_form else 15,
+        max_examples=100 if long_form else 10,
         stateful_step_count=50 if long_form else 30,
         deadline=None,
         suppress_health_check=list(HealthCheck),

@@ -74,6 +74,7 @@ def test_old_home_is_complete_and_materialized_after_migrate(old_home: Home) -> 
     assert backfill == {"2023:000000000001-000000000002", "2023:000000000003-000000000003"}
 
 
+@pytest.mark.long
 def test_old_home_is_continued_without_loss_or_duplicates(old_home: Home) -> None:
     home = old_home
     home.run_ok("migrate")

@@ -349,6 +349,7 @@ def test_jvm_ends_when_owner_of_local_session_is_killed(tmp_path: Path) -> None:
     assert kill_owner(HELD_OPEN, tmp_path, "auto") == []
 
 
+@pytest.mark.long
 def test_connect_session_runs_python_of_this_environment(
     server: SparkConnectServer, tmp_path: Path
 ) -> None:

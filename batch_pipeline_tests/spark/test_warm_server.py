@@ -92,6 +92,7 @@ def write_file(home: Path, process: psutil.Process, **changes: Any) -> None:
     path.chmod(0o600)
 
 
+@pytest.mark.long
 def test_processes_that_start_together_and_later_share_one_server(home: Path) -> None:
     first, second = start_user(home), start_user(home)
     answers = [answer_of(first), answer_of(second), answer_of(start_user(home))]
@@ -126,6 +127,7 @@ def test_idle_server_with_other_settings_is_replaced(home: Path) -> None:
     assert find(home) is None
 
 
+@pytest.mark.long
 def test_server_ends_after_idle_time_and_not_while_it_is_used(home: Path) -> None:
     used = use_running(spec(home, keep_seconds=2))
     processes = tree_of(used.server)
