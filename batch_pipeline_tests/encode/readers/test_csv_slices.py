@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import ByteRange, Table
 from batch_pipeline.encode.errors import TaskInputError
+from batch_pipeline.encode.readers import csv
 from batch_pipeline.encode.readers.csv import CsvReader, CsvSlice
 from batch_pipeline.encode.readers.csv_parsers import guess_in_quotes
 from batch_pipeline.encode.readers.formats import SOURCE_READERS
@@ -89,8 +90,9 @@ def test_slices_with_any_cuts_equal_whole_file(
     assert read_slices(data, cuts, options) == read_whole(data, options)
 
 
-def test_slices_with_cut_at_every_byte_equal_whole_file() -> None:
-    """Cuts are also within CRLF, doubled quotes and the header."""
+def test_slices_with_cut_at_every_byte_equal_whole_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts, also of counted lines, are within CRLF, doubled quotes and the header."""
+    monkeypatch.setattr(csv, "_COUNT_BYTES", 3)
     data = b'\n"h\n1",b\r\n1,"a""\r\n"\r\n\r\n"""",\r\n3,"x\n\ny"\r\n'
 
     expected = read_whole(data)
@@ -140,10 +142,10 @@ def test_slices_with_unbalanced_quote_in_header_require_whole_file() -> None:
 
 def test_file_with_escapes_cannot_be_split() -> None:
     """An escaped quote is an ordinary byte, so quotes cannot be counted."""
-    csv = SOURCE_READERS[SourceFormat.CSV]
+    reader = SOURCE_READERS[SourceFormat.CSV]
 
-    assert csv.can_be_split(COMMA)
-    assert not csv.can_be_split(CsvOptions(escape="\\"))
+    assert reader.can_be_split(COMMA)
+    assert not reader.can_be_split(CsvOptions(escape="\\"))
 
 
 @pytest.mark.parametrize(
