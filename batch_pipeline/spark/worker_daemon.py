@@ -22,7 +22,7 @@ MODULES = (
     "pyarrow.parquet",
     "pyspark.worker",
     "batch_pipeline.spark.transform_tasks",
-    "batch_pipeline.spark.task_planning",
+    "batch_pipeline.spark.spark_job",
     "batch_pipeline.encode.task",
 )
 IDLE_CHECK_SECONDS = 60

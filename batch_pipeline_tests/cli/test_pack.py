@@ -15,7 +15,7 @@ from batch_pipeline.spark.executor_archive import NOTE_NAME, ArchiveNote, check_
 
 IMPORTS = """
 import importlib, sys
-for name in ("spark.transform_tasks", "spark.task_planning", "spark.worker_daemon",
+for name in ("spark.transform_tasks", "spark.spark_job", "spark.worker_daemon",
              "encode.task", "encode.mapping.singer_map", "storage.s3"):
     importlib.import_module(f"batch_pipeline.{name}")
 from batch_pipeline.storage import s3_client
