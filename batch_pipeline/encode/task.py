@@ -443,10 +443,13 @@ class TaskRun:
 
     def chunks(self, source: DecodedFile, lineage: Lineage) -> Iterator[Chunk]:
         """Read, map, check and write the records of a file, chunk by chunk."""
-        chunks, part = source.reader.chunks(source, self._stream), self._spec.part
+        chunks: Iterator[Chunk]
+        part = self._spec.part
         if part is not None and source.format is SourceFormat.CSV:
             self._csv_slice = CsvSlice(source, self._stream, part, self._spec.csv_start)
             chunks = self._csv_slice.chunks()
+        else:
+            chunks = source.reader.chunks(source, self._stream)
         for chunk in chunks:
             mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
             checked = self._validator.validate(mapped)
