@@ -8,8 +8,7 @@ earlier slices prove whether it does, so each task guesses from the first quotes
 reports where its records start and end. A guess was right if the slice before, itself read
 correctly, ends where this one starts; otherwise the slice is read again from there. This holds
 while all quotes follow the rules: a task that finds a quote that breaks them gives up
-(`TaskInputError`), and the file is read in one piece. A first pass that counted the quotes took
-0.4 s of the 2.6 s of a batch of 120 MB.
+(`TaskInputError`), and the file is read in one piece (decision record 35).
 """
 
 import os

@@ -144,9 +144,9 @@ def _quotes_follow_rules(octets: Octets, quotes: Positions, options: CsvOptions)
 def guess_in_quotes(text: bytes, options: CsvOptions) -> bool:
     """Guess whether a part of a text starts inside quotes.
 
-    If so, its quotes follow the rules only when the first one closes. Both readings are valid if
-    text inside quotes has delimiters or line ends around its own quotes, which is rare (Ge et al.,
-    "Speculative Distributed CSV Data Parsing for Big Data Analytics", SIGMOD 2019).
+    It does if its quotes follow the rules only when the first one is a closing quote. Both readings
+    are valid if text inside quotes has delimiters or line ends around its own quotes, which is rare
+    (Ge et al., "Speculative Distributed CSV Data Parsing for Big Data Analytics", SIGMOD 2019).
     """
     octets = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(octets == ord(options.quote))
