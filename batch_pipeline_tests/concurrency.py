@@ -72,6 +72,7 @@ def run_python(script: str, *arguments: str, failpoints: str = "") -> int:
     process.start()
     process.join(_TIMEOUT_SECONDS)
     exit_code = process.exitcode
+    process.kill()  # does nothing unless the time is over
     assert exit_code is not None, "the script did not end"
     eventually(lambda: all(_sessions(url) <= existing for url, existing in sessions_before.items()))
     return exit_code

@@ -127,18 +127,18 @@ def test_asset_with_many_partitions_warns(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MANY_PARTITIONS == 50_000
-    monkeypatch.setattr("batch_pipeline.inventory.status.MANY_PARTITIONS", 500)
+    monkeypatch.setattr("batch_pipeline.inventory.status.MANY_PARTITIONS", 5_000)
     one_batch = Backfill.of_stream("orders", "again", Selection(), limits(max_count=3))
     planned(database)
     database.backfills.plan(one_batch, database.meta_table("orders"))
     execute(database, "DELETE FROM batch_pipeline.batch_state")
     execute(database, "DELETE FROM batch_pipeline.batch")
-    insert_batches(database, "orders.again", 499)
+    insert_batches(database, "orders.again", 4_999)
     assert findings(check_work(database.engine)) == []
-    insert_batches(database, "orders", 500)
+    insert_batches(database, "orders", 5_000)
     [(level, subject, text)] = findings(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
-    assert text.startswith("orders/batches has 500 partitions. Dagster advises at most 100,000")
+    assert text.startswith("orders/batches has 5,000 partitions. Dagster advises at most 100,000")
     assert "Choose a larger `batch.max_weight` and `batch.max_count` for orders;" in text
     execute(
         database,
