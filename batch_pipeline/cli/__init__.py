@@ -7,8 +7,10 @@ Exit codes: 0 success, 1 an error that the operator must fix, 2 wrong usage, 3 s
 import gc
 import importlib
 import logging
+import os
 import signal
 import sys
+import threading
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -161,6 +163,7 @@ def main() -> None:
     """Run the command line; operator errors print one message, never a traceback."""
     gc.set_threshold(_GC_THRESHOLD)
     _handle_termination_as_interrupt()
+    resend_lost_interrupts()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     with exit_on_errors("Open attempts were closed; run the same command again to continue."):
         try:
@@ -176,3 +179,21 @@ def _handle_termination_as_interrupt() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
+
+
+def resend_lost_interrupts() -> None:
+    """Interrupt the main thread again if Python had to ignore the exception of an interrupt.
+
+    It ignores exceptions in callbacks of weak references and in `__del__`, where the handler of a
+    signal may run as well; without this, one Ctrl-C in about fifty has no effect during imports
+    and queries.
+    """
+    report = sys.unraisablehook
+
+    def hook(ignored: "sys.UnraisableHookArgs") -> None:
+        if issubclass(ignored.exc_type, Exception | SystemExit | GeneratorExit):
+            report(ignored)
+        else:  # KeyboardInterrupt, or Dagster's exception; after the callback has returned
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    sys.unraisablehook = hook

@@ -1,6 +1,8 @@
 """Dagster runs in the process of a command, without Dagster's output and error classes."""
 
 import os
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -44,6 +46,7 @@ from batch_pipeline.pipeline.pending_work import RunResult
 from batch_pipeline.spark.class_data_archive import build_later
 from batch_pipeline.spark.session import end_session
 
+_INTERRUPTS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
@@ -56,13 +59,40 @@ def run_in_process(
         KeyboardInterrupt: the run was interrupted.
     """
     try:
-        return job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET)
+        with _interrupts_kept():
+            return job.execute_in_process(instance=instance, tags=tags, run_config=_QUIET)
     except dg.Failure as failure:
         if isinstance(failure.__cause__, PipelineError):
             raise failure.__cause__ from None
         return None
-    except dg.DagsterExecutionInterruptedError:
-        raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end if there was a Ctrl-C, whatever happened to it.
+
+    Dagster raises its own exception, or discards the interrupt after the last step of a run. Other
+    libraries may raise another error instead. The wakeup descriptor receives the number of each
+    signal that has a handler.
+
+    Raises:
+        KeyboardInterrupt: an interrupt arrived.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    for descriptor in (reader, writer):
+        os.set_blocking(descriptor, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as signals:
+            if _INTERRUPTS.intersection(signals.read()):
+                raise KeyboardInterrupt from None
 
 
 @contextmanager
@@ -106,10 +136,11 @@ def run_until_idle(
         for stream in streams:
             result = RunResult(stream=stream.name)
             try:
-                _StreamRuns.open(pipeline, stream, instance, result).execute_all()
-                _read_statuses(pipeline, stream, result)
-                counts = pipeline.database.change_feed.publish_counts(stream.name)
-                pipeline.home.set_reported(stream.name, counts)
+                with _interrupts_kept():
+                    _StreamRuns.open(pipeline, stream, instance, result).execute_all()
+                    _read_statuses(pipeline, stream, result)
+                    counts = pipeline.database.change_feed.publish_counts(stream.name)
+                    pipeline.home.set_reported(stream.name, counts)
             except Exception as error:  # noqa: BLE001 - the other streams continue
                 result.error = _reported(pipeline, stream, error)
                 with suppress(Exception):  # only the error above is reported

@@ -197,10 +197,9 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     wait_until(lambda: _has_reached(moment, sandbox, database), moment, pause_seconds=0.02)
     send = os.killpg if signal_number is signal.SIGINT else os.kill
     send(process.pid, signal_number)
-    assert process.wait(LONGEST_SECONDS) == 130
-    assert sandbox.output.read_text().strip() == (
-        "Error: Interrupted. Open attempts were closed; run the same command again to continue."
-    )
+    code = process.wait(LONGEST_SECONDS)
+    message = "Interrupted. Open attempts were closed; run the same command again to continue."
+    assert (code, sandbox.output.read_text()) == (130, f"Error: {message}\n")
     assert query(database, RUNNING) == [(0,)]
 
 
