@@ -165,6 +165,8 @@ def main() -> None:
     _handle_termination_as_interrupt()
     resend_lost_interrupts()
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    # SQLAlchemy logs the traceback of an interrupted query, whose connection it replaces.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with exit_on_errors("Open attempts were closed; run the same command again to continue."):
         try:
             code = cli.main(standalone_mode=False, complete_var=VARIABLE)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import (
@@ -24,7 +25,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     process_names,
     wait_until,
 )
-from batch_pipeline_tests.seeds import query
+from batch_pipeline_tests.seeds import has_lock_waiters, query
 
 RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
 SECRET = "correct-horse-battery"  # noqa: S105 - not a real password
@@ -172,6 +173,7 @@ def test_closed_pipe_exits_141_without_a_message(sandbox: Sandbox) -> None:
     ("moment", "signal_number"),
     [
         ("starting Dagster's step", signal.SIGINT),
+        ("waiting for a lock", signal.SIGINT),
         ("starting Spark", signal.SIGINT),
         ("encoding", signal.SIGINT),
         ("encoding", signal.SIGTERM),
@@ -193,18 +195,23 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
         BATCH_PIPELINE_FAILPOINTS="encode.after_claim=sleep:600",
     )
-    process = sandbox.start("run")
-    wait_until(lambda: _has_reached(moment, sandbox, database), moment, pause_seconds=0.02)
-    send = os.killpg if signal_number is signal.SIGINT else os.kill
-    send(process.pid, signal_number)
-    code = process.wait(LONGEST_SECONDS)
+    with database.engine.begin() as connection:
+        if moment == "waiting for a lock":
+            connection.execute(sa.text("LOCK TABLE batch_pipeline.item IN SHARE MODE"))
+        process = sandbox.start("run")
+        wait_until(lambda: _has_reached(moment, sandbox, database), moment, pause_seconds=0.02)
+        send = os.killpg if signal_number is signal.SIGINT else os.kill
+        send(process.pid, signal_number)
+        code = process.wait(LONGEST_SECONDS)
     message = "Interrupted. Open attempts were closed; run the same command again to continue."
-    assert (code, sandbox.output.read_text()) == (130, f"Error: {message}\n")
+    assert (code, sandbox.output.read_text().strip()) == (130, f"Error: {message}")
     assert query(database, RUNNING) == [(0,)]
 
 
 def _has_reached(moment: str, sandbox: Sandbox, database: Database) -> bool:
     if moment == "encoding":
         return query(database, RUNNING) == [(1,)]
+    if moment == "waiting for a lock":
+        return has_lock_waiters(database)
     word = "watch_orphans" if moment == "starting Dagster's step" else "/java "
     return any(word in line for line in process_names(sandbox.processes()))
