@@ -22,7 +22,6 @@ from batch_pipeline.defs.names import (
     DRAIN_TAG,
     LAUNCH_TAG,
     PIPELINE_RESOURCE,
-    S3_RESOURCE,
     SPARK_RESOURCE,
     files_key,
     group,
@@ -38,7 +37,12 @@ from batch_pipeline.defs.partition_events import (
 )
 from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
-from batch_pipeline.defs.resources import engine_factory, lands_in_s3, stores_in_s3
+from batch_pipeline.defs.resources import (
+    engine_factory,
+    landing_filesystem,
+    landing_resources,
+    stores_in_s3,
+)
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -54,7 +58,6 @@ from batch_pipeline.model.progress import log as progress
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext, encode
 from batch_pipeline.pipeline.reconcile import pointer_of
-from batch_pipeline.storage.s3 import S3FileSystem
 
 
 def files_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -74,7 +77,7 @@ def files_asset(stream: Stream) -> dg.AssetsDefinition:
         group_name=group(stream),
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
-        required_resource_keys={PIPELINE_RESOURCE, *([S3_RESOURCE] if lands_in_s3(stream) else [])},
+        required_resource_keys=landing_resources(stream),
     )
     def files_of_stream(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         yield from _register(context, context.resources.batch_pipeline.pipeline, stream)
@@ -86,13 +89,10 @@ def _register(
     context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream
 ) -> Iterator[dg.MaterializeResult[None]]:
     ensure_own_location(context, stream)
-    filesystem = None
-    if lands_in_s3(stream):
-        client = context.resources.batch_pipeline_s3  # Dagster passes the resource's client
-        filesystem = S3FileSystem(lambda: client)
+    asset, filesystem = batches_of(stream), landing_filesystem(stream, context.resources)
     try:
-        result = PartitionSync(in_ticks=False).register_and_plan(
-            pipeline, stream, context.instance, drain=True, filesystem=filesystem
+        result = PartitionSync(asset, in_ticks=False).register_and_plan(
+            pipeline, context.instance, filesystem=filesystem
         )
         status = stream_observation(pipeline, stream)
         evaluations = evaluate_file_checks(pipeline, stream)
@@ -100,7 +100,7 @@ def _register(
         raise dg.Failure(str(error), allow_retries=False) from error
     for landing_error in result.errors:
         context.log.warning(str(landing_error))
-    result.sync.apply(context.instance, batches_of(stream), context.log_event)
+    result.sync.apply(context.instance, asset, context.log_event)
     yield dg.MaterializeResult(
         metadata=discovery_metadata(result.registered, result.planned.batches, result.errors),
         data_version=dg.DataVersion(FILES_VERSION),
@@ -118,7 +118,7 @@ def batches_asset(stream: Stream) -> dg.AssetsDefinition:
         f"manifest each. Partitions are ranges of ids, or `late-` and a number for files that were "
         f"registered late."
     )
-    return _encoding_asset(stream, batches_of(stream), description)
+    return _encoding_asset(batches_of(stream), description)
 
 
 def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
@@ -127,12 +127,11 @@ def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
         f"Batches of backfills of {stream.name}. Plan a backfill with the Dagster job "
         f"`batch_pipeline_plan_backfill` or `batch-pipeline plan {stream.name} --backfill NAME`."
     )
-    return _encoding_asset(stream, backfills_of(stream), description)
+    return _encoding_asset(backfills_of(stream), description)
 
 
-def _encoding_asset(
-    stream: Stream, asset: PartitionedAsset, description: str
-) -> dg.AssetsDefinition:
+def _encoding_asset(asset: PartitionedAsset, description: str) -> dg.AssetsDefinition:
+    stream = asset.stream
     spark_key = stream.dagster.spark_resource or SPARK_RESOURCE
 
     @dg.asset(
@@ -231,8 +230,7 @@ def _encode_partition(
     if earlier is not None:
         context.log.info("%s is already published (generation %s)", key, earlier.generation)
         pointer_uri = pointer_of(earlier, database.manifests, encode_context.storage)
-        event = batch_materialization(encode_context.stream, asset, earlier, pointer_uri)
-        published.add(event, is_repeated=True)
+        published.add(batch_materialization(asset, earlier, pointer_uri), is_repeated=True)
         return
 
     def report(done: int, total: int) -> None:
@@ -243,12 +241,7 @@ def _encode_partition(
     manifest = result.manifest
     published.add(
         batch_materialization(
-            encode_context.stream,
-            asset,
-            manifest,
-            result.pointer_uri,
-            result.seconds,
-            result.schema_changes,
+            asset, manifest, result.pointer_uri, result.seconds, result.schema_changes
         )
     )
     records, parts = manifest.records, len(manifest.part_files)

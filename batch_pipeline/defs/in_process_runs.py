@@ -219,9 +219,7 @@ class _StreamRuns:
     def _execute_backfills(self) -> None:
         """Encode the planned batches of the stream's backfills, one backfill after the other."""
         asset = backfills_of(self.stream)
-        sync = PartitionSync(in_ticks=False).reconcile_and_diff(
-            self.pipeline, self.stream, asset, self.instance
-        )
+        sync = PartitionSync(asset, in_ticks=False).reconcile_and_diff(self.pipeline, self.instance)
         sync.apply(self.instance, asset, self.instance.report_runless_asset_event)
         due = sorted(due_batches(sync.statuses, retry_failed=True), key=lambda one: one.batch.job)
         for name, group in groupby(due, key=lambda one: one.batch.job):
@@ -343,7 +341,7 @@ def select_batches(
     check_times(since, until)
     database = pipeline.database
     asset = batches_of(stream)
-    sync = PartitionSync(in_ticks=False).diff(pipeline, stream, asset, instance)
+    sync = PartitionSync(asset, in_ticks=False).diff(pipeline, instance)
     statuses = {asset.key_of(status.batch): status for status in asset.statuses(database)}
     order = sync.order.positions
     names = {_key_of(database, asset, stream, order, name): name for name in keys}

@@ -295,9 +295,7 @@ def _plan(
     backfills, table = pipeline.database.backfills, pipeline.meta_table(stream)
     planned = backfills.plan(request, table)
     asset = backfills_of(stream)
-    sync = PartitionSync(in_ticks=False).reconcile_and_diff(
-        pipeline, stream, asset, context.instance
-    )
+    sync = PartitionSync(asset, in_ticks=False).reconcile_and_diff(pipeline, context.instance)
     new_keys = list(sync.new_keys)
     context.instance.add_dynamic_partitions(asset.set_name, new_keys)
     if planned.batches:

@@ -111,7 +111,6 @@ def _schema_text(manifest: Manifest, changes: Sequence[SchemaChange]) -> str:
 
 
 def batch_materialization(
-    stream: Stream,
     asset: PartitionedAsset,
     manifest: Manifest,
     pointer_uri: str,
@@ -123,7 +122,7 @@ def batch_materialization(
     Its data version is the generation: the only part of an event that Dagster can look up for many
     partitions at once.
     """
-    source = files_key(stream).to_user_string()
+    source = files_key(asset.stream).to_user_string()
     return dg.AssetMaterialization(
         asset_key=asset.asset_key,
         partition=asset.key_of(manifest.batch),

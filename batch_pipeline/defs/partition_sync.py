@@ -14,7 +14,7 @@ from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.private_api import latest_tags, materialized_keys
 from batch_pipeline.defs.metadata import batch_materialization, latest_generation
 from batch_pipeline.defs.names import DATA_VERSION_TAG
-from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset, batches_of
+from batch_pipeline.defs.partitions import KeyOrder, PartitionedAsset
 from batch_pipeline.defs.runs import unfinished_runs
 from batch_pipeline.inventory.change_feed import Cursor
 from batch_pipeline.inventory.meta_tables.sources import UserMetaTable
@@ -22,7 +22,6 @@ from batch_pipeline.model.batch import Batch, BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.planning import Planned
-from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
 from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
 from batch_pipeline.storage.filesystem import FileSystem
@@ -73,15 +72,24 @@ class TickResult:
 
 
 class PartitionSync:
-    """A comparison of a stream's batches with Dagster that keeps state between calls.
+    """A comparison of an asset's batches with Dagster that keeps state between calls.
 
     With `in_ticks`, a plan is limited to what one sensor tick can process and to the batches that
-    are due; otherwise it is complete. Every `full_every`-th call compares everything, because
+    are due; otherwise it is complete: it waits for files that are being written, and plans even a
+    small last batch. Every `full_every`-th call compares everything, because
     partitions, events and rows can be removed by hand, and a database can be restored from a
     backup. One call at a time uses the state.
     """
 
-    def __init__(self, *, in_ticks: bool = True, full_every: int = TICKS_PER_FULL_SYNC) -> None:
+    def __init__(
+        self,
+        asset: PartitionedAsset,
+        *,
+        in_ticks: bool = True,
+        full_every: int = TICKS_PER_FULL_SYNC,
+    ) -> None:
+        self._asset = asset
+        self._stream = asset.stream
         self._in_ticks = in_ticks
         self._full_every = full_every
         self._lock = threading.Lock()
@@ -102,7 +110,7 @@ class PartitionSync:
             self._landing.forget()
 
     @contextmanager
-    def _reconciled(self, pipeline: Pipeline, stream: Stream) -> Iterator[None]:
+    def _reconciled(self, pipeline: Pipeline) -> Iterator[None]:
         """Close attempts that crashes left open, and write manifest files that are missing.
 
         Raises:
@@ -112,7 +120,7 @@ class PartitionSync:
             if self._calls and self._calls % self._full_every == 0:
                 self._reset()
             self._calls += 1
-            database = pipeline.database
+            database, stream = pipeline.database, self._stream
             ensure_inventory_current(database, stream, self._checked)
             counts = database.change_feed.publish_counts(stream.name)
             if counts == self._published:
@@ -128,22 +136,20 @@ class PartitionSync:
     def register_and_plan(
         self,
         pipeline: Pipeline,
-        stream: Stream,
         instance: dg.DagsterInstance,
         *,
-        drain: bool,
         filesystem: FileSystem | None = None,
     ) -> TickResult:
         """Register new files, plan batches, and compare the inventory with what Dagster knows.
 
         Changes only the inventory, never a user's own meta table; the caller adds partitions and
-        reports events. `drain` waits for files that are being written and plans even a small last
-        batch. `filesystem` replaces that of the landing's URI.
+        reports events. `filesystem` replaces that of the landing's URI.
 
         Raises:
             InventoryOlderError: the storage has manifests that the inventory does not know.
         """
-        with self._reconciled(pipeline, stream):
+        stream, is_complete = self._stream, not self._in_ticks
+        with self._reconciled(pipeline):
             table = pipeline.meta_table(stream)
             registered = Registered(found=0, new_items=0)
             errors: tuple[PipelineError, ...] = ()
@@ -151,42 +157,30 @@ class PartitionSync:
                 table_start = table.first_registered_at()
                 if self._landing is None or table_start != self._table_start:
                     self._landing = pipeline.watched_landing(
-                        stream, wait=drain, filesystem=filesystem
+                        stream, wait=is_complete, filesystem=filesystem
                     )
                     self._table_start = table_start
                 landing = self._landing
                 registered = table.register(landing.found_files(), cutter=pipeline.cutter(stream))
                 registered = landing.settled(registered)
                 errors = (*landing.troubles,)
-            planned = pipeline.database.batches.plan(table, stream.limits, drain=drain)
-            sync = self.diff(pipeline, stream, batches_of(stream), instance)
+            planned = pipeline.database.batches.plan(table, stream.limits, drain=is_complete)
+            sync = self.diff(pipeline, instance)
         return TickResult(registered=registered, planned=planned, sync=sync, errors=errors)
 
-    def reconcile_and_diff(
-        self,
-        pipeline: Pipeline,
-        stream: Stream,
-        asset: PartitionedAsset,
-        instance: dg.DagsterInstance,
-    ) -> SyncPlan:
-        """Compare the batches of an asset with what Dagster knows, without planning any.
+    def reconcile_and_diff(self, pipeline: Pipeline, instance: dg.DagsterInstance) -> SyncPlan:
+        """Compare the batches of the asset with what Dagster knows, without planning any.
 
         Raises:
             InventoryOlderError: the storage has manifests that the inventory does not know.
         """
-        with self._reconciled(pipeline, stream):
-            return self.diff(pipeline, stream, asset, instance)
+        with self._reconciled(pipeline):
+            return self.diff(pipeline, instance)
 
-    def diff(
-        self,
-        pipeline: Pipeline,
-        stream: Stream,
-        asset: PartitionedAsset,
-        instance: dg.DagsterInstance,
-    ) -> SyncPlan:
+    def diff(self, pipeline: Pipeline, instance: dg.DagsterInstance) -> SyncPlan:
         """Compute the partitions and events that Dagster is missing; change nothing."""
-        feed = pipeline.database.change_feed
-        changes = feed.since(stream.name, asset.kinds, self._cursors)
+        asset, name, feed = self._asset, self._stream.name, pipeline.database.change_feed
+        changes = feed.since(name, asset.kinds, self._cursors)
         self._keys |= dict.fromkeys(asset.key_of(batch) for batch in changes.planned)
         self._events |= {
             asset.key_of(batch): (batch, changes.generations[batch.id])
@@ -196,25 +190,19 @@ class PartitionSync:
         for key in _existing_keys(instance, asset, self._keys):
             self._keys.pop(key, None)
         new_keys = list(islice(self._keys, MAX_KEYS_PER_TICK if self._in_ticks else None))
-        unseen = self._unseen(pipeline, stream, asset, instance)
+        unseen = self._unseen(pipeline, instance)
+        due = feed.due(name, asset.kinds) if self._in_ticks else asset.statuses(pipeline.database)
         return SyncPlan(
-            statuses=(
-                feed.due(stream.name, asset.kinds)
-                if self._in_ticks
-                else asset.statuses(pipeline.database)
-            ),
+            statuses=due,
             new_keys=new_keys,
             order=asset.order(instance, new_keys),
             unseen=unseen,
         )
 
     def _unseen(
-        self,
-        pipeline: Pipeline,
-        stream: Stream,
-        asset: PartitionedAsset,
-        instance: dg.DagsterInstance,
+        self, pipeline: Pipeline, instance: dg.DagsterInstance
     ) -> list[dg.AssetMaterialization]:
+        asset = self._asset
         for key in _up_to_date_keys(instance, asset, self._events):
             del self._events[key]
         if not self._events:
@@ -224,7 +212,7 @@ class PartitionSync:
         reported = runs.keys(asset.order(instance))
         events = []
         missing = [key for key in self._events if key not in reported]
-        manifests, storage = pipeline.database.manifests, pipeline.storage(stream)
+        manifests, storage = pipeline.database.manifests, pipeline.storage(self._stream)
         for key in missing[: MAX_EVENTS_PER_TICK if self._in_ticks else None]:
             manifest = manifests.of_batch(self._events[key][0])
             # Without a manifest, a worker of the library published a result of its own.
@@ -235,7 +223,7 @@ class PartitionSync:
                 continue
             pointer_uri = pointer_of(manifest, manifests, storage)
             manifest = manifests.with_origin(manifest)
-            events.append(batch_materialization(stream, asset, manifest, pointer_uri))
+            events.append(batch_materialization(asset, manifest, pointer_uri))
         return events
 
 

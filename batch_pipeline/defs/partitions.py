@@ -40,13 +40,14 @@ class KeyOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionedAsset:
-    """An asset whose partitions are the batches of jobs of some `kinds`.
+    """An asset whose partitions are the batches of a stream's jobs of some `kinds`.
 
     `job` is the name of the Dagster job that encodes it. `tags_of` returns further tags of a run
     that starts with a key. `find` returns the batch of a key, or raises if there is none;
     `statuses` reads all batches.
     """
 
+    stream: Stream
     kinds: tuple[JobKind, ...]
     asset_key: dg.AssetKey
     partitions: dg.DynamicPartitionsDefinition
@@ -71,6 +72,7 @@ class PartitionedAsset:
 def batches_of(stream: Stream) -> PartitionedAsset:
     """Return the asset of a stream's batches, those of late arrivals included."""
     return PartitionedAsset(
+        stream=stream,
         kinds=OWN_KINDS,
         asset_key=names.batches_key(stream),
         partitions=names.partitions_of(stream.name),
@@ -88,6 +90,7 @@ def batches_of(stream: Stream) -> PartitionedAsset:
 def backfills_of(stream: Stream) -> PartitionedAsset:
     """Return the asset of the batches of a stream's backfills."""
     return PartitionedAsset(
+        stream=stream,
         kinds=(JobKind.BACKFILL,),
         asset_key=names.backfill_asset_key(stream),
         partitions=names.backfill_partitions_of(stream.name),

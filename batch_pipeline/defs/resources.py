@@ -14,11 +14,12 @@ from pydantic import Field, PrivateAttr
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.environment import load_settings
 from batch_pipeline.config.home import Home
+from batch_pipeline.defs.names import PIPELINE_RESOURCE, S3_RESOURCE
 from batch_pipeline.inventory.embedded_server import find_server
 from batch_pipeline.model.errors import ConfigurationError, SparkUnavailableError
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.spark.session import SparkSettings, open_engine, open_session
-from batch_pipeline.storage.filesystem import filesystem_of
+from batch_pipeline.storage.filesystem import FileSystem, filesystem_of
 from batch_pipeline.storage.s3 import S3FileSystem
 
 if TYPE_CHECKING:
@@ -31,6 +32,19 @@ _PAUSE_SECONDS = 1
 def lands_in_s3(stream: Stream) -> bool:
     """Return whether the landing of a stream is listed with the S3 resource."""
     return isinstance(filesystem_of(stream.source.place), S3FileSystem)
+
+
+def landing_resources(stream: Stream) -> set[str]:
+    """Return the keys of the resources that register the files of a stream."""
+    return {PIPELINE_RESOURCE, *([S3_RESOURCE] if lands_in_s3(stream) else [])}
+
+
+def landing_filesystem(stream: Stream, resources: Any) -> FileSystem | None:
+    """Return the file system of the S3 resource for a stream that lands in S3, else None."""
+    if not lands_in_s3(stream):
+        return None
+    client = resources.batch_pipeline_s3  # Dagster passes the resource's client
+    return S3FileSystem(lambda: client)
 
 
 def stores_in_s3(stream: Stream) -> bool:

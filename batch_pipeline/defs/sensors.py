@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from uuid import UUID
 
 import dagster as dg
@@ -31,6 +31,7 @@ from batch_pipeline.defs.metadata import (
 from batch_pipeline.defs.names import (
     LAUNCH_TAG,
     MAX_RETRIES_TAG,
+    PIPELINE_RESOURCE,
     PRIORITY_TAG,
     RUN_ENDS_SENSOR,
     STREAM_FILES_SENSOR,
@@ -45,7 +46,11 @@ from batch_pipeline.defs.partitions import (
     backfills_of,
     batches_of,
 )
-from batch_pipeline.defs.resources import PipelineResource, lands_in_s3
+from batch_pipeline.defs.resources import (
+    PipelineResource,
+    landing_filesystem,
+    landing_resources,
+)
 from batch_pipeline.defs.runs import (
     cancel_batches,
     cancel_batches_since,
@@ -60,8 +65,6 @@ from batch_pipeline.model.batch import BatchState, BatchStatus, due_batches
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.stream import Automation, Stream
-from batch_pipeline.storage.filesystem import FileSystem
-from batch_pipeline.storage.s3 import S3FileSystem
 
 NEW_FILES_SECONDS = 4  # the daemon evaluates sensors every 5 s: more would skip every other tick
 _PLANNED_SECONDS = 30
@@ -69,7 +72,6 @@ _RUN_ENDS_SECONDS = 10
 _STREAM_FILES_SECONDS = 60
 _FAILED = "its run failed without closing it"
 _Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
-_Result = dg.SensorResult | dg.SkipReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +188,6 @@ class LaunchPlan:
 
 def plan_launches(
     instance: dg.DagsterInstance,
-    stream: Stream,
     asset: PartitionedAsset,
     statuses: Iterable[BatchStatus],
     order: KeyOrder,
@@ -201,12 +202,12 @@ def plan_launches(
     group that is not full waits for more batches: many small runs would keep a machine that is
     behind from catching up.
     """
-    unfinished = unfinished_runs(instance, asset.job, asset.asset_key)
-    most = max(stream.dagster.runs_at_once - unfinished.by_sensors, 0)
+    rules, unfinished = asset.stream.dagster, unfinished_runs(instance, asset.job, asset.asset_key)
+    most = max(rules.runs_at_once - unfinished.by_sensors, 0)
     if not most:
         return LaunchPlan(requests=[], cursor=cursor)
     taken = unfinished.keys(order)
-    groups = RunGroups(order=order, most=most, size=stream.dagster.partitions_per_run)
+    groups = RunGroups(order=order, most=most, size=rules.partitions_per_run)
     seen: list[str] = []
     is_complete = True
     for status in statuses:
@@ -226,7 +227,7 @@ def plan_launches(
         still_due += [key for key in cursor.tries if order.positions.get(key, -1) > last]
     return LaunchPlan(
         requests=[
-            _request(stream, asset, group, cursor, place, ahead=unfinished.by_sensors + place - 1)
+            _request(asset, group, cursor, place, ahead=unfinished.by_sensors + place - 1)
             for place, group in enumerate(groups.groups, start=1)
         ],
         cursor=cursor.after(
@@ -237,13 +238,7 @@ def plan_launches(
 
 
 def _request(
-    stream: Stream,
-    asset: PartitionedAsset,
-    group: Sequence[str],
-    cursor: LaunchCursor,
-    place: int,
-    *,
-    ahead: int,
+    asset: PartitionedAsset, group: Sequence[str], cursor: LaunchCursor, place: int, *, ahead: int
 ) -> dg.RunRequest:
     first, last = group[0], group[-1]
     is_backfill = JobKind.BACKFILL in asset.kinds
@@ -255,7 +250,7 @@ def _request(
             LAUNCH_TAG: "new",
             MAX_RETRIES_TAG: "0",  # the sensor launches the batches that a dead run leaves
             **asset.tags_of(first),
-            **run_tags(stream, first, last),
+            **run_tags(asset.stream, first, last),
             PRIORITY_TAG: str(rank),
         },
     )
@@ -272,92 +267,79 @@ class _Findings:
     after_reasons: Sequence[str] = ()
 
 
-def _launch(
-    context: dg.SensorEvaluationContext,
-    pipeline: Pipeline,
-    stream: Stream,
+def _launching_sensor(
     asset: PartitionedAsset,
-    find: Callable[[LaunchCursor], _Findings],
-) -> _Result:
-    cursor = LaunchCursor.of_cursor(context.cursor)
-    now = time.time()
-    try:
-        check_code_location(context, pipeline, stream, cursor, now)
-        cancel_batches_since(pipeline, context.instance, stream, cursor.looked_at)
-        found = find(replace(cursor, looked_at=now, stream=stream.name))
-        sync = found.sync
-        plan = plan_launches(
-            context.instance, stream, asset, sync.statuses, sync.order, found.cursor
-        )
-    except PipelineError as error:
-        return dg.SkipReason(str(error))
-    waiting = f"batches that wait for another attempt: {plan.waiting}."
-    reason = found.before_reason + (waiting if plan.waiting else "nothing is due.")
-    is_empty = not (plan.requests or sync.new_keys or found.events)
-    return dg.SensorResult(
-        run_requests=list(plan.requests),
-        dynamic_partitions_requests=[asset.partitions.build_add_request(list(sync.new_keys))],
-        asset_events=[*found.events],
-        cursor=plan.cursor.cursor(),
-        skip_reason=" ".join([reason, *found.after_reasons]) if is_empty else None,
+    name: str,
+    description: str,
+    find: Callable[[dg.SensorEvaluationContext, Pipeline, LaunchCursor], _Findings],
+    *,
+    seconds: int = _PLANNED_SECONDS,
+    resources: Set[str] = frozenset({PIPELINE_RESOURCE}),
+) -> dg.SensorDefinition:
+    """Build a sensor that launches the due batches of an asset; a tick calls `find` first."""
+    stream = asset.stream
+
+    @dg.sensor(
+        name=f"{identifier(stream)}_{name}",
+        job_name=asset.job,
+        minimum_interval_seconds=seconds,
+        default_status=sensor_status(stream),
+        description=description,
+        required_resource_keys={*resources},
     )
+    def launch(context: dg.SensorEvaluationContext, **_: object) -> dg.SensorResult | dg.SkipReason:
+        # If the sensor is called directly, Dagster also passes the resources as arguments.
+        pipeline: Pipeline = context.resources.batch_pipeline.pipeline
+        cursor, now = LaunchCursor.of_cursor(context.cursor), time.time()
+        try:
+            check_code_location(context, pipeline, stream, cursor, now)
+            cancel_batches_since(pipeline, context.instance, stream, cursor.looked_at)
+            found = find(context, pipeline, replace(cursor, looked_at=now, stream=stream.name))
+            sync = found.sync
+            plan = plan_launches(context.instance, asset, sync.statuses, sync.order, found.cursor)
+        except PipelineError as error:
+            return dg.SkipReason(str(error))
+        waiting = f"batches that wait for another attempt: {plan.waiting}."
+        reason = found.before_reason + (waiting if plan.waiting else "nothing is due.")
+        is_empty = not (plan.requests or sync.new_keys or found.events)
+        return dg.SensorResult(
+            run_requests=list(plan.requests),
+            dynamic_partitions_requests=[asset.partitions.build_add_request(list(sync.new_keys))],
+            asset_events=[*found.events],
+            cursor=plan.cursor.cursor(),
+            skip_reason=" ".join([reason, *found.after_reasons]) if is_empty else None,
+        )
+
+    return launch
 
 
 def new_files_sensor(stream: Stream) -> dg.SensorDefinition:
     """Build the sensor that registers new files, plans batches and launches them."""
-    state = PartitionSync()  # of this process; a new process compares everything first
     asset, is_own = batches_of(stream), stream.user_table is None
-    action = "Registers, plans and launches files that land in"
+    state = PartitionSync(asset)  # of this process; a new process compares everything first
 
-    sensor = dg.sensor(
-        name=f"{identifier(stream)}_new_files",
-        job_name=asset.job,
-        minimum_interval_seconds=NEW_FILES_SECONDS,
-        default_status=sensor_status(stream),
-        description=(
-            f"{action if is_own else 'Plans and launches files that are listed in'} "
-            f"{stream.source.place}."
-        ),
+    def find(
+        context: dg.SensorEvaluationContext, pipeline: Pipeline, cursor: LaunchCursor
+    ) -> _Findings:
+        filesystem = landing_filesystem(stream, context.resources)
+        result = state.register_and_plan(pipeline, context.instance, filesystem=filesystem)
+        for error in result.errors:
+            context.log.warning(str(error))
+        return _Findings(
+            sync=result.sync,
+            cursor=cursor,
+            events=_discovery_events(pipeline, stream, result, context.instance),
+            before_reason=f"Files known: {result.registered.found}, " if is_own else "",
+            after_reasons=[str(error) for error in result.errors],
+        )
+
+    land = "Registers, plans and launches files that land in"
+    action = land if is_own else "Plans and launches files that are listed in"
+    description = f"{action} {stream.source.place}."
+    resources = landing_resources(stream)
+    return _launching_sensor(
+        asset, "new_files", description, find, seconds=NEW_FILES_SECONDS, resources=resources
     )
-
-    def tick(
-        context: dg.SensorEvaluationContext, pipeline: Pipeline, filesystem: FileSystem | None
-    ) -> _Result:
-        def find(cursor: LaunchCursor) -> _Findings:
-            result = state.register_and_plan(
-                pipeline, stream, context.instance, drain=False, filesystem=filesystem
-            )
-            for error in result.errors:
-                context.log.warning(str(error))
-            known = f"Files known: {result.registered.found}, "
-            return _Findings(
-                sync=result.sync,
-                cursor=cursor,
-                events=_discovery_events(pipeline, stream, result, context.instance),
-                before_reason=known if is_own else "",
-                after_reasons=[str(error) for error in result.errors],
-            )
-
-        return _launch(context, pipeline, stream, asset, find)
-
-    if lands_in_s3(stream):
-
-        @sensor
-        def new_objects(
-            context: dg.SensorEvaluationContext,
-            batch_pipeline: PipelineResource,
-            batch_pipeline_s3: dg.ResourceParam[Any],  # S3Resource: importing it takes 0.5 s
-        ) -> _Result:
-            client = batch_pipeline_s3.get_client()
-            return tick(context, batch_pipeline.pipeline, S3FileSystem(lambda: client))
-
-        return new_objects
-
-    @sensor
-    def new_files(context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource) -> _Result:
-        return tick(context, batch_pipeline.pipeline, None)
-
-    return new_files
 
 
 def _discovery_events(
@@ -380,59 +362,43 @@ def _discovery_events(
 
 def planned_sensor(stream: Stream) -> dg.SensorDefinition:
     """Build the sensor that launches batches of a stream whose files a schedule registers."""
-    state, asset = PartitionSync(), batches_of(stream)
+    asset = batches_of(stream)
+    state = PartitionSync(asset)
 
-    @dg.sensor(
-        name=f"{identifier(stream)}_planned",
-        job_name=asset.job,
-        minimum_interval_seconds=_PLANNED_SECONDS,
-        default_status=sensor_status(stream),
-        description=(
-            f"Launches planned and interrupted batches of {stream.name}; the schedule registers "
-            f"new files."
-        ),
+    def find(
+        context: dg.SensorEvaluationContext, pipeline: Pipeline, cursor: LaunchCursor
+    ) -> _Findings:
+        pipeline.database.jobs.check_not_paused(stream.name)
+        sync = state.reconcile_and_diff(pipeline, context.instance)
+        changed = changed_observation(pipeline, stream, context.instance)
+        return _Findings(sync=sync, cursor=cursor, events=[*sync.unseen, *changed])
+
+    description = (
+        f"Launches planned and interrupted batches of {stream.name}; the schedule registers new "
+        f"files."
     )
-    def planned(context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource) -> _Result:
-        pipeline = batch_pipeline.pipeline
-
-        def find(cursor: LaunchCursor) -> _Findings:
-            pipeline.database.jobs.check_not_paused(stream.name)
-            sync = state.reconcile_and_diff(pipeline, stream, asset, context.instance)
-            changed = changed_observation(pipeline, stream, context.instance)
-            return _Findings(sync=sync, cursor=cursor, events=[*sync.unseen, *changed])
-
-        return _launch(context, pipeline, stream, asset, find)
-
-    return planned
+    return _launching_sensor(asset, "planned", description, find)
 
 
 def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
     """Build the sensor that launches batches of backfills, however they were planned."""
-    state, asset = PartitionSync(), backfills_of(stream)
+    asset = backfills_of(stream)
+    state = PartitionSync(asset)
 
-    @dg.sensor(
-        name=f"{identifier(stream)}_backfill",
-        job_name=asset.job,
-        minimum_interval_seconds=_PLANNED_SECONDS,
-        default_status=sensor_status(stream),
-        description=f"Launches batches of backfills of {stream.name}.",
-    )
-    def backfills(context: dg.SensorEvaluationContext, batch_pipeline: PipelineResource) -> _Result:
-        pipeline = batch_pipeline.pipeline
+    def find(
+        context: dg.SensorEvaluationContext, pipeline: Pipeline, cursor: LaunchCursor
+    ) -> _Findings:
+        sync = state.reconcile_and_diff(pipeline, context.instance)
+        open_jobs = pipeline.database.change_feed.open_backfills(stream.name)
+        ended = _ended_backfills(pipeline, stream, {*cursor.open_jobs} - {*open_jobs})
+        return _Findings(
+            sync=sync,
+            cursor=replace(cursor, open_jobs=open_jobs),
+            events=[*sync.unseen, *(backfill_observation(stream, one) for one in ended)],
+        )
 
-        def find(cursor: LaunchCursor) -> _Findings:
-            sync = state.reconcile_and_diff(pipeline, stream, asset, context.instance)
-            open_jobs = pipeline.database.change_feed.open_backfills(stream.name)
-            ended = _ended_backfills(pipeline, stream, {*cursor.open_jobs} - {*open_jobs})
-            return _Findings(
-                sync=sync,
-                cursor=replace(cursor, open_jobs=open_jobs),
-                events=[*sync.unseen, *(backfill_observation(stream, one) for one in ended)],
-            )
-
-        return _launch(context, pipeline, stream, asset, find)
-
-    return backfills
+    description = f"Launches batches of backfills of {stream.name}."
+    return _launching_sensor(asset, "backfill", description, find)
 
 
 def _ended_backfills(pipeline: Pipeline, stream: Stream, names: Set[str]) -> list[Progress]:

@@ -22,6 +22,7 @@ from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.in_process_runs import run_until_idle
 from batch_pipeline.defs.names import register_job
 from batch_pipeline.defs.partition_sync import PartitionSync
+from batch_pipeline.defs.partitions import batches_of as partitioned
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.model.errors import ConfigurationError
@@ -154,18 +155,16 @@ def test_full_comparison_does_not_list_the_whole_bucket(
     """With `order: ascending`, all keys are listed at first and then only by `relist`."""
     assert isinstance(stream.source, Source)
     arrivals = Arrivals(order=KeyOrder.ASCENDING)
-    ascending = replace(stream, source=replace(stream.source, arrivals=arrivals))
+    asset = partitioned(replace(stream, source=replace(stream.source, arrivals=arrivals)))
     client, starts = s3_client.new_client(), list[str]()
 
     def record_start(params: dict[str, str], **_: object) -> None:
         starts.append(params.get("StartAfter", ""))
 
     client.meta.events.register("provide-client-params.s3.ListObjectsV2", record_start)
-    sync, pipeline = PartitionSync(full_every=2), Pipeline.from_environment()
+    sync, pipeline = PartitionSync(asset, full_every=2), Pipeline.from_environment()
     for _ in range(6):
-        sync.register_and_plan(
-            pipeline, ascending, instance, drain=False, filesystem=S3FileSystem(lambda: client)
-        )
+        sync.register_and_plan(pipeline, instance, filesystem=S3FileSystem(lambda: client))
     pipeline.close()
     assert starts == ["", "", *["in/b.csv"] * 4]
 

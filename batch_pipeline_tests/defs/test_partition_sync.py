@@ -37,16 +37,16 @@ def test_partitions_of_a_lost_tick_are_requested_again(harness: DefsHarness) -> 
 
 def test_deleted_partition_is_added_again(harness: DefsHarness) -> None:
     """Another process detects it immediately, the same process at its next full comparison."""
-    sync = PartitionSync(full_every=3)
+    sync = PartitionSync(harness.batches, full_every=3)
     for _ in range(2):
         harness.instance.add_dynamic_partitions("orders.batches", _new_keys(harness, sync))
     harness.instance.delete_dynamic_partition("orders.batches", KEYS[1])
-    assert _new_keys(harness, PartitionSync()) == [KEYS[1]]
+    assert _new_keys(harness, PartitionSync(harness.batches)) == [KEYS[1]]
     assert [_new_keys(harness, sync) for _ in range(2)] == [[], [KEYS[1]]]
 
 
 def _new_keys(harness: DefsHarness, sync: PartitionSync) -> list[str]:
-    result = sync.register_and_plan(harness.pipeline, harness.stream, harness.instance, drain=False)
+    result = sync.register_and_plan(harness.pipeline, harness.instance)
     return list(result.sync.new_keys)
 
 
@@ -57,18 +57,18 @@ def test_lost_event_of_a_later_generation_is_repeated_until_it_is_stored(
     """A process that has reported the first generation and a new process both repeat it."""
     harness.plan()
     asset = {"batches": harness.batches, "backfill": harness.backfills}[name]
-    sync = PartitionSync()
-    keys = _diff(harness, asset, sync).new_keys
+    sync = PartitionSync(asset)
+    keys = _diff(harness, sync).new_keys
     harness.instance.add_dynamic_partitions(asset.set_name, list(keys))
     batch = asset.find(harness.database, keys[0])
     publish(harness.database, batch)
     _report_by_run(harness, asset, keys[0])
-    assert [_diff(harness, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
+    assert [_diff(harness, each).unseen for each in (sync, PartitionSync(asset))] == [[], []]
     publish(harness.database, batch)
-    lost = [_diff(harness, asset, each).unseen for each in (sync, sync, PartitionSync())]
+    lost = [_diff(harness, each).unseen for each in (sync, sync, PartitionSync(asset))]
     assert [[_generation(event) for event in events] for events in lost] == [[(keys[0], 2)]] * 3
     harness.instance.report_runless_asset_event(lost[0][0])
-    assert [_diff(harness, asset, each).unseen for each in (sync, PartitionSync())] == [[], []]
+    assert [_diff(harness, each).unseen for each in (sync, PartitionSync(asset))] == [[], []]
 
 
 def test_generation_reported_by_an_earlier_release_is_not_repeated(harness: DefsHarness) -> None:
@@ -76,16 +76,16 @@ def test_generation_reported_by_an_earlier_release_is_not_repeated(harness: Defs
 
     Without both, the event counts for the first generation, as manually reported events do.
     """
-    keys = _new_keys(harness, PartitionSync())
+    keys = _new_keys(harness, PartitionSync(harness.batches))
     first, second = (harness.batches.find(harness.database, key) for key in keys[:2])
     for batch in (first, first, second):
         publish(harness.database, batch)
     for key, metadata in ((keys[0], {"generation": 2}), (keys[1], {})):
         event = dg.AssetMaterialization(harness.batches.asset_key, partition=key, metadata=metadata)
         harness.instance.report_runless_asset_event(event)
-    assert _diff(harness, harness.batches, PartitionSync()).unseen == []
+    assert _diff(harness, PartitionSync(harness.batches)).unseen == []
     publish(harness.database, second)
-    [event] = _diff(harness, harness.batches, PartitionSync()).unseen
+    [event] = _diff(harness, PartitionSync(harness.batches)).unseen
     assert _generation(event) == (keys[1], 2)
 
 
@@ -95,7 +95,7 @@ def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness)
     With 100,000 batches, one query per batch would take minutes.
     """
     _land(harness, up_to=512)
-    keys = _new_keys(harness, PartitionSync())
+    keys = _new_keys(harness, PartitionSync(harness.batches))
     execute(
         harness.database, "UPDATE batch_pipeline.batch_state SET state='published', generation=2"
     )
@@ -105,9 +105,9 @@ def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness)
         )
         harness.instance.report_runless_asset_event(event)
     publish(harness.database, harness.batches.find(harness.database, keys[500]))
-    sync = PartitionSync(in_ticks=True)
+    sync = PartitionSync(harness.batches)
     with record_statements(harness.pipeline.database.engine) as statements:
-        plan = sync.diff(harness.pipeline, harness.stream, harness.batches, harness.instance)
+        plan = sync.diff(harness.pipeline, harness.instance)
     assert [_generation(event) for event in plan.unseen] == [(keys[500], 3)]
     newest = "ORDER BY batch_pipeline.attempt.generation DESC"
     assert sum(newest in text for text, _ in statements) == 1
@@ -115,14 +115,14 @@ def test_lost_event_is_found_without_reading_all_manifests(harness: DefsHarness)
 
 def test_result_of_a_library_worker_is_not_reported(harness: DefsHarness) -> None:
     """The previous manifest is not reported again either."""
-    [key, *_] = _new_keys(harness, PartitionSync())
+    [key, *_] = _new_keys(harness, PartitionSync(harness.batches))
     batch = harness.batches.find(harness.database, key)
     publish(harness.database, batch)
-    [event] = _diff(harness, harness.batches, PartitionSync()).unseen
+    [event] = _diff(harness, PartitionSync(harness.batches)).unseen
     harness.instance.report_runless_asset_event(event)
     with claimed(harness.database, batch) as attempt:
         harness.database.attempts.succeed(attempt, result="done", logging=None, seen=None)
-    assert _diff(harness, harness.batches, PartitionSync()).unseen == []
+    assert _diff(harness, PartitionSync(harness.batches)).unseen == []
 
 
 def test_partitions_per_tick_are_bounded(harness: DefsHarness) -> None:
@@ -148,8 +148,8 @@ def _land(harness: DefsHarness, *, up_to: int) -> None:
     )
 
 
-def _diff(harness: DefsHarness, asset: PartitionedAsset, sync: PartitionSync) -> SyncPlan:
-    return sync.reconcile_and_diff(harness.pipeline, harness.stream, asset, harness.instance)
+def _diff(harness: DefsHarness, sync: PartitionSync) -> SyncPlan:
+    return sync.reconcile_and_diff(harness.pipeline, harness.instance)
 
 
 def _generation(event: dg.AssetMaterialization) -> tuple[str | None, int]:

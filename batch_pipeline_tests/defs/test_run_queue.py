@@ -23,7 +23,7 @@ from batch_pipeline.defs.sensors import LaunchCursor, plan_launches
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import SettingError
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.model.stream import DagsterRules, Stream
+from batch_pipeline.model.stream import DagsterRules
 from batch_pipeline_tests.defs.defs_fixture import ranges
 from batch_pipeline_tests.factories import batch, stream
 
@@ -50,11 +50,10 @@ class Queue:
     instance: dg.DagsterInstance
     definitions: dg.Definitions
 
-    def launch(
-        self, asset: PartitionedAsset, stream: Stream, batches: int
-    ) -> Sequence[dg.RunRequest]:
+    def launch(self, asset: PartitionedAsset, batches: int) -> Sequence[dg.RunRequest]:
         """Return the run requests of a sensor for planned batches of one item each."""
-        job = stream.name if JobKind.INCREMENTAL in asset.kinds else f"{stream.name}.2023"
+        stream = asset.stream.name
+        job = stream if JobKind.INCREMENTAL in asset.kinds else f"{stream}.2023"
         statuses = [
             BatchStatus(batch=batch(number, number, job=job), state=BatchState.PLANNED, attempts=0)
             for number in range(1, batches + 1)
@@ -62,7 +61,7 @@ class Queue:
         order = [asset.key_of(status.batch) for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)
         return plan_launches(
-            self.instance, stream, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
+            self.instance, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
         ).requests
 
     def enqueue(self, requests: Sequence[dg.RunRequest]) -> None:
@@ -107,7 +106,7 @@ def queue(home: Home) -> Iterator[Queue]:
     with open_instance(home) as instance:
         opened = Queue(instance, build_definitions([A, B, C]))
         # Dagster sets the limit of a pool after the first evaluation of the queue that sees it.
-        opened.enqueue(opened.launch(batches_of(A), A, 1))
+        opened.enqueue(opened.launch(batches_of(A), 1))
         assert opened.dequeue() == ["a"]
         opened.end("a")
         yield opened
@@ -115,14 +114,14 @@ def queue(home: Home) -> Iterator[Queue]:
 
 def test_backlog_of_a_stream_does_not_block_other_streams(queue: Queue) -> None:
     """It gets at most two of three runs. The sensor, not Dagster, retries those that die."""
-    requests = queue.launch(batches_of(A), A, 500)
+    requests = queue.launch(batches_of(A), 500)
     assert {request.tags[MAX_RETRIES_TAG] for request in requests} == {"0"}
     queue.enqueue(requests)
     assert queue.dequeue() == ["a", "a"]
     assert queue.dequeue() == []
-    queue.enqueue(queue.launch(batches_of(B), B, 1))
+    queue.enqueue(queue.launch(batches_of(B), 1))
     assert queue.dequeue() == ["b"]
-    queue.enqueue(queue.launch(batches_of(C), C, 2))
+    queue.enqueue(queue.launch(batches_of(C), 2))
     assert queue.dequeue() == []
     queue.end("a")
     assert queue.dequeue() == ["c"]
@@ -135,18 +134,18 @@ def test_backlog_of_a_stream_does_not_block_other_streams(queue: Queue) -> None:
 def test_batches_planned_while_a_run_is_queued_share_the_next_run(queue: Queue) -> None:
     """A second run is only requested if it is full or once the first has started."""
     many = replace(A, dagster=DagsterRules(partitions_per_run=3))
-    queue.enqueue(queue.launch(batches_of(A), many, 1))
-    assert queue.launch(batches_of(A), many, 2) == []
-    [full] = queue.launch(batches_of(A), many, 5)
+    queue.enqueue(queue.launch(batches_of(many), 1))
+    assert queue.launch(batches_of(many), 2) == []
+    [full] = queue.launch(batches_of(many), 5)
     assert ranges([full]) == [(KEYS[1], KEYS[3])]
     assert queue.dequeue() == ["a"]
-    assert ranges(queue.launch(batches_of(A), many, 3)) == [(KEYS[1], KEYS[2])]
+    assert ranges(queue.launch(batches_of(many), 3)) == [(KEYS[1], KEYS[2])]
 
 
 def test_new_files_precede_manual_runs_and_backfills(queue: Queue) -> None:
-    queue.enqueue(queue.launch(backfills_of(A), A, 5))
+    queue.enqueue(queue.launch(backfills_of(A), 5))
     queue.add("b_encode", {STREAM_TAG: "b"})
-    queue.enqueue(queue.launch(batches_of(C), C, 1))
+    queue.enqueue(queue.launch(batches_of(C), 1))
     assert queue.dequeue() == ["c", "b", "a"]
 
 
@@ -155,9 +154,9 @@ def test_streams_of_one_pool_share_its_limit(home: Home) -> None:
     first, second = (stream(name=name, dagster=shared) for name in ("first", "second"))
     with open_instance(home) as instance:
         queue = Queue(instance, build_definitions([first, second, C]))
-        queue.enqueue(queue.launch(batches_of(first), first, 3))
-        queue.enqueue(queue.launch(batches_of(second), second, 3))
-        queue.enqueue(queue.launch(batches_of(C), C, 1))
+        queue.enqueue(queue.launch(batches_of(first), 3))
+        queue.enqueue(queue.launch(batches_of(second), 3))
+        queue.enqueue(queue.launch(batches_of(C), 1))
         assert sorted(queue.dequeue()) == ["c", "first", "second"]
         queue.end("first")
         assert queue.dequeue() in (["first"], ["second"])
