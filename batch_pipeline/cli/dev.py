@@ -77,7 +77,7 @@ def _stop_warm_server() -> None:
 def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]":
     """Start database, Spark and Dagster, in this order."""
     from batch_pipeline.defs.instance.dagster_home import close_abandoned_runs, open_instance
-    from batch_pipeline.defs.instance.servers import DagsterServers
+    from batch_pipeline.defs.instance.servers import dagster_servers
 
     with err.status("starting the database"):
         place = pipeline.database.location
@@ -88,10 +88,10 @@ def _start(pipeline: "Pipeline", stack: ExitStack, port: int) -> "list[Service]"
     fact("spark", "warm, through Spark Connect")
     with open_instance(pipeline.home) as instance:
         close_abandoned_runs(pipeline, instance)
-    servers = DagsterServers(pipeline.home, port=port, spark_remote=remote)
+    servers = dagster_servers(pipeline.home, port=port, spark_remote=remote)
     with err.status("starting Dagster"):
-        stack.enter_context(servers)
-    return [*services, *spark, *servers.services]
+        dagster = stack.enter_context(servers)
+    return [*services, *spark, *dagster]
 
 
 def embedded_database(pipeline: "Pipeline") -> "list[Service]":

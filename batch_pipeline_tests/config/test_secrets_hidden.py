@@ -1,5 +1,6 @@
 """Secrets do not appear in the text of values and errors."""
 
+import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from batch_pipeline.app import Pipeline
-from batch_pipeline.defs.instance.servers import GuardedServer
+from batch_pipeline.defs.instance.servers import GuardedServer, stop
 from batch_pipeline.defs.s3_resource import StoreResource
 from batch_pipeline.load.postgres import PostgresLoader
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
@@ -24,11 +25,17 @@ ENVIRONMENT = {
     "BATCH_PIPELINE_SPARK_REMOTE": f"sc://localhost:15002/;token={SENSITIVE}",
     "AWS_SECRET_ACCESS_KEY": SENSITIVE,
 }
+
+
+def _stopped_server() -> GuardedServer:
+    server = GuardedServer.start("x", ["true"], ENVIRONMENT, Path(os.devnull))
+    stop([server])
+    return server
+
+
 HOLDERS: dict[str, Callable[[], object]] = {
     "pipeline": lambda: Pipeline.from_environment(ENVIRONMENT),
-    "server": lambda: GuardedServer(
-        name="x", command=["true"], environment=ENVIRONMENT, log=Path("log")
-    ),
+    "server": _stopped_server,
     "Spark settings": lambda: SparkSettings(home=Path("home"), remote=f"sc://x/;token={SENSITIVE}"),
     "target": lambda: read_config({"inventory_conn": SENSITIVE}, CONFIG_SCHEMA["properties"]),
 }

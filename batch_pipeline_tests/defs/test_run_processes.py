@@ -103,8 +103,7 @@ def test_run_without_its_code_server_can_be_terminated(
 def test_stop_terminates_orphans_of_a_killed_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = [sys.executable, "-c", PARENT]
-    server = GuardedServer(name="server", command=command, environment={}, log=log)
-    server.start()
+    server = GuardedServer.start("server", command, {}, log)
     while not log.read_text().endswith("\n"):
         assert server.exit_code is None
     orphan = psutil.Process(int(log.read_text()))

@@ -7,14 +7,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from threading import Event
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 import yaml
@@ -65,29 +64,31 @@ _STOP_SECONDS = 15
 _MARK = "BATCH_PIPELINE_SERVER_MARK"
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GuardedServer:
-    """A command that ends with this process, however the process ends.
+    """A running command that ends with this process, however the process ends.
 
-    Its log is truncated at the start.
+    `guardian` is the process that ends it; closing its standard input requests that.
     """
 
     name: str
-    command: Sequence[str]
-    environment: Mapping[str, str] = field(repr=False)
     log: Path
-    mark: str = field(default_factory=lambda: token_hex(8))
-    _guardian: "subprocess.Popen[bytes] | None" = None
+    mark: str
+    guardian: "subprocess.Popen[bytes]" = field(repr=False)
 
-    def start(self) -> None:
-        """Start the command; may be called only once."""
-        environment = {**self.environment, _MARK: self.mark}
-        self._guardian = run_while_parent_lives.start(self.command, environment, self.log)
+    @classmethod
+    def start(
+        cls, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> Self:
+        """Start the command; its log is truncated."""
+        mark = token_hex(8)
+        guardian = run_while_parent_lives.start(command, {**environment, _MARK: mark}, log)
+        return cls(name=name, log=log, mark=mark, guardian=guardian)
 
     @property
     def exit_code(self) -> int | None:
         """The exit code of the command, or None while it runs."""
-        return None if self._guardian is None else self._guardian.poll()
+        return self.guardian.poll()
 
     def failure(self) -> str | None:
         """Return how the command ended, or None while it runs."""
@@ -99,28 +100,16 @@ class GuardedServer:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "its log is empty"
 
-    @property
-    def session(self) -> int | None:
-        """The session of the command and of all processes that it started."""
-        return None if self._guardian is None else self._guardian.pid
-
     def family(self) -> list[psutil.Process]:
         """Return the command's process and all its descendants."""
         with suppress(psutil.NoSuchProcess):
-            if self._guardian is not None:
-                return psutil.Process(self._guardian.pid).children(recursive=True)
+            return psutil.Process(self.guardian.pid).children(recursive=True)
         return []
-
-    def ask_to_end(self) -> None:
-        """Close the guardian's input, which makes it end the command."""
-        if self._guardian is not None and self._guardian.stdin is not None:
-            self._guardian.stdin.close()
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until the guardian has ended, or for the given time."""
-        if self._guardian is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._guardian.wait(seconds)
+        with suppress(subprocess.TimeoutExpired):
+            self.guardian.wait(seconds)
 
 
 def stop(servers: Sequence[GuardedServer]) -> None:
@@ -129,7 +118,8 @@ def stop(servers: Sequence[GuardedServer]) -> None:
     Also stops orphaned processes, such as runs of a server that was killed.
     """
     for server in servers:
-        server.ask_to_end()
+        if server.guardian.stdin is not None:
+            server.guardian.stdin.close()
     for server in servers:
         server.wait(_STOP_SECONDS)
     left = [process for server in servers for process in _left_by(server)]
@@ -152,7 +142,7 @@ def _left_by(server: GuardedServer) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if os.getsid(process.pid) == server.session:
+            if os.getsid(process.pid) == server.guardian.pid:  # it has a session of its own
                 is_marked = process.environ().get(_MARK) == server.mark
                 if is_marked and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
@@ -179,11 +169,8 @@ def check_port(port: int) -> None:
             raise port_in_use(port) from error
 
 
-@dataclass(kw_only=True)
 class _CodeServer(GuardedServer):
     """The code server: a permanent proxy for a process that loads the definitions."""
-
-    socket: str
 
     def failure(self) -> str | None:
         """Return how either process ended, or None while both run."""
@@ -194,20 +181,6 @@ class _CodeServer(GuardedServer):
             return "lost the process that loads the definitions"
         return ended
 
-    def wait_until_ready(self) -> None:
-        """Wait until the server answers.
-
-        Raises:
-            RetryableError: the server ended or does not answer in time.
-        """
-        client, deadline = DagsterGrpcClient(socket=self.socket), time.monotonic() + _START_SECONDS
-        while self.exit_code is None and time.monotonic() < deadline:
-            with suppress(DagsterUserCodeUnreachableError):
-                client.get_server_id(timeout=5)
-                return
-            time.sleep(0.1)
-        raise _not_started(self)
-
 
 def _runs(process: psutil.Process, command: str) -> bool:
     """Return whether a process runs a command of Dagster; False if it has ended."""
@@ -216,94 +189,79 @@ def _runs(process: psutil.Process, command: str) -> bool:
     return False
 
 
-class DagsterServers:
-    """Dagster with the home's instance, as a context manager; leaves no process behind."""
+@contextmanager
+def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[list[Service]]:
+    """Run Dagster with the home's instance; yield its servers in the order of their start.
 
-    def __init__(self, home: Home, *, port: int, spark_remote: str) -> None:
-        self._home = home
-        self._port = port
-        self._spark_remote = spark_remote
-        # Not below the home: the path of a socket must be short.
-        self._scratch = PrivateFolder("dev")
-        self._workspace = self._scratch.path / "workspace.yaml"
-        socket_path = str(self._scratch.path / "code.sock")
-        code = ["dagster", "code-server", "start", "--socket", socket_path]
-        code += ["--module-name", _MODULE, "--location-name", _LOCATION]
-        web = [_WEBSERVER, "--host", "127.0.0.1", "--port", str(port)]
-        web += ["--live-data-poll-rate", "2000"]
-        shared = ["--workspace", str(self._workspace)]
-        daemon = ["dagster._daemon", "run", *shared]
-        self._code = _CodeServer(**self._options("code server", code), socket=socket_path)
-        self._web = GuardedServer(**self._options("webserver", web + shared))
-        self._daemon = GuardedServer(**self._options("daemon", daemon))
+    Leaves no process behind.
 
-    @property
-    def services(self) -> list[Service]:
-        """The servers, in the order of their start."""
-        return [
-            Service(name=server.name, log=server.log, failure=server.failure)
-            for server in (self._code, self._web, self._daemon)
-        ]
-
-    def __enter__(self) -> Self:
-        self._home.logs.mkdir(parents=True, exist_ok=True)
-        prepare_dagster_home(self._home)
-        server = {"location_name": _LOCATION, "socket": self._code.socket, "host": "localhost"}
-        self._workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
-        try:
-            self._code.start()
-            self._code.wait_until_ready()
-            self._web.start()
-            self._daemon.start()
-            self._wait_until_it_answers()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop()
-
-    def _options(self, name: str, arguments: list[str]) -> dict[str, Any]:
+    Raises:
+        RetryableError: a server ended or does not answer in time.
+    """
+    home.logs.mkdir(parents=True, exist_ok=True)
+    prepare_dagster_home(home)
+    servers: list[GuardedServer] = []
+    # Not below the home: the path of a socket must be short.
+    with PrivateFolder("dev") as scratch:
         environment = os.environ | {
-            "DAGSTER_HOME": str(self._home.dagster),
-            "BATCH_PIPELINE_HOME": str(self._home.path),
-            "BATCH_PIPELINE_SPARK_REMOTE": self._spark_remote,
+            "DAGSTER_HOME": str(home.dagster),
+            "BATCH_PIPELINE_HOME": str(home.path),
+            "BATCH_PIPELINE_SPARK_REMOTE": spark_remote,
             # Without this, a backfill and its runs fail if the backfill is evaluated while the code
             # server is being replaced; with it, the backfill waits.
             "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": "1",
             # Dagster creates sockets of its own here, whose permissions depend on the umask.
-            "TMPDIR": str(self._scratch.path),
-        }
-        return {
-            "name": name,
-            "command": [sys.executable, "-m", *arguments],
-            "environment": environment,
-            "log": self._home.logs / f"{name.replace(' ', '-')}.log",
+            "TMPDIR": str(scratch.path),
         }
 
-    def _wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        url = f"http://127.0.0.1:{self._port}/server_info"
-        while self._web.exit_code is None and time.monotonic() < deadline:
-            if self._daemon.exit_code is not None:
-                raise _not_started(self._daemon)
-            with suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(url, timeout=5).close()
-                return
-            time.sleep(0.25)
-        raise _not_started(self._web)
+        def start(kind: type[GuardedServer], name: str, *arguments: str) -> GuardedServer:
+            command = [sys.executable, "-m", *arguments]
+            log = home.logs / f"{name.replace(' ', '-')}.log"
+            servers.append(kind.start(name, command, environment, log))
+            return servers[-1]
 
-    def _stop(self) -> None:
-        # Stop the code server last: a sensor tick that loses it would be shown as failed.
-        stop([self._daemon, self._web])
-        stop([self._code])
-        self._scratch.close()
+        socket_path = str(scratch.path / "code.sock")
+        server = {"location_name": _LOCATION, "socket": socket_path, "host": "localhost"}
+        workspace = scratch.path / "workspace.yaml"
+        workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
+        shared = ("--workspace", str(workspace))
+        code = ("dagster", "code-server", "start", "--socket", socket_path)
+        code += ("--module-name", _MODULE, "--location-name", _LOCATION)
+        web = (_WEBSERVER, "--host", "127.0.0.1", "--port", str(port), *shared)
+        web += ("--live-data-poll-rate", "2000")
+        try:
+            _wait_for_code_server(start(_CodeServer, "code server", *code), socket_path)
+            webserver = start(GuardedServer, "webserver", *web)
+            daemon = start(GuardedServer, "daemon", "dagster._daemon", "run", *shared)
+            _wait_for_webserver(webserver, daemon, port)
+            yield [Service(name=one.name, log=one.log, failure=one.failure) for one in servers]
+        finally:
+            # Stop the code server last: a sensor tick that loses it would be shown as failed.
+            stop(servers[1:])
+            stop(servers[:1])
+
+
+def _wait_for_code_server(server: GuardedServer, socket_path: str) -> None:
+    client, deadline = DagsterGrpcClient(socket=socket_path), time.monotonic() + _START_SECONDS
+    while server.exit_code is None and time.monotonic() < deadline:
+        with suppress(DagsterUserCodeUnreachableError):
+            client.get_server_id(timeout=5)
+            return
+        time.sleep(0.1)
+    raise _not_started(server)
+
+
+def _wait_for_webserver(webserver: GuardedServer, daemon: GuardedServer, port: int) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    url = f"http://127.0.0.1:{port}/server_info"
+    while webserver.exit_code is None and time.monotonic() < deadline:
+        if daemon.exit_code is not None:
+            raise _not_started(daemon)
+        with suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        time.sleep(0.25)
+    raise _not_started(webserver)
 
 
 def _not_started(server: GuardedServer) -> RetryableError:
