@@ -224,11 +224,11 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
         server = {"location_name": _LOCATION, "socket": socket_path, "host": "localhost"}
         workspace = scratch.path / "workspace.yaml"
         workspace.write_text(yaml.safe_dump({"load_from": [{"grpc_server": server}]}))
-        shared = ("--workspace", str(workspace))
-        code = ("dagster", "code-server", "start", "--socket", socket_path)
-        code += ("--module-name", _MODULE, "--location-name", _LOCATION)
-        web = (_WEBSERVER, "--host", "127.0.0.1", "--port", str(port), *shared)
-        web += ("--live-data-poll-rate", "2000")
+        shared = ["--workspace", str(workspace)]
+        code = ["dagster", "code-server", "start", "--socket", socket_path]
+        code += ["--module-name", _MODULE, "--location-name", _LOCATION]
+        web = [_WEBSERVER, "--host", "127.0.0.1", "--port", str(port), *shared]
+        web += ["--live-data-poll-rate", "2000"]
         try:
             _wait_for_code_server(start(_CodeServer, "code server", *code), socket_path)
             webserver = start(GuardedServer, "webserver", *web)
