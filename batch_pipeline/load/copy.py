@@ -4,6 +4,7 @@
 to COPY rows (`RowWriter`) while the main thread sends rows to the server.
 """
 
+import re
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,6 @@ from batch_pipeline.load.tables import (
     Layout,
     Table,
     added_values,
-    failed_copy_row,
     server_message,
 )
 from batch_pipeline.load.types import (
@@ -54,6 +54,7 @@ _MAX_PENDING = 4  # blocks in conversion or waiting for the server
 _POSITION_COLUMN = Column(name=POSITION, type=ColumnType.INTEGER)
 _STAGING = sql.Identifier("pg_temp", "batch_pipeline_staging")
 _EMPTY = memoryview(b"")
+_COPY_CONTEXT = re.compile(r"^COPY .*?, \S+ (\d+)(?:, \S+ (.*?))?(?:: .*)?$", re.MULTILINE)
 _HAS_ROWS_WITHOUT_ITEM = "SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)"
 # Few keys are duplicates: finding only these takes far less time than sorting all records.
 _DELETE_OLDER = """
@@ -208,13 +209,13 @@ def _identifiers(names: Sequence[str]) -> sql.Composed:
 
 def _find_record(error: psycopg.DataError, sent: "Sequence[Rows]") -> "RecordValueError | None":
     """Return the error for the record whose row the server rejects, if the server names it."""
-    failed = failed_copy_row(error)
-    if failed is None:
+    match = _COPY_CONTEXT.search(error.diag.context or "")
+    if match is None:
         return None
-    line, column = failed
+    line = int(match[1])  # counted from 1 in all rows
     for rows in sent:
         if line <= rows.count:
-            record = rows.first + line - 1
+            record, column = rows.first + line - 1, match[2] or "?"
             return RecordValueError(rows.location, record, column, server_message(error))
         line -= rows.count
     return None

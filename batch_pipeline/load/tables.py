@@ -6,7 +6,6 @@ has added to a table are never changed or dropped.
 """
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -294,7 +293,6 @@ def _type_change(name: str, kind: PgType, wider: PgType) -> sql.Composed:
 
 _NOTHING_LOADED = "Nothing of this attempt is in the table."
 _LOAD_AGAIN = "then run `batch-pipeline load` again."
-_COPY_CONTEXT = re.compile(r"^COPY .*?, \S+ (\d+)(?:, \S+ (.*?))?(?:: .*)?$", re.MULTILINE)
 _UNREACHABLE_CODES = ("08", "57P")
 _BUSY_CODES = {"55P03", "40P01", "40001"}
 
@@ -335,14 +333,6 @@ def bad_value(unloaded: Unloaded, record: str, column: str, problem: str) -> Bat
         f"give the table a wider type; {_LOAD_AGAIN}"
     )
     return BatchDataError(unloaded.text(f"{record}{where}: {problem}", _NOTHING_LOADED, step))
-
-
-def failed_copy_row(error: psycopg.Error) -> tuple[int, str] | None:
-    """Return the row of a COPY, counted from 1, and the column that the server rejects."""
-    if not (error.sqlstate or "").startswith("22"):
-        return None
-    match = _COPY_CONTEXT.search(error.diag.context or "")
-    return None if match is None else (int(match[1]), match[2] or "?")
 
 
 def server_message(error: psycopg.Error) -> str:
