@@ -4,11 +4,10 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import groupby
 from typing import Any, Self
 
@@ -205,7 +204,7 @@ class _StreamRuns:
         asset = batches_of(self.stream)
         register = self.definitions.resolve_job_def(register_job(self.stream))
         while True:
-            self.check_not_paused()
+            self._check_not_paused(self.stream.name)
             start_step(self.stream.name, "looking for files")
             tags = command_run_tags(self.pipeline)
             _add_arrivals(self.result, run_in_process(register, self.instance, tags=tags))
@@ -214,7 +213,7 @@ class _StreamRuns:
             if not left:
                 return
             start_step(self.stream.name, "encoding", total=len(left))
-            self.encode(asset, left, self.check_not_paused)
+            self.encode(asset, left)
 
     def _execute_backfills(self) -> None:
         """Encode the planned batches of the stream's backfills, one backfill after the other."""
@@ -226,30 +225,24 @@ class _StreamRuns:
             statuses = list(group)
             start_step(name, "encoding", total=len(statuses))
             try:
-                self.encode(asset, statuses, partial(self._check_backfill_not_paused, name))
+                self.encode(asset, statuses)
             except JobPausedError as paused:
                 self.result.error = self.result.error or paused
 
-    def check_not_paused(self) -> None:
-        """Check that the stream is not paused.
+    def _check_not_paused(self, job: str) -> None:
+        """Check that the stream and, if it is the job of a backfill, `job` are not paused."""
+        database, stream = self.pipeline.database, self.stream.name
+        reason = database.backfills.paused(stream).get(job)
+        if reason is not None:
+            raise JobPausedError(job, reason)
+        database.jobs.check_not_paused(stream)
+
+    def encode(self, asset: PartitionedAsset, statuses: Sequence[BatchStatus]) -> None:
+        """Encode batches of the stream or of one backfill, neighbouring partitions in one run.
 
         Raises:
-            JobPausedError: it is.
+            JobPausedError: the stream or the backfill is paused; later runs were not started.
         """
-        self.pipeline.database.jobs.check_not_paused(self.stream.name)
-
-    def _check_backfill_not_paused(self, name: str) -> None:
-        reason = self.pipeline.database.backfills.paused(self.stream.name).get(name)
-        if reason is not None:
-            raise JobPausedError(name, reason)
-
-    def encode(
-        self,
-        asset: PartitionedAsset,
-        statuses: Sequence[BatchStatus],
-        check: Callable[[], None],
-    ) -> None:
-        """Encode batches, neighbouring partitions in one run; call `check` before each run."""
         batch_ids = {asset.key_of(status.batch): status.batch.id for status in statuses}
         size = self.stream.dagster.partitions_per_run
         groups = RunGroups(order=asset.order(self.instance), size=size)
@@ -257,7 +250,7 @@ class _StreamRuns:
             groups.takes(asset.key_of(status.batch), status.batch.job)
         job = self.definitions.resolve_job_def(asset.job)
         for keys in groups.groups:
-            check()
+            self._check_not_paused(statuses[0].batch.job)
             self.result.tried.update(batch_ids[key] for key in keys)
             tags = command_run_tags(self.pipeline) | asset.tags_of(keys[0])
             tags |= run_tags(self.stream, keys[0], keys[-1])
@@ -394,7 +387,7 @@ def reprocess(
         instance.add_dynamic_partitions(asset.set_name, [*chosen.partitions])
         runs = _StreamRuns.open(pipeline, stream, instance, RunResult(stream=stream.name))
         start_step(stream.name, "encoding", total=len(chosen.batches))
-        runs.encode(asset, chosen.batches, runs.check_not_paused)
+        runs.encode(asset, chosen.batches)
     after = {status.batch.id: status for status in asset.statuses(pipeline.database)}
     return [
         ReprocessResult(before=status, after=after[status.batch.id]) for status in chosen.batches
