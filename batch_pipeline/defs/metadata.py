@@ -30,41 +30,6 @@ _ROW_COUNT = "dagster/partition_row_count"
 _TARGETS = "targets"
 _MAX_ROWS = 100  # in a table
 
-# Descriptions of the keys, for the reference page, in its order.
-MEANINGS = {
-    "dagster/partition_row_count": "records written, or loaded.",
-    "records_read": "records read from source files.",
-    "records_quarantined": "records written to quarantine.",
-    "items": "files.",
-    "weight_bytes": "their weight.",
-    "size_bytes": "bytes of part files.",
-    "seconds": "duration of the attempt, or of the loads.",
-    "records_per_second": "records written per second.",
-    "job": "job of the batch.",
-    "attempt": "number of the attempt.",
-    _GENERATION: "generation, which is also the data version.",
-    "schema": "version of the schema, and its changes.",
-    "dagster/column_schema": "columns.",
-    "dagster/uri": "manifest file.",
-    "source_files": "the first 100, with records read and quarantined.",
-    "part_files": "the first 100, with records, bytes and SHA-256.",
-    _TARGETS: "targets, with records and the run that loaded.",
-    "files_found": "files in the landing.",
-    "items_registered": "files registered now.",
-    "files_changed": "files that changed after they were registered.",
-    "batches_planned": "batches planned now, or waiting.",
-    "batches_published": "batches published; likewise other states.",
-    "items_waiting": "files in no batch yet.",
-    "bytes_waiting": "their bytes.",
-    "items_unpublished": "files not published yet.",
-    "bytes_unpublished": "their bytes.",
-    "oldest_unpublished_seconds": "how long the oldest of them has waited.",
-    "oldest_unpublished_since": "when it was registered.",
-    "bookmark": "highest planned id.",
-    "ceiling": "high watermark.",
-    "pace": "records per second and quarantined share of the last 20 batches.",
-}
-
 
 def batch_metadata(
     manifest: Manifest,
@@ -138,16 +103,8 @@ def batch_materialization(
 
 def loaded_materialization(stream: Stream, loaded: LoadedGeneration) -> dg.AssetMaterialization:
     """Build the materialization of a batch that all targets have acknowledged."""
-    rows = [
-        {
-            "target": load.target,
-            "records": load.records or 0,
-            "messages": load.mode or "",
-            "run": load.run_id,
-        }
-        for load in loaded.loads
-    ]
-    types = {"target": "string", "records": "int", "messages": "string", "run": "string"}
+    columns = {"target": "string", "records": "int", "messages": "string", "run": "string"}
+    rows = [(load.target, load.records or 0, load.mode or "", load.run_id) for load in loaded.loads]
     return dg.AssetMaterialization(
         asset_key=loaded_key(stream),
         partition=loaded.label,
@@ -155,7 +112,7 @@ def loaded_materialization(stream: Stream, loaded: LoadedGeneration) -> dg.Asset
             _GENERATION: str(loaded.generation),
             _ROW_COUNT: loaded.loads[0].records or 0,
             "seconds": round(loaded.seconds, 3),
-            _TARGETS: _table(types, rows),
+            _TARGETS: _table(columns, rows),
         },
     )
 
@@ -299,45 +256,41 @@ def _source_files(origin: Mapping[str, Any]) -> dg.TableMetadataValue:
     """List the first source files of a batch; for a user's meta table, only ids and counters."""
     meta_table = origin["job"]["meta_table"]
     rows = [
-        {
-            "item": item["id"],
-            "source_file": item.get("location", f"row {item['id']} of {meta_table}"),
-            "bytes": item.get("size_bytes"),
-            "records_read": item["read"],
-            "records_quarantined": item["quarantined"],
-        }
+        (
+            item["id"],
+            item.get("location", f"row {item['id']} of {meta_table}"),
+            item.get("size_bytes"),
+            item["read"],
+            item["quarantined"],
+        )
         for item in origin["items"][:_MAX_ROWS]
     ]
-    types = {
+    columns = {
         "item": "int",
         "source_file": "string",
         "bytes": "int",
         "records_read": "int",
         "records_quarantined": "int",
     }
-    return _table(types, rows)
+    return _table(columns, rows)
 
 
 def _part_files(manifest: Manifest) -> dg.TableMetadataValue:
     """List the first part files of a batch; local ones by name, objects by URI."""
     is_local = all(filesystem_of(part.uri).is_local for part in manifest.part_files[:1])
-    rows = [
-        {
-            "part_file": part.uri.rsplit("/", 1)[-1] if is_local else part.uri,
-            "records": part.records,
-            "bytes": part.size_bytes,
-            "sha256": part.sha256,
-        }
-        for part in manifest.part_files[:_MAX_ROWS]
-    ]
-    types = {"part_file": "string", "records": "int", "bytes": "int", "sha256": "string"}
-    return _table(types, rows)
+    columns = {"part_file": "string", "records": "int", "bytes": "int", "sha256": "string"}
+    rows = []
+    for part in manifest.part_files[:_MAX_ROWS]:
+        name = part.uri.rsplit("/", 1)[-1] if is_local else part.uri
+        rows.append((name, part.records, part.size_bytes, part.sha256))
+    return _table(columns, rows)
 
 
-def _table(types: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    columns = [dg.TableColumn(name=name, type=kind) for name, kind in types.items()]
+def _table(columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]]) -> dg.TableMetadataValue:
+    """Build a table from the types of its columns, by name, and their values in each row."""
     return dg.MetadataValue.table(
-        records=[dg.TableRecord(dict(row)) for row in rows], schema=dg.TableSchema(columns=columns)
+        records=[dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],
+        schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]),
     )
 
 

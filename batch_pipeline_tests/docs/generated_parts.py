@@ -10,7 +10,6 @@ from typing import NamedTuple
 import click
 
 from batch_pipeline.cli import COMMANDS, Section, cli
-from batch_pipeline.defs.metadata import MEANINGS
 from batch_pipeline.metrics import Scrape, families, up
 from batch_pipeline.model.status import Totals
 from batch_pipeline_tests.docs.pages import DOCS
@@ -33,6 +32,40 @@ _SEE = {
     "migrate": "../how_to/upgrade.md",
     "metrics": "metrics.md",
     "pack": "spark.md#executors",
+}
+# Descriptions of the keys of metadata, in the order of the page.
+_MEANINGS = {
+    "dagster/partition_row_count": "records written, or loaded.",
+    "records_read": "records read from source files.",
+    "records_quarantined": "records written to quarantine.",
+    "items": "files.",
+    "weight_bytes": "their weight.",
+    "size_bytes": "bytes of part files.",
+    "seconds": "duration of the attempt, or of the loads.",
+    "records_per_second": "records written per second.",
+    "job": "job of the batch.",
+    "attempt": "number of the attempt.",
+    "generation": "generation, which is also the data version.",
+    "schema": "version of the schema, and its changes.",
+    "dagster/column_schema": "columns.",
+    "dagster/uri": "manifest file.",
+    "source_files": "the first 100, with records read and quarantined.",
+    "part_files": "the first 100, with records, bytes and SHA-256.",
+    "targets": "targets, with records and the run that loaded.",
+    "files_found": "files in the landing.",
+    "items_registered": "files registered now.",
+    "files_changed": "files that changed after they were registered.",
+    "batches_planned": "batches planned now, or waiting.",
+    "batches_published": "batches published; likewise other states.",
+    "items_waiting": "files in no batch yet.",
+    "bytes_waiting": "their bytes.",
+    "items_unpublished": "files not published yet.",
+    "bytes_unpublished": "their bytes.",
+    "oldest_unpublished_seconds": "how long the oldest of them has waited.",
+    "oldest_unpublished_since": "when it was registered.",
+    "bookmark": "highest planned id.",
+    "ceiling": "high watermark.",
+    "pace": "records per second and quarantined share of the last 20 batches.",
 }
 _BOUNDS = re.compile(r"(; )?(\d+<=)?x[<>]=?\d+")  # of numbers, as click shows them
 _MAX_SUMMARY = 200
@@ -157,8 +190,8 @@ def metadata() -> str:
     assert recorded["MATERIALIZATION", "backfill"] == recorded["MATERIALIZATION", "batches"]
     lists = []
     for event, asset, title in _EVENTS:
-        keys = sorted(recorded[event, asset], key=[*MEANINGS].index)
-        lists.append("\n".join([f"{title}:\n", *(f"- `{key}`: {MEANINGS[key]}" for key in keys)]))
+        keys = sorted(recorded[event, asset], key=[*_MEANINGS].index)
+        lists.append("\n".join([f"{title}:\n", *(f"- `{key}`: {_MEANINGS[key]}" for key in keys)]))
     return "\n\n".join(lists)
 
 
