@@ -10,6 +10,7 @@ from contextlib import suppress
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs import names
 from batch_pipeline.defs.checks import AssetChecks, evaluate_file_checks, evaluate_run_checks
 from batch_pipeline.defs.metadata import (
     ENCODE_VERSION,
@@ -17,15 +18,6 @@ from batch_pipeline.defs.metadata import (
     batch_materialization,
     discovery_metadata,
     stream_observation,
-)
-from batch_pipeline.defs.names import (
-    DRAIN_TAG,
-    LAUNCH_TAG,
-    PIPELINE_RESOURCE,
-    SPARK_RESOURCE,
-    files_key,
-    group,
-    pool,
 )
 from batch_pipeline.defs.partition_events import (
     NOTHING,
@@ -71,10 +63,10 @@ def files_asset(stream: Stream) -> dg.AssetsDefinition:
     rows = f"Rows of {stream.source.place}, your own table, one row per file."
 
     @dg.asset(
-        key=files_key(stream),
+        key=names.files_key(stream),
         kinds={"postgres"} if is_own else {"table"},
         description=files if is_own else rows,
-        group_name=group(stream),
+        group_name=names.group(stream),
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
         required_resource_keys=landing_resources(stream),
@@ -132,11 +124,11 @@ def backfill_asset(stream: Stream) -> dg.AssetsDefinition:
 
 def _encoding_asset(asset: PartitionedAsset, description: str) -> dg.AssetsDefinition:
     stream = asset.stream
-    spark_key = stream.dagster.spark_resource or SPARK_RESOURCE
+    spark_key = stream.dagster.spark_resource or names.SPARK_RESOURCE
 
     @dg.asset(
         key=asset.asset_key,
-        deps=[files_key(stream)],
+        deps=[names.files_key(stream)],
         partitions_def=asset.partitions,
         backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
         dagster_type=NOTHING,
@@ -144,11 +136,11 @@ def _encoding_asset(asset: PartitionedAsset, description: str) -> dg.AssetsDefin
         code_version=ENCODE_VERSION,
         kinds={"spark", stream.encoding.format.value, *(["s3"] if stores_in_s3(stream) else [])},
         description=description,
-        pool=pool(stream),
-        group_name=group(stream),
+        pool=names.pool(stream),
+        group_name=names.group(stream),
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
-        required_resource_keys={PIPELINE_RESOURCE, spark_key},
+        required_resource_keys={names.PIPELINE_RESOURCE, spark_key},
     )
     def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         pipeline: Pipeline = context.resources.batch_pipeline.pipeline
@@ -161,12 +153,10 @@ def _encoding_asset(asset: PartitionedAsset, description: str) -> dg.AssetsDefin
         encode_context = pipeline.encode_context(stream, engine)
         with Materializations(context) as published:
             failures = encode_partitions(published, encode_context, pipeline.database, asset)
-            blocking = evaluate_run_checks(context, pipeline, stream, AssetChecks.of_batches(asset))
+            blocking = evaluate_run_checks(context, pipeline, AssetChecks.of_batches(asset))
             raise_failures(failures, len(context.partition_keys))
             published.check_downstream(blocking)
-            output = published.output()
-        if output is not None:
-            yield output
+            yield from published.output()
 
     return encoded
 
@@ -214,7 +204,7 @@ def _encode_partition(
     context = published.context
     # If a person selects a split batch, it fails; a cancelled batch gets an attempt. Other runs
     # were launched before the batch was split or cancelled, and skip it.
-    is_automatic = not {DRAIN_TAG, LAUNCH_TAG}.isdisjoint(context.run.tags)
+    is_automatic = not {names.DRAIN_TAG, names.LAUNCH_TAG}.isdisjoint(context.run.tags)
     try:
         batch = asset.find(database, key)
     except BatchSupersededError as error:

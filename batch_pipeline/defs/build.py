@@ -12,19 +12,11 @@ from typing import Any
 import dagster as dg
 
 from batch_pipeline.config.stream_file import load_valid_streams
+from batch_pipeline.defs import names
 from batch_pipeline.defs.assets import backfill_asset, batches_asset, files_asset
 from batch_pipeline.defs.checks import CheckScope, check_definitions, check_streams_job
 from batch_pipeline.defs.jobs import maintenance_jobs, maintenance_schedules, new_files_schedules
 from batch_pipeline.defs.loads import load_due_job, loaded_asset, loads_sensor
-from batch_pipeline.defs.names import (
-    CHECKS_RESOURCE,
-    PIPELINE_RESOURCE,
-    S3_RESOURCE,
-    SPARK_RESOURCE,
-    STREAM_TAG,
-    files_key,
-    register_job,
-)
 from batch_pipeline.defs.partitions import backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource, SparkResource, lands_in_s3
 from batch_pipeline.defs.sensors import (
@@ -68,8 +60,8 @@ def build_definitions(
     parts += [stream_definitions(stream) for stream in automated]
     resources = dg.Definitions(
         resources={
-            PIPELINE_RESOURCE: pipeline or PipelineResource(),
-            SPARK_RESOURCE: spark or SparkResource(),
+            names.PIPELINE_RESOURCE: pipeline or PipelineResource(),
+            names.SPARK_RESOURCE: spark or SparkResource(),
         }
     )
     return dg.Definitions.merge(shared_definitions(automated), resources, *parts)
@@ -97,7 +89,7 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
         jobs=[*maintenance_jobs(streams), *checks],
         sensors=[run_ends_sensor(streams)],
         schedules=schedules,
-        resources={CHECKS_RESOURCE: CheckScope(), **_s3_resource(streams)},
+        resources={names.CHECKS_RESOURCE: CheckScope(), **_s3_resource(streams)},
     )
 
 
@@ -106,7 +98,7 @@ def _s3_resource(streams: Sequence[Stream]) -> dict[str, Any]:
         return {}
     from batch_pipeline.defs.s3_resource import StoreResource  # imports dagster-aws: 0.5 s
 
-    return {S3_RESOURCE: StoreResource.of_environment()}
+    return {names.S3_RESOURCE: StoreResource.of_environment()}
 
 
 @contextmanager
@@ -125,8 +117,8 @@ def stream_definitions(stream: Stream) -> dg.Definitions:
     jobs: list[Any] = [
         _asset_job(
             stream,
-            register_job(stream),
-            files_key(stream),
+            names.register_job(stream),
+            names.files_key(stream),
             f"Registers new files of {name} and plans their batches.",
         ),
         _asset_job(
@@ -163,7 +155,7 @@ def _asset_job(stream: Stream, name: str, key: dg.AssetKey, description: str) ->
     return dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(key).without_checks(),
-        tags={STREAM_TAG: stream.name},
+        tags={names.STREAM_TAG: stream.name},
         executor_def=dg.in_process_executor,
         description=description,
     )

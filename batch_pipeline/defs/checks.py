@@ -1,6 +1,6 @@
 """Asset checks of a stream, and the Dagster job that runs the checks of all streams."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,9 @@ _RECENT_BATCHES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssetChecks:
-    """The checks of an asset; they consider batches of jobs of these `kinds`."""
+    """The checks of an asset of a stream; they consider batches of jobs of these `kinds`."""
 
+    stream: Stream
     asset_key: dg.AssetKey
     checks: tuple[Check, ...]
     kinds: tuple[JobKind, ...]
@@ -33,17 +34,26 @@ class AssetChecks:
     @classmethod
     def of_batches(cls, asset: PartitionedAsset) -> "AssetChecks":
         """Return the checks of an asset of batches."""
-        return cls(asset_key=asset.asset_key, checks=_BATCH_CHECKS, kinds=asset.kinds)
+        key, kinds = asset.asset_key, asset.kinds
+        return cls(stream=asset.stream, asset_key=key, checks=_BATCH_CHECKS, kinds=kinds)
 
     @classmethod
     def of_files(cls, stream: Stream) -> "AssetChecks":
         """Return the checks of a stream's files."""
-        return cls(asset_key=files_key(stream), checks=(Check.BACKLOG,), kinds=OWN_KINDS)
+        key = files_key(stream)
+        return cls(stream=stream, asset_key=key, checks=(Check.BACKLOG,), kinds=OWN_KINDS)
 
     @property
     def keys(self) -> list[dg.AssetCheckKey]:
         """Keys of the checks."""
         return [dg.AssetCheckKey(self.asset_key, check.value) for check in self.checks]
+
+    def verify(
+        self, pipeline: Pipeline, scope: Scope, selected: Collection[Check] | None = None
+    ) -> Iterator[CheckResult]:
+        """Run the selected checks, or all; see `verify_stream`."""
+        checks = self.checks if selected is None else selected
+        return verify_stream(pipeline.database, self.stream, checks, scope, pipeline.meta_table)
 
 
 def checks_of_stream(stream: Stream) -> list[AssetChecks]:
@@ -54,7 +64,7 @@ def checks_of_stream(stream: Stream) -> list[AssetChecks]:
 
 
 def evaluate_run_checks(
-    context: dg.AssetExecutionContext, pipeline: Pipeline, stream: Stream, checks: AssetChecks
+    context: dg.AssetExecutionContext, pipeline: Pipeline, checks: AssetChecks
 ) -> list[str]:
     """Evaluate the checks of an asset at the end of a run that encoded its batches.
 
@@ -67,9 +77,7 @@ def evaluate_run_checks(
     if _have_passed(context.instance, checks):
         scope = replace(scope, newest=max(_RECENT_BATCHES, tried))
     try:
-        results = list(
-            verify_stream(pipeline.database, stream, checks.checks, scope, pipeline.meta_table)
-        )
+        results = list(checks.verify(pipeline, scope))
     except PipelineError as error:
         context.log.warning("The checks were not evaluated: %s", error)
         return []
@@ -85,9 +93,7 @@ def evaluate_file_checks(pipeline: Pipeline, stream: Stream) -> list[dg.AssetChe
         PipelineError: the user's table cannot be read.
     """
     checks = AssetChecks.of_files(stream)
-    scope = Scope(kinds=checks.kinds)
-    results = verify_stream(pipeline.database, stream, checks.checks, scope, pipeline.meta_table)
-    return _evaluations(results, checks)
+    return _evaluations(checks.verify(pipeline, Scope(kinds=checks.kinds)), checks)
 
 
 def _evaluations(
@@ -133,7 +139,7 @@ class CheckScope(dg.ConfigurableResource[Any]):
 
 def check_definitions(stream: Stream) -> list[dg.AssetChecksDefinition]:
     """Build the asset checks of a stream: one step per asset, which can execute a subset."""
-    return [_checks_definition(stream, checks) for checks in checks_of_stream(stream)]
+    return [_checks_definition(checks) for checks in checks_of_stream(stream)]
 
 
 def check_streams_job(streams: Sequence[Stream]) -> Any:
@@ -150,9 +156,9 @@ def check_streams_job(streams: Sequence[Stream]) -> Any:
     )
 
 
-def _checks_definition(stream: Stream, checks: AssetChecks) -> dg.AssetChecksDefinition:
+def _checks_definition(checks: AssetChecks) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
-        name=f"{identifier(stream)}_{checks.asset_key.path[-1]}_checks",
+        name=f"{identifier(checks.stream)}_{checks.asset_key.path[-1]}_checks",
         specs=[
             dg.AssetCheckSpec(
                 check.value,
@@ -170,17 +176,14 @@ def _checks_definition(stream: Stream, checks: AssetChecks) -> dg.AssetChecksDef
         batch_pipeline_checks: CheckScope,
     ) -> Iterator[dg.AssetCheckResult]:
         is_encoded_by_run = checks.asset_key in materialized_by_run(context)
-        if is_encoded_by_run and checks.asset_key != files_key(stream):
+        if is_encoded_by_run and checks.asset_key != files_key(checks.stream):
             context.log.info("The step that encodes evaluates the checks of its batches.")
             return
         selected = {Check(key.name) for key in context.selected_asset_check_keys}
         if batch_pipeline_checks.checksums and Check.PART_FILES in selected:
             selected = selected - {Check.PART_FILES} | {Check.CHECKSUMS}  # which includes sizes
         scope = Scope(kinds=checks.kinds, newest=batch_pipeline_checks.newest or None)
-        pipeline = batch_pipeline.pipeline
-        for result in verify_stream(
-            pipeline.database, stream, selected, scope, pipeline.meta_table
-        ):
+        for result in checks.verify(batch_pipeline.pipeline, scope, selected):
             check = Check.PART_FILES if result.check is Check.CHECKSUMS else result.check
             yield dg.AssetCheckResult(asset_key=checks.asset_key, **_evaluation(result, check))
 

@@ -9,17 +9,8 @@ from pydantic import Field
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.backfill_form import BackfillForm
+from batch_pipeline.defs import names
 from batch_pipeline.defs.metadata import backfill_observation, estimate_metadata
-from batch_pipeline.defs.names import (
-    CHECK_STREAMS_JOB,
-    CHECKS_RESOURCE,
-    COLLECT_GARBAGE_JOB,
-    PLAN_BACKFILL_JOB,
-    RECONCILE_JOB,
-    backfill_asset_key,
-    identifier,
-    register_job,
-)
 from batch_pipeline.defs.partition_sync import PartitionSync
 from batch_pipeline.defs.partitions import backfills_of
 from batch_pipeline.defs.resources import PipelineResource
@@ -55,16 +46,19 @@ def maintenance_jobs(streams: Sequence[Stream]) -> list[dg.JobDefinition]:
 def maintenance_schedules(streams: Sequence[Stream]) -> list[dg.ScheduleDefinition]:
     """Build the schedules of maintenance, in UTC. The checksum schedule is stopped by default."""
     status = schedule_status(*streams)
-    checksums = {"resources": {CHECKS_RESOURCE: {"config": {"checksums": True}}}}
+    checksums = {"resources": {names.CHECKS_RESOURCE: {"config": {"checksums": True}}}}
     times = {
-        f"{RECONCILE_JOB}_hourly": (RECONCILE_JOB, RECONCILE_AT),
-        f"{COLLECT_GARBAGE_JOB}_daily": (COLLECT_GARBAGE_JOB, COLLECT_GARBAGE_AT),
-        f"{CHECK_STREAMS_JOB}_hourly": (CHECK_STREAMS_JOB, CHECK_STREAMS_AT),
+        f"{names.RECONCILE_JOB}_hourly": (names.RECONCILE_JOB, RECONCILE_AT),
+        f"{names.COLLECT_GARBAGE_JOB}_daily": (names.COLLECT_GARBAGE_JOB, COLLECT_GARBAGE_AT),
+        f"{names.CHECK_STREAMS_JOB}_hourly": (names.CHECK_STREAMS_JOB, CHECK_STREAMS_AT),
     }
     return [
         *(_schedule(name, *when, default_status=status) for name, when in times.items()),
         _schedule(
-            f"{CHECK_STREAMS_JOB}_weekly", CHECK_STREAMS_JOB, CHECKSUMS_AT, run_config=checksums
+            f"{names.CHECK_STREAMS_JOB}_weekly",
+            names.CHECK_STREAMS_JOB,
+            CHECKSUMS_AT,
+            run_config=checksums,
         ),
     ]
 
@@ -79,8 +73,8 @@ def new_files_schedules(stream: Stream) -> list[dg.ScheduleDefinition]:
         return []
     return [
         _schedule(
-            f"{identifier(stream)}_new_files_at",
-            register_job(stream),
+            f"{names.identifier(stream)}_new_files_at",
+            names.register_job(stream),
             rules.schedule,
             execution_timezone=rules.timezone,
             default_status=schedule_status(stream),
@@ -108,28 +102,26 @@ def op_job(
     )
 
 
-def choose_streams(streams: Sequence[Stream], names: Sequence[str]) -> list[Stream]:
-    """Return streams by name, or all if no name is given.
+def _for_each_stream(
+    context: dg.OpExecutionContext,
+    streams: Sequence[Stream],
+    chosen: Sequence[str],
+    do: Callable[[Stream], Counts],
+) -> None:
+    """Call a function for the chosen streams, or all if no name is given.
+
+    Logs the counts of each stream, and attaches their sums as metadata.
 
     Raises:
-        Failure: there is no such stream.
+        Failure: there is no such stream, or at the end, with the reasons by stream, if the function
+            failed for some.
     """
     by_name = {stream.name: stream for stream in streams}
-    for name in names:
+    for name in chosen:
         if name not in by_name:
             error = UnknownStreamError(name, tuple(by_name), "this code location")
             raise dg.Failure(str(error), allow_retries=False) from error
-    return [by_name[name] for name in names] if names else list(streams)
-
-
-def for_each_stream(
-    context: dg.OpExecutionContext, streams: Sequence[Stream], do: Callable[[Stream], Counts]
-) -> None:
-    """Call a function for each stream; log its counts, and attach their sums as metadata.
-
-    Raises:
-        Failure: at the end, with the reasons by stream, if it failed for some.
-    """
+    streams = [by_name[name] for name in chosen] or streams
     sums: dict[str, int] = {}
     failures: dict[str, str] = {}
     for stream in streams:
@@ -177,10 +169,10 @@ def collect_garbage_job(streams: Sequence[Stream]) -> dg.JobDefinition:
                 context.log.info("%s: %s (%s)", stream.name, garbage.file.path, garbage.reason)
             return _counts(collected)
 
-        for_each_stream(context, choose_streams(streams, config.streams), collect)
+        _for_each_stream(context, streams, config.streams, collect)
 
     return op_job(
-        COLLECT_GARBAGE_JOB,
+        names.COLLECT_GARBAGE_JOB,
         collect_of_streams,
         "Deletes files of attempts that ended unpublished at least a day ago, of generations "
         "that were replaced longer ago than storage.keep_superseded or loaded into all targets "
@@ -257,7 +249,7 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         context.add_output_metadata(metadata)
 
     return op_job(
-        PLAN_BACKFILL_JOB,
+        names.PLAN_BACKFILL_JOB,
         plan_or_estimate,
         "Plans batches that process items of a stream again. Run it with dry_run first: the "
         "run shows batches, items, bytes and seconds. With dry_run false the batches are "
@@ -272,7 +264,7 @@ def _estimate(
     estimate = pipeline.database.backfills.estimate(request, pipeline.meta_table(stream))
     metadata = {
         "backfill": backfill_name(stream.name, request.name),
-        "asset": dg.MetadataValue.asset(backfill_asset_key(stream)),
+        "asset": dg.MetadataValue.asset(names.backfill_asset_key(stream)),
         **estimate_metadata(estimate),
     }
     seconds = estimate.seconds
@@ -282,7 +274,7 @@ def _estimate(
         f"bytes: {estimate.weight}; {duration} seconds for one worker"
     )
     context.log.info(summary)
-    key = backfill_asset_key(stream)
+    key = names.backfill_asset_key(stream)
     context.log_event(dg.AssetObservation(asset_key=key, metadata=metadata))
     return metadata
 
@@ -327,11 +319,12 @@ def reconcile_job(streams: Sequence[Stream]) -> dg.JobDefinition:
         context: dg.OpExecutionContext, config: Reconcile, batch_pipeline: PipelineResource
     ) -> None:
         pipeline, since = batch_pipeline.pipeline, timedelta(days=config.days)
-        chosen = choose_streams(streams, config.streams)
-        for_each_stream(context, chosen, lambda stream: _reconcile(pipeline, stream, since))
+        _for_each_stream(
+            context, streams, config.streams, lambda stream: _reconcile(pipeline, stream, since)
+        )
 
     return op_job(
-        RECONCILE_JOB,
+        names.RECONCILE_JOB,
         reconcile_streams,
         "Closes attempts without a process, writes missing manifest files, and plans files "
         "that were registered late; the stream's sensor launches those. A stream whose storage "
@@ -352,11 +345,11 @@ def _reconcile(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
 
 def _audit(pipeline: Pipeline, stream: Stream, since: timedelta) -> Counts:
     """Audit a stream; all counts are 0 if nothing was planned yet."""
-    names = ("batches_audited", "late", "missing", "changed", "refused")
+    counted = ("batches_audited", "late", "missing", "changed", "refused")
     audit = pipeline.audit(stream, since)
     if audit is None:
-        return dict.fromkeys(names, 0)
+        return dict.fromkeys(counted, 0)
     if audit.other_table:
         raise JobChangedError(stream.name, pipeline.meta_table(stream).name, audit.other_table[0])
     items = (audit.late, audit.missing, audit.changed, audit.refused)
-    return dict(zip(names, (audit.batches, *(one.count for one in items)), strict=True))
+    return dict(zip(counted, (audit.batches, *(one.count for one in items)), strict=True))

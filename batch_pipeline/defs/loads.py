@@ -16,18 +16,9 @@ from itertools import islice
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs import names
 from batch_pipeline.defs.jobs import op_job
 from batch_pipeline.defs.metadata import generation_of, loaded_materialization, loading_runs
-from batch_pipeline.defs.names import (
-    MAX_RETRIES_TAG,
-    PRIORITY_TAG,
-    STREAM_TAG,
-    batches_key,
-    group,
-    load_job,
-    loaded_key,
-    partitions_of,
-)
 from batch_pipeline.defs.partition_events import (
     NOTHING,
     Context,
@@ -61,12 +52,12 @@ _ALL_LOADED = "everything that is published is loaded."
 
 def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
     """Build the asset; materializing a partition loads its batch into all targets again."""
-    names = [target.name for target in stream.targets]
+    targets = ", ".join(target.name for target in stream.targets)
 
     @dg.asset(
-        key=loaded_key(stream),
-        deps=[batches_key(stream)],
-        partitions_def=partitions_of(stream.name),
+        key=names.loaded_key(stream),
+        deps=[names.batches_of(stream.name)],
+        partitions_def=names.partitions_of(stream.name),
         backfill_policy=dg.BackfillPolicy.multi_run(stream.dagster.partitions_per_run),
         dagster_type=NOTHING,
         output_required=False,
@@ -74,8 +65,8 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
             "postgres" if isinstance(target, PostgresTarget) else "singer"
             for target in stream.targets
         },
-        description=f"Batches of {stream.name} as acknowledged by {', '.join(names)}.",
-        group_name=group(stream),
+        description=f"Batches of {stream.name} as acknowledged by {targets}.",
+        group_name=names.group(stream),
         owners=[*stream.dagster.owners],
         tags=dict(stream.dagster.tags),
     )
@@ -91,9 +82,7 @@ def loaded_asset(stream: Stream) -> dg.AssetsDefinition:
                 raise infrastructure_failure(context, error) from error
             _void(context, pipeline.database, stream, labels)
             load_into_targets(context, pipeline, stream, only=labels, events=events)
-            output = events.output()
-        if output is not None:
-            yield output
+            yield from events.output()
 
     return loaded
 
@@ -196,8 +185,8 @@ class _LoadResult:
             raise infrastructure_failure(context, *errors)
         if self.stops:
             raise dg.RetryRequested(max_retries=_MAX_WAITS, seconds_to_wait=_PAUSE_SECONDS)
-        names = ", ".join(self.broken_targets)
-        untried = f", or not tried since {names} seems to be broken" if names else ""
+        broken = ", ".join(self.broken_targets)
+        untried = f", or not tried since {broken} seems to be broken" if broken else ""
         raise_failures(self.failures, len(self.tried), done=f"loaded{untried}")
 
 
@@ -251,17 +240,17 @@ def _published_labels(database: Database, stream: Stream, keys: Collection[str])
 def load_due_job(stream: Stream) -> dg.JobDefinition:
     """Build the Dagster job that loads the pending batches of a stream into its targets."""
 
-    @dg.op(name=f"{load_job(stream)}_due", out=dg.Out(dg.Nothing))
+    @dg.op(name=f"{names.load_job(stream)}_due", out=dg.Out(dg.Nothing))
     def load_due(context: dg.OpExecutionContext, batch_pipeline: PipelineResource) -> None:
         ensure_own_location(context, stream)
         load_into_targets(context, batch_pipeline.pipeline, stream)
 
     return op_job(
-        load_job(stream),
+        names.load_job(stream),
         load_due,
         f"Loads published batches of {stream.name} that its targets do not have yet, in the "
-        f"order of publishing, and materializes {loaded_key(stream).to_user_string()}.",
-        tags={STREAM_TAG: stream.name},
+        f"order of publishing, and materializes {names.loaded_key(stream).to_user_string()}.",
+        tags={names.STREAM_TAG: stream.name},
     )
 
 
@@ -311,8 +300,8 @@ def loads_sensor(stream: Stream) -> dg.SensorDefinition:
     checked = CheckedInventory()  # of this process
 
     @dg.sensor(
-        name=load_job(stream),
-        job_name=load_job(stream),
+        name=names.load_job(stream),
+        job_name=names.load_job(stream),
         minimum_interval_seconds=_INTERVAL_SECONDS,
         default_status=sensor_status(stream),
         description=f"Launches loads of {stream.name} into its targets.",
@@ -341,7 +330,9 @@ def _tick(
     if cursor.is_quiet and is_same and now - cursor.looked_at < _MOST_QUIET_SECONDS:
         return dg.SensorResult(skip_reason=_ALL_LOADED, cursor=cursor.cursor())
     check_code_location(context, pipeline, stream, cursor, now)
-    if unfinished_runs(instance, load_job(stream), loaded_key(stream), or_repeated=True).runs:
+    if unfinished_runs(
+        instance, names.load_job(stream), names.loaded_key(stream), or_repeated=True
+    ).runs:
         return dg.SensorResult(skip_reason="a load is running.", cursor=cursor.cursor())
     mark = loads.cursor(stream.name, targets)
     new = list(islice(loads.in_all_targets(stream.name, targets, cursor.mark), _MAX_EVENTS))
@@ -376,7 +367,9 @@ def _is_materialized(
 
     The run of the event does not matter: a run that repeats another reports the loads of both.
     """
-    of_key = dg.AssetRecordsFilter(asset_key=loaded_key(stream), asset_partitions=[loaded.label])
+    of_key = dg.AssetRecordsFilter(
+        asset_key=names.loaded_key(stream), asset_partitions=[loaded.label]
+    )
     records = instance.fetch_materializations(of_key, limit=len(loaded.loads)).records
     return any(
         generation_of(event) == loaded.generation and loaded.loads[-1].run_id in loading_runs(event)
@@ -388,9 +381,9 @@ def _request(stream: Stream, cursor: LoadCursor) -> dg.RunRequest:
     return dg.RunRequest(
         run_key=f"{stream.name}:load:{cursor.runs}:{cursor.launched_at:.0f}",
         tags={
-            STREAM_TAG: stream.name,
-            MAX_RETRIES_TAG: "0",
+            names.STREAM_TAG: stream.name,
+            names.MAX_RETRIES_TAG: "0",
             # As for new files: below them, loads would never run on a machine with a backlog.
-            PRIORITY_TAG: str(priority(cursor.launched_at)),
+            names.PRIORITY_TAG: str(priority(cursor.launched_at)),
         },
     )

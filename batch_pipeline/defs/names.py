@@ -69,11 +69,6 @@ def files_key(stream: Stream) -> dg.AssetKey:
     return dg.AssetKey([stream.name, "files"])
 
 
-def batches_key(stream: Stream) -> dg.AssetKey:
-    """Return the key of the asset whose partitions are the stream's batches."""
-    return batches_of(stream.name)
-
-
 def backfill_asset_key(stream: Stream) -> dg.AssetKey:
     """Return the key of the asset whose partitions are the batches of the stream's backfills."""
     return dg.AssetKey([stream.name, "backfill"])

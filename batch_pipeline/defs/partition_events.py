@@ -2,10 +2,9 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from types import TracebackType
 from typing import Self, cast
 
 import dagster as dg
@@ -78,12 +77,7 @@ class Materializations:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Log the events held back if the step fails."""
         if not isinstance(error, dg.RetryRequested):
             self._log_held()
@@ -115,8 +109,8 @@ class Materializations:
                 allow_retries=False,
             )
 
-    def output(self) -> dg.Output[None] | None:
-        """Return the output of the step, or None if a partition was not published.
+    def output(self) -> Iterator[dg.Output[None]]:
+        """Yield the output of the step, unless a partition was not published.
 
         Call it last, when nothing can fail any more.
         """
@@ -124,12 +118,12 @@ class Materializations:
         keys = self.context.partition_keys
         if not by_key or not by_key.keys() >= {*keys}:
             self._log_held()
-            return None
+            return
         self._held = [event for event in self._held if by_key[event.partition] is not event]
         self._log_held()
         for key, event in by_key.items():
             self.context.add_asset_metadata(event.metadata, partition_key=key)
-        return _output([by_key[key] for key in keys])
+        yield _output([by_key[key] for key in keys])
 
     def _log_held(self) -> None:
         while self._held:

@@ -74,7 +74,7 @@ def batches_of(stream: Stream) -> PartitionedAsset:
     return PartitionedAsset(
         stream=stream,
         kinds=OWN_KINDS,
-        asset_key=names.batches_key(stream),
+        asset_key=names.batches_of(stream.name),
         partitions=names.partitions_of(stream.name),
         job=names.encode_job(stream),
         tags_of=lambda _: {},

@@ -13,19 +13,8 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from batch_pipeline.app import Pipeline
+from batch_pipeline.defs import names
 from batch_pipeline.defs.instance.private_api import planned_assets, tag_run
-from batch_pipeline.defs.names import (
-    AUTO_RETRY_TAG,
-    CLOSED_TAG,
-    DRAIN_TAG,
-    LAUNCH_TAG,
-    PARTITION_TAG,
-    PRIORITY_TAG,
-    RANGE_END_TAG,
-    RANGE_START_TAG,
-    STREAM_TAG,
-    WILL_RETRY_TAG,
-)
 from batch_pipeline.defs.partitions import KeyOrder, backfills_of, batches_of
 from batch_pipeline.model.stream import Automation, Stream
 
@@ -55,7 +44,7 @@ def priority(now: float, *, ahead: int = 0, is_backfill: bool = False) -> int:
 
 def schedule_tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
     """Return the tags of a run that a schedule requests."""
-    return {PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
+    return {names.PRIORITY_TAG: str(priority(context.scheduled_execution_time.timestamp()))}
 
 
 def default_status(*automation: Automation | None) -> dg.DefaultSensorStatus:
@@ -88,16 +77,16 @@ def materializes(
     """
     if run.job_name == job or asset_key in (run.asset_selection or ()):
         return True
-    if run.asset_selection is not None or STREAM_TAG in run.tags:
+    if run.asset_selection is not None or names.STREAM_TAG in run.tags:
         return False
     return asset_key in planned_assets(instance, run.run_id)
 
 
 def partition_keys_of(run: dg.DagsterRun, order: KeyOrder) -> list[str]:
     """Return the partition keys of a run; none if the first or last of its range was deleted."""
-    if PARTITION_TAG in run.tags:
-        return [run.tags[PARTITION_TAG]]
-    return order.between(run.tags.get(RANGE_START_TAG), run.tags.get(RANGE_END_TAG))
+    if names.PARTITION_TAG in run.tags:
+        return [run.tags[names.PARTITION_TAG]]
+    return order.between(run.tags.get(names.RANGE_START_TAG), run.tags.get(names.RANGE_END_TAG))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +98,13 @@ class AssetRuns:
     @property
     def by_sensors(self) -> int:
         """Number of runs that sensors launched."""
-        return sum(LAUNCH_TAG in run.tags for run in self.runs)
+        return sum(names.LAUNCH_TAG in run.tags for run in self.runs)
 
     @property
     def is_one_waiting(self) -> bool:
         """Whether a run that a sensor launched is still queued."""
         queued = dg.DagsterRunStatus.QUEUED
-        return any(run.status is queued and LAUNCH_TAG in run.tags for run in self.runs)
+        return any(run.status is queued and names.LAUNCH_TAG in run.tags for run in self.runs)
 
     def keys(self, order: KeyOrder) -> set[str]:
         """Return the partition keys of all runs; `order` is read only if there is a run."""
@@ -149,12 +138,14 @@ def _runs_about_to_be_repeated(instance: dg.DagsterInstance) -> list[dg.DagsterR
     """
     since = datetime.now(UTC) - _REPEATED_WITHIN
     failed = dg.RunsFilter(
-        statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=since
+        statuses=[dg.DagsterRunStatus.FAILURE],
+        tags={names.WILL_RETRY_TAG: "true"},
+        updated_after=since,
     )
     return [
         run
         for run in _find_runs(instance, failed)
-        if {AUTO_RETRY_TAG, DRAIN_TAG}.isdisjoint(run.tags)
+        if {names.AUTO_RETRY_TAG, names.DRAIN_TAG}.isdisjoint(run.tags)
     ]
 
 
@@ -173,7 +164,7 @@ def cancel_batches(
 
     A tag marks the run as processed, so that batches that a person retries later are not affected.
     """
-    if CLOSED_TAG in run.tags:
+    if names.CLOSED_TAG in run.tags:
         return 0
     assets = [asset for stream in streams for asset in (batches_of(stream), backfills_of(stream))]
     ours = [asset for asset in assets if materializes(instance, run, asset.job, asset.asset_key)]
@@ -185,7 +176,7 @@ def cancel_batches(
         batches = [status.batch for status in asset.statuses(pipeline.database)]
         batch_ids += [batch.id for batch in batches if asset.key_of(batch) in keys]
     closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
-    tag_run(instance, run.run_id, CLOSED_TAG, "cancelled")
+    tag_run(instance, run.run_id, names.CLOSED_TAG, "cancelled")
     return closed.batches
 
 

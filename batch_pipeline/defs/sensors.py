@@ -18,6 +18,7 @@ import dagster as dg
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.config.stream_file import invalid_files_error, load_valid_streams
+from batch_pipeline.defs import names
 from batch_pipeline.defs.checks import evaluate_file_checks
 from batch_pipeline.defs.instance.code_locations import ensure_only_location
 from batch_pipeline.defs.instance.private_api import location_of_sensor
@@ -27,16 +28,6 @@ from batch_pipeline.defs.metadata import (
     discovery_materialization,
     discovery_metadata,
     stream_observation,
-)
-from batch_pipeline.defs.names import (
-    LAUNCH_TAG,
-    MAX_RETRIES_TAG,
-    PIPELINE_RESOURCE,
-    PRIORITY_TAG,
-    RUN_ENDS_SENSOR,
-    STREAM_FILES_SENSOR,
-    identifier,
-    run_tags,
 )
 from batch_pipeline.defs.partition_sync import PartitionSync, SyncPlan, TickResult
 from batch_pipeline.defs.partitions import (
@@ -247,11 +238,11 @@ def _request(
         run_key=f"{asset.set_name}:{first}:{last}:{cursor.runs + place}",
         job_name=asset.job,
         tags={
-            LAUNCH_TAG: "new",
-            MAX_RETRIES_TAG: "0",  # the sensor launches the batches that a dead run leaves
+            names.LAUNCH_TAG: "new",
+            names.MAX_RETRIES_TAG: "0",  # the sensor launches the batches that a dead run leaves
             **asset.tags_of(first),
-            **run_tags(asset.stream, first, last),
-            PRIORITY_TAG: str(rank),
+            **names.run_tags(asset.stream, first, last),
+            names.PRIORITY_TAG: str(rank),
         },
     )
 
@@ -274,13 +265,13 @@ def _launching_sensor(
     find: Callable[[dg.SensorEvaluationContext, Pipeline, LaunchCursor], _Findings],
     *,
     seconds: int = _PLANNED_SECONDS,
-    resources: Set[str] = frozenset({PIPELINE_RESOURCE}),
+    resources: Set[str] = frozenset({names.PIPELINE_RESOURCE}),
 ) -> dg.SensorDefinition:
     """Build a sensor that launches the due batches of an asset; a tick calls `find` first."""
     stream = asset.stream
 
     @dg.sensor(
-        name=f"{identifier(stream)}_{name}",
+        name=f"{names.identifier(stream)}_{name}",
         job_name=asset.job,
         minimum_interval_seconds=seconds,
         default_status=sensor_status(stream),
@@ -401,19 +392,19 @@ def backfill_sensor(stream: Stream) -> dg.SensorDefinition:
     return _launching_sensor(asset, "backfill", description, find)
 
 
-def _ended_backfills(pipeline: Pipeline, stream: Stream, names: Set[str]) -> list[Progress]:
+def _ended_backfills(pipeline: Pipeline, stream: Stream, jobs: Set[str]) -> list[Progress]:
     """Return the progress of backfills that were open at the last tick and are finished."""
-    if not names:
+    if not jobs:
         return []
     progress = pipeline.database.backfills.of_stream(stream.name)
-    return [one for one in progress if one.job in names and one.is_finished]
+    return [one for one in progress if one.job in jobs and one.is_finished]
 
 
 def run_ends_sensor(streams: Sequence[Stream]) -> dg.SensorDefinition:
     """Build the sensor; its cursor is the time of the last tick, in seconds since 1970."""
 
     @dg.sensor(
-        name=RUN_ENDS_SENSOR,
+        name=names.RUN_ENDS_SENSOR,
         minimum_interval_seconds=_RUN_ENDS_SECONDS,
         default_status=sensor_status(*streams),
         description="Closes attempts of failed runs, and cancels batches of cancelled runs.",
@@ -449,7 +440,7 @@ def stream_files_sensor(
     """Build the sensor; its ticks fail while a file is invalid, with file, line and problem."""
 
     @dg.sensor(
-        name=STREAM_FILES_SENSOR,
+        name=names.STREAM_FILES_SENSOR,
         minimum_interval_seconds=_STREAM_FILES_SECONDS,
         default_status=default_status(automation),
         description=f"Reads the stream files in {folder}; fails while one is invalid.",
@@ -458,8 +449,8 @@ def stream_files_sensor(
         streams, problems = load_valid_streams(folder)
         if problems:
             raise invalid_files_error(problems)
-        names = sorted({*streams, *loaded})
-        changed = [name for name in names if streams.get(name) != loaded.get(name)]
+        every = sorted({*streams, *loaded})
+        changed = [name for name in every if streams.get(name) != loaded.get(name)]
         if not changed:
             return dg.SkipReason(f"Streams without changes: {len(loaded)}.")
         return dg.SkipReason(

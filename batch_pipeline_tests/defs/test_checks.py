@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from batch_pipeline.defs.names import LAUNCH_TAG, batches_key
+from batch_pipeline.defs.names import LAUNCH_TAG, batches_of
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.checks import Check, CheckResult
 from batch_pipeline.model.schema import Column, ColumnType, Misfit
@@ -243,7 +243,7 @@ def test_manual_materialization_runs_the_cheap_checks_only(harness: DefsHarness)
     publish_all(harness)
     harness.tick("orders_new_files")
     job = harness.definitions.resolve_implicit_global_asset_job_def()
-    selection = [batches_key(harness.stream)]
+    selection = [batches_of(harness.stream.name)]
     result = job.execute_in_process(
         instance=harness.instance,
         partition_key=FIRST,

@@ -122,9 +122,7 @@ def test_downstream_asset_is_executed_for_late_partitions(harness: DefsHarness) 
     def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
         published = Materializations(context)
         encode_partitions(published, encode_context, harness.database, asset)
-        output = published.output()
-        if output is not None:
-            yield output
+        yield from published.output()
 
     @dg.asset(
         deps=[asset.asset_key],
