@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,11 @@ import pytest
 from batch_pipeline import BatchReader, batches_of, partitions_of
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
 from batch_pipeline.inventory.database import Database
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import (
+    BatchNotPublishedError,
+    ConfigurationError,
+    InvalidValueError,
+)
 from batch_pipeline_tests.docs.pages import blocks
 from batch_pipeline_tests.pipeline.test_published_batches import PublishedStream, ids
 
@@ -40,43 +44,34 @@ def reader(
 
 
 def materialize(
-    reader: BatchReader, published: PublishedStream, **options: Any
+    keys: Sequence[str],
+    reader: BatchReader | None = None,
+    assets: Sequence[dg.AssetsDefinition] = (orders_by_city,),
+    **options: Any,
 ) -> dg.ExecuteInProcessResult:
+    """Materialize assets in an instance that has these partitions of the stream."""
     with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("orders.batches", published.keys)
-        return dg.materialize(
-            [orders_by_city],
-            resources={"batches": reader},
-            instance=instance,
-            raise_on_error=False,
-            **options,
-        )
+        instance.add_dynamic_partitions("orders.batches", keys)
+        resources = {"batches": reader} if reader else None
+        return dg.materialize(assets, resources=resources, instance=instance, **options)
 
 
-def test_load_of_one_partition_returns_its_batch(
+def test_load_of_a_partition_or_a_range_returns_its_batches(
     reader: BatchReader, published: PublishedStream
 ) -> None:
-    key = published.keys[1]
-    assert materialize(reader, published, partition_key=key).success
-    assert [((key,), [1])] == READ
-
-
-def test_load_of_a_partition_range_returns_all_batches(
-    reader: BatchReader, published: PublishedStream
-) -> None:
-    first, last = published.keys[:2]
+    first, last, _ = published.keys
+    assert materialize(published.keys, reader, partition_key=last).success
     tags = {RANGE_START_TAG: first, RANGE_END_TAG: last}
-    assert materialize(reader, published, tags=tags).success
-    assert [((first, last), [0, 1])] == READ
+    assert materialize(published.keys, reader, tags=tags).success
+    assert [((last,), [1]), ((first, last), [0, 1])] == READ
 
 
 def test_unpublished_partition_fails_with_the_next_step(
     published: PublishedStream, database_url: str, tmp_path: Path
 ) -> None:
     reader = BatchReader(inventory_conn=database_url, home=str(tmp_path / "home"))
-    result = materialize(reader, published, partition_key=published.keys[2])
-    (failure,) = [event for event in result.all_events if event.is_step_failure]
-    assert "is not published (its state is planned)" in str(failure.step_failure_data.error)
+    with pytest.raises(BatchNotPublishedError, match=r"is not published \(its state is planned\)"):
+        materialize(published.keys, reader, partition_key=published.keys[2])
 
 
 def test_load_outside_of_an_asset_accepts_stream_and_keys(
@@ -86,31 +81,20 @@ def test_load_outside_of_an_asset_accepts_stream_and_keys(
     assert ids(reader.current("orders").to_arrow()) == [0, 1]
     reader.close()
     assert len(reader.load("orders", *published.keys[:2])) == 2
+    with pytest.raises(ConfigurationError, match="without a partition key"):
+        reader.load("orders")
     reader.close()
 
 
-def test_load_without_a_key_is_rejected(reader: BatchReader) -> None:
-    with pytest.raises(ConfigurationError, match="without a partition key"):
-        reader.load("orders")
-
-
 @pytest.mark.parametrize("deps", [[], [batches_of("orders"), batches_of("sales")]])
-def test_asset_must_depend_on_exactly_one_stream(
-    deps: list[dg.AssetKey], reader: BatchReader, published: PublishedStream
-) -> None:
+def test_asset_must_depend_on_exactly_one_stream(deps: list[dg.AssetKey], tmp_path: Path) -> None:
     @dg.asset(deps=[*deps, "cities"], partitions_def=partitions_of("orders"))
     def by_city(context: dg.AssetExecutionContext, batches: BatchReader) -> None:
         batches.load(context)
 
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("orders.batches", published.keys)
-        with pytest.raises(ConfigurationError, match="the one stream in `deps`") as caught:
-            dg.materialize(
-                [by_city],
-                resources={"batches": reader},
-                instance=instance,
-                partition_key=published.keys[0],
-            )
+    reader = BatchReader(storage=str(tmp_path))
+    with pytest.raises(ConfigurationError, match="the one stream in `deps`") as caught:
+        materialize(["1"], reader, [by_city], partition_key="1")
     assert ("orders, sales" if deps else "none") in str(caught.value)
 
 
@@ -122,14 +106,8 @@ def test_partition_mapping_is_applied(reader: BatchReader, published: PublishedS
         READ.append((batches.load(context).keys, []))
 
     keys = published.keys[:2]
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("orders.batches", keys)
-        assert dg.materialize(
-            [dg.AssetsDefinition(specs=[upstream]), newest],
-            selection=[newest],
-            resources={"batches": reader},
-            instance=instance,
-        ).success
+    assets = [dg.AssetsDefinition(specs=[upstream]), newest]
+    assert materialize(keys, reader, assets, selection=[newest]).success
     assert [((keys[1],), [])] == READ
 
 
@@ -141,13 +119,8 @@ def test_example_of_the_docs_loads_its_partition(
     exec(code.replace('"sales"', '"orders"').replace('"amount"', '"id"'), names)  # noqa: S102
     monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", database_url)
     published.encode(published.batches[2], 1, 2)
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("orders.batches", published.keys)
-        result = dg.materialize(
-            [names["defs"].resolve_assets_def("sales_by_city")],
-            instance=instance,
-            partition_key=published.keys[2],
-        )
+    asset = names["defs"].resolve_assets_def("sales_by_city")
+    result = materialize(published.keys, assets=[asset], partition_key=published.keys[2])
     (event,) = result.get_asset_materialization_events()
     assert event.materialization.metadata["cities"].value == 2
 

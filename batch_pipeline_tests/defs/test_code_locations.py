@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -96,13 +97,13 @@ def _tick(
     return result
 
 
-@pytest.mark.parametrize("sensor", [SENSOR, "orders_backfill"])
-def test_second_location_rejects_a_stream_of_the_first(harness: DefsHarness, sensor: str) -> None:
+def test_second_location_rejects_a_stream_of_the_first(harness: DefsHarness) -> None:
     _tick_elsewhere(harness)
-    reason = _tick(harness, sensor=sensor)
-    assert isinstance(reason, str)
-    for part in ("'orders'", "'etl'", "'copy'", "Remove the stream from one of the two"):
-        assert part in reason
+    for sensor in (SENSOR, "orders_backfill"):
+        reason = _tick(harness, sensor=sensor)
+        assert isinstance(reason, str)
+        for part in ("'orders'", "'etl'", "'copy'", "Remove the stream from one of the two"):
+            assert part in reason
     assert harness.instance.get_dynamic_partitions("orders.batches") == []
 
 
@@ -114,9 +115,8 @@ def test_first_location_continues_beside_a_rejected_second(harness: DefsHarness)
     assert result.run_requests
 
 
-@pytest.mark.parametrize(
-    "elsewhere",
-    [
+def test_location_continues_if_no_other_launches_the_stream(harness: DefsHarness) -> None:
+    states: list[dict[str, Any]] = [
         {"location": "copy"},  # the location itself, before a restart
         {"seconds_ago": 150},  # the location was renamed or removed
         {"status": InstigatorStatus.STOPPED},
@@ -124,13 +124,12 @@ def test_first_location_continues_beside_a_rejected_second(harness: DefsHarness)
         {"cursor": "not our JSON"},
         {"sensor": "other_sensor"},
         {"sensor": "orders_to_crm"},  # a user's sensor with a cursor like ours
-    ],
-)
-def test_location_continues_if_no_other_launches_the_stream(
-    harness: DefsHarness, elsewhere: dict[str, object]
-) -> None:
-    _tick_elsewhere(harness, **elsewhere)  # type: ignore[arg-type]
-    assert isinstance(_tick(harness), dg.SensorResult)
+    ]
+    for state in states:
+        _tick_elsewhere(harness, **state)
+        assert isinstance(_tick(harness), dg.SensorResult), state
+        assert harness.instance.schedule_storage
+        harness.instance.schedule_storage.wipe()
 
 
 def test_locations_started_together_are_ordered_by_name(harness: DefsHarness) -> None:
@@ -148,40 +147,36 @@ def test_new_second_location_is_detected_within_a_minute(harness: DefsHarness) -
     assert "'etl'" in str(_tick(harness, cursor=late.cursor()))
 
 
-@pytest.mark.parametrize(("location", "is_rejected"), [("copy", True), ("etl", False)])
-def test_run_in_the_second_location_fails_without_registering(
-    harness: DefsHarness, location: str, is_rejected: bool
-) -> None:
+def test_run_in_the_second_location_fails_without_registering(harness: DefsHarness) -> None:
     _tick_elsewhere(harness)
     name = register_job(harness.stream)
     job = harness.definitions.resolve_job_def(name)
-    run = harness.instance.create_run_for_job(
-        job_def=job, remote_job_origin=RemoteJobOrigin(_repository(location), name)
-    )
-    execute_run(InMemoryJob(job), run, harness.instance)
-    assert harness.reload_run(run).is_success is not is_rejected
-    failures = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-    messages = ["'etl' and 'copy'" in str(failure.dagster_event) for failure in failures]
-    assert messages == [True] * is_rejected
-    assert bool(harness.instance.get_dynamic_partitions("orders.batches")) is not is_rejected
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-def test_runs_of_another_dagster_instance_are_warned_of(
-    harness: DefsHarness, is_known: bool
-) -> None:
-    job = harness.definitions.resolve_job_def("orders_encode")
-    with dg.DagsterInstance.ephemeral() as other:
-        instance = harness.instance if is_known else other
-        run_id = instance.create_run_for_job(job_def=job).run_id
-    batch, *_ = harness.database.batches.statuses("orders")
-    claim = harness.database.attempts.claim(batch.batch, run_id=run_id, lease=LEASE)
-    messages: list[str] = []
-    with claim:
-        assert isinstance(_tick(harness, messages=messages), dg.SensorResult)
-    assert len(messages) == (not is_known)
-    if not is_known:
-        assert messages[0].startswith(
-            f"Another Dagster instance encodes the stream 'orders' in the same inventory: its run "
-            f"{run_id} is not in this one."
+    for location, is_rejected in (("copy", True), ("etl", False)):
+        run = harness.instance.create_run_for_job(
+            job_def=job, remote_job_origin=RemoteJobOrigin(_repository(location), name)
         )
+        execute_run(InMemoryJob(job), run, harness.instance)
+        assert harness.reload_run(run).is_success is not is_rejected
+        failures = harness.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+        messages = ["'etl' and 'copy'" in str(failure.dagster_event) for failure in failures]
+        assert messages == [True] * is_rejected
+        assert bool(harness.instance.get_dynamic_partitions("orders.batches")) is not is_rejected
+
+
+def test_runs_of_another_dagster_instance_are_warned_of(harness: DefsHarness) -> None:
+    job = harness.definitions.resolve_job_def("orders_encode")
+    first, second, *_ = harness.database.batches.statuses("orders")
+    messages: list[str] = []
+    run_id = harness.instance.create_run_for_job(job_def=job).run_id
+    with harness.database.attempts.claim(first.batch, run_id=run_id, lease=LEASE):
+        assert isinstance(_tick(harness, messages=messages), dg.SensorResult)
+    assert messages == []
+    with dg.DagsterInstance.ephemeral() as other:
+        run_id = other.create_run_for_job(job_def=job).run_id
+    with harness.database.attempts.claim(second.batch, run_id=run_id, lease=LEASE):
+        assert isinstance(_tick(harness, messages=messages), dg.SensorResult)
+    [message] = messages
+    assert message.startswith(
+        f"Another Dagster instance encodes the stream 'orders' in the same inventory: its run "
+        f"{run_id} is not in this one."
+    )

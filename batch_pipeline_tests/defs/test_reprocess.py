@@ -29,40 +29,23 @@ def _selected(harness: DefsHarness, **options: Any) -> dict[str, str]:
 
 
 def test_default_selection_is_all_published_batches(harness: DefsHarness) -> None:
-    """Batches whose partitions are not added to Dagster yet are included."""
+    """Batches whose partitions are not added to Dagster yet are included. Keys limit it."""
     assert _selected(harness) == {key: key for key in KEYS[:3]}
-
-
-def test_keys_are_selected_in_id_order(harness: DefsHarness) -> None:
     assert _selected(harness, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
 
 
-@pytest.mark.parametrize("key", [KEYS[3], "00000099-00000099", "orders"])
-def test_key_of_unpublished_or_unknown_batch_is_rejected(harness: DefsHarness, key: str) -> None:
-    with pytest.raises(InvalidValueError, match=key):
-        select_batches(harness.pipeline, harness.stream, harness.instance, keys=[KEYS[0], key])
-
-
-def test_until_selects_batches_published_before(harness: DefsHarness) -> None:
-    second = harness.database.batches.statuses("orders")[1]
-    assert _selected(harness, until=second.finished_at) == {KEYS[0]: KEYS[0]}
+def test_key_of_unpublished_or_unknown_batch_is_rejected(harness: DefsHarness) -> None:
+    for key in (KEYS[3], "00000099-00000099", "orders"):
+        with pytest.raises(InvalidValueError, match=key):
+            _selected(harness, keys=[KEYS[0], key])
 
 
 def test_time_range_includes_its_start_and_excludes_its_end(harness: DefsHarness) -> None:
-    second, third = harness.database.batches.statuses("orders")[1:3]
+    first, second, third, _ = harness.database.batches.statuses("orders")
     since, until = second.finished_at, third.finished_at
+    assert _selected(harness, until=since) == {KEYS[0]: KEYS[0]}
     assert _selected(harness, since=since) == {key: key for key in KEYS[1:3]}
     assert _selected(harness, since=since, until=until) == {KEYS[1]: KEYS[1]}
     assert _selected(harness, since=since, until=until, keys=[KEYS[0]]) == {}
-
-
-def test_until_before_since_is_rejected(harness: DefsHarness) -> None:
-    first, second = harness.database.batches.statuses("orders")[:2]
     with pytest.raises(InvalidValueError, match="a time after `since`"):
-        select_batches(
-            harness.pipeline,
-            harness.stream,
-            harness.instance,
-            since=second.finished_at,
-            until=first.finished_at,
-        )
+        _selected(harness, since=since, until=first.finished_at)

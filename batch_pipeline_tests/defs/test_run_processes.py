@@ -45,13 +45,13 @@ def launcher() -> Iterator[LocalRunLauncher]:
         yield opened
 
 
+@dg.job
+def nothing() -> None:
+    """Do nothing."""
+
+
 def started_run(launcher: LocalRunLauncher, pid: int, server: dict[str, object]) -> dg.DagsterRun:
     """Return a run whose process has reported its id."""
-
-    @dg.job
-    def nothing() -> None:
-        """Do nothing."""
-
     tags = {GRPC_INFO_TAG: json.dumps(server)}
     run = launcher._instance.create_run_for_job(nothing, tags=tags)
     event = EngineEventData.in_process(pid)
@@ -71,21 +71,11 @@ def test_run_with_a_dead_process_fails_its_health_check(
     assert "its process exited without reporting" in str(health)
 
 
-def test_run_on_another_machine_is_healthy(launcher: LocalRunLauncher) -> None:
-    """Its process id is meaningless on this machine."""
-    run = started_run(launcher, 2**22 + 1, {"host": "worker-7", "port": 4000})
-    assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
-
-
-def test_run_without_a_process_is_healthy(launcher: LocalRunLauncher) -> None:
-    """Dagster's own start timeout applies."""
-
-    @dg.job
-    def nothing() -> None:
-        """Do nothing."""
-
-    run = launcher._instance.create_run_for_job(nothing)
-    assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+def test_run_on_another_machine_or_without_a_process_is_healthy(launcher: LocalRunLauncher) -> None:
+    """Its process id is meaningless here; until it has one, Dagster's start timeout applies."""
+    elsewhere = started_run(launcher, 2**22 + 1, {"host": "worker-7", "port": 4000})
+    for run in (elsewhere, launcher._instance.create_run_for_job(nothing)):
+        assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
 def test_run_without_its_code_server_can_be_terminated(

@@ -13,25 +13,28 @@ from batch_pipeline.config.stream_file import read_component, read_stream_file
 from batch_pipeline.defs.component import StreamChoices, StreamScaffolder
 from batch_pipeline.model.stream import SourceFormat
 
-TYPE = "batch_pipeline.BatchStream"
 FOLDERS = st.text(
     st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30
 ).filter(lambda name: name not in {".", ".."})
 
 
-def scaffold(folder: Path, root: Path | None = None, **params: str) -> Path:
-    """Scaffold a stream into a folder and return its file."""
-    folder.mkdir(parents=True)
+def scaffold(
+    folder: Path, root: Path | None = None, *, append: bool = False, **params: str
+) -> Path:
+    """Scaffold a stream into a new folder, or append it to the file there; return the file."""
+    folder.mkdir(parents=True, exist_ok=append)
+    path = folder / "defs.yaml"
     StreamScaffolder().scaffold(
         dg.ScaffoldRequest(
-            type_name=TYPE,
-            target_path=folder,
+            type_name="batch_pipeline.BatchStream",
+            target_path=path if append else folder,
             scaffold_format="yaml",
             project_root=root,
             params=StreamChoices.model_validate(params),
+            append=append,
         )
     )
-    return folder / "defs.yaml"
+    return path
 
 
 def test_scaffolded_stream_is_named_after_its_folder(tmp_path: Path) -> None:
@@ -62,17 +65,8 @@ def test_scaffolded_file_loads_for_all_folder_and_stream_names(name: str, stream
 
 
 def test_scaffold_appends_a_second_stream_to_a_file(tmp_path: Path) -> None:
-    path = scaffold(tmp_path / "sales")
-    StreamScaffolder().scaffold(
-        dg.ScaffoldRequest(
-            type_name=TYPE,
-            target_path=path,
-            scaffold_format="yaml",
-            project_root=None,
-            params=StreamChoices(stream="refunds"),
-            append=True,
-        )
-    )
+    scaffold(tmp_path / "sales")
+    path = scaffold(tmp_path / "sales", append=True, stream="refunds")
     names = [read_component(path, number=n, fill=lambda value: value).name for n in (0, 1)]
     assert names == ["sales", "refunds"]
 
