@@ -1,8 +1,6 @@
 """A stream whose files land in a bucket: sensor, asset and resource."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -191,12 +189,3 @@ def test_s3_resource_of_streams_in_buckets_has_endpoint_region_and_profile_but_n
     assert (fields["endpoint_url"], fields["region_name"]) == ("http://127.0.0.1:1", "eu-central-1")
     assert fields["profile_name"] == "landing"
     assert not {"aws_access_key_id", "aws_secret_access_key", "aws_session_token"} & fields.keys()
-
-
-def test_definitions_of_local_streams_do_not_import_dagster_aws() -> None:
-    module = "batch_pipeline.defs.in_process_runs"
-    code = f"import sys; import {module}; print('dagster_aws' in sys.modules)"
-    completed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout == "False\n"

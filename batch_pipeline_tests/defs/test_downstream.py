@@ -115,50 +115,60 @@ def test_downstream_asset_is_skipped_if_a_batch_failed(
     assert not {*_report(harness)} & {*keys}
 
 
-@pytest.mark.parametrize(("keys", "tags"), [(KEYS[:1], {}), (KEYS, BACKFILL)])
+def test_downstream_asset_is_executed_for_late_partitions(harness: DefsHarness) -> None:
+    keys = harness.plan_late(1, 2)
+    for key in keys:
+        publish(harness, harness.batches.find(harness.database, key))
+    assert _run(harness, keys, NEW).is_success
+    assert _partitions(harness) == _partitions(harness, BY_CITY) == Counter(keys)
+
+
 def test_retry_of_a_killed_run_executes_the_downstream_asset(
-    harness: DefsHarness, tmp_path: Path, keys: list[str], tags: dict[str, str]
+    harness: DefsHarness, tmp_path: Path
 ) -> None:
     """Only the retry reports events; without a retry, the sensor would."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         local_harness = replace(harness, instance=instance)
         local_harness.tick(SENSOR)
-        killed = _killed(local_harness, tmp_path, keys, tags)
-        assert harness.states("orders") == ["published"] * len(keys) + ["planned"] * (4 - len(keys))
+        killed = _killed(local_harness, tmp_path)
+        assert harness.states("orders") == ["published"] * 4
         assert _partitions(local_harness) == Counter()
         assert _report(local_harness) == []
         instance.report_run_failed(killed)
-        assert [event.partition for event in _unreported(local_harness)] == keys
+        assert [event.partition for event in _unreported(local_harness)] == KEYS
         instance.add_run_tags(killed.run_id, {WILL_RETRY_TAG: "true"})
         assert _report(local_harness) == []
-        assert _run(local_harness, keys, {**tags, RETRY_TAG: "1"}, retry_of=killed).is_success
-        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(keys)
+        assert _run(local_harness, KEYS, BACKFILL | {RETRY_TAG: "1"}, retry_of=killed).is_success
+        assert _partitions(local_harness) == _partitions(local_harness, BY_CITY) == Counter(KEYS)
         assert {generation_of(event) for event in _events(local_harness)} == {1}
         assert _report(local_harness) == []
 
 
-def _killed(
-    harness: DefsHarness, folder: Path, keys: Sequence[str], tags: dict[str, str]
-) -> dg.DagsterRun:
+def _killed(harness: DefsHarness, folder: Path) -> dg.DagsterRun:
     """Execute a run in a process that exits after its last batch is published."""
     module = "batch_pipeline_tests.defs.downstream_fixture"
-    pairs = [f"{name}={value}" for name, value in (tags_of(keys) | tags).items()]
+    pairs = [f"{name}={value}" for name, value in (tags_of(KEYS) | BACKFILL).items()]
     command = [sys.executable, "-m", module, str(folder), *pairs]
     assert subprocess.run(command, check=False).returncode == KILLED
     [run] = harness.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     return run
 
 
-def test_sensor_leaves_events_to_a_started_run_of_a_users_job(harness: DefsHarness) -> None:
+def test_sensor_leaves_events_to_started_runs_of_a_users_job(harness: DefsHarness) -> None:
+    """Their tags name a range of partitions, or one partition."""
     job = job_of_both(harness.definitions)
-    run = harness.instance.create_run_for_job(
-        job_def=job, tags=tags_of(KEYS), status=dg.DagsterRunStatus.STARTED
-    )
-    assert run.asset_selection is None
+    runs = [
+        harness.instance.create_run_for_job(
+            job_def=job, tags=tags_of(keys), status=dg.DagsterRunStatus.STARTED
+        )
+        for keys in (KEYS[:3], KEYS[3:])
+    ]
+    assert runs[0].asset_selection is None
     publish_all(harness)
-    assert _report(harness) == []
-    harness.instance.report_run_failed(run)
-    assert _report(harness) == KEYS
+    for run, keys in zip(runs, (KEYS[:3], KEYS[3:]), strict=True):
+        assert _report(harness) == []
+        harness.instance.report_run_failed(run)
+        assert _report(harness) == keys
 
 
 def test_cancelled_run_of_a_users_job_cancels_its_batches(harness: DefsHarness) -> None:

@@ -1,6 +1,6 @@
 """Batches whose source files are unavailable, and batches of late arrivals."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from batch_pipeline.defs.assets import encode_partitions
 from batch_pipeline.defs.names import RANGE_END_TAG, RANGE_START_TAG
-from batch_pipeline.defs.partition_events import NOTHING, Materializations
+from batch_pipeline.defs.partition_events import Materializations
 from batch_pipeline.model.batch import late_key
 from batch_pipeline.model.errors import (
     BatchSupersededError,
@@ -20,7 +20,6 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
 )
 from batch_pipeline.model.location import to_path
-from batch_pipeline.pipeline.attempt import EncodeContext
 from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, ranges
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.pipeline.attempt_fixture import ScriptedEncoder, Step
@@ -38,21 +37,18 @@ def harness(harness: DefsHarness, monkeypatch: pytest.MonkeyPatch) -> DefsHarnes
     return harness
 
 
-def _encode_context(harness: DefsHarness, *script: Step) -> EncodeContext:
-    encoder = ScriptedEncoder(Path(to_path(harness.stream.storage.root)), [*script])
-
-    def no_session() -> Any:
-        raise AssertionError
-
-    return replace(harness.pipeline.encode_context(harness.stream, no_session), encoder=encoder)
-
-
 def _encode(
     harness: DefsHarness, *script: Step, keys: Sequence[str] = KEYS
 ) -> Mapping[str, PipelineError]:
     """Encode partitions with a scripted encoder and return the errors by key."""
     errors: dict[str, PipelineError] = {}
-    encode_context, asset = _encode_context(harness, *script), harness.batches
+    encoder = ScriptedEncoder(Path(to_path(harness.stream.storage.root)), [*script])
+
+    def no_session() -> Any:
+        raise AssertionError
+
+    context_of_stream = harness.pipeline.encode_context(harness.stream, no_session)
+    encode_context, asset = replace(context_of_stream, encoder=encoder), harness.batches
 
     @dg.asset(partitions_def=asset.partitions, backfill_policy=dg.BackfillPolicy.single_run())
     def encoded(context: dg.AssetExecutionContext) -> None:
@@ -106,37 +102,3 @@ def test_split_late_batch_lists_its_parts(harness: DefsHarness) -> None:
         harness.batches.find(harness.database, "late-99999999")
     with pytest.raises(BatchSupersededError, match=late_key(part)):
         harness.batches.find(harness.database, key)
-
-
-def test_downstream_asset_is_executed_for_late_partitions(harness: DefsHarness) -> None:
-    keys = harness.plan_late(1, 2)
-    encode_context, asset = _encode_context(harness), harness.batches
-
-    @dg.asset(
-        key=asset.asset_key,
-        partitions_def=asset.partitions,
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        dagster_type=NOTHING,
-        output_required=False,
-    )
-    def encoded(context: dg.AssetExecutionContext) -> Iterator[dg.Output[None]]:
-        published = Materializations(context)
-        encode_partitions(published, encode_context, harness.database, asset)
-        yield from published.output()
-
-    @dg.asset(
-        deps=[asset.asset_key],
-        partitions_def=asset.partitions,
-        backfill_policy=dg.BackfillPolicy.single_run(),
-    )
-    def by_city() -> None:
-        """Do nothing, in place of a user's asset."""
-
-    tags = {RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]}
-    run = dg.materialize([encoded, by_city], instance=harness.instance, tags=tags)
-    events = [
-        (event.asset_key, str(event.materialization.partition))
-        for event in run.get_asset_materialization_events()
-    ]
-    assert sorted(partition for key, partition in events if key == asset.asset_key) == keys
-    assert sorted(partition for key, partition in events if key == by_city.key) == keys

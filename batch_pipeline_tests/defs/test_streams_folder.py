@@ -28,6 +28,8 @@ LOAD = dedent("""
     warnings.simplefilter("ignore")
     repository = load()
     print(len(repository.asset_graph.get_all_asset_keys()) // 50, opened)
+    import batch_pipeline.defs.in_process_runs
+    print("dagster_aws" in sys.modules)
 """)
 
 
@@ -54,7 +56,7 @@ def tick(definitions: dg.Definitions) -> str:
 
 
 def test_loading_fifty_streams_opens_nothing(tmp_path: Path) -> None:
-    """No connection is opened, no process started and no folder created."""
+    """No connection is opened, no process started, no folder created, no SDK of AWS imported."""
     for number in range(50):
         write(tmp_path / "streams", f"stream_{number}")
     with socket.create_server(("127.0.0.1", 0)) as database:
@@ -80,7 +82,7 @@ def test_loading_fifty_streams_opens_nothing(tmp_path: Path) -> None:
         with pytest.raises(BlockingIOError):
             database.accept()
     assert loaded.returncode == 0, loaded.stderr
-    assert loaded.stdout == "2 []\n"
+    assert loaded.stdout == "2 []\nFalse\n"
     assert [path.name for path in tmp_path.iterdir()] == ["streams"]
 
 
