@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.load.postgres import PostgresLoader
-from batch_pipeline.model.errors import ConfigurationError, PipelineError, RetryableError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, RetryableError
 from batch_pipeline.model.load import Loaded, WriteMode
 from batch_pipeline_tests.concurrency import eventually, run_python, together
 from batch_pipeline_tests.load.warehouse import APPEND, ID, Warehouse, schema_of
@@ -108,8 +108,12 @@ def test_unreachable_server_is_reported_without_the_password() -> None:
 
 
 def test_invalid_url_is_rejected_without_showing_it() -> None:
-    for url in ("mysql://secret@host/db", "secret", "postgresql://a:se@cret@h/d?x"):
-        with pytest.raises(PipelineError) as raised:
+    """No part of an unescaped password is parsed as a host or a database name."""
+    for url in (
+        *("secret", "mysql://secret@host/db", "postgresql://a:se/cret@h:5432/x"),
+        *("postgresql://a:se@cret@h/d?x", "postgresql://a:se@cret@localhost/x"),
+    ):
+        with pytest.raises(InvalidValueError) as raised:
             PostgresLoader(APPEND, url)
         assert "cret" not in str(raised.value)
 

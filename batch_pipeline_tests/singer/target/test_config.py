@@ -89,7 +89,7 @@ def test_invalid_age_or_root_is_rejected(key: str, values: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("given", "name", "hint"),
     [
-        ({"max_recrods": 1}, "max_recrods", "Did you mean 'max_records'?"),
+        ({"inventory_con": "hunter2"}, "inventory_con", "Did you mean 'inventory_conn'?"),
         ({"batch_config": {"storge": {}}}, "batch_config.storge", "Did you mean 'storage'?"),
         (
             {"batch_config": {"encoding": {"format": "jsonl", "level": 3}}},
