@@ -19,13 +19,3 @@ def test_described_defaults_are_those_of_the_models() -> None:
                     wrong.append(f"{part.path}.{key}: {described}, but {default}")
     assert wrong == []
     assert compared > 20
-
-
-def test_each_key_has_a_description() -> None:
-    undescribed = [
-        f"{part.path}.{key}"
-        for part in parts()
-        for key, field in part.keys.items()
-        if not (field.description or "").endswith(".")
-    ]
-    assert undescribed == []
