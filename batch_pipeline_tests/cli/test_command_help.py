@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from batch_pipeline.cli import COMMANDS, cli
+from batch_pipeline.cli.options import VARIABLE
 
 # Servers, an interactive demo, and commands whose output is JSON lines already.
 WITHOUT_JSON = {"demo", "dev", "messages", "metrics"}
@@ -54,7 +55,7 @@ def test_command_list_shows_each_summary_on_one_line() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_of_a_command_is_complete(name: str) -> None:
-    """It has a description, an example that parses, and a text for each option."""
+    """It has a description, an example that parses, and a text for each option; --json is last."""
     printed = help_of(*name.split())
     assert printed.startswith(f"Usage: cli {name} ")
     assert len(re.findall(r"\n\n  \S", printed)) >= 2, "no paragraph beside the first"
@@ -68,10 +69,6 @@ def test_help_of_a_command_is_complete(name: str) -> None:
         text = option.help or ""
         assert text.endswith("."), option.opts
         assert ("may be repeated" in text) is option.multiple, option.opts
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_json_is_the_last_option_after_dry_run(name: str) -> None:
     names = [option.opts[0] for option in options(name)]
     assert names.count("--json") == (name not in WITHOUT_JSON)
     assert names[-1:] == ["--json"] or name in WITHOUT_JSON
@@ -99,10 +96,15 @@ def test_all_jobs_commands_are_tested_here() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["completion", "bash"], f'was removed. Add `eval "$({VARIABLE}=bash_source batch-'),
         (["pause", "orders"], "The command 'pause' was removed. Use `batch-pipeline jobs pause`."),
         (["register", "orders"], "Use `batch-pipeline plan`, which registers new files and plans"),
         (["audit"], "Use `batch-pipeline reconcile`, which plans items that appeared late."),
         (["bisect", "orders"], "Use `batch-pipeline jobs split`."),
+        (
+            ["roll-up", "orders", "--keep", "0"],
+            "The command 'roll-up' was removed. Choose larger `batch.max_weight`",
+        ),
         (["jobs", "orders"], "Did you mean `batch-pipeline jobs list orders`?"),
         (["jobs", "puase", "orders"], "Did you mean 'pause'?"),
         (["reprocess", "a", "--before", "b"], "The option --before was removed. Use --until."),
