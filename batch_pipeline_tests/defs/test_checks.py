@@ -82,36 +82,29 @@ def test_changed_byte_is_detected_by_checksums_only(harness: DefsHarness) -> Non
     assert "has the SHA-256" in str(results["batches.part_files"].description)
 
 
-@pytest.mark.parametrize(("newest", "checked"), [(2, 2), (0, 4)])
-def test_config_limits_the_number_of_checked_batches(
-    harness: DefsHarness, newest: int, checked: int
-) -> None:
+def test_config_limits_the_number_of_checked_batches(harness: DefsHarness) -> None:
     publish_all(harness)
-    config = {"resources": {"batch_pipeline_checks": {"config": {"newest": newest}}}}
-    result = run_checks(harness, run_config=config)["batches.part_files"]
-    assert numbers(result, "batches_checked") == [checked]
+    for newest, checked in ((2, 2), (0, 4)):
+        config = {"resources": {"batch_pipeline_checks": {"config": {"newest": newest}}}}
+        result = run_checks(harness, run_config=config)["batches.part_files"]
+        assert numbers(result, "batches_checked") == [checked]
 
 
-@pytest.mark.parametrize(
-    ("assignments", "problem"),
-    [
-        ("read = 6", "read is not written + filtered + quarantined for the items 5"),
-        ("read = 4, written = 4", "records read: 15, 14 by its items"),
-    ],
-)
-def test_inconsistent_record_counts_fail(
-    harness: DefsHarness, assignments: str, problem: str
-) -> None:
+def test_inconsistent_record_counts_fail(harness: DefsHarness) -> None:
     publish_all(harness)
     table = "batch_pipeline.attempt_item"
     drop = f"ALTER TABLE {table} DROP CONSTRAINT attempt_item_records_conserved"
     execute(harness.database, drop)
-    execute(harness.database, f"UPDATE {table} SET {assignments} WHERE item_id = 5")  # noqa: S608 - from above
-    results = run_checks(harness)
-    assert failed(results) == ["batches.conservation"]
-    result = results["batches.conservation"]
-    assert (result.severity, result.blocking) == (ERROR, True)
-    assert f"batch {SECOND}, generation 1: {problem}" in str(result.description)
+    for assignments, problem in (
+        ("read = 6", "read is not written + filtered + quarantined for the items 5"),
+        ("read = 4, written = 4", "records read: 15, 14 by its items"),
+    ):
+        execute(harness.database, f"UPDATE {table} SET {assignments} WHERE item_id = 5")  # noqa: S608 - from above
+        results = run_checks(harness)
+        assert failed(results) == ["batches.conservation"]
+        result = results["batches.conservation"]
+        assert (result.severity, result.blocking) == (ERROR, True)
+        assert f"batch {SECOND}, generation 1: {problem}" in str(result.description)
 
 
 def test_quarantined_records_above_the_limit_warn(harness: DefsHarness) -> None:
@@ -184,45 +177,42 @@ def test_late_item_warns_and_is_not_planned_by_the_check(harness: DefsHarness) -
     assert harness.database.batches.late_statuses("orders") == []
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ("superseded_at = now() WHERE first_id = 4", "ids 4..6 are planned and in no live batch"),
-        ("superseded_at = now() WHERE first_id = 10", "ids 10..12 are planned and in no live"),
-        ("last_id = 8 WHERE first_id = 4", "ids 7..8 are in two live batches"),
-    ],
-)
-def test_gaps_and_overlaps_of_batches_warn(harness: DefsHarness, change: str, problem: str) -> None:
+def test_gaps_and_overlaps_of_batches_warn(harness: DefsHarness) -> None:
     table = "batch_pipeline.batch"
     drop = f"ALTER TABLE {table} DROP CONSTRAINT batch_ranges_do_not_overlap"
     execute(harness.database, drop)
-    execute(harness.database, f"UPDATE {table} SET {change}")  # noqa: S608 - from above
-    result = run_check(harness, Check.COVERAGE)
-    assert not result.passed
-    assert problem in result.sentence
-
-
-def test_encode_step_runs_the_cheap_checks(harness: DefsHarness) -> None:
-    path_of(publish_all(harness)[3]).unlink()
-    harness.tick("orders_new_files")
-    results = run_checks(harness, "orders_encode", partition_key=FIRST, tags={LAUNCH_TAG: "new"})
-    assert sorted(results) == BATCH_CHECKS
-    assert failed(results) == ["batches.part_files"]
+    repair = f"UPDATE {table} SET superseded_at = NULL, last_id = first_id + 2"  # noqa: S608 - from above
+    for change, problem in (
+        ("superseded_at = now() WHERE first_id = 4", "ids 4..6 are planned and in no live batch"),
+        ("superseded_at = now() WHERE first_id = 10", "ids 10..12 are planned and in no live"),
+        ("last_id = 8 WHERE first_id = 4", "ids 7..8 are in two live batches"),
+    ):
+        execute(harness.database, f"UPDATE {table} SET {change}")  # noqa: S608 - from above
+        result = run_check(harness, Check.COVERAGE)
+        assert not result.passed
+        assert problem in result.sentence
+        execute(harness.database, repair)
+    assert run_check(harness, Check.COVERAGE).passed
 
 
 def test_successful_run_does_not_hide_a_failed_check(
     harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failed check, a run checks more than its own batches."""
+    """A run checks recent batches, and after a failed check all batches."""
     monkeypatch.setattr("batch_pipeline.defs.checks._RECENT_BATCHES", 1)
-    path = path_of(publish_all(harness)[0])
+    first, *_, newest = publish_all(harness)
     harness.tick("orders_new_files")
-    path.unlink()
     options = {"partition_key": FIRST, "tags": {LAUNCH_TAG: "new"}}
+    path_of(newest).unlink()
+    results = run_checks(harness, "orders_encode", **options)
+    assert (sorted(results), failed(results)) == (BATCH_CHECKS, ["batches.part_files"])
+    publish(harness, newest.batch)
+    assert failed(run_checks(harness, "orders_encode", **options)) == []
+    path_of(first).unlink()
     assert failed(run_checks(harness, "orders_encode", **options)) == []
     assert failed(run_checks(harness)) == ["batches.part_files"]
     assert failed(run_checks(harness, "orders_encode", **options)) == ["batches.part_files"]
-    publish(harness, harness.database.batches.batch("orders", FIRST))
+    publish(harness, first.batch)
     assert failed(run_checks(harness, "orders_encode", **options)) == []
 
 
