@@ -4,6 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
@@ -51,6 +52,9 @@ from batch_pipeline_tests.session import (  # noqa: F401 - where pytest looks fo
     pytest_xdist_auto_num_workers,
 )
 from batch_pipeline_tests.store_faults import Faults, proxy
+
+if TYPE_CHECKING:
+    from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 
 collect_ignore = (
     []
@@ -173,6 +177,32 @@ def faults(
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.endpoint)
         s3_client.forget()
         yield between
+
+
+@pytest.fixture
+def targets() -> dict[str, Any]:
+    """The targets of the stream of `project`; a module with other ones overrides this."""
+    return {}
+
+
+@pytest.fixture
+def project(
+    database: Database,
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    targets: dict[str, Any],
+) -> "Iterator[DefsHarness]":
+    """The stream `orders` with twelve items of 10 bytes in four planned batches of three.
+
+    Environment variables name its home, its stream file and its inventory.
+    """
+    from batch_pipeline_tests.defs.defs_fixture import open_defs_harness  # imports Dagster
+
+    with open_defs_harness(
+        database, database_url, tmp_path, monkeypatch, targets=targets
+    ) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ _REQUIRED_BYTES = 6 * 2**30
 _S3, _STORE = "s3", "object_store"  # a marker, and the fixture whose tests get it
 _LONG, _MARIADB = "long", "mariadb"
 _MAX_PROCESSES = 4  # each has its own Spark and database server
+# Dagster reads deprecated pydantic attributes of resources, and warns about features that we use.
+_WARNINGS_OF_DAGSTER = ("pydantic.warnings.PydanticDeprecatedSince20", "dagster.BetaWarning")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,9 +40,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that need an S3 or a MariaDB server; deselect long tests unless requested."""
+    """Mark tests that need an S3 or a MariaDB server; deselect long tests unless requested.
+
+    Dagster's warnings are ignored in tests of definitions or of a project.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
+        if "project" in fixtures or item.path.parent.name == "defs":
+            for name in _WARNINGS_OF_DAGSTER:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{name}"), append=False)
         if _STORE in fixtures:
             item.add_marker(_S3)
         if any(_MARIADB in name for name in (*fixtures, item.name)):

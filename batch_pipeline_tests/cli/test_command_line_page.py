@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 import batch_pipeline
 from batch_pipeline.cli import COMMANDS, cli, console
-from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.defs.checks_fixture import publish
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import register
 
@@ -57,21 +56,15 @@ def test_json_table_names_each_command_with_json_output() -> None:
 
 
 @pytest.fixture
-def project(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
-    """A stream with one published and three planned batches, two unplanned items, and a target."""
-    targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_harness(
-        database, database_url, tmp_path, monkeypatch, targets=targets
-    ) as project:
-        publish(project, database.batches.statuses("orders")[0].batch)
-        register(database, 2, first=13)
-        yield project
+def targets(tmp_path: Path) -> dict[str, Any]:
+    """A working target."""
+    return {"good": settings_of(tmp_path / "good", GOOD)}
 
 
-@pytest.mark.usefixtures("project")
-def test_json_output_has_the_documented_keys() -> None:
+def test_json_output_has_the_documented_keys(project: DefsHarness) -> None:
+    """One batch is published, three are planned, and two items are not planned yet."""
+    publish(project, project.database.batches.statuses("orders")[0].batch)
+    register(project.database, 2, first=13)
     rows = [row for row in table("JSON") if row[0].strip("`").split()[0] not in NOT_RUN]
     documented = {name: (row[1], row[2]) for row in rows for name in code(row[0])}
     for line in RUN:

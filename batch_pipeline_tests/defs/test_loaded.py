@@ -1,6 +1,6 @@
 """The load job, sensor and asset: published batches are loaded and materialized."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from batch_pipeline.defs.loads import LoadCursor
 from batch_pipeline.defs.metadata import generation_of
 from batch_pipeline.defs.names import RETRY_TAG, load_job, loaded_key
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.defs.downstream_fixture import BY_CITY, execute, job_of_both, tags_of
 from batch_pipeline_tests.load.target_scripts import EAGER, SILENT, read, script, settings_of
 from batch_pipeline_tests.pipeline.load_fixture import FIRST, LEASE, SECOND, THIRD, publish_file
@@ -41,32 +41,29 @@ CUT_FIRST_VOID = (
 
 def with_targets(**targets: str | dict[str, Any]) -> pytest.MarkDecorator:
     """Run a test with these targets: the settings or the program of each."""
-    return pytest.mark.parametrize("harness", [targets], indirect=True, ids=["-".join(targets)])
+    return pytest.mark.parametrize("targets", [targets], indirect=True, ids=["-".join(targets)])
 
 
 @pytest.fixture
-def harness(
-    request: pytest.FixtureRequest,
-    database: Database,
-    database_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[DefsHarness]:
-    """The stream `orders` with four batches, two of them published, and one working target."""
+def targets(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """One working target, or those of `with_targets`."""
     monkeypatch.setenv("WAREHOUSE", "postgresql://user@127.0.0.1:1/warehouse")
-    targets = {
+    return {
         name: settings_of(tmp_path / name, body) if isinstance(body, str) else body
         for name, body in getattr(request, "param", {"good": EAGER}).items()
     }
-    with open_defs_harness(
-        database, database_url, tmp_path, monkeypatch, targets=targets
-    ) as opened:
-        for number in (0, 1):
-            publish_next(opened, number)
-        opened.instance.add_dynamic_partitions(
-            opened.batches.set_name, [FIRST, SECOND, THIRD, FOURTH]
-        )
-        yield opened
+
+
+@pytest.fixture
+def harness(harness: DefsHarness) -> DefsHarness:
+    """The stream `orders` with four batches, two of them published."""
+    for number in (0, 1):
+        publish_next(harness, number)
+    keys = [FIRST, SECOND, THIRD, FOURTH]
+    harness.instance.add_dynamic_partitions(harness.batches.set_name, keys)
+    return harness
 
 
 def publish_next(harness: DefsHarness, number: int, *, generation: int = 1) -> None:

@@ -15,8 +15,7 @@ from batch_pipeline.defs.batch_reader import BatchReader
 from batch_pipeline.defs.resources import InventoryResource
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.errors import ConfigurationError
-from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 
 TARGET = {"command": "target-csv"}
 
@@ -97,25 +96,22 @@ def test_resources_do_not_start_the_embedded_server(
 @pytest.mark.parametrize("kind", [PipelineResource, BatchReader])
 def test_field_takes_precedence_over_the_environment(
     kind: type[InventoryResource],
-    database: Database,
+    harness: DefsHarness,
     database_url: str,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as harness:
-        publish_all(harness)
-        monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@127.0.0.1:9/x")
-        monkeypatch.setenv("WAREHOUSE", database_url)
+    monkeypatch.setenv("BATCH_PIPELINE_INVENTORY_CONN", "postgresql://user@127.0.0.1:9/x")
+    monkeypatch.setenv("WAREHOUSE", database_url)
 
-        @dg.asset
-        def batch_count(inventory: kind) -> dg.MaterializeResult[None]:  # type: ignore[valid-type]
-            statuses = inventory.pipeline.database.batches.statuses("orders")  # type: ignore[attr-defined]
-            return dg.MaterializeResult(metadata={"batches": len(statuses)})
+    @dg.asset
+    def batch_count(inventory: kind) -> dg.MaterializeResult[None]:  # type: ignore[valid-type]
+        statuses = inventory.pipeline.database.batches.statuses("orders")  # type: ignore[attr-defined]
+        return dg.MaterializeResult(metadata={"batches": len(statuses)})
 
-        resource = kind(inventory_conn=dg.EnvVar("WAREHOUSE"))
-        run = dg.materialize([batch_count], resources={"inventory": resource})
-        [event] = run.get_asset_materialization_events()
-        assert event.materialization.metadata["batches"].value == 4
+    resource = kind(inventory_conn=dg.EnvVar("WAREHOUSE"))
+    run = dg.materialize([batch_count], resources={"inventory": resource})
+    [event] = run.get_asset_materialization_events()
+    assert event.materialization.metadata["batches"].value == 4
 
 
 @pytest.mark.long

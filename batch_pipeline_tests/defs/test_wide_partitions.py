@@ -1,18 +1,16 @@
 """Wide partitions that the removed command `roll-up` created from several partitions."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
-from click.testing import CliRunner
 
-from batch_pipeline.cli import cli
 from batch_pipeline.defs.build import build_definitions
 from batch_pipeline.defs.names import LAUNCH_TAG, RANGE_END_TAG, RANGE_START_TAG, loaded_key
 from batch_pipeline.inventory.database import Database
-from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import KEYS, DefsHarness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 from batch_pipeline_tests.seeds import everything, publish
 
@@ -24,26 +22,26 @@ HINT = "A wide partition of an earlier release stands for several: pick those."
 
 
 @pytest.fixture
-def harness(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
+def targets(tmp_path: Path) -> dict[str, Any]:
+    """A working target."""
+    return {"good": settings_of(tmp_path / "good", GOOD)}
+
+
+@pytest.fixture
+def harness(harness: DefsHarness) -> DefsHarness:
     """Four batches, three of them published; the first two share a wide partition in Dagster."""
-    targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_harness(
-        database, database_url, tmp_path, monkeypatch, targets=targets
-    ) as opened:
-        opened.tick(SENSOR)
-        for status in database.batches.statuses("orders")[:3]:
-            publish(database, status.batch)
-        for event in opened.tick(SENSOR).asset_events:
-            opened.instance.report_runless_asset_event(event)
-        asset_key = opened.batches.asset_key
-        wide = dg.AssetMaterialization(asset_key=asset_key, partition=WIDE, metadata={"batches": 2})
-        opened.instance.report_runless_asset_event(wide)
-        opened.instance.add_dynamic_partitions(SET, [WIDE])
-        for key in KEYS[:2]:
-            opened.instance.delete_dynamic_partition(SET, key)
-        yield opened
+    harness.tick(SENSOR)
+    for status in harness.database.batches.statuses("orders")[:3]:
+        publish(harness.database, status.batch)
+    for event in harness.tick(SENSOR).asset_events:
+        harness.instance.report_runless_asset_event(event)
+    asset_key = harness.batches.asset_key
+    wide = dg.AssetMaterialization(asset_key=asset_key, partition=WIDE, metadata={"batches": 2})
+    harness.instance.report_runless_asset_event(wide)
+    harness.instance.add_dynamic_partitions(SET, [WIDE])
+    for key in KEYS[:2]:
+        harness.instance.delete_dynamic_partition(SET, key)
+    return harness
 
 
 def test_sensor_adds_the_partitions_of_a_wide_partition(
@@ -60,7 +58,7 @@ def test_sensor_adds_the_partitions_of_a_wide_partition(
     assert [event.partition for event in fresh.tick(SENSOR).asset_events] == [KEYS[0]]
 
 
-def test_materializing_a_wide_partition_fails(harness: DefsHarness) -> None:
+def test_materializing_or_loading_a_wide_partition_fails(harness: DefsHarness) -> None:
     before = everything(harness.database)
     harness.instance.delete_dynamic_partition(SET, KEYS[3])
     tags = {RANGE_START_TAG: KEYS[2], RANGE_END_TAG: WIDE, LAUNCH_TAG: "new"}
@@ -71,11 +69,6 @@ def test_materializing_a_wide_partition_fails(harness: DefsHarness) -> None:
     assert description.startswith("Batches failed: 1 of 2, others are published: ")
     assert f"{NOT_PLANNED} " in description
     assert HINT in description
-    assert everything(harness.database) == before
-
-
-def test_loading_a_wide_partition_fails_and_loads_nothing(harness: DefsHarness) -> None:
-    before = everything(harness.database)
     key = loaded_key(harness.stream)
     with pytest.raises(dg.Failure, match=NOT_PLANNED):
         dg.materialize(
@@ -84,9 +77,3 @@ def test_loading_a_wide_partition_fails_and_loads_nothing(harness: DefsHarness) 
             partition_key=WIDE,
         )
     assert everything(harness.database) == before
-
-
-def test_removed_command_is_rejected_with_a_replacement() -> None:
-    result = CliRunner().invoke(cli, ["roll-up", "orders", "--keep", "0"])
-    assert result.exit_code == 2
-    assert "The command 'roll-up' was removed. Choose larger `batch.max_weight`" in result.stderr
