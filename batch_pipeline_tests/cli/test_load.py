@@ -71,14 +71,6 @@ def test_failing_target_does_not_stop_the_other(
     assert "hunter2" not in result.stdout
 
 
-def test_missing_password_variable_is_named(run: Run, database: Database, tmp_path: Path) -> None:
-    published(database, tmp_path, 1)
-    result = run("load", "orders", "--target", "good", TARGET_PASSWORD=None)
-    assert result.exit_code == 1
-    assert "TARGET_PASSWORD" in result.stderr
-    assert "targets.good.config" in result.stderr
-
-
 def test_load_during_another_load_exits_75_and_names_its_run(
     run: Run, database: Database, tmp_path: Path
 ) -> None:
@@ -90,11 +82,12 @@ def test_load_during_another_load_exits_75_and_names_its_run(
     assert "run load-7 is loading this stream into the target" in result.stderr
 
 
-def test_load_of_unknown_names_is_refused(run: Run) -> None:
+def test_load_of_unknown_or_unpublished_names_is_refused(run: Run, database: Database) -> None:
+    planned(database)
     unknown = [
         (("bare",), "The stream bare has no target (targets of its stream file: none)"),
         (("orders", "--target", "lake"), "The stream orders has no target 'lake'"),
-        (("orders", "--batch", FIRST), f"no published batch '{FIRST}'"),
+        (("orders", "--batch", FIRST), f"no published batch '{FIRST}'. Nothing was loaded."),
         (("orders", "--batch", "again:1-2"), "no published batch 'again:1-2'"),
         (("nowhere",), "No stream 'nowhere'"),
         (("order",), "Did you mean 'orders'? Nothing was done."),
@@ -103,12 +96,6 @@ def test_load_of_unknown_names_is_refused(run: Run) -> None:
         error = run("load", *words).exception
         assert isinstance(error, PipelineError), words
         assert problem in str(error)
-
-
-def test_load_of_a_batch_that_is_not_published_yet_is_refused(run: Run, database: Database) -> None:
-    [batch] = planned(database)
-    error = run("load", "orders", "--batch", batch.key).exception
-    assert f"orders has no published batch '{batch.key}'. Nothing was loaded." in str(error)
 
 
 def test_batch_option_reloads_only_that_batch(run: Run, database: Database, tmp_path: Path) -> None:
@@ -168,7 +155,8 @@ def test_load_into_postgres_is_recorded(
     published(database, tmp_path, 2)
     write_stream(tmp_path, "orders", targets={"dw": {"postgres": {"conn": "$DW"}}})
     unset = run("load", "orders")
-    assert (unset.exit_code, "targets.dw.postgres.conn" in unset.stderr) == (1, True)
+    assert unset.exit_code == 1
+    assert "DW (targets.dw.postgres.conn" in unset.stderr
     result = run("load", "orders", "--json", DW=empty_database_url)
     assert result.exit_code == 0, result.output
     (report,) = json.loads(result.stdout)["targets"]

@@ -2,17 +2,16 @@
 
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batch_pipeline.cli import cli, console
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.progress import log
 from batch_pipeline_tests.cli.commands import on_terminal
 from batch_pipeline_tests.defs.checks_fixture import publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.load.target_scripts import GOOD, settings_of
 
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"  # the cursor
@@ -28,20 +27,20 @@ COMMANDS = [
 
 
 @pytest.fixture
-def project(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
+def targets(tmp_path: Path) -> dict[str, Any]:
+    """A working target."""
+    return {"good": settings_of(tmp_path / "good", GOOD)}
+
+
+@pytest.fixture
+def project(project: DefsHarness) -> DefsHarness:
     """The stream `orders` with four published batches, two new files and a target."""
-    targets = {"good": settings_of(tmp_path / "good", GOOD)}
-    with open_defs_harness(
-        database, database_url, tmp_path, monkeypatch, targets=targets
-    ) as project:
-        publish_all(project)
-        for name in ("13.csv", "14.csv"):
-            path = tmp_path / "landing/orders" / name
-            path.write_text("id\n1\n")
-            os.utime(path, (1_750_000_000, 1_750_000_000))
-        yield project
+    publish_all(project)
+    for name in ("13.csv", "14.csv"):
+        path = project.folder / "landing/orders" / name
+        path.write_text("id\n1\n")
+        os.utime(path, (1_750_000_000, 1_750_000_000))
+    return project
 
 
 def shown(
@@ -78,26 +77,7 @@ def test_bar_is_shown_and_then_erased(
         assert (output.count(HIDDEN), output.count(SHOWN)) == (1, 1), words
         assert output.endswith(f"{SHOWN}\r{ERASED}"), (words, output[-80:])
         assert "\x1b" not in capsys.readouterr().out, words
-
-
-@pytest.mark.usefixtures("project")
-def test_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, _, _ in COMMANDS:
-        run(*words)
-        captured = capsys.readouterr()
-        assert captured.out, words
-        assert captured.err == "", words
-
-
-@pytest.mark.usefixtures("project")
-def test_no_bar_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, "gc", term="dumb") == ""
-
-
-@pytest.mark.usefixtures("project")
-def test_printed_lines_appear_above_the_bar(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    # Printed lines appear above the bar.
     output = shown(monkeypatch, "load", "orders", both=True)
     *lines, end = output.split(f"{SHOWN}\r{ERASED}")
     assert end == ""
@@ -107,14 +87,27 @@ def test_printed_lines_appear_above_the_bar(
     ]
 
 
-@pytest.mark.parametrize(("last", "total"), [("1000", 4), ("3", 3)])
+@pytest.mark.usefixtures("project")
+def test_no_bar_without_a_terminal_or_on_a_dumb_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, _, _ in COMMANDS:
+        run(*words)
+        captured = capsys.readouterr()
+        assert captured.out, words
+        assert captured.err == "", words
+    assert shown(monkeypatch, "gc", term="dumb") == ""
+
+
 @pytest.mark.usefixtures("project")
 def test_verification_total_is_the_number_of_selected_batches(
-    caplog: pytest.LogCaptureFixture, last: str, total: int
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.INFO, log.name):
-        run("verify", "--last", last)
-    events = [
-        vars(record) for record in caplog.records if record.getMessage() == "checking batches"
-    ]
-    assert (events[0]["done"], events[-1]["done"], events[-1]["total"]) == (0, total, total)
+    for last, total in (("1000", 4), ("3", 3)):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, log.name):
+            run("verify", "--last", last)
+        events = [
+            vars(record) for record in caplog.records if record.getMessage() == "checking batches"
+        ]
+        assert (events[0]["done"], events[-1]["done"], events[-1]["total"]) == (0, total, total)
