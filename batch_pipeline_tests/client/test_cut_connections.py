@@ -1,6 +1,7 @@
 """The library when connections are lost: at each statement of each call, and while idle."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,27 @@ def _acquire_and_release_all() -> None:
         _read_and_release(batch)
 
 
+def _acquire_rest_and_report(database: Database, figures: Figures, cuts: int) -> None:
+    """Check that each id is delivered exactly once after some cuts, and report the figures."""
+    _acquire_and_release_all()
+    assert delivered_ids(database) == list(range(1, IDS + 1))
+    figures(operations=1, connections_lost=cuts, states_between=0)
+
+
+def _cut_at_every_statement(
+    cutter: ConnectionCutter, call: Callable[[Batch], None], *, is_read: bool = False
+) -> int:
+    """Call with new batches, each with a cut at the next statement; return the number of cuts."""
+    for point in count(1):
+        batch = acquired(batch_count=2)
+        if is_read:
+            assert len(batch.items) == 2
+        if not _call_with_cut(cutter, point, partial(call, batch)):
+            break
+    assert point > 2
+    return point - 1
+
+
 def _call_with_cut(cutter: ConnectionCutter, point: int, call: Callable[[], None]) -> bool:
     """Call with a cut at a point, and again after an error; return whether there was a cut."""
     cutter.arm(point)
@@ -90,9 +112,7 @@ def test_acquiring_survives_a_cut_at_every_statement(
     assert cutter.points > 2
     for batch in held:
         _read_and_release(batch)
-    _acquire_and_release_all()
-    assert delivered_ids(database) == list(range(1, IDS + 1))
-    figures(operations=1, connections_lost=point - 1, states_between=0)
+    _acquire_rest_and_report(database, figures, point - 1)
 
 
 def test_first_acquire_survives_cuts_while_connecting(
@@ -118,53 +138,42 @@ def test_reading_items_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """The second call returns the items of the same batch."""
-    for point in count(1):
-        batch = acquired(batch_count=2)
+    batches: set[Batch] = set()
 
-        def read(batch: Batch = batch) -> None:
-            assert len(batch.items) == 2
+    def read(batch: Batch) -> None:
+        batches.add(batch)
+        assert len(batch.items) == 2
 
-        has_cut = _call_with_cut(cutter, point, read)
+    cuts = _cut_at_every_statement(cutter, read)
+    for batch in batches:
         batch.succeeded()
-        if not has_cut:
-            break
-    assert point > 2
-    _acquire_and_release_all()
-    assert delivered_ids(database) == list(range(1, IDS + 1))
-    figures(operations=1, connections_lost=point - 1, states_between=0)
+    _acquire_rest_and_report(database, figures, cuts)
 
 
 def test_succeeding_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """The release counts once, whether its first commit was lost or not."""
-    for point in count(1):
-        batch = acquired(batch_count=2)
-        assert len(batch.items) == 2
-        has_cut = _call_with_cut(cutter, point, batch.succeeded)
+
+    def succeed(batch: Batch) -> None:
+        batch.succeeded()
         assert batch.success
-        if not has_cut:
-            break
-    assert point > 2
-    _acquire_and_release_all()
-    assert delivered_ids(database) == list(range(1, IDS + 1))
-    figures(operations=1, connections_lost=point - 1, states_between=0)
+
+    cuts = _cut_at_every_statement(cutter, succeed, is_read=True)
+    _acquire_rest_and_report(database, figures, cuts)
 
 
 def test_failing_survives_a_cut_at_every_statement(
     cutter: ConnectionCutter, database: Database, figures: Figures
 ) -> None:
     """The batch fails once and is delivered by a later attempt."""
-    for point in count(1):
-        batch = acquired(batch_count=2)
-        has_cut = _call_with_cut(cutter, point, batch.failed)
+
+    def fail(batch: Batch) -> None:
+        batch.failed()
         assert batch.success is False
-        if not has_cut:
-            break
-    assert point > 2
-    _acquire_and_release_all()
-    assert delivered_ids(database) == list(range(1, IDS + 1))
-    figures(operations=1, connections_lost=point - 1, states_between=0)
+
+    cuts = _cut_at_every_statement(cutter, fail)
+    _acquire_rest_and_report(database, figures, cuts)
 
 
 def test_terminated_idle_sessions_are_replaced(
