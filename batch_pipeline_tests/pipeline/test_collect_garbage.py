@@ -77,15 +77,15 @@ def test_superseded_generation_is_deleted_after_keep_superseded(harness: Garbage
     assert query(harness.database, "SELECT count(*) FROM batch_pipeline.part_file") == [(4,)]
 
 
-def test_unlisted_files_of_a_published_attempt_are_deleted(harness: GarbageHarness) -> None:
+def test_unlisted_files_of_a_published_attempt_are_deleted(disk: GarbageHarness) -> None:
     """A retried Spark task may leave them; their names differ from those of the published files."""
-    with claimed(harness.database, harness.batches[0]) as attempt:
-        left = harness.put(f"{attempt.stem}-00000000-0badf00d.jsonl.gz")
-        harness.publish(attempt)
-    harness.age()
-    collected = harness.collect()
+    with claimed(disk.database, disk.batches[0]) as attempt:
+        left = disk.put(f"{attempt.stem}-00000000-0badf00d.jsonl.gz")
+        disk.publish(attempt)
+    disk.age()
+    collected = disk.collect()
     assert (paths(collected), collected.files(Reason.UNLISTED)) == ([left.name], 1)
-    assert len(harness.there()) == 2
+    assert len(disk.there()) == 2
 
 
 def test_live_files_are_recognized_after_the_storage_moved(
@@ -132,36 +132,36 @@ def test_temporary_files_are_deleted_after_a_day(harness: GarbageHarness) -> Non
 
 @pytest.mark.parametrize("prefixes", [("", ""), ("eu-", "us-"), ("", "x")])
 def test_streams_with_a_common_root_only_delete_their_own_files(
-    harness: GarbageHarness, prefixes: tuple[str, str]
+    disk: GarbageHarness, prefixes: tuple[str, str]
 ) -> None:
     name = "xorders" if prefixes[1] == "x" else "clicks"
-    first, second = (replace(harness.stream.storage, prefix=prefix) for prefix in prefixes)
+    first, second = (replace(disk.stream.storage, prefix=prefix) for prefix in prefixes)
     if name == "xorders":  # prefix `x` and name `orders` look like no prefix and name `xorders`
         orders, other = stream(storage=second), stream(name=name, storage=first)
     else:
         orders, other = stream(storage=first), stream(name=name, storage=second)
-    [other_batch] = planned(harness.database, name=name)
+    [other_batch] = planned(disk.database, name=name)
     left: dict[str, list[str]] = {}
-    for batch, owner in ((harness.batches[0], orders), (other_batch, other)):
-        with claimed(harness.database, batch) as attempt:
+    for batch, owner in ((disk.batches[0], orders), (other_batch, other)):
+        with claimed(disk.database, batch) as attempt:
             stem = f"{owner.storage.prefix}{attempt.stem}"
-            part = harness.put(f"{stem}-00000000-abcdef01.jsonl.gz")
-            harness.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+            part = disk.put(f"{stem}-00000000-abcdef01.jsonl.gz")
+            disk.database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
         left[owner.name] = [part.name]
-    harness.age()
+    disk.age()
     for owner, neighbour in ((orders, other), (other, orders)):
-        collected = replace(harness, stream=owner, others=[neighbour]).collect(with_unknown=True)
+        collected = replace(disk, stream=owner, others=[neighbour]).collect(with_unknown=True)
         assert paths(collected) == left[owner.name]
-    assert harness.there() == []
+    assert disk.there() == []
 
 
-def test_files_of_backfills_are_collected_with_their_stream(harness: GarbageHarness) -> None:
+def test_files_of_backfills_are_collected_with_their_stream(disk: GarbageHarness) -> None:
     request = Backfill.of_stream("orders", "2023", Selection(), limits())
-    harness.database.backfills.plan(request, harness.database.meta_table("orders"))
-    [status] = harness.database.backfills.of_all("orders")
-    left = harness.failed(status.batch)
-    harness.age()
-    assert sorted(paths(harness.collect())) == sorted(left)
+    disk.database.backfills.plan(request, disk.database.meta_table("orders"))
+    [status] = disk.database.backfills.of_all("orders")
+    left = disk.failed(status.batch)
+    disk.age()
+    assert sorted(paths(disk.collect())) == sorted(left)
     assert left[0].startswith("orders.2023-")
 
 

@@ -128,16 +128,15 @@ def test_next_generation_of_a_deleted_one_is_due_and_kept_until_loaded(
     assert len(harness.collect().garbage) == 3
 
 
-@pytest.mark.parametrize("failpoint", ["collect.marked", "collect.before_remove"])
 def test_collector_killed_after_marking_is_completed_by_the_next(
-    harness: GarbageHarness, database_url: str, tmp_path: Path, failpoint: str
+    harness: GarbageHarness, database_url: str
 ) -> None:
     """The files are deleted even if the targets changed in the meantime."""
     harness.load_all("warehouse")
     harness.age()
     before = harness.there()
     arguments = (database_url, harness.stream.storage.root)
-    assert run_python(COLLECT, *arguments, failpoints=f"{failpoint}=kill") == -signal.SIGKILL
+    assert run_python(COLLECT, *arguments, failpoints="collect.marked=kill") == -signal.SIGKILL
     assert (harness.there(), query(harness.database, MARKS)) == (before, [(1,)])
     changed = harness.loading_into("lake")
     assert sorted(paths(changed.collect())) == before

@@ -99,16 +99,14 @@ def test_files_written_during_the_listing_are_kept(harness: GarbageHarness, mome
     assert len(harness.there()) == 4
 
 
-def test_abandoned_attempt_cannot_publish_after_its_files_are_deleted(
-    harness: GarbageHarness,
-) -> None:
-    with claimed(harness.database, harness.batches[0]) as zombie:
-        left = harness.write(zombie)
-        harness.database.attempts.fail(zombie, "fenced", AttemptStatus.ABANDONED)
-        harness.age()
-        assert sorted(paths(harness.collect())) == sorted(left)
+def test_abandoned_attempt_cannot_publish_after_its_files_are_deleted(disk: GarbageHarness) -> None:
+    with claimed(disk.database, disk.batches[0]) as zombie:
+        left = disk.write(zombie)
+        disk.database.attempts.fail(zombie, "fenced", AttemptStatus.ABANDONED)
+        disk.age()
+        assert sorted(paths(disk.collect())) == sorted(left)
         with pytest.raises(FencedError):
-            harness.publish(zombie)
+            disk.publish(zombie)
 
 
 def test_newest_generation_cannot_be_marked_as_superseded(disk: GarbageHarness) -> None:

@@ -1,7 +1,6 @@
 """Part files in S3 and their readers: checks, the tap, targets, a Postgres table."""
 
 import hashlib
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,8 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.load.singer_capabilities import Capabilities
-from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import BatchDataError, PartFileChangedError, RetryableError
-from batch_pipeline.model.load import MessageMode, PostgresTarget
+from batch_pipeline.model.load import MessageMode
 from batch_pipeline.model.location import to_path
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.pipeline.load import FileCheck, load
@@ -27,16 +25,21 @@ from batch_pipeline.storage.verification import (
 from batch_pipeline_tests.encode.writers.part_factories import ALL_TYPES, schema, typed
 from batch_pipeline_tests.encode.writers.published_parts import (
     ENCODINGS,
-    encoding_id,
     published_lines,
     published_table,
 )
 from batch_pipeline_tests.factories import encoded, item_report, part_file
 from batch_pipeline_tests.load import target_scripts as scripts
-from batch_pipeline_tests.load.warehouse import ID, NAME, Warehouse, schema_of
+from batch_pipeline_tests.load.warehouse import APPEND, ID, NAME, Warehouse, schema_of
 from batch_pipeline_tests.pipeline.load_fixture import due, load_context, orders, rows
 from batch_pipeline_tests.seeds import claimed, planned
-from batch_pipeline_tests.singer.tap.tap_fixture import ListedSource, printed, sent, tap_class
+from batch_pipeline_tests.singer.tap.tap_fixture import (
+    ListedSource,
+    printed,
+    sent,
+    signals_restored,
+    tap_class,
+)
 from batch_pipeline_tests.store_faults import Faults
 
 ANN, BOB, CAT = ({"id": 1, "name": "Ann"}, {"id": 2, "name": "Bob"}, {"id": 3, "name": "Cat"})
@@ -116,11 +119,8 @@ def test_checks_only_download_objects_without_a_stored_sha256(
     assert faults.count("GET") == (1 if part.size_bytes == 5 else 2)
 
 
-@pytest.mark.parametrize("code", ["ExpiredToken", "AccessDenied"])
-def test_denied_access_is_retryable_and_not_a_missing_file(
-    part: PartFile, faults: Faults, code: str
-) -> None:
-    faults.refuse(403, code)
+def test_denied_access_is_retryable_and_not_a_missing_file(part: PartFile, faults: Faults) -> None:
+    faults.refuse(403, "ExpiredToken")
     for check in CHECKS:
         with pytest.raises(RetryableError, match="refuses s3:GetObject"):
             check(part)
@@ -134,14 +134,14 @@ def test_contents_are_not_verified_without_read_access(bucket: str, faults: Faul
         verify_contents(part)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS, ids=encoding_id)
-def test_records_from_s3_and_disk_are_equal(
-    tmp_path: Path, bucket: str, encoding: Encoding
-) -> None:
-    local = published_table(tmp_path, typed(), schema(**ALL_TYPES), encoding)
-    expected = list(records(local))
-    assert list(records(move_to_s3(local, bucket))) == expected
-    assert len(expected) == 2
+def test_records_from_s3_and_disk_are_equal(tmp_path: Path, bucket: str) -> None:
+    """Copies of the objects are read as on a disk, where all encodings are tested."""
+    for encoding in (ENCODINGS[0], ENCODINGS[3]):
+        folder = tmp_path / encoding.format
+        local = published_table(folder, typed(), schema(**ALL_TYPES), encoding)
+        expected = list(records(local))
+        assert list(records(move_to_s3(local, bucket))) == expected
+        assert len(expected) == 2
 
 
 def test_objects_are_downloaded_once_and_copies_are_deleted(
@@ -160,19 +160,18 @@ def test_objects_are_downloaded_once_and_copies_are_deleted(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("octets", [None, b"other bytes", b""])
-def test_bad_object_is_rejected_before_the_first_record(
-    tmp_path: Path, bucket: str, octets: bytes | None
-) -> None:
+def test_bad_object_is_rejected_before_the_first_record(tmp_path: Path, bucket: str) -> None:
     manifest = move_to_s3(published_lines(tmp_path, ONE, TWO, THREE), bucket)
     bad = manifest.part_files[1].uri
-    if octets is None:
-        S3.delete(bad)
-    else:
-        upload_bytes(bad, octets)
-    with pytest.raises(BatchDataError, match=r"a part file of batch .* cannot be sent") as caught:
-        next(record_blocks(manifest, "orders"))
-    assert bad in str(caught.value)
+    for damage in (
+        lambda: upload_bytes(bad, b"other bytes"),
+        lambda: upload_bytes(bad, b""),
+        lambda: S3.delete(bad),
+    ):
+        damage()
+        with pytest.raises(BatchDataError, match=r"a part file of .* cannot be sent") as caught:
+            next(record_blocks(manifest, "orders"))
+        assert bad in str(caught.value)
 
 
 def test_tap_sends_unescaped_object_uris(tmp_path: Path, bucket: str) -> None:
@@ -211,34 +210,24 @@ def test_target_gets_batch_messages_only_if_it_can_read_s3(
     assert kinds == ["SCHEMA", *middle, "STATE"]
 
 
-@pytest.fixture
-def warehouse(empty_database_url: str, tmp_path: Path) -> Warehouse:
-    """An empty warehouse with a target in append mode."""
-    target = PostgresTarget(name="warehouse", conn="$WAREHOUSE")
-    return Warehouse(url=empty_database_url, folder=tmp_path, target=target)
-
-
 def test_table_is_loaded_with_one_request_per_object(
-    warehouse: Warehouse, bucket: str, faults: Faults
+    empty_database_url: str, tmp_path: Path, bucket: str, faults: Faults
 ) -> None:
+    """A load interrupted by the store is rolled back and can be repeated."""
+    warehouse = Warehouse(url=empty_database_url, folder=tmp_path, target=APPEND)
     loading = warehouse.loading([ANN, BOB], [CAT], schema=schema_of(ID, NAME))
     loading = replace(loading, manifest=move_to_s3(loading.manifest, bucket))
     assert warehouse.load(loading).records == 3
     assert warehouse.rows("id", "name") == [(1, "Ann"), (2, "Bob"), (3, "Cat")]
     assert (faults.count("GET"), faults.count("HEAD")) == (2, 0)
-
-
-def test_load_interrupted_by_the_store_is_rolled_back_and_repeatable(
-    warehouse: Warehouse, bucket: str, faults: Faults
-) -> None:
-    loading = warehouse.loading([ANN, BOB], [CAT], schema=schema_of(ID, NAME))
-    loading = replace(loading, manifest=move_to_s3(loading.manifest, bucket))
+    warehouse.drop_tables()
     faults.refuse(403, "ExpiredToken", skip=1, times=1)
     with pytest.raises(RetryableError, match=r"The part file .* cannot be read now") as caught:
         warehouse.load(loading)
     assert loading.manifest.part_files[1].uri in str(caught.value)
     assert warehouse.rows("id") == []
     assert warehouse.load(loading).records == 3
+    assert warehouse.rows("id") == [(1,), (2,), (3,)]
     upload_bytes(loading.manifest.part_files[0].uri, b"other")
     with pytest.raises(PartFileChangedError, match="has the SHA-256"):
         warehouse.load(replace(loading, again=True))
@@ -275,7 +264,5 @@ def test_load_without_access_does_not_count_against_the_batch(
 @pytest.fixture(autouse=True)
 def _restore_signal_handlers() -> Iterator[None]:
     """Restore the signal handlers that the SDK replaces when a tap is created."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with signals_restored():
+        yield

@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.pipeline.pending_work import RunResult, Work, find_work
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import claimed, register
 
 RUN = (
@@ -23,15 +22,11 @@ RUN = (
 
 
 @pytest.fixture
-def harness(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
+def harness(project: DefsHarness) -> DefsHarness:
     """The stream `orders` with all batches published and reported."""
-    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
-        publish_all(opened)
-        counts = database.change_feed.publish_counts("orders")
-        opened.pipeline.home.set_reported("orders", counts)
-        yield opened
+    publish_all(project)
+    _report(project)
+    return project
 
 
 def _find_work(harness: DefsHarness) -> tuple[Work, RunResult]:
@@ -43,22 +38,6 @@ def _find_work(harness: DefsHarness) -> tuple[Work, RunResult]:
         pipeline.landing(stream, wait=True),
         pipeline.home.reported("orders"),
     )
-
-
-def _land(harness: DefsHarness) -> None:
-    Path(harness.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n")
-
-
-def _register_landed(harness: DefsHarness) -> None:
-    _land(harness)
-    table = harness.database.meta_table("orders")
-    table.register(harness.pipeline.landing(harness.stream, wait=True).found_files())
-
-
-def _change_registered(harness: DefsHarness) -> None:
-    _register_landed(harness)
-    _plan(harness)
-    Path(harness.stream.source.place.removeprefix("file://"), "1.csv").write_text("id\n1\n2\n")
 
 
 def _plan(harness: DefsHarness) -> None:
@@ -74,10 +53,6 @@ def _fail(harness: DefsHarness) -> None:
         harness.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
 
 
-def _pause(harness: DefsHarness) -> None:
-    harness.database.jobs.pause("orders", "maintenance")
-
-
 def _plan_late(harness: DefsHarness) -> None:
     first = harness.database.batches.statuses("orders")[0].batch
     publish(harness, first, unseen=1)
@@ -86,36 +61,54 @@ def _plan_late(harness: DefsHarness) -> None:
     assert audit.late_batches == 1
 
 
-def test_stream_with_all_batches_published_has_no_work(harness: DefsHarness) -> None:
+def _report(harness: DefsHarness) -> None:
+    counts = harness.database.change_feed.publish_counts("orders")
+    harness.pipeline.home.set_reported("orders", counts)
+
+
+def test_paused_or_unreported_stream_has_only_reports(harness: DefsHarness) -> None:
     assert _find_work(harness) == (Work.NONE, RunResult(stream="orders"))
+    harness.database.jobs.pause("orders", "maintenance")
+    assert _find_work(harness)[0] is Work.REPORTS
+    harness.database.jobs.resume("orders")
+    harness.pipeline.home.set_reported("orders", {})
+    assert _find_work(harness)[0] is Work.REPORTS
+    _report(harness)
+    assert _find_work(harness)[0] is Work.NONE
+    publish_all(harness)
+    assert _find_work(harness)[0] is Work.REPORTS
+
+
+def test_new_or_changed_file_is_work_until_it_is_published(harness: DefsHarness) -> None:
+    path = Path(harness.stream.source.place.removeprefix("file://"), "1.csv")
+    path.write_text("id\n1\n")
+    assert _find_work(harness)[0] is Work.BATCHES
+    landing = harness.pipeline.landing(harness.stream, wait=True)
+    harness.database.meta_table("orders").register(landing.found_files())
+    assert _find_work(harness)[0] is Work.BATCHES
+    _plan(harness)
+    assert _find_work(harness)[0] is Work.BATCHES
+    publish(harness, harness.database.batches.statuses("orders")[-1].batch)
+    _report(harness)
+    assert _find_work(harness)[0] is Work.NONE
+    path.write_text("id\n1\n2\n")
+    assert _find_work(harness)[0] is Work.BATCHES
 
 
 @pytest.mark.parametrize(
-    ("change", "work"),
+    "change",
     [
-        pytest.param(_land, Work.BATCHES, id="landed"),
-        pytest.param(_register_landed, Work.BATCHES, id="registered"),
-        pytest.param(_change_registered, Work.BATCHES, id="changed"),
-        pytest.param(
-            lambda harness: register(harness.database, 1, first=13), Work.BATCHES, id="item"
-        ),
-        pytest.param(lambda harness: harness.plan(), Work.BATCHES, id="backfill"),
-        pytest.param(_plan_late, Work.BATCHES, id="late"),
-        pytest.param(_fail, Work.BATCHES, id="failed"),
-        pytest.param(publish_all, Work.REPORTS, id="unreported"),
-        pytest.param(_pause, Work.REPORTS, id="paused"),
-        pytest.param(
-            lambda harness: harness.pipeline.home.set_reported("orders", {}),
-            Work.REPORTS,
-            id="never reported",
-        ),
+        pytest.param(lambda harness: register(harness.database, 1, first=13), id="item"),
+        pytest.param(lambda harness: harness.plan(), id="backfill"),
+        pytest.param(_plan_late, id="late"),
+        pytest.param(_fail, id="failed"),
     ],
 )
-def test_pending_work_is_detected(
-    harness: DefsHarness, change: Callable[[DefsHarness], object], work: Work
+def test_unpublished_items_and_batches_are_work(
+    harness: DefsHarness, change: Callable[[DefsHarness], object]
 ) -> None:
     change(harness)
-    assert _find_work(harness)[0] is work
+    assert _find_work(harness)[0] is Work.BATCHES
 
 
 def test_run_without_work_imports_neither_dagster_nor_spark(harness: DefsHarness) -> None:
