@@ -1,10 +1,6 @@
 """Loading into Singer targets: the messages they get, their acknowledgements and failures."""
 
 import logging
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +19,6 @@ from batch_pipeline.model.errors import (
     TargetFailedError,
 )
 from batch_pipeline.model.load import Loaded, MessageMode
-from batch_pipeline_tests.concurrency import is_running
 from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.load import target_scripts as scripts
 from batch_pipeline_tests.load.target_scripts import loader, loading, read
@@ -257,29 +252,3 @@ def test_configuration_file_is_private_and_removed(tmp_path: Path) -> None:
     config = read(tmp_path)[-1]
     assert (config["file"], config["folder"]) == (0o600, 0o700)
     assert not Path(config["path"]).parent.exists()
-
-
-INTERRUPTED = """
-import logging, sys
-from pathlib import Path
-from batch_pipeline_tests.load.target_scripts import loader, loading
-folder = Path(sys.argv[1])
-logging.basicConfig(stream=sys.stdout)
-logging.getLogger("batch_pipeline.targets").setLevel(logging.INFO)
-body = "next(messages()); print('reading', file=sys.stderr); time.sleep(600)"
-loader(folder, body).load(loading(folder))
-"""
-
-
-def test_interrupt_terminates_the_target(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert "reading" in process.stdout.readline()
-        targets = psutil.Process(process.pid).children()
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait() != 0
-    assert len(targets) == 1
-    assert not is_running(targets[0])
