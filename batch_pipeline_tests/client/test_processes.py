@@ -127,26 +127,23 @@ def test_imports_are_lazy() -> None:
         _ = sys.modules["batch_pipeline"].acquire
 
 
-@pytest.mark.parametrize("point", ["acquire.after_commit", "succeed.before_commit"])
-def test_batch_of_a_killed_process_is_acquired_again_at_once(
-    thirty_files: Database, database_url: str, point: str
+@pytest.mark.parametrize(
+    ("point", "items", "attempt"),
+    [
+        ("acquire.after_commit", files(1, 5), 2),
+        ("succeed.before_commit", files(1, 5), 2),
+        ("succeed.after_commit", files(6, 10), 1),
+    ],
+)
+def test_unreleased_batch_of_a_killed_process_is_acquired_again_at_once(
+    thirty_files: Database, database_url: str, point: str, items: list[str], attempt: int
 ) -> None:
     """The next acquire does not wait for the lease to expire."""
     exit_code = run_python(ACQUIRE_AND_RELEASE, database_url, failpoints=f"{point}=kill")
     assert exit_code == -signal.SIGKILL
     eventually(lambda: query(thirty_files, COUNT_LIVENESS_LOCKS) == [(0,)])
     batch = acquired(batch_count=5)
-    assert (batch.items, batch.attempt) == (files(1, 5), 2)
-
-
-def test_process_killed_after_commit_has_released_its_batch(
-    thirty_files: Database, database_url: str
-) -> None:
-    exit_code = run_python(
-        ACQUIRE_AND_RELEASE, database_url, failpoints="succeed.after_commit=kill"
-    )
-    assert exit_code == -signal.SIGKILL
-    assert acquired(batch_count=5).items == files(6, 10)
+    assert (batch.items, batch.attempt) == (items, attempt)
 
 
 def test_batch_of_a_live_process_is_not_acquired_by_another(
