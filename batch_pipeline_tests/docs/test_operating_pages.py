@@ -1,7 +1,6 @@
 """Postgres and Dagster accept the statements and settings of the operations pages."""
 
 import os
-import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,14 +13,14 @@ from dagster._core.instance.ref import InstanceRef
 
 from batch_pipeline.defs.instance.served_runs import ServedRunLauncher
 from batch_pipeline_tests.acceptance.sandbox import program_output
+from batch_pipeline_tests.docs.pages import blocks
 
 PACKAGE = files("batch_pipeline")
 INSTANCE = (PACKAGE / "defs/instance/dagster.yaml").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
-    text = (PACKAGE / f"docs/how_to/{page}.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block.text for block in blocks(language) if block.page.stem == page]
 
 
 def test_monitoring_statements_run(

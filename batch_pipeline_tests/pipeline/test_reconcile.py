@@ -82,23 +82,23 @@ def test_reconcile_writes_missing_manifest_files(
 
 
 def test_reconcile_records_an_existing_manifest_file(
-    database: Database, any_storage: PartFileStorage
+    database: Database, storage: PartFileStorage
 ) -> None:
-    uri = any_storage.point_to(publish(database, planned(database)[0]))
-    assert _reconcile(database, any_storage) == Reconciled(attempts=0, pointers=1)
+    uri = storage.point_to(publish(database, planned(database)[0]))
+    assert _reconcile(database, storage) == Reconciled(attempts=0, pointers=1)
     assert query(database, "SELECT pointer_uri FROM batch_pipeline.attempt") == [(uri,)]
     assert Root(uri.rpartition("/")[0]).names() == [uri.rpartition("/")[2]]
 
 
 def test_reconcile_reports_a_taken_name_and_writes_the_other_files(
-    database: Database, any_storage: PartFileStorage
+    database: Database, storage: PartFileStorage
 ) -> None:
     batches = planned(database, 2)
     first, second, third = [publish(database, batches[n]) for n in (0, 1, 0)]
-    older = any_storage.point_to(replace(first, token=UUID(int=7)))
-    result = _reconcile(database, any_storage)
+    older = storage.point_to(replace(first, token=UUID(int=7)))
+    result = _reconcile(database, storage)
     assert (result.pointers, [error.uri for error in result.troubles]) == (2, [older])
     assert isinstance(result.troubles[0], ManifestFileTakenError)
     assert json.loads(content(older))["token"] == str(UUID(int=7))
     for manifest in (second, third):
-        assert json.loads(content(any_storage.pointer_uri(manifest))) == manifest.to_json()
+        assert json.loads(content(storage.pointer_uri(manifest))) == manifest.to_json()
