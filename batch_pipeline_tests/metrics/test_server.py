@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.request import urlopen
 
 import psycopg
@@ -19,27 +18,18 @@ from psycopg import sql
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli import cli
-from batch_pipeline.inventory.database import Database
 from batch_pipeline.metrics import InventoryCollector, serving
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline_tests.defs.checks_fixture import publish
-from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
+from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.inventory.logins import database_name
 from batch_pipeline_tests.seeds import claimed, execute, register
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pydantic.warnings.PydanticDeprecatedSince20"),
-    pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-]
-
 
 @pytest.fixture
-def harness(
-    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DefsHarness]:
+def harness(project: DefsHarness) -> DefsHarness:
     """The stream `orders` with four planned batches, each of three items and 30 bytes."""
-    with open_defs_harness(database, database_url, tmp_path, monkeypatch) as opened:
-        yield opened
+    return project
 
 
 @dataclass(frozen=True, slots=True)
