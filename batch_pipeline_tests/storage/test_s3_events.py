@@ -26,7 +26,7 @@ from batch_pipeline_tests.store_faults import Faults, proxy
 
 @dataclass
 class QueuedLanding:
-    """A bucket and its event queue, whose visibility timeout is 0."""
+    """A bucket and its event queue, which delivers a message only once."""
 
     s3_landing: BucketLanding
     sqs: Any
@@ -57,16 +57,22 @@ class QueuedLanding:
         self.sqs.send_message(QueueUrl=self.queue, MessageBody=body)
 
     def message_count(self) -> int:
-        name = "ApproximateNumberOfMessages"
-        response = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=[name])
-        return int(response["Attributes"][name])
+        """Return the number of messages that have not been deleted."""
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        response = self.sqs.get_queue_attributes(QueueUrl=self.queue, AttributeNames=names)
+        return sum(int(response["Attributes"][name]) for name in names)
+
+    def deliver_repeatedly(self) -> None:
+        """Deliver messages until they are deleted."""
+        at_once = {"VisibilityTimeout": "0"}
+        self.sqs.set_queue_attributes(QueueUrl=self.queue, Attributes=at_once)
 
 
 @pytest.fixture
 def queued(bucket: str, object_store: ObjectStore) -> QueuedLanding:
     """A new bucket with its own event queue."""
     sqs = object_store.client("sqs")
-    attributes = {"VisibilityTimeout": "0"}
+    attributes = {"VisibilityTimeout": "300"}
     created = sqs.create_queue(QueueName=f"landed-{uuid4().hex}", Attributes=attributes)
     return QueuedLanding(BucketLanding(bucket), sqs, created["QueueUrl"])
 
@@ -110,6 +116,7 @@ def test_poll_without_events_sends_no_bucket_requests(
 def test_message_is_kept_until_its_objects_are_registered(
     queued: QueuedLanding, database: Database
 ) -> None:
+    queued.deliver_repeatedly()
     poll(queued.polled(), database)
     queued.s3_landing.put("in/a.csv")
     queued.announce("in/a.csv")
@@ -123,64 +130,43 @@ def test_message_is_kept_until_its_objects_are_registered(
     assert _locations(database) == ["a.csv"]
 
 
-def test_event_of_missing_object_is_deleted(queued: QueuedLanding, database: Database) -> None:
-    polled = queued.polled()
-    poll(polled, database)
-    queued.s3_landing.put("in/a.csv")
-    queued.s3_landing.put("in/b.csv")
-    queued.announce("in/gone.csv", "in/a.csv")
-    queued.announce("in/b.csv", name="ObjectRemoved:Delete")
-    assert poll(polled, database).new_items == 1
-    assert queued.message_count() == 0
-
-
-def test_event_of_excluded_key_is_deleted(queued: QueuedLanding, database: Database) -> None:
+def test_message_without_new_objects_is_deleted(queued: QueuedLanding, database: Database) -> None:
+    """The objects are missing, removed, excluded, unfinished or folder markers."""
     polled = queued.polled(include=("*.csv", "*.tmp"))
     poll(polled, database)
-    for key in ("in/a.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
+    for key in ("in/a.csv", "in/b.csv", "in/a.txt", "in/a.tmp", "in/sub/"):
         queued.s3_landing.put(key, b"")
+    queued.announce("in/gone.csv", "in/a.csv")
+    queued.announce("in/b.csv", name="ObjectRemoved:Delete")
+    for key in ("in/a.txt", "in/a.tmp", "in/sub/"):
         queued.announce(key)
-    poll(polled, database)
+    assert poll(polled, database).new_items == 1
     assert _locations(database) == ["a.csv"]
     assert queued.message_count() == 0
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "hello",
-        '{"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": "b"}',
-        '{"Records": []}',
-    ],
-    ids=["broken", "test", "empty"],
-)
-def test_unknown_message_is_logged_and_kept(
-    queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture, body: str
+def test_message_for_others_is_logged_and_kept(
+    queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queued.send(body)
     queued.s3_landing.put("in/a.csv")
+    queued.s3_landing.put("out/b.csv")
+    for body in ("hello", '{"Service": "Amazon S3", "Event": "s3:TestEvent"}', '{"Records": []}'):
+        queued.send(body)
+    queued.announce("in/a.csv", bucket="another-bucket")
+    queued.announce("in/a.csv", "out/b.csv")
     queued.announce("in/a.csv")
     polled = queued.polled()
     with caplog.at_level(logging.WARNING, "batch_pipeline"):
         poll(polled, database)
     assert _locations(database) == ["a.csv"]
-    assert queued.message_count() == 1
-    assert f"is left in the queue {queued.queue}" in caplog.text
-
-
-def test_message_of_other_bucket_or_prefix_is_kept(
-    queued: QueuedLanding, database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
-    queued.s3_landing.put("in/a.csv")
-    queued.s3_landing.put("out/b.csv")
-    queued.announce("in/a.csv", bucket="another-bucket")
-    queued.announce("in/a.csv", "out/b.csv")
-    polled = queued.polled()
-    with caplog.at_level(logging.WARNING, "batch_pipeline"):
-        poll(polled, database)
-    assert _locations(database) == ["a.csv"]
-    assert queued.message_count() == 2
+    assert queued.message_count() == 5
+    assert caplog.text.count(f"is left in the queue {queued.queue}") == 5
     assert "reports s3://another-bucket/in/a.csv" in caplog.text
+    queued.s3_landing.put("in/b.csv")
+    queued.announce("in/b.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
+    assert poll(polled, database).new_items == 1
+    assert queued.message_count() == 6
+    assert "a.csv#bytes=0-4" in str(polled.troubles[0])
 
 
 def test_listing_receives_a_bounded_number_of_messages(
@@ -190,14 +176,13 @@ def test_listing_receives_a_bounded_number_of_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(s3_events, "MAX_MESSAGES", 30)
+    queued.deliver_repeatedly()
     queued.send("hello")
     poll(queued.polled(), database)
     assert caplog.text.count("it is not an event notification of S3") == 3
 
 
 def test_all_messages_are_received_in_one_poll(queued: QueuedLanding, database: Database) -> None:
-    hidden = {"VisibilityTimeout": "300"}
-    queued.sqs.set_queue_attributes(QueueUrl=queued.queue, Attributes=hidden)
     polled = queued.polled()
     poll(polled, database)
     queued.s3_landing.put_many(1, 25)
@@ -240,16 +225,6 @@ def test_unreadable_object_keeps_only_its_own_message(
     )
 
 
-def test_message_of_unsupported_key_is_kept(queued: QueuedLanding, database: Database) -> None:
-    polled = queued.polled()
-    poll(polled, database)
-    queued.s3_landing.put("in/a.csv")
-    queued.announce("in/a.csv", "in/a.csv#bytes=0-4", "in/nul\0.csv")
-    assert poll(polled, database).new_items == 1
-    assert queued.message_count() == 1
-    assert "a.csv#bytes=0-4" in str(polled.troubles[0])
-
-
 def test_failed_message_deletion_is_a_warning_after_registration(
     queued: QueuedLanding, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,9 +232,6 @@ def test_failed_message_deletion_is_a_warning_after_registration(
         monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", sqs_proxy.endpoint)
         polled = queued.polled()
         poll(polled, database)
-        queued.sqs.set_queue_attributes(
-            QueueUrl=queued.queue, Attributes={"VisibilityTimeout": "300"}
-        )
         queued.s3_landing.put("in/a.csv")
         queued.announce("in/a.csv")
         sqs_proxy.refuse(403, "AccessDenied", skip=2)
