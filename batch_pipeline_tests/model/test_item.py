@@ -60,12 +60,17 @@ def test_no_two_locations_mean_the_same_bytes() -> None:
         assert to_location(f"{uri}#bytes=007-09") == f"{uri}#bytes=7-9"
 
 
-def test_weight_of_range_item_is_its_bytes() -> None:
+def test_weight_of_item_is_that_of_its_row_or_its_bytes() -> None:
     file = found_file(size_bytes=250)
     part = replace(file, location=file.location + FileRange(100, 250, 250).fragment)
     assert (Item(id=1, file=part).weight, part.uri) == (150, file.location)
     assert Item(id=1, file=LandedFile(location=part.location)).weight == 150
     assert Item(id=1, file=part, row_weight=7).weight == 7
+    assert Item(id=1, file=file).weight == 250
+    unknown = LandedFile(location="file:///a")
+    assert Item(id=1, file=unknown, row_weight=0).weight == 0
+    with pytest.raises(InvalidValueError, match="row_weight is None"):
+        Item(id=1, file=unknown)
 
 
 def test_record_number_lineage_of_ranged_items_is_rejected() -> None:

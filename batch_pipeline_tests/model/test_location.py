@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.location import shown, to_path, to_uri
+from batch_pipeline.model.location import shown, to_location, to_path, to_uri
 
 names = st.binary(min_size=1, max_size=20).filter(
     lambda name: not {0, ord("/")} & set(name) and name not in {b".", b".."}
@@ -62,3 +62,59 @@ def test_shown_location_is_path_on_disk_and_uri_in_object_store() -> None:
     assert shown("s3://bucket/a b%20.csv") == "s3://bucket/a b%20.csv"
     with pytest.raises(InvalidValueError):
         shown("http://host/a.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "location"),
+    [
+        ("/data/orders.csv", "file:///data/orders.csv"),
+        ("/data/my orders 100%.csv", "file:///data/my%20orders%20100%25.csv"),
+        ("/data/a%20b.csv", "file:///data/a%2520b.csv"),
+        ("/data/commandé.csv", "file:///data/command%C3%A9.csv"),
+        ("file:///data/orders.csv", "file:///data/orders.csv"),
+        ("file:///data/a%20b.csv", "file:///data/a%20b.csv"),
+        ("file:///data/a b.csv", "file:///data/a%20b.csv"),
+        ("FILE:///data/orders.csv", "file:///data/orders.csv"),
+        ("file:///data/a%3Fb%23c.csv", "file:///data/a%3Fb%23c.csv"),
+        ("/data/a?b#c.csv", "file:///data/a%3Fb%23c.csv"),
+        ("/data/%2e%2e/a.csv", "file:///data/%252e%252e/a.csv"),
+        ("file:///data/%252e%252e/a.csv", "file:///data/%252e%252e/a.csv"),
+        ("file:///data/a b.csv#bytes=0-99", "file:///data/a%20b.csv#bytes=0-99"),
+        ("file:///data/a.csv#bytes=5-99,size=100", "file:///data/a.csv#bytes=5-99,size=100"),
+        ("/data/a.csv#bytes=0-99", "file:///data/a.csv%23bytes%3D0-99"),
+        ("s3://bucket/a b%20c#d?.csv", "s3://bucket/a b%20c#d?.csv"),
+        ("s3a://bucket/a.csv", "s3://bucket/a.csv"),
+        ("S3N://bucket/a.csv", "s3://bucket/a.csv"),
+        ("s3://bucket/a.csv#bytes=0-99", "s3://bucket/a.csv#bytes=0-99"),
+    ],
+)
+def test_to_location_of_path_or_uri(text: str, location: str) -> None:
+    assert to_location(text) == location
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "orders.csv",
+        "./a.csv",
+        "~/a.csv",
+        "s3://bucket",
+        "s3://bucket/",
+        "s3://key:hunter2@bucket/a.csv",
+        "gs://bucket/a.csv",
+        "abfs://container@account.dfs.core.windows.net/a.csv",
+        "https://bucket.s3.amazonaws.com/a.csv",
+        "file://host/a.csv",
+        "file:/a.csv",
+        "C:\\a.csv",
+        "/a\0b",
+        " /a.csv",
+        None,
+        7,
+        b"/a.csv",
+    ],
+)
+def test_to_location_rejects_other_values(text: object) -> None:
+    with pytest.raises(InvalidValueError, match="expected an absolute path, an absolute file"):
+        to_location(text)

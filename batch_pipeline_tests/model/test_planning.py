@@ -62,29 +62,17 @@ def naive_cut(
 @pytest.mark.guarantee("G6")
 @given(weighted_ids(), bounds)
 def test_cut_equals_naive_cut(case: tuple[int, WeightedIds, int], of: Limits) -> None:
+    """The ranges tile the ids. A batch exceeds the weight limit only if it has a single item."""
     after_id, items, high_watermark = case
     cuts = list(cut(items, after_id=after_id, high_watermark=high_watermark, limits=of))
     assert cuts == naive_cut(items, after_id=after_id, high_watermark=high_watermark, limits=of)
-
-
-@given(weighted_ids(), bounds)
-def test_cut_tiles_the_ids(case: tuple[int, WeightedIds, int], of: Limits) -> None:
-    after_id, items, high_watermark = case
-    cuts = cut(items, after_id=after_id, high_watermark=high_watermark, limits=of)
-    ranges = [one.id_range for one in cuts]
-    assert bool(ranges) == bool(items)
-    if ranges:
-        assert (ranges[0].first_id, ranges[-1].last_id) == (after_id + 1, high_watermark)
-    for left, right in pairwise(ranges):
-        assert right.first_id == left.last_id + 1
-
-
-@pytest.mark.guarantee("G6")
-@given(weighted_ids(), bounds)
-def test_cut_respects_limits(case: tuple[int, WeightedIds, int], of: Limits) -> None:
-    """A batch may exceed the weight limit only if it has a single item."""
-    after_id, items, high_watermark = case
-    for one in cut(items, after_id=after_id, high_watermark=high_watermark, limits=of):
+    assert bool(cuts) == bool(items)
+    if cuts:
+        ends = (cuts[0].id_range.first_id, cuts[-1].id_range.last_id)
+        assert ends == (after_id + 1, high_watermark)
+    for left, right in pairwise(cuts):
+        assert right.id_range.first_id == left.id_range.last_id + 1
+    for one in cuts:
         assert 1 <= one.count <= of.max_count
         assert one.weight <= of.max_weight or one.count == 1
 

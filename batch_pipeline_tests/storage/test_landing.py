@@ -170,14 +170,18 @@ def test_unreadable_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_compare_registered_file_with_current_state(tmp_path: Path) -> None:
+    """The tables of users may record only the location."""
     path = _land(tmp_path / "a.csv", "123")
     landing = _landing(tmp_path)
     (file,) = landing.found_files()
     assert compare(file) == "unchanged since"
+    unrecorded = LandedFile(location=file.location)
+    assert compare(unrecorded) == "now 3 B, modified 2026-03-01T12:00:00+00:00"
     _land(path, "1234")
     assert compare(file) == "changed since: now 4 B"
     path.unlink()
     assert compare(file) == "now it cannot be read (no such file or directory)"
+    assert compare(LandedFile(location="a.csv")).startswith("which is not an absolute")
 
 
 @pytest.mark.parametrize(

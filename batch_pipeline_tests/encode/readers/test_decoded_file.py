@@ -34,10 +34,9 @@ def test_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
     for name in ("gone", "no/folder"):
         file = LandedFile(location=to_uri(tmp_path / name), size_bytes=1)
         assert rejection(file) == (BadFileKind.MISSING, "does not exist")
-    assert rejection(LandedFile(location=to_uri(tmp_path))) == (
-        BadFileKind.CORRUPT,
-        "is not a regular file",
-    )
+    folder, relative = LandedFile(location=to_uri(tmp_path)), LandedFile(location="a.csv")
+    assert rejection(folder) == (BadFileKind.CORRUPT, "is not a regular file")
+    assert rejection(relative)[1].startswith("is not an absolute file URI")
 
 
 @pytest.mark.guarantee("G9")
