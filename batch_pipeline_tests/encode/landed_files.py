@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pytest
 
 from batch_pipeline.encode.chunks import ByteRange, JsonRecords, MalformedRecord
 from batch_pipeline.encode.readers.csv import CsvReader
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
+from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.item import LandedFile, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.record_rules import ReadLimits
@@ -87,8 +89,12 @@ def record_numbers(chunks: Sequence[JsonRecords]) -> list[int]:
     return [number for chunk in chunks for number in chunk.record_numbers]
 
 
-def line_and_reason(error: Any) -> tuple[int | None, str]:
-    """Return the line and the reason of a `BadFileError`."""
+def rejection(
+    read: Callable[..., object], *arguments: Any, **options: Any
+) -> tuple[int | None, str]:
+    """Read a bad file, and return the line and the reason of the error."""
+    with pytest.raises(BadFileError) as error:
+        read(*arguments, **options)
     return error.value.line, error.value.reason
 
 

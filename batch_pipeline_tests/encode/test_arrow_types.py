@@ -5,7 +5,6 @@ import pytest
 
 from batch_pipeline.encode.arrow_types import (
     ArrowTypeUnknownError,
-    arrow_schema_of,
     arrow_type_of,
     column_of,
 )
@@ -58,12 +57,3 @@ def test_every_column_type_round_trips_through_arrow() -> None:
         column = Column(name="a", type=kind, precision=size[0], scale=size[1])
         expected = Column(name="a", type=ColumnType.STRING) if kind in text else column
         assert column_of("a", arrow_type_of(column)) == expected
-
-
-def test_arrow_schema_keeps_column_order() -> None:
-    columns = (
-        Column(name="b", type=ColumnType.DATE),
-        Column(name="a", type=ColumnType.DECIMAL, precision=5, scale=1),
-    )
-
-    assert arrow_schema_of(columns) == pa.schema([("b", pa.date32()), ("a", pa.decimal128(5, 1))])

@@ -14,7 +14,6 @@ from batch_pipeline.encode.cancellation import (
 from batch_pipeline.encode.task import encode_items
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Storage
-from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.encode.task_fixture import TaskFixture
 
 
@@ -54,19 +53,6 @@ def test_flag_in_a_missing_storage_cannot_be_set(tmp_path: Path) -> None:
     assert missing.set() is False
     assert missing.is_set() is False
     missing.clear()
-
-
-def test_remove_attempt_deletes_its_cancellation_flag(
-    flag: CancellationFlag, tmp_path: Path
-) -> None:
-    flag.set()
-
-    removed = PartFileStorage(Storage(root=to_uri(tmp_path), prefix="p-")).remove_attempt(
-        "orders-1-2-a1"
-    )
-
-    assert removed == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_task_of_cancelled_encode_leaves_no_files(flag: CancellationFlag, tmp_path: Path) -> None:

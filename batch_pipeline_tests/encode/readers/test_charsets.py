@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
-from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat
-from batch_pipeline_tests.encode.landed_files import in_memory, line_and_reason, stream_of
+from batch_pipeline_tests.encode.landed_files import in_memory, rejection, stream_of
 
 TEXT = 'name,city\n"Zoë",München – 東京 😀\n'
 
@@ -84,10 +83,8 @@ def test_source_with_declared_charset_is_decoded(charset: str, text: str, size: 
 )
 def test_undecodable_source_is_bad_file(data: bytes, charset: str, reason: str) -> None:
     """Nothing is replaced; the reason names the offset of the first undecodable byte."""
-    with pytest.raises(BadFileError) as error:
-        read(in_memory(data, stream_of(SourceFormat.CSV, charset=charset)))
-
-    assert line_and_reason(error) == (None, reason)
+    stream = stream_of(SourceFormat.CSV, charset=charset)
+    assert rejection(lambda: read(in_memory(data, stream))) == (None, reason)
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf_8", "utf-8-sig"])

@@ -13,9 +13,9 @@ from batch_pipeline.model.errors import BadFileError
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline_tests.encode.landed_files import (
     in_memory,
-    line_and_reason,
     line_numbers,
     record_numbers,
+    rejection,
     stream_of,
     texts,
 )
@@ -148,10 +148,7 @@ def test_json_reader_returns_malformed_element_unchanged(broken: bytes, block_by
 def test_json_reader_rejects_ambiguous_record_boundaries(
     data: bytes, line: int, reason: str, block_bytes: int
 ) -> None:
-    with pytest.raises(BadFileError) as error:
-        read(data, block_bytes=block_bytes)
-
-    assert line_and_reason(error) == (line, reason)
+    assert rejection(read, data, block_bytes=block_bytes) == (line, reason)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 2**21])
@@ -171,10 +168,7 @@ def test_json_reader_rejects_record_that_may_contain_others(
     data: bytes, reason: str, block_bytes: int
 ) -> None:
     """A missing quote or bracket must not turn several good records into a bad one."""
-    with pytest.raises(BadFileError) as error:
-        read(data, block_bytes=block_bytes)
-
-    assert line_and_reason(error)[1].startswith(reason)
+    assert rejection(read, data, block_bytes=block_bytes)[1].startswith(reason)
 
 
 array_text = st.lists(st.sampled_from(list('[]{},:" \n1a\\')), max_size=14).map("".join)
@@ -216,10 +210,10 @@ def test_json_reader_rejects_record_over_size_limit() -> None:
 
     for data in (b"[{},\n" + long + b"]", b"{}\n" + long, b"[{},\n" + long[:-2]):
         for block_bytes in (1, 10, 2**21):
-            with pytest.raises(BadFileError) as error:
-                list(JsonReader(in_memory(data, stream), block_bytes=block_bytes).chunks())
-            assert line_and_reason(error)[0] == 2
-            assert line_and_reason(error)[1] in (reason, "the record that starts here has no end")
+            reader = JsonReader(in_memory(data, stream), block_bytes=block_bytes)
+            line, found = rejection(list, reader.chunks())
+            assert line == 2
+            assert found in (reason, "the record that starts here has no end")
 
 
 def test_json_reader_memory_depends_on_block_not_file() -> None:
