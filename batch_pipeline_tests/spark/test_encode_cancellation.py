@@ -13,6 +13,7 @@ from batch_pipeline.spark import spark_job, task_planning
 from batch_pipeline_tests.spark.encode_fixture import EncodeRun
 
 TASKS = 12
+SCHEMA = RecordSchema.from_json([("id", "integer"), *((f"c{n}", "integer") for n in range(100))])
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +42,18 @@ def has_started(run: EncodeRun) -> bool:
 
 def test_cancelled_encode_ends_tasks_and_leaves_no_files(run: EncodeRun) -> None:
     """No task is running any more when the error is raised."""
-    schema, first = run.encode_with_inferred_schema()
+    first = run.encode_as(SCHEMA)
     for path in run.root.iterdir():
         path.unlink()
     run.root.joinpath("kept").write_bytes(b"")
     run.watch = EncodeCallbacks(is_cancelled=lambda: has_started(run))
-    with pytest.raises(ConflictError, match="the encode was cancelled while it ran") as raised:
-        run.encode_as(schema)
+    with pytest.raises(ConflictError, match="orders-1: the encode was cancelled while it ran"):
+        run.encode_as(SCHEMA)
     left = run.files()
     run.watch = EncodeCallbacks()
-    again = run.encode_as(schema)
+    again = run.encode_as(SCHEMA)
 
     assert left == ["kept"]
-    assert "orders-1: the encode was cancelled while it ran" in str(raised.value)
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 
 
@@ -61,14 +61,10 @@ def test_cancelled_encode_ends_tasks_and_leaves_no_files(run: EncodeRun) -> None
 @pytest.mark.parametrize("function", ["unchanged", "shuffled"])
 def test_cancelled_encode_with_transform_leaves_no_files(run: EncodeRun, function: str) -> None:
     """Both while reading and while writing tasks run."""
-    module = "batch_pipeline_tests.spark.transforms"
-    run.configure(transform=f"{module}:{function}")
-    schema = RecordSchema.from_json(
-        [("id", "integer"), *((f"c{n}", "integer") for n in range(100))]
-    )
+    run.configure(transform=f"batch_pipeline_tests.spark.transforms:{function}")
     run.watch = EncodeCallbacks(is_cancelled=lambda: has_started(run))
     with pytest.raises(ConflictError, match="the encode was cancelled while it ran"):
-        run.encode_as(schema)
+        run.encode_as(SCHEMA)
 
     assert run.files() == []
 
@@ -83,7 +79,7 @@ def test_interrupted_encode_ends_tasks_and_leaves_no_files(run: EncodeRun) -> No
 
     run.watch = EncodeCallbacks(is_cancelled=interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run.encode_with_inferred_schema()
+        run.encode_as(SCHEMA)
 
     assert run.files() == []
 
@@ -92,14 +88,14 @@ def test_encode_that_ignores_cancellation_is_killed(
     run: EncodeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark interrupts tasks that do not stop in time, and the session stays usable."""
-    schema, first = run.encode_with_inferred_schema()
+    first = run.encode_as(SCHEMA)
     monkeypatch.setattr(spark_job, "STOP_TIMEOUT_SECONDS", 0.0)  # as if no task had stopped
 
     run.watch = EncodeCallbacks(is_cancelled=lambda: True)
     with pytest.raises(ConflictError):
-        run.encode_as(schema)
+        run.encode_as(SCHEMA)
     run.watch = EncodeCallbacks()
-    again = run.encode_as(schema)
+    again = run.encode_as(SCHEMA)
 
     assert [part.sha256 for part in again.part_files] == [p.sha256 for p in first.part_files]
 

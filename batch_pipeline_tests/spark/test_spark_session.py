@@ -350,20 +350,14 @@ def test_jvm_ends_when_owner_of_local_session_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_connect_session_runs_python_of_this_environment(
-    server: SparkConnectServer, tmp_path: Path
-) -> None:
-    """Workers can import this package; an address on the loopback interface requires no TLS."""
-    remote = server.remote.replace("localhost", "127.0.0.1")
-    assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
-
-
-@pytest.mark.long
 @pytest.mark.guarantee("L1")
 def test_clients_of_a_server_share_the_python_daemon(
     server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """Successive clients leave one daemon; sessions with other code have their own."""
+    """Successive clients leave one daemon; sessions with other code have their own.
+
+    Workers can import this package; an address on the loopback interface requires no TLS.
+    """
 
     def daemons() -> set[int]:
         pids = set()
@@ -376,8 +370,8 @@ def test_clients_of_a_server_share_the_python_daemon(
 
     other = without_session_id(server.remote)
     before = daemons()
-    for _ in range(3):
-        run(SMALL_JOB, tmp_path, REMOTE=server.remote)
+    for remote in (server.remote, server.remote, server.remote.replace("localhost", "127.0.0.1")):
+        assert run(SMALL_JOB, tmp_path, REMOTE=remote) == {"rows": EXPECTED_ROWS}
     shared = daemons() - before
     for _ in range(2):
         run(SMALL_JOB, tmp_path, REMOTE=other)

@@ -124,15 +124,16 @@ def test_identity_transform_keeps_every_value(run: EncodeRun, encoding: Format) 
 
 
 def test_nested_values_of_transform_are_written_as_json(run: EncodeRun) -> None:
-    """Structs, maps and arrays keep their nulls."""
+    """Structs, maps and arrays keep their nulls. The text of a JSON column is a string."""
     use_transform(run, "computed")
-    run.land(b'{"id":1}\n')
+    run.land(b'{"id":1,"a.b":{"n":[1,2]}}\n')
 
     schema, result = run.encode_with_inferred_schema()
 
     kinds = {column.name: column.type_text for column in schema.columns}
     nested = {"s": "object", "a": "array", "m": "object"}
-    assert kinds == {"id": "integer", **nested, "day": "date", "text": "string"}
+    strings = {"text": "string", "upper": "string"}
+    assert kinds == {"id": "integer", **nested, "day": "date", "renamed": "object", **strings}
     assert records(result.part_files) == [
         {
             "id": 1,
@@ -140,43 +141,26 @@ def test_nested_values_of_transform_are_written_as_json(run: EncodeRun) -> None:
             "a": [1, None],
             "m": {"k": 1},
             "day": "2026-01-31",
+            "renamed": {"n": [1, 2]},
             "text": "X",
+            "upper": '{"N":[1,2]}',
         }
     ]
 
 
-def test_renamed_json_column_is_json(run: EncodeRun) -> None:
-    """A column computed from its text is a string."""
-    use_transform(run, "renamed")
-    run.land(b'{"a.b":{"n":[1,2]}}\n')
-
-    schema, result = run.encode_with_inferred_schema()
-
-    assert [column.type.value for column in schema.columns] == ["object", "string"]
-    assert records(result.part_files) == [{"kept": {"n": [1, 2]}, "text": '{"N":[1,2]}'}]
-
-
-def test_pandas_function_of_transform_runs_on_workers(run: EncodeRun) -> None:
-    use_transform(run, "in_pandas")
-    land_numbers(run)
-
-    _, result = run.encode_with_inferred_schema()
-
-    assert [one["id"] for one in records(result.part_files)] == [1, 2, 3, 4, 5, 6]
-
-
-def test_transform_reads_other_files_if_one_is_bad(run: EncodeRun) -> None:
+def test_transform_on_workers_reads_other_files_if_one_is_bad(run: EncodeRun) -> None:
     """The bad file is quarantined; lineage columns are in the frame."""
-    use_transform(run, "unchanged")
+    use_transform(run, "in_pandas")
     run.configure(
         on_bad_file=BadFileRules.all(OnBadFile.QUARANTINE), lineage=(LineageColumn.ITEM_ID,)
     )
-    run.land(b"a,a\n")
-    run.land(b"a\n1\n")
+    run.land(b"id,id\n")
+    run.land(b"id\n1\n2\n")
 
     _, result = run.encode_with_inferred_schema()
 
-    assert records(result.part_files) == [{"_item_id": 2, "a": 1}]
+    rows = records(result.part_files)
+    assert sorted(rows, key=str) == [{"_item_id": 2, "id": 2}, {"_item_id": 2, "id": 3}]
     assert [item.bad_file is None for item in result.items] == [False, True]
     assert len(records(result.quarantine_files)) == 1
 

@@ -34,7 +34,7 @@ def summed(frame: DataFrame) -> DataFrame:
 
 
 def computed(frame: DataFrame) -> DataFrame:
-    """Compute values of Spark's own types."""
+    """Compute values of Spark's own types, and rename and read a JSON column."""
     return frame.select(
         "id",
         functions.struct(
@@ -43,14 +43,9 @@ def computed(frame: DataFrame) -> DataFrame:
         functions.array(functions.col("id"), functions.lit(None)).alias("a"),
         functions.create_map(functions.lit("k"), functions.col("id")).alias("m"),
         functions.lit("2026-01-31").cast("date").alias("day"),
+        functions.col("`a.b`").alias("renamed"),
         functions.upper(functions.lit("x")).alias("text"),
-    )
-
-
-def renamed(frame: DataFrame) -> DataFrame:
-    """Rename a JSON column, and compute a string from its text."""
-    return frame.select(
-        functions.col("`a.b`").alias("kept"), functions.upper(functions.col("`a.b`")).alias("text")
+        functions.upper(functions.col("`a.b`")).alias("upper"),
     )
 
 
