@@ -3,11 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from batch_pipeline.encode.arrow_types import (
-    ArrowTypeUnknownError,
-    arrow_type_of,
-    column_of,
-)
+from batch_pipeline.encode.arrow_types import ArrowTypeUnknownError, arrow_type_of, column_of
 from batch_pipeline.model.schema import Column, ColumnType
 
 

@@ -32,10 +32,7 @@ from batch_pipeline.model.record_rules import (
     LineageColumn,
     OnBadFile,
 )
-from batch_pipeline.model.stream import (
-    PartLimits,
-    SourceFormat,
-)
+from batch_pipeline.model.stream import PartLimits, SourceFormat
 from batch_pipeline_tests.encode.task_fixture import (
     TaskFixture,
     counts,

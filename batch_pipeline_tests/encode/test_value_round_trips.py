@@ -32,8 +32,7 @@ from batch_pipeline_tests.encode.task_fixture import (
 )
 
 PROPERTY = settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 JSON_TYPES = {ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY}

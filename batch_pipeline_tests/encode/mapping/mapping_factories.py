@@ -10,6 +10,7 @@ from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.factories import stream
 
 WITHHELD = "its text is omitted because the mapping removes values"
+FLAT = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
 ADA_MAIL = "ada@secret.example"
 
 

@@ -10,6 +10,7 @@ from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.encode.mapping.mapping_factories import (
     ADA_MAIL,
+    FLAT,
     WITHHELD,
     mapped,
     mapping,
@@ -82,9 +83,8 @@ def test_line_that_is_no_record_is_malformed(line: bytes, reason: str) -> None:
 def test_unreadable_value_fails_only_where_it_is_read(value: bytes, reason: str) -> None:
     line = b'{"a":[' + value + b'],"b":1}'
     assert mapped(mapping(c="b"), line).lines == [line[:-1] + b',"c":1}']
-    flat = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    assert mapped(flat, line).bad == (MalformedRecord(line=11, reason=reason, raw=line),)
-    assert mapped(mapping(__filter__="a"), line).bad == mapped(flat, line).bad
+    assert mapped(FLAT, line).bad == (MalformedRecord(line=11, reason=reason, raw=line),)
+    assert mapped(mapping(__filter__="a"), line).bad == mapped(FLAT, line).bad
 
 
 def test_failed_record_with_hidden_values_is_quarantined_without_text() -> None:
@@ -131,8 +131,7 @@ def test_selection_keeps_key_properties() -> None:
     ],
 )
 def test_flattening_to_existing_name_loses_no_value(line: bytes, expected: bytes | None) -> None:
-    rules = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    chunk = mapped(rules, line)
+    chunk = mapped(FLAT, line)
     assert chunk.lines == ([] if expected is None else [expected])
     reasons = ["flattening produces two properties 'a__b'"] if expected is None else []
     assert [bad.reason for bad in chunk.bad] == reasons

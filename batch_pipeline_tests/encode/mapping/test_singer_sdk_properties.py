@@ -135,8 +135,7 @@ conditions = st.recursive(
     max_leaves=4,
 )
 rows = st.tuples(
-    st.none() | st.sampled_from(["", "a", "b", "é", "\U0001f600"]),
-    st.none() | st.integers(-2, 3),
+    st.none() | st.sampled_from(["", "a", "b", "é", "\U0001f600"]), st.none() | st.integers(-2, 3)
 )
 
 

@@ -10,34 +10,27 @@ import pytest
 
 from batch_pipeline.encode.chunks import Table
 from batch_pipeline.model.record_rules import OnNonfinite, RecordMapping
-from batch_pipeline_tests.encode.mapping.mapping_factories import (
-    mapped_table,
-    mapping,
-    table,
-)
+from batch_pipeline_tests.encode.mapping.mapping_factories import FLAT, mapped_table, mapping, table
 
 
 def test_flattened_row_with_duplicate_name_is_quarantined() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"c":2}', None, '{"b":4}'])}
     columns["a__b"] = pa.array([1, 2, 3, None])
-    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    result = mapped_table(record_mapping, table(columns, json=frozenset({"a"})))
+    result = mapped_table(FLAT, table(columns, json=frozenset({"a"})))
     assert result.batch.to_pydict() == {"a__b": [2, 3, 4], "a__c": [2, None, None]}
     assert [bad.line for bad in result.bad] == [11]
 
 
 def test_flattened_row_with_object_of_duplicate_name_is_quarantined() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"c":2}']), "a__b": pa.array(["{}", '{"d":3}'])}
-    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    result = mapped_table(record_mapping, table(columns, json=frozenset(columns)))
+    result = mapped_table(FLAT, table(columns, json=frozenset(columns)))
     assert result.batch.to_pydict() == {"a__c": [2], "a__b__d": [3]}
     assert [bad.line for bad in result.bad] == [11]
 
 
 def test_flattened_row_with_nul_in_name_is_quarantined() -> None:
     columns = {"a": pa.array(['{"b":1}', '{"x\\u0000y":2}', '{"b":3}'])}
-    record_mapping = RecordMapping(flattening_enabled=True, flattening_max_depth=1)
-    result = mapped_table(record_mapping, table(columns, json=frozenset({"a"})))
+    result = mapped_table(FLAT, table(columns, json=frozenset({"a"})))
     assert result.batch.to_pydict() == {"a__b": [1, 3]}
     reason = "flattening produces 'a__x\\x00y': a name with a NUL cannot be stored in PostgreSQL"
     assert [(bad.line, bad.reason) for bad in result.bad] == [(12, reason)]

@@ -138,9 +138,7 @@ def test_decompress_rejects_huge_zstd_window() -> None:
         decompress(b"\x28\xb5\x2f\xfd\x00\xa8\x19\x00\x00abc")
 
 
-def test_decompress_without_isal_behaves_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_decompress_without_isal_behaves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "ZLIB", zlib)
     data = noise(300_000) + b"0" * 3_000_000
     compressed = gzip.compress(data)

@@ -46,10 +46,7 @@ def test_file_with_other_size_or_time_is_reported_as_changed(tmp_path: Path) -> 
     earlier = replace(file, modified_at=file.modified_at - timedelta(microseconds=1))
 
     kind, reason = rejection(replace(file, size_bytes=5))
-    assert (kind, reason) == (
-        BadFileKind.CHANGED,
-        "changed since it was registered: size 5 -> 4 B",
-    )
+    assert (kind, reason) == (BadFileKind.CHANGED, "changed since it was registered: size 5 -> 4 B")
     kind, reason = rejection(earlier)
     assert kind is BadFileKind.CHANGED
     assert reason.startswith("changed since it was registered: modified 20")

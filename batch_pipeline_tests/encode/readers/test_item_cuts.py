@@ -133,11 +133,7 @@ def test_ranges_of_any_csv_text_have_the_same_bad_records(
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    data=st.text(alphabet='{}"a\n\r ', max_size=60),
-    max_bytes=sizes,
-    start=starts,
-)
+@given(data=st.text(alphabet='{}"a\n\r ', max_size=60), max_bytes=sizes, start=starts)
 @example(data="\n}\r{", max_bytes=1, start=b"")
 def test_ranges_of_jsonl_are_cut_at_line_feeds(data: str, max_bytes: int, start: bytes) -> None:
     text = start + data.encode()
@@ -219,8 +215,7 @@ def test_range_of_compressed_file_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "stream"),
-    [(b"id\n1\n2\n3\n4\n", CSV), (b"{}\n{}\n{}\n{}\n", JSONL)],
+    ("data", "stream"), [(b"id\n1\n2\n3\n4\n", CSV), (b"{}\n{}\n{}\n{}\n", JSONL)]
 )
 def test_record_numbers_start_at_range_but_lines_at_file(
     tmp_path: Path, data: bytes, stream: Stream

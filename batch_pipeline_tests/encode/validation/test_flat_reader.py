@@ -105,9 +105,7 @@ def test_flat_reader_reads_lines_with_all_columns() -> None:
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (", ", ":"), (",", ": ")])
-def test_flat_reader_reads_regular_blanks(
-    separators: tuple[str, str],
-) -> None:
+def test_flat_reader_reads_regular_blanks(separators: tuple[str, str]) -> None:
     """Many writers put a blank after each comma, each colon or both."""
     line = json.dumps(json.loads(LINE), ensure_ascii=False, separators=separators).encode()
 
@@ -195,9 +193,7 @@ def test_flat_reader_with_line_of_another_layout_returns_none(line: bytes) -> No
 
 
 @given(st.lists(records, min_size=1, max_size=4))
-def test_flat_reader_of_any_records_is_exact_or_none(
-    written: list[dict[str, Any]],
-) -> None:
+def test_flat_reader_of_any_records_is_exact_or_none(written: list[dict[str, Any]]) -> None:
     """Only blocks with escapes are declined."""
     names = [column.name for column in COLUMNS]
     lines = [compact({n: record[n] for n in names}).encode() for record in written]

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from batch_pipeline.encode.chunks import JsonRecords, Table
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline_tests.encode.validation.test_type_inference import is_exactly_double
-from batch_pipeline_tests.encode.validation.validator_under_test import (
-    ValidatorUnderTest,
-    reasons,
-)
+from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest, reasons
 from batch_pipeline_tests.encode.writers.part_factories import schema
 
 LONG = "0.12345678901234567890"
@@ -204,9 +201,7 @@ json_numbers = (
 @example(["1.00000000000000001e5", "1e-0000000000000000000000000000000000000000330"])
 @example(["123456789012345678e0000000000000000000000000000000000000000000001"])
 @example(["-0", "-0.0", "0"])
-def test_numbers_fit_doubles_only_if_each_is_exact(
-    texts: list[str],
-) -> None:
+def test_numbers_fit_doubles_only_if_each_is_exact(texts: list[str]) -> None:
     subject = ValidatorUnderTest(schema(n="number"), values=True)
 
     chunk = subject.validate(*(b'{"n":%b}' % text.encode() for text in texts))
@@ -302,9 +297,7 @@ def test_text_of_any_records_is_kept(
 @given(records)
 @example([{"a": 0.1}, {"a": 2**53 + 1}, {"a": None}])
 @example([{"a": 1e300}, {"a": 2**60}])
-def test_columns_have_values_of_any_records(
-    found: list[dict[str, Any]],
-) -> None:
+def test_columns_have_values_of_any_records(found: list[dict[str, Any]]) -> None:
     """Absent and null values are both null."""
     lines = [json.dumps(record).encode() for record in found]
     subject = ValidatorUnderTest(values=True).fitted(*lines)

@@ -12,9 +12,7 @@ from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.validation.table_validator import parse_cells
 from batch_pipeline.encode.validation.type_inference import parse_texts
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline_tests.encode.validation.validator_under_test import (
-    ValidatorUnderTest,
-)
+from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest
 from batch_pipeline_tests.encode.writers.part_factories import (
     ALL_TYPES,
     TYPED_VALUES,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from batch_pipeline.encode.chunks import Chunk, JsonRecords, Table
+from batch_pipeline.encode.chunks import Chunk, JsonRecords
 from batch_pipeline.encode.validation import ChunkValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
 from batch_pipeline.model.encoding import Compression, Encoding, Format
@@ -44,19 +44,11 @@ class ValidatorUnderTest:
         assert isinstance(validated, JsonRecords)
         return validated
 
-    def rows(self, *lines: bytes) -> list[dict[str, Any]]:
-        """Validate good lines and return the rows of the resulting table."""
-        validated = self.validate(*lines)
-        assert isinstance(validated, Table)
-        assert validated.bad == ()
-        rows: list[dict[str, Any]] = validated.batch.to_pylist()
-        return rows
-
     def misfits(self) -> list[tuple[str, str]]:
         """Return the missing or misfitting columns, with the types they need."""
         return [(one.column.name, one.column.type_text) for one in self.profile.misfits()]
 
-    def fitted(self, *lines: bytes, **stream: Any) -> "ValidatorUnderTest":
+    def fitted(self, *lines: bytes) -> "ValidatorUnderTest":
         """Widen the schema until it holds all lines."""
         subject = self
         for _ in range(4):
@@ -64,7 +56,7 @@ class ValidatorUnderTest:
             if subject.profile.fits:
                 break
             known = RecordSchema(tuple(subject.profile.columns.values()))
-            subject = ValidatorUnderTest(known, values=self._values, **stream)
+            subject = ValidatorUnderTest(known, values=self._values)
         assert subject.profile.fits
         return subject
 

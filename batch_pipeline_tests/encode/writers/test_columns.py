@@ -90,9 +90,7 @@ def buffered(tables: Sequence[Table]) -> list[Table]:
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), max_size=12))
-def test_table_buffer_keeps_rows_and_their_order(
-    sizes: list[tuple[str, int]],
-) -> None:
+def test_table_buffer_keeps_rows_and_their_order(sizes: list[tuple[str, int]]) -> None:
     tables = [numbers_table(name, 1000 * at, rows) for at, (name, rows) in enumerate(sizes)]
 
     def rows_of(some: Sequence[Table]) -> list[tuple[str, int]]:
@@ -260,9 +258,7 @@ def test_table_writer_pages_do_not_depend_on_batch_sizes(
     assert write_parts(tmp_path / "pieces", pieces, encoding) == whole
 
 
-def test_table_writer_limits_row_groups_to_32_mib(
-    tmp_path: Path,
-) -> None:
+def test_table_writer_limits_row_groups_to_32_mib(tmp_path: Path) -> None:
     row = pa.record_batch({"s": ["x" * 10 * 2**20]})
 
     [file] = write_parts(tmp_path, [row] * 5)

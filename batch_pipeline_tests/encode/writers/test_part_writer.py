@@ -117,9 +117,7 @@ def test_line_writer_does_not_overwrite_existing_file(tmp_path: Path) -> None:
     assert existing.read_bytes() == b"existing"
 
 
-def test_line_writer_killed_before_rename_leaves_no_part_file(
-    tmp_path: Path,
-) -> None:
+def test_line_writer_killed_before_rename_leaves_no_part_file(tmp_path: Path) -> None:
     killed = run_python(WRITE_ONE_PART, to_uri(tmp_path), failpoints="encode.before_rename=kill")
     assert killed == -signal.SIGKILL
     assert list_files(tmp_path) == [".orders-1-00030000-00c0ffee.jsonl.gz.tmp"]
