@@ -84,10 +84,7 @@ def test_record_conservation_holds() -> None:
     ],
 )
 def test_record_conservation_fails_for_lost_or_duplicated_records(
-    items: Sequence[ItemReport],
-    parts: Sequence[PartFile],
-    location: str,
-    numbers: tuple[int, int],
+    items: Sequence[ItemReport], parts: Sequence[PartFile], location: str, numbers: tuple[int, int]
 ) -> None:
     with pytest.raises(InvariantError, match="filtered or quarantined") as caught:
         check_batch_conservation(items, parts)

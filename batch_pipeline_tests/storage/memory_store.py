@@ -87,10 +87,7 @@ class MemoryFileSystem(FileSystem):
             name = writer.uri.removeprefix(folder)
             if writer.uri.startswith(prefix) and (recursive or "/" not in name):
                 yield UnfinishedFile(
-                    uri=writer.uri,
-                    name=name,
-                    started_at=datetime.now(UTC),
-                    upload_id=upload_id,
+                    uri=writer.uri, name=name, started_at=datetime.now(UTC), upload_id=upload_id
                 )
 
     def abort_unfinished(self, file: UnfinishedFile) -> bool:

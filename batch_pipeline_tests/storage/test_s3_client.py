@@ -83,10 +83,7 @@ def test_default_number_of_attempts_is_eight(bucket: str) -> None:
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
-        (
-            {"AWS_PROFILE": "unknown"},
-            f"{WRONG}: The config profile (unknown) could not be found",
-        ),
+        ({"AWS_PROFILE": "unknown"}, f"{WRONG}: The config profile (unknown) could not be found"),
         (
             {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
             f"no credentials were found; {CREDENTIALS}",
@@ -96,10 +93,7 @@ def test_default_number_of_attempts_is_eight(bucket: str) -> None:
             f"{WRONG}: Partial credentials found in env, missing: AWS_SECRET_ACCESS_KEY",
         ),
         ({"AWS_ENDPOINT_URL": "minio"}, f"{WRONG}: Invalid endpoint: minio"),
-        (
-            {"AWS_MAX_ATTEMPTS": "many"},
-            f"{WRONG}: invalid literal for int() with base 10: 'many'",
-        ),
+        ({"AWS_MAX_ATTEMPTS": "many"}, f"{WRONG}: invalid literal for int() with base 10: 'many'"),
     ],
     ids=["profile", "none", "half", "endpoint", "number"],
 )

@@ -141,12 +141,7 @@ def test_wrong_credentials_are_unreachable_error(bucket: str, faults: Faults, co
             OSError,
             "the store answers EntityTooLarge: said by a test",
         ),
-        (
-            (403, "InvalidObjectState"),
-            S3.open,
-            PermissionError,
-            "it is archived; restore it first",
-        ),
+        ((403, "InvalidObjectState"), S3.open, PermissionError, "it is archived; restore it first"),
     ],
     ids=["clock", "no words", "others", "archived"],
 )

@@ -285,19 +285,13 @@ CREATED = ("s3://bucket/in/a.csv", True)
         (_bridge("Object Deleted"), [("s3://bucket/in/a+b c%20.csv", False)]),
         (
             json.dumps({"Records": [_record("in/a+b%2Bc%C3%A9%2520.csv"), _record("b")]}),
-            [
-                ("s3://bucket/in/a b+cé%20.csv", True),
-                ("s3://bucket/b", True),
-            ],
+            [("s3://bucket/in/a b+cé%20.csv", True), ("s3://bucket/b", True)],
         ),
         (
             json.dumps({"Records": [_record(name="ObjectRemoved:Delete")]}),
             [("s3://bucket/in/a.csv", False)],
         ),
-        (
-            json.dumps({"Records": [_record(name="s3:ObjectCreated:Copy")]}),
-            [CREATED],
-        ),
+        (json.dumps({"Records": [_record(name="s3:ObjectCreated:Copy")]}), [CREATED]),
     ],
     ids=["s3", "sns", "bridge", "sns-bridge", "bridge-deleted", "escaped", "removed", "prefixed"],
 )
