@@ -160,10 +160,7 @@ def is_in_middle_of_last_task(root: Path) -> bool:
 
 
 def test_batch_with_killed_worker_is_published_once_and_completely(
-    cluster: Cluster,
-    tmp_path: Path,
-    database: Database,
-    local_digests: list[str],
+    cluster: Cluster, tmp_path: Path, database: Database, local_digests: list[str]
 ) -> None:
     """The published bytes equal those of a local session.
 

@@ -1,11 +1,17 @@
-"""Large files that several tasks read in slices: all records, in order, each once."""
+"""Files that several tasks read in slices, or items in ranges: each record once, with its line."""
 
+import gzip
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from batch_pipeline.encode.readers.decoded_file import ItemCutter
+from batch_pipeline.model.encode_request import EncodeResult
+from batch_pipeline.model.item import Item, LandedFile
+from batch_pipeline.model.location import to_path
 from batch_pipeline.model.record_rules import (
     BadFileKind,
     BadFileRules,
@@ -14,7 +20,8 @@ from batch_pipeline.model.record_rules import (
     OnBadFile,
     ReadLimits,
 )
-from batch_pipeline.model.stream import CsvOptions
+from batch_pipeline.model.stream import CsvOptions, SourceFormat
+from batch_pipeline.spark import task_planning
 from batch_pipeline_tests.spark.encode_fixture import (
     MIB,
     EncodeRun,
@@ -146,9 +153,7 @@ def test_bad_split_file_leaves_no_part_files(run: EncodeRun) -> None:
     assert len(run.files()) == 2
 
 
-def test_missing_or_changed_large_file_is_reported_by_its_task(
-    run: EncodeRun,
-) -> None:
+def test_missing_or_changed_large_file_is_reported_by_its_task(run: EncodeRun) -> None:
     """Splitting never fails."""
     run.configure(on_bad_file=BadFileRules.all(OnBadFile.SKIP))
     run.land(JSONL)
@@ -196,3 +201,93 @@ def test_large_files_that_cannot_be_split_have_their_own_task(run: EncodeRun) ->
     assert task_numbers(with_escapes) == {"0000"}
     assert task_numbers(run.files()) == {"0000"}
     assert [one["_record_number"] for one in records(result.part_files)][-1] == COUNT
+
+
+RANGED = 2_000
+UNCHANGED = "batch_pipeline_tests.spark.transforms:unchanged"
+
+
+def land_ranges(
+    run: EncodeRun,
+    data: bytes,
+    *,
+    max_bytes: int = 10 * KIB,
+    format_: SourceFormat = SourceFormat.CSV,
+) -> LandedFile:
+    """Land a file as several items."""
+    run.configure(source=replace(run.stream.source, format=format_))
+    run.land(data)
+    file = run.items[-1].file
+    ranges = ItemCutter(stream=run.stream, most_bytes=max_bytes).ranges(file)
+    run.items = [
+        Item(id=number, file=file_range) for number, file_range in enumerate(ranges, start=1)
+    ]
+    assert len(run.items) > 2
+    return file
+
+
+def csv_text(*, bad_at: int | None = None) -> bytes:
+    """Return csv of two-line records; the one at `bad_at` has too few cells."""
+    rows = [f'{number},"two\nlines"' for number in range(RANGED)]
+    if bad_at is not None:
+        rows[bad_at] = f'"{bad_at}\n"'
+    return "\n".join(["id,text", *rows]).encode()
+
+
+def written_ids(result: EncodeResult) -> list[int]:
+    return [one["id"] for one in records(result.part_files)]
+
+
+def test_large_ranges_are_split_over_tasks(run: EncodeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_range_bytes(monkeypatch, KIB)
+    land_ranges(run, csv_text())
+    result = run.encode(id="integer", text="string")
+    assert written_ids(result) == list(range(RANGED))
+    assert sum(item.read for item in result.items) == RANGED
+    assert [item.location for item in result.items] == [one.file.location for one in run.items]
+    assert len(run.files()) > len(run.items)
+    lines = b"".join(b'{"id":%d}\n' % number for number in range(RANGED))
+    land_ranges(run, lines, format_=SourceFormat.JSONL)
+    assert written_ids(run.encode(id="integer", text="string")) == list(range(RANGED))
+
+
+@pytest.mark.parametrize(
+    "range_bytes", [task_planning.RANGE_BYTES, KIB], ids=["one piece", "split"]
+)
+def test_bad_record_of_range_has_its_line_in_the_file(
+    run: EncodeRun, monkeypatch: pytest.MonkeyPatch, range_bytes: int
+) -> None:
+    set_range_bytes(monkeypatch, range_bytes)
+    file = land_ranges(run, csv_text(bad_at=1_500))
+    run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
+
+    result = run.encode(id="integer", text="string")
+
+    assert written_ids(result) == [*range(1_500), *range(1_501, RANGED)]
+    [bad] = result.bad_records
+    assert (bad.line, bad.reason) == (3_002, "expected fields: 2, found: 1")
+    assert bad.location == run.items[bad.item_id - 1].file.location
+    assert bad.location.startswith(f"{file.location}#bytes=")
+    [quarantine_file] = result.quarantine_files
+    text = gzip.decompress(Path(to_path(quarantine_file.uri)).read_bytes())
+    assert json.loads(text)["line"] == 3_002
+
+
+def test_misfit_of_range_has_its_line_in_the_file(run: EncodeRun) -> None:
+    data = csv_text().replace(b"1999,", b"x1999,")
+    land_ranges(run, data)
+    result = run.encode(id="integer", text="string")
+    [misfit] = result.misfits
+    assert (misfit.item_id, misfit.line) == (len(run.items), 2 * 1_999 + 2)
+
+
+def test_ranges_are_transformed(run: EncodeRun) -> None:
+    """Their source file is the whole file."""
+    file = land_ranges(run, csv_text())
+    columns = (LineageColumn.ITEM_ID, LineageColumn.SOURCE_FILE)
+    run.configure(lineage=columns, transform=UNCHANGED)
+    _, result = run.encode_with_inferred_schema()
+    rows = records(result.part_files)
+    assert sorted(row["id"] for row in rows) == list(range(RANGED))
+    assert {row["_source_file"] for row in rows} == {file.location}
+    assert {row["_item_id"] for row in rows} == {item.id for item in run.items}

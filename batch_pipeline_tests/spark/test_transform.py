@@ -82,9 +82,7 @@ def test_filtering_transform_writes_its_records(run: EncodeRun) -> None:
 
 
 @pytest.mark.guarantee("G15")
-def test_aggregating_transform_reads_each_record_once(
-    run: EncodeRun,
-) -> None:
+def test_aggregating_transform_reads_each_record_once(run: EncodeRun) -> None:
     """A plan may read the frame several times without duplicating records."""
     use_transform(run, "summed")
     run.configure(on_bad_record=BadRecordRules(max_bad_records=1))
