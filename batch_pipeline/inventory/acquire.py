@@ -8,7 +8,7 @@ round trip.
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -61,7 +61,7 @@ _PARAMETER_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "count_allowed": sa.BigInteger(),
     "cut": sa.Text(),
     "runs": sa.Text(),
-    "config": pg.JSONB(),
+    "config": sa.Text(),
     "tokens": sa.ARRAY(pg.UUID(as_uuid=True)),
     "liveness_key": sa.BigInteger(),
     "run_id": sa.Text(),
@@ -84,30 +84,7 @@ _ACQUIRE = sa.select(
         *(sa.column(name, sa.BigInteger) for name in _RETURNED),
     )
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSideRequest:
-    """A request for the next new batch of a job. Equal requests of several threads are combined.
-
-    Its fields are parameters of the function, except `job`, the name of the job. `cut` and `runs`
-    are the statements that cut a batch up to the high watermark, `config` is JSON.
-    """
-
-    job: str
-    of_job: int
-    attempts_allowed: int
-    is_bisected: bool
-    window_first_id: int
-    highest_id: int
-    weight_allowed: int
-    count_allowed: int
-    cut: str
-    runs: str
-    config: str
-    liveness_key: int
-    run_id: str
-    lease: timedelta
+_Waiting = list[Future[Attempt | None]]
 
 
 class ServerSideAcquirer:
@@ -121,28 +98,30 @@ class ServerSideAcquirer:
         self._expire_unconfirmed = expire_unconfirmed
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._mutex = threading.Lock()
-        self._waiting: dict[ServerSideRequest, list[Future[Attempt | None]]] = {}
+        self._waiting: dict[tuple[Any, ...], _Waiting] = {}
         self._job_locks: dict[int, threading.Lock] = {}
 
-    def acquire(self, request: ServerSideRequest) -> Attempt | None:
-        """Acquire the next new batch of a job; None in every special case."""
+    def acquire(self, job: str, values: Mapping[str, Any]) -> Attempt | None:
+        """Acquire the next new batch of a job; None in every special case.
+
+        `values` are the hashable parameters of the function; requests with equal ones are combined.
+        """
         future: Future[Attempt | None] = Future()
+        request = (job, *values.values())
         with self._mutex:
             self._waiting.setdefault(request, []).append(future)
-            job_lock = self._job_locks.setdefault(request.of_job, threading.Lock())
+            job_lock = self._job_locks.setdefault(values["of_job"], threading.Lock())
         with job_lock:
             if not future.done():
                 with self._mutex:
                     futures = self._waiting.pop(request)
-                self._acquire_for_all(request, futures)
+                self._acquire_for_all(job, values, futures)
         return future.result()
 
-    def _acquire_for_all(
-        self, request: ServerSideRequest, futures: list[Future[Attempt | None]]
-    ) -> None:
+    def _acquire_for_all(self, job: str, values: Mapping[str, Any], futures: _Waiting) -> None:
         tokens = [uuid4() for _ in futures]
         try:
-            acquired = _acquire(self._engine, request, tokens)
+            rows = self._execute({**values, "planning": int(LockClass.PLAN), "tokens": tokens})
         except BaseException as error:
             for token, future in zip(tokens, futures, strict=True):
                 # The commit may have succeeded even though its reply was lost.
@@ -154,34 +133,34 @@ class ServerSideAcquirer:
             if isinstance(error, Exception):
                 return
             raise
-        for future, started in zip_longest(futures, acquired):
+        for future, row in zip_longest(futures, rows):
+            started = None
+            if row is not None:
+                ids = IdRange(first_id=row.first_id, last_id=row.last_id)
+                cut = Cut(id_range=ids, weight=row.weight, count=row.item_count, closed=True)
+                planned = _planned(row, job, cut, values["weight_allowed"], row.key_digits)
+                started = Attempt(id=row.attempt_id, batch=planned, number=1, token=row.token)
             future.set_result(started)
 
-
-def _acquire(engine: sa.Engine, request: ServerSideRequest, tokens: list[UUID]) -> list[Attempt]:
-    values = {name: getattr(request, name, None) for name in _PARAMETER_TYPES}
-    values |= {"planning": int(LockClass.PLAN), "tokens": tokens}
-    values["config"] = json.loads(request.config)
-    with transaction(engine) as connection:
-        if _FUNCTION_NAME not in connection.info:
-            text = resources.files(__package__).joinpath("acquire_in_server.sql").read_text()
-            connection.exec_driver_sql(text)
-            connection.info[_FUNCTION_NAME] = True
-        rows = connection.execute(_ACQUIRE, values).all()
-    return [_attempt(row, request) for row in rows]
+    def _execute(self, values: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
+        with transaction(self._engine) as connection:
+            if _FUNCTION_NAME not in connection.info:
+                text = resources.files(__package__).joinpath("acquire_in_server.sql").read_text()
+                connection.exec_driver_sql(text)
+                connection.info[_FUNCTION_NAME] = True
+            return connection.execute(_ACQUIRE, values).all()
 
 
-def _attempt(row: sa.Row[Any], request: ServerSideRequest) -> Attempt:
-    acquired = Batch(
+def _planned(row: sa.Row[Any], job: str, cut: Cut, max_weight: int, key_digits: int) -> Batch:
+    return Batch(
         id=row.batch_id,
-        job=request.job,
-        id_range=IdRange(first_id=row.first_id, last_id=row.last_id),
-        weight=row.weight,
-        count=row.item_count,
-        oversized=row.weight > request.weight_allowed,
-        key_digits=row.key_digits,
+        job=job,
+        id_range=cut.id_range,
+        weight=cut.weight,
+        count=cut.count,
+        oversized=cut.weight > max_weight,
+        key_digits=key_digits,
     )
-    return Attempt(id=row.attempt_id, batch=acquired, number=1, token=row.token)
 
 
 _SWEEP_INTERVAL_SECONDS = 5.0
@@ -275,24 +254,22 @@ class Acquirer:
         high_watermark = None if texts is None else source.known_high_watermark()
         if texts is None or high_watermark is None:
             return None
-        return self._server_side.acquire(
-            ServerSideRequest(
-                job=request.terms.name,
-                of_job=job_id,
-                attempts_allowed=request.terms.max_attempts,
-                is_bisected=request.terms.bisect,
-                window_first_id=request.window.first_id,
-                highest_id=high_watermark,
-                weight_allowed=request.limits.max_weight,
-                count_allowed=min(request.limits.max_count, MAX_ID),
-                cut=texts.cut,
-                runs=texts.runs,
-                config=json.dumps(dict(request.config)),
-                liveness_key=self._attempts.heartbeat.liveness_key,
-                run_id=request.run_id,
-                lease=request.lease,
-            )
-        )
+        values = {
+            "of_job": job_id,
+            "attempts_allowed": request.terms.max_attempts,
+            "is_bisected": request.terms.bisect,
+            "window_first_id": request.window.first_id,
+            "highest_id": high_watermark,
+            "weight_allowed": request.limits.max_weight,
+            "count_allowed": min(request.limits.max_count, MAX_ID),
+            "cut": texts.cut,
+            "runs": texts.runs,
+            "config": json.dumps(dict(request.config)),
+            "liveness_key": self._attempts.heartbeat.liveness_key,
+            "run_id": request.run_id,
+            "lease": request.lease,
+        }
+        return self._server_side.acquire(request.terms.name, values)
 
     def _is_sweep_due(self, job_id: int) -> bool:
         """Return True to one thread per interval, which then closes dead attempts."""
@@ -380,13 +357,12 @@ class Acquirer:
         token: UUID,
     ) -> Attempt:
         run = gap.planned_up_to(cut.id_range.last_id)
-        oversized = cut.weight > request.limits.max_weight
         values = self._values(job_record.id, request, token) | {
             "first_id": cut.id_range.first_id,
             "last_id": cut.id_range.last_id,
             "weight": cut.weight,
             "item_count": cut.count,
-            "oversized": oversized,
+            "oversized": cut.weight > request.limits.max_weight,
             "config": dict(request.config),
             "id_runs": None if cut.runs is None else [cut.runs.firsts, cut.runs.lasts],
             "run_first_id": run.first_id,
@@ -394,14 +370,8 @@ class Acquirer:
         }
         row = connection.execute(named_statement("insert_batch", "config"), values).one()
         merge_with_next_run(connection, job_record.id, gap, cut.id_range.last_id)
-        acquired = Batch(
-            id=row.batch_id,
-            job=job_record.name,
-            id_range=cut.id_range,
-            weight=cut.weight,
-            count=cut.count,
-            oversized=oversized,
-            key_digits=job_record.key_digits,
+        acquired = _planned(
+            row, job_record.name, cut, request.limits.max_weight, job_record.key_digits
         )
         return Attempt(id=row.attempt_id, batch=acquired, number=1, token=token)
 

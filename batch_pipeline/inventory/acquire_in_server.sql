@@ -11,7 +11,7 @@
 CREATE OR REPLACE FUNCTION pg_temp.batch_pipeline_acquire(
     planning integer, of_job integer, attempts_allowed integer, is_bisected boolean,
     window_first_id bigint, highest_id bigint, weight_allowed bigint, count_allowed bigint,
-    cut text, runs text, batch_config jsonb, tokens uuid[], its_liveness_key bigint, its_run_id text,
+    cut text, runs text, batch_config text, tokens uuid[], its_liveness_key bigint, its_run_id text,
     its_lease interval
 ) RETURNS TABLE (token uuid, attempt_id bigint, batch_id bigint, first_id bigint, last_id bigint,
                  weight bigint, item_count bigint, key_digits bigint)
@@ -69,7 +69,7 @@ BEGIN
                (job_id, first_id, last_id, weight, item_count, oversized, config, id_runs)
         VALUES (of_job, batch_pipeline_acquire.first_id, batch_pipeline_acquire.last_id,
                 batch_pipeline_acquire.weight, batch_pipeline_acquire.item_count,
-                batch_pipeline_acquire.weight > weight_allowed, batch_config,
+                batch_pipeline_acquire.weight > weight_allowed, batch_config::jsonb,
                 id_runs)
         RETURNING id INTO batch_id;
         INSERT INTO batch_pipeline.batch_state (batch_id, job_id, state, attempts)
