@@ -241,13 +241,10 @@ _DAEMON_TIMEOUT = timedelta(minutes=5)  # Dagster's daemons send a heartbeat eve
 _REQUIRED_DAEMONS = ("SENSOR", "SCHEDULER", "QUEUED_RUN_COORDINATOR")
 _HEARTBEATS = sa.text("SELECT daemon_type, timestamp FROM public.daemon_heartbeats")
 _WAITING = sa.text("SELECT count(*) FROM public.runs WHERE status = 'QUEUED'")
-_HAS_TABLES = sa.text(
-    "SELECT to_regclass('public.daemon_heartbeats') IS NOT NULL "
-    "AND to_regclass('public.runs') IS NOT NULL"
-)
+# NULL if a table does not exist.
 _IS_READABLE = sa.text(
-    "SELECT has_table_privilege('public.daemon_heartbeats', 'SELECT') "
-    "AND has_table_privilege('public.runs', 'SELECT')"
+    "SELECT has_table_privilege(to_regclass('public.daemon_heartbeats'), 'SELECT') "
+    "AND has_table_privilege(to_regclass('public.runs'), 'SELECT')"
 )
 
 
@@ -299,10 +296,11 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         DatabaseUnreachableError: the server does not answer.
     """
     with transaction(inventory) as connection:
-        if not connection.execute(_HAS_TABLES).scalar_one():
+        is_readable = connection.execute(_IS_READABLE).scalar_one()
+        if is_readable is None:
             yield fine("dagster", "was never started on this database.")
             return
-        if not connection.execute(_IS_READABLE).scalar_one():
+        if not is_readable:
             yield fine("dagster", "not checked: this login may not read its tables.")
             return
         heartbeats = {row.daemon_type: row.timestamp for row in connection.execute(_HEARTBEATS)}
