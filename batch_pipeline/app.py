@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from batch_pipeline.config.environment import Settings, load_settings
 from batch_pipeline.config.home import Home
 from batch_pipeline.config.stream_file import invalid_files_error, load_streams, load_valid_streams
-from batch_pipeline.inventory.database import Database, database_url, open_database
+from batch_pipeline.inventory.database import Database, open_database
+from batch_pipeline.inventory.embedded_server import ensure_running
 from batch_pipeline.inventory.meta_tables.chained_table import (
     PublishedSources,
     is_published,
@@ -121,8 +122,9 @@ class Pipeline:
     def database_url(self) -> str:
         """URL of the inventory's server; the embedded server is started."""
         configured = self.settings.inventory_conn
-        secret = None if configured is None else configured.get_secret_value()
-        return database_url(secret, self.home.postgres)
+        if configured is None:
+            return ensure_running(self.home.postgres)
+        return configured.get_secret_value()
 
     @cached_property
     def database(self) -> Database:

@@ -1,10 +1,8 @@
 """Open the inventory as one object with its parts: batches, attempts, jobs, loads and so on."""
 
-from pathlib import Path
-
 import sqlalchemy as sa
 
-from batch_pipeline.inventory import embedded_server
+from batch_pipeline.inventory import tables
 from batch_pipeline.inventory.acquire import Acquirer
 from batch_pipeline.inventory.attempts import FencedAttempts, Heartbeat
 from batch_pipeline.inventory.backfills import Backfills
@@ -20,18 +18,6 @@ from batch_pipeline.inventory.migrate import check_revision, migrate
 from batch_pipeline.inventory.planning import PlannedBatches
 from batch_pipeline.inventory.schema_versions import SchemaVersions
 from batch_pipeline.inventory.status import StreamStatuses, WorkCounts
-from batch_pipeline.inventory.tables import (
-    attempt,
-    attempt_item,
-    batch,
-    batch_state,
-    bookmark,
-    item,
-    job,
-    load,
-    part_file,
-    schema_version,
-)
 
 
 class Database:
@@ -73,37 +59,23 @@ class Database:
 
     def delete_stream(self, stream: str) -> None:
         """Delete a stream's items, jobs, batches, attempts and manifests in one transaction."""
-        jobs = sa.select(job.c.id).where(job.c.stream == stream)
-        batches = sa.select(batch.c.id).where(batch.c.job_id.in_(jobs))
-        attempts = sa.select(attempt.c.id).where(attempt.c.batch_id.in_(batches))
+        jobs = sa.select(tables.job.c.id).where(tables.job.c.stream == stream)
+        batches = sa.select(tables.batch.c.id).where(tables.batch.c.job_id.in_(jobs))
+        attempts = sa.select(tables.attempt.c.id).where(tables.attempt.c.batch_id.in_(batches))
         with transaction(self.engine) as connection:
-            for delete in (
-                sa.delete(load).where(load.c.attempt_id.in_(attempts)),
-                sa.delete(part_file).where(part_file.c.attempt_id.in_(attempts)),
-                sa.delete(attempt_item).where(attempt_item.c.attempt_id.in_(attempts)),
-                sa.delete(attempt).where(attempt.c.batch_id.in_(batches)),
-                sa.delete(schema_version).where(schema_version.c.job_id.in_(jobs)),
-                sa.delete(batch_state).where(batch_state.c.job_id.in_(jobs)),
-                sa.delete(batch).where(batch.c.job_id.in_(jobs)),
-                sa.delete(bookmark).where(bookmark.c.job_id.in_(jobs)),
-                sa.delete(job).where(job.c.stream == stream),
-                sa.delete(item).where(item.c.stream == stream),
-            ):
-                connection.execute(delete)
+            for table in (tables.load, tables.part_file, tables.attempt_item):
+                connection.execute(sa.delete(table).where(table.c.attempt_id.in_(attempts)))
+            of_batches = tables.attempt.c.batch_id.in_(batches)
+            connection.execute(sa.delete(tables.attempt).where(of_batches))
+            for table in (tables.schema_version, tables.batch_state, tables.batch, tables.bookmark):
+                connection.execute(sa.delete(table).where(table.c.job_id.in_(jobs)))
+            for table in (tables.job, tables.item):
+                connection.execute(sa.delete(table).where(table.c.stream == stream))
 
     def close(self) -> None:
         """Close all connections."""
         self.heartbeat.close()
         self.engine.dispose()
-
-
-def database_url(configured: str | None, embedded_folder: Path) -> str:
-    """Return the configured URL, or start the embedded server and return its URL.
-
-    Raises:
-        ConfigurationError: the embedded server did not start.
-    """
-    return embedded_server.ensure_running(embedded_folder) if configured is None else configured
 
 
 def open_database(url: str, *, migrated: bool | None) -> Database:
