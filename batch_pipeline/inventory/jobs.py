@@ -114,6 +114,11 @@ def of_stream(stream: str) -> sa.ColumnElement[bool]:
     return sa.and_(job.c.stream == stream, job.c.kind == JobKind.INCREMENTAL)
 
 
+def is_job_of(stream: str, *kinds: JobKind) -> sa.ColumnElement[bool]:
+    """Build the condition for the jobs of some kinds of a stream."""
+    return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
+
+
 def stream_job_id(connection: sa.Connection, stream: str) -> int | None:
     """Return the id of the incremental job of a stream, None if there is none."""
     return connection.execute(sa.select(job.c.id).where(of_stream(stream))).scalar_one_or_none()

@@ -107,6 +107,7 @@ class LateArrivals:
         *,
         limits: Limits | None = None,
         since: timedelta | None = WEEK,
+        dry_run: bool = False,
     ) -> Audit:
         """Compare the published batches of a job with its meta table, and plan late arrivals.
 
@@ -114,51 +115,29 @@ class LateArrivals:
         (None: all). Late rows become batches of the job `<name>.late`, cut by `limits` (None: those
         of the job's newest batch), which are acquired before new ones. Late ids are planned once,
         however often the job is audited. The job's planning lock is held while ids are written, at
-        most 50,000 at a time.
+        most 50,000 at a time. With `dry_run` nothing is planned: `late` lists the items that would
+        be.
 
         Raises:
             UnknownJobError: the table has no such job.
             JobChangedError: the job `<name>.late` exists for another purpose.
         """
-        return _audit(self.engine, name, table, since, plans=True, limits=limits)
-
-    def preview(
-        self, name: str, table: ReflectedMetaTable, *, since: timedelta | None = WEEK
-    ) -> Audit:
-        """Compare as `audit` does without planning: `late` lists the items that it would plan.
-
-        Raises:
-            UnknownJobError: the table has no such job.
-        """
-        return _audit(self.engine, name, table, since, plans=False)
-
-
-def _audit(
-    engine: sa.Engine,
-    name: str,
-    table: ReflectedMetaTable,
-    since: timedelta | None,
-    *,
-    plans: bool,
-    limits: Limits | None = None,
-) -> Audit:
-    with transaction(engine) as connection:
-        if plans:
-            ensure_revision_unchanged(connection)
-        job_id = job_id_of(connection, name, table.canonical_name)
-        result = Audit(job=name, late_job=_late_name(connection, job_id, name))
-        problems = _table_differences(connection, job_id, table)
-        if problems:
-            return replace(result, other_table=problems)
-        first = _range_below_first_batch(connection, job_id)
-        if plans and limits is None:
-            limits = _newest_limits(connection, job_id)
-    running = _RunningAudit(engine=engine, table=table, job_id=job_id, audit=result)
-    pages = chain([[first]] if first else [], _published_ranges(engine, job_id, since))
-    for rows in (running.late_rows(pages), running.unplanned_rows()):
-        while chunk := list(islice(rows, _CHUNK_ROWS)):
-            running.plan(chunk, limits)
-    return running.audit
+        with transaction(self.engine) as connection:
+            if not dry_run:
+                ensure_revision_unchanged(connection)
+            job_id = job_id_of(connection, name, table.canonical_name)
+            result = Audit(job=name, late_job=_late_name(connection, job_id, name))
+            problems = _table_differences(connection, job_id, table)
+            if problems:
+                return replace(result, other_table=problems)
+            first = _range_below_first_batch(connection, job_id)
+            limits = None if dry_run else limits or _newest_limits(connection, job_id)
+        running = _RunningAudit(engine=self.engine, table=table, job_id=job_id, audit=result)
+        pages = chain([[first]] if first else [], _published_ranges(self.engine, job_id, since))
+        for rows in (running.late_rows(pages), running.unplanned_rows()):
+            while chunk := list(islice(rows, _CHUNK_ROWS)):
+                running.plan(chunk, limits)
+        return running.audit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,23 +183,22 @@ class _RunningAudit:
         Without limits the rows are only counted, not planned.
         """
         batches = 0
-        if limits is None:
-            with transaction(self.engine) as connection:
-                known_ids = _planned(connection, self.job_id, rows)
-            unplanned, known = [row for row in rows if row.id not in known_ids], len(known_ids)
-        else:
-            failpoint("audit.found")
-            with transaction(self.engine) as connection:
+        failpoint("audit.found")
+        with transaction(self.engine) as connection:
+            if limits is not None:
                 ensure_revision_unchanged(connection)
                 lock_planning(connection, self.job_id)
                 failpoint("audit.locked")
-                unplanned, known = _exclude_planned(connection, self.job_id, rows)
-                if unplanned:
-                    batches = self._insert(connection, unplanned, limits)
-                failpoint("audit.before_commit")
-            failpoint("audit.after_commit")
+            known = _planned(connection, self.job_id, rows)
+            unplanned = [row for row in rows if row.id not in known]
+            if limits is not None:
+                unplanned = _exclude_read_again(connection, unplanned)
+            if limits is not None and unplanned:
+                batches = self._insert(connection, unplanned, limits)
+            failpoint("audit.before_commit")
+        failpoint("audit.after_commit")
         self.audit = self.audit.with_late(
-            [row.id for row in unplanned], batches=batches, known=known
+            [row.id for row in unplanned], batches=batches, known=len(known)
         )
 
     def _insert(self, connection: sa.Connection, rows: Sequence[_LateRow], limits: Limits) -> int:
@@ -286,16 +264,10 @@ def _published_ranges(
     engine: sa.Engine, job_id: int, since: timedelta | None
 ) -> Iterator[list[AuditedRange]]:
     """Read the batches of a job published within `since` (None: all) in id order, in pages."""
-    query = _published(job_id, since)
-    after_id = None
-    while True:
-        page = query if after_id is None else query.where(batch.c.first_id > after_id)
-        rows = fetch_rows(engine, page)
-        if rows:
-            yield [_audited(row) for row in rows]
-        if len(rows) < _PAGE:
-            return
-        after_id = rows[-1].first_id
+    query = page = _published(job_id, since)
+    while rows := fetch_rows(engine, page):
+        yield [_audited(row) for row in rows]
+        page = query.where(batch.c.first_id > rows[-1].first_id)
 
 
 def _dead_or_cancelled_ranges(engine: sa.Engine, job_id: int) -> Iterator[AuditedRange]:
@@ -411,17 +383,12 @@ def _differs(audited: AuditedRange, current: RangeFacts) -> bool:
     return published != (current.count, current.weight, current.fingerprint)
 
 
-def _exclude_planned(
-    connection: sa.Connection, job_id: int, rows: Sequence[_LateRow]
-) -> tuple[list[_LateRow], int]:
-    """Return the rows that no late batch contains, and the number of the others.
+def _exclude_read_again(connection: sa.Connection, rows: Sequence[_LateRow]) -> list[_LateRow]:
+    """Leave out rows of batches that were published again since they were compared.
 
-    Leaves out rows of batches that were published again since they were compared, because the new
-    attempt may have read them. A batch with planned ids never reads other ids.
+    The new attempt may have read them. A batch with planned ids never reads other ids.
     """
-    known = _planned(connection, job_id, rows)
-    unknown = [row for row in rows if row.id not in known]
-    generations = {row.of.batch_id: row.of.generation for row in unknown if row.of.generation}
+    generations = {row.of.batch_id: row.of.generation for row in rows if row.of.generation}
     # No attempt on the locked batches can start until the transaction ends.
     current = (
         sa.select(batch_state.c.batch_id, batch_state.c.generation)
@@ -434,12 +401,11 @@ def _exclude_planned(
     )
     rows_now = connection.execute(current).all() if generations else ()
     unchanged = {row.batch_id for row in rows_now if row.generation == generations[row.batch_id]}
-    unplanned = [
+    return [
         row
-        for row in unknown
+        for row in rows
         if row.of.batch_id is None or row.of.planned is not None or row.of.batch_id in unchanged
     ]
-    return unplanned, len(known)
 
 
 def _planned(connection: sa.Connection, job_id: int, rows: Sequence[_LateRow]) -> set[int]:

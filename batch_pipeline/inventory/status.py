@@ -18,6 +18,7 @@ from batch_pipeline.inventory.jobs import (
     ALL_IDS,
     check_same_rows,
     gaps,
+    is_job_of,
     job_with_late_arrivals,
     of_stream,
     stream_bookmark,
@@ -27,7 +28,6 @@ from batch_pipeline.inventory.meta_tables.sources import MetaSource, StreamTable
 from batch_pipeline.inventory.meta_tables.watermarks import describe_reading
 from batch_pipeline.inventory.planning import recent_throughput
 from batch_pipeline.inventory.tables import (
-    SCHEMA,
     attempt,
     attempts_of_jobs,
     batch,
@@ -170,21 +170,11 @@ class StreamStatuses:
 
     engine: sa.Engine
 
-    def states(self, stream: str) -> Mapping[BatchState, int]:
-        """Count the unsplit batches of a stream by state."""
-        is_live = sa.and_(_is_own_job_of(stream), batch_state.c.state != BatchState.SUPERSEDED)
+    def states(self, stream: str, kinds: Sequence[JobKind] = OWN_KINDS) -> Mapping[BatchState, int]:
+        """Count the unsplit batches of a stream's jobs of some kinds by state."""
+        is_live = sa.and_(is_job_of(stream, *kinds), batch_state.c.state != BatchState.SUPERSEDED)
         with transaction(self.engine) as connection:
             return _count_by_state(connection, is_live)
-
-    def all_states(self, stream: str) -> set[BatchState]:
-        """Return the states that batches of all jobs of a stream have, backfills included."""
-        query = (
-            sa.select(batch_state.c.state)
-            .join(job, job.c.id == batch_state.c.job_id)
-            .where(job.c.stream == stream)
-            .distinct()
-        )
-        return {BatchState(row.state) for row in fetch_rows(self.engine, query)}
 
     def status(self, stream: str, table: StreamTable) -> StreamStatus:
         """Return the status of a stream.
@@ -199,7 +189,7 @@ class StreamStatuses:
                 )
                 for row in select_totals(
                     connection,
-                    _is_own_job_of(stream),
+                    is_job_of(stream, *OWN_KINDS),
                     batch_state.c.state != BatchState.SUPERSEDED,
                     by=(),
                 )
@@ -248,7 +238,7 @@ class StreamStatuses:
             status_query()
             .add_columns(sa.func.count().over().label("batches"))
             .where(
-                _is_own_job_of(stream),
+                is_job_of(stream, *OWN_KINDS),
                 batch_state.c.state.in_([BatchState.FAILED.value, BatchState.DEAD.value]),
                 attempt.c.finished_at < since,
             )
@@ -307,17 +297,13 @@ def many_partitions(
     ]
 
 
-def _is_own_job_of(stream: str) -> sa.ColumnElement[bool]:
-    return sa.and_(job.c.stream == stream, job.c.kind.in_(OWN_KINDS))
-
-
 def _oldest_unfinished(stream: str) -> sa.Select[Any]:
     age = sa.func.clock_timestamp() - batch.c.planned_at
     return (
         sa.select(batch.c.first_id, batch.c.last_id, job.c.key_digits, age.label("age"))
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
         .join(job, job.c.id == batch_state.c.job_id)
-        .where(_is_own_job_of(stream), batch_state.c.state.in_(sorted(UNFINISHED)))
+        .where(is_job_of(stream, *OWN_KINDS), batch_state.c.state.in_(sorted(UNFINISHED)))
         .order_by(batch.c.planned_at, batch.c.first_id)
         .limit(1)
     )
@@ -377,7 +363,6 @@ def _remaining(
 _MAX_ATTEMPTS = 5_000
 # Ids are assigned before they are visible, so an attempt may appear this far below the highest id.
 _ID_OVERLAP = 1_000
-_REGISTERED_TABLE = f"{SCHEMA}.{item.name}"
 _is_running = batch_state.c.state == sa.literal_column(f"'{BatchState.RUNNING}'")
 
 
@@ -491,7 +476,7 @@ def _ended_query(ids: Collection[int]) -> sa.Select[Any]:
         .where(
             item.c.stream == job.c.stream,
             item.c.id >= batch.c.first_id,
-            job.c.meta_table == _REGISTERED_TABLE,
+            job.c.meta_table == item.fullname,
         )
         .order_by(item.c.id)
         .limit(1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.job import JobKind
 from batch_pipeline.pipeline.restore_check import ensure_inventory_current
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from batch_pipeline.storage.landing import SourceLanding
 
 _CHUNK_FILES = 5_000
-_SETTLED = {BatchState.PUBLISHED, BatchState.CANCELLED, BatchState.SUPERSEDED}
+_SETTLED = {BatchState.PUBLISHED, BatchState.CANCELLED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def find_work(
     result = RunResult(stream=stream.name)
     if database.jobs.paused(stream.name) is not None or database.backfills.paused(stream.name):
         return Work.REPORTS, result
-    if not database.stream_statuses.all_states(stream.name) <= _SETTLED:
+    if not _SETTLED.issuperset(database.stream_statuses.states(stream.name, tuple(JobKind))):
         return Work.BATCHES, result
     ensure_inventory_current(database, stream)
     has_troubles = False

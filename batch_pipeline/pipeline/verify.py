@@ -181,11 +181,8 @@ def _verify_published(
 
 
 def _count_published(database: "Database", stream: Stream, scope: Scope) -> int:
-    """Count the batches to verify, of jobs of all kinds."""
-    states = database.stream_statuses.states(stream.name)
-    backfills = database.backfills.of_stream(stream.name)
-    every = [states, *(one.states for one in backfills)]
-    count = sum(some.get(BatchState.PUBLISHED, 0) for some in every)
+    states = database.stream_statuses.states(stream.name, scope.kinds)
+    count = states.get(BatchState.PUBLISHED, 0)
     return count if scope.newest is None else min(count, scope.newest)
 
 
@@ -210,7 +207,7 @@ def _verify_stream(
     table = open_meta_table(stream).reflected()
     audit: Audit | None = None
     with suppress(UnknownJobError):  # nothing was planned yet
-        audit = database.late_arrivals.preview(stream.name, table, since=scope.since)
+        audit = database.late_arrivals.audit(stream.name, table, since=scope.since, dry_run=True)
     return evaluate_coverage(tiling, audit)
 
 

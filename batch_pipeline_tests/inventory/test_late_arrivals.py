@@ -13,7 +13,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import SettleBy, choose_watermark
 from batch_pipeline.model.audit import Audit, CountedNames
-from batch_pipeline.model.batch import MIN_ID, AttemptStatus, IdRange
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, Batch, IdRange
 from batch_pipeline.model.errors import JobChangedError, UnknownJobError
 from batch_pipeline.model.filter import Condition, Operator
 from batch_pipeline.model.job import JobKind
@@ -221,7 +221,9 @@ def test_items_of_long_scattered_list_are_read(any_feed: Feed) -> None:
         connection.execute(sa.insert(any_feed.table.table), rows)
     requested = [2, *range(101, 3_700, 3)]
     delete(any_feed.table, any_feed.table.uid == 104)
-    items = any_feed.table.items_of([*reversed(requested), 2, 104])
+    ids = IdRange(first_id=2, last_id=3_700)
+    listed = Batch(id=1, job="job", id_range=ids, weight=0, count=0, item_ids=tuple(requested))
+    items = any_feed.table.items_of_batch(listed, None)
     assert [item.id for item in items] == [uid for uid in requested if uid != 104]
     assert (items[0].item, items[0].weight) == ("file-2", 10)
 
@@ -365,11 +367,11 @@ def test_preview_matches_audit_and_writes_nothing(feed: Feed) -> None:
     insert(feed.table, {3: 10, 11: 10})
     delete(feed.table, feed.table.uid == 18)
     before = row_counts(feed.database)
-    preview = feed.database.late_arrivals.preview("job", feed.table)
+    preview = feed.database.late_arrivals.audit("job", feed.table, dry_run=True)
     assert preview.late == CountedNames(count=2, first=(3, 11))
     assert preview.missing == CountedNames(count=1, first=(18,))
     assert (preview.late_batches, preview.known) == (0, 0)
     assert row_counts(feed.database) == before
     assert feed.audit().late == preview.late
-    again = feed.database.late_arrivals.preview("job", feed.table)
+    again = feed.database.late_arrivals.audit("job", feed.table, dry_run=True)
     assert (again.late.count, again.known) == (0, 2)
