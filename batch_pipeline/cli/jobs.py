@@ -170,10 +170,8 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
     """
     with _opened() as pipeline:
         control, table = pipeline.database.jobs, pipeline.job(job, meta_table).meta_table
-        numbers = [control.batch(job, label, table).id for label in batch]
-        done = [control.cancel_batch(job, number, table) for number in numbers]
-        if not batch:
-            done = [control.cancel(job, table)]
+        numbers: list[int | None] = [control.batch(job, label, table).id for label in batch]
+        done = [control.cancel(job, number, table) for number in numbers or [None]]
     batches, attempts = sum(one.batches for one in done), sum(one.attempts for one in done)
     if as_json:
         print_json({"job": job, "batches": batches, "attempts": attempts})

@@ -114,8 +114,8 @@ def cancel_job(
         UnknownBatchError: the job has no such batch.
     """
     session = SESSIONS.current()
-    control, table = session.database.jobs, session.job(job, meta_table_name).meta_table
-    return control.cancel(job, table) if batch is None else control.cancel_batch(job, batch, table)
+    table = session.job(job, meta_table_name).meta_table
+    return session.database.jobs.cancel(job, batch, table)
 
 
 def retry_job(

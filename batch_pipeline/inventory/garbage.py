@@ -6,7 +6,7 @@ The model decides which files are garbage. Rows of attempts are kept.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -33,6 +33,7 @@ from batch_pipeline.model.filter import parse_filter, upstream_of
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT, KnownAttempt
 from batch_pipeline.model.load import LoadStatus
 
+BatchGeneration: TypeAlias = tuple[str, IdRange, int]  # job, range of a batch, generation
 _IS_QUARANTINE_REMOVED = attempt.c.facts.has_key(QUARANTINE_REMOVED_AT)
 
 _parent = job.alias("parent")
@@ -97,32 +98,27 @@ class StoredAttempts:
         return _known_attempts(self.engine, ids, with_files=True)
 
     def generations(
-        self, stream: str, wanted: Collection[tuple[str, IdRange, int]]
+        self, stream: str, wanted: Collection[BatchGeneration]
     ) -> Sequence[KnownAttempt]:
         """Find published attempts of a stream by job, range of ids and generation."""
         if not wanted:
             return ()
-        requested = _unnest(
-            name=(sa.Text, [name for name, _, _ in wanted]),
-            first_id=(sa.BigInteger, [ids.first_id for _, ids, _ in wanted]),
-            last_id=(sa.BigInteger, [ids.last_id for _, ids, _ in wanted]),
-            generation=(sa.BigInteger, [generation for _, _, generation in wanted]),
-        )
-        ids = (
-            sa.select(attempt.c.id)
-            .select_from(requested)
-            .join(job, job.c.name == requested.c.name)
-            .join(
-                batch, sa.and_(batch.c.job_id == job.c.id, batch.c.first_id == requested.c.first_id)
-            )
-            .join(attempt, attempt.c.batch_id == batch.c.id)
-            .where(
-                job.c.stream == stream,
-                batch.c.last_id == requested.c.last_id,
-                attempt.c.generation == requested.c.generation,
-            )
-        )
+        ids = _attempts_of(stream, wanted).with_only_columns(attempt.c.id)
         return _known_attempts(self.engine, ids, with_files=False)
+
+    def unknown_generations(
+        self, stream: str, wanted: Collection[BatchGeneration]
+    ) -> set[BatchGeneration]:
+        """Return the generations that no attempt of the stream's jobs has published.
+
+        Pass a few thousand at a time.
+        """
+        rows = fetch_rows(self.engine, _attempts_of(stream, wanted))
+        known = {
+            (row.name, IdRange(first_id=row.first_id, last_id=row.last_id), row.generation)
+            for row in rows
+        }
+        return {*wanted} - known
 
     def mark_superseded(self, attempt_ids: Collection[int]) -> set[int]:
         """Mark the files of replaced generations as removed; return the marked ids."""
@@ -175,6 +171,29 @@ def _unnest(**columns: tuple[type[sa.types.TypeEngine[Any]], list[Any]]) -> sa.T
     arrays = (sa.cast(values, pg.ARRAY(kind)) for kind, values in columns.values())
     typed = (sa.column(name, kind) for name, (kind, _) in columns.items())
     return sa.func.unnest(*arrays).table_valued(*typed).render_derived(name="wanted")
+
+
+def _attempts_of(stream: str, wanted: Collection[BatchGeneration]) -> sa.Select[Any]:
+    """Select the generations that attempts of a stream's jobs have published."""
+    requested = _unnest(
+        name=(sa.Text, [name for name, _, _ in wanted]),
+        first_id=(sa.BigInteger, [ids.first_id for _, ids, _ in wanted]),
+        last_id=(sa.BigInteger, [ids.last_id for _, ids, _ in wanted]),
+        generation=(sa.BigInteger, [generation for _, _, generation in wanted]),
+    )
+    is_requested = (batch.c.job_id == job.c.id, batch.c.first_id == requested.c.first_id)
+    return (
+        sa.select(job.c.name, batch.c.first_id, batch.c.last_id, attempt.c.generation)
+        .select_from(requested)
+        .join(job, job.c.name == requested.c.name)
+        .join(batch, sa.and_(*is_requested))
+        .join(attempt, attempt.c.batch_id == batch.c.id)
+        .where(
+            job.c.stream == stream,
+            batch.c.last_id == requested.c.last_id,
+            attempt.c.generation == requested.c.generation,
+        )
+    )
 
 
 def _query(attempt_ids: Sequence[int]) -> sa.Select[Any]:

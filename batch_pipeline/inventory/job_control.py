@@ -4,21 +4,16 @@ Also detects an inventory that was restored from a backup, and pauses its stream
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.attempts import close
 from batch_pipeline.inventory.batch_states import select_statuses
-from batch_pipeline.inventory.connection import (
-    fetch_rows,
-    fetch_value,
-    named_statement,
-    transaction,
-)
+from batch_pipeline.inventory.connection import fetch_rows, fetch_value, transaction
 from batch_pipeline.inventory.jobs import (
     find_batch,
     find_job,
@@ -32,7 +27,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.inventory.status import FINISHED, select_totals
 from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is_any_of, job
-from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus, IdRange
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import OLDER, InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.job import Job, JobReport, check_storable
@@ -136,21 +131,16 @@ class JobControl:
         """Resume a paused job."""
         return self._pause(name, meta_table, sa.null(), None)
 
-    def cancel(self, name: str, meta_table: str | None = None) -> Cancelled:
-        """Cancel all unpublished batches of a job, including running ones."""
-        return self._cancel(name, meta_table, None)
-
-    def cancel_batch(
-        self, name: str, identifier: int | str, meta_table: str | None = None
+    def cancel(
+        self, name: str, identifier: int | str | None = None, meta_table: str | None = None
     ) -> Cancelled:
-        """Cancel a batch; if it was published before, only its running attempt.
+        """Cancel a batch, or all unpublished batches of a job, including running ones.
+
+        If a batch was published before, only its running attempt is cancelled.
 
         Raises:
             UnknownBatchError: the job has no such batch.
         """
-        return self._cancel(name, meta_table, identifier)
-
-    def _cancel(self, name: str, meta_table: str | None, identifier: int | str | None) -> Cancelled:
         with transaction(self.engine) as connection:
             job_record = find_job(connection, name, meta_table)
             chosen = job_with_late_arrivals(job_record.id)
@@ -328,8 +318,6 @@ def _is_cancellable(run_id: str) -> sa.ColumnElement[bool]:
     return sa.or_(batch_state.c.state.in_(_WAITING_STATES), given_up)
 
 
-BatchGeneration: TypeAlias = tuple[str, IdRange, int]  # job, range of a batch, generation
-
 # Restoring a dump creates new tables, a copy is another database, and restoring files requires a
 # start of the server.
 _FINGERPRINT = sa.text("""
@@ -354,23 +342,6 @@ class RestoreCheck:
         rows = fetch_rows(self.engine, sa.select(job.c.stream, job.c.name))
         mine = {row.name for row in rows if row.stream == stream}
         return mine, {row.name for row in rows} - mine
-
-    def unknown_generations(
-        self, stream: str, generations: Sequence[BatchGeneration]
-    ) -> Collection[BatchGeneration]:
-        """Return the generations that no attempt of the stream's jobs has published.
-
-        Pass a few thousand at a time.
-        """
-        values = {
-            "stream": stream,
-            "jobs": [name for name, _, _ in generations],
-            "firsts": [ids.first_id for _, ids, _ in generations],
-            "lasts": [ids.last_id for _, ids, _ in generations],
-            "generations": [generation for _, _, generation in generations],
-        }
-        rows = fetch_rows(self.engine, named_statement("unknown_generations"), values)
-        return {generations[row.position - 1] for row in rows}
 
     def pause_stream(self, stream: str, reason: str) -> None:
         """Pause all jobs of a stream that are not paused."""

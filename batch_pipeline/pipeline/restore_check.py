@@ -128,10 +128,9 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
     Raises:
         StorageUnavailableError: the storage cannot be listed.
     """
-    inventory, files = database.restore_check, PartFileStorage(stream.storage)
-    prefix = stream.storage.prefix
-    mine, others = inventory.job_names(stream.name)
-    known, taken = {stream.name, *mine}, set(others)
+    files, prefix = PartFileStorage(stream.storage), stream.storage.prefix
+    mine, taken = database.restore_check.job_names(stream.name)
+    known = {stream.name, *mine}
     unknown: dict[str, str] = {}
     of_unknown_jobs: dict[str, list[str]] = defaultdict(list)
     listed = _parsed_names(files.manifest_names(f"{prefix}{stream.name}"))
@@ -145,7 +144,7 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
                 of_unknown_jobs[job].append(name)
         unknown |= {
             candidates[one]: one[0]
-            for one in inventory.unknown_generations(stream.name, [*candidates])
+            for one in database.stored_attempts.unknown_generations(stream.name, candidates)
         }
     for job, names in of_unknown_jobs.items():
         # Streams of another inventory may have the same name prefix, so the name is not enough.

@@ -72,7 +72,7 @@ def test_status_lists_problems_first_and_a_command_for_each(project: DefsHarness
     publish(project, project.database.batches.batch("orders", FIRST))
     fail_attempt(project, SECOND)
     make_older(project, "90 minutes")
-    project.database.jobs.cancel_batch("orders", "00000007-00000009")
+    project.database.jobs.cancel("orders", "00000007-00000009")
     project.database.jobs.pause("orders", "disk full")
     register(project.database, 2, first=13)
     lines = run_lines("status")

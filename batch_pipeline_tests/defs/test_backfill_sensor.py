@@ -111,7 +111,7 @@ def test_paused_and_cancelled_backfills_are_not_launched(harness: DefsHarness) -
     assert not paused.run_requests
     assert harness.instance.get_dynamic_partitions("orders.backfill") == KEYS
     jobs.resume("orders.2023")
-    jobs.cancel_batch("orders.2023", "00000004-00000006")
+    jobs.cancel("orders.2023", "00000004-00000006")
     resumed = harness.tick(SENSOR, paused.cursor)
     assert ranges(resumed.run_requests) == [(KEYS[0], KEYS[0]), (KEYS[2], KEYS[3])]
     jobs.cancel("orders.2023")
@@ -162,7 +162,7 @@ def test_end_of_a_backfill_is_reported_once(harness: DefsHarness) -> None:
     first, second = harness.database.backfills.of_all("orders")
     publish(harness.database, first.batch)
     assert not _observations(harness.tick(SENSOR, cursor))
-    harness.database.jobs.cancel_batch("orders.2023", second.batch.id)
+    harness.database.jobs.cancel("orders.2023", second.batch.id)
     result = harness.tick(SENSOR, cursor)
     [observation] = _observations(result)
     assert observation.metadata["finished"].value is True

@@ -309,7 +309,7 @@ def _cancelling(inventory: InventoryFixture) -> Call:
 
 def _cancelling_batch(inventory: InventoryFixture) -> Call:
     batch = inventory.plan_batch()
-    return partial(inventory.database.jobs.cancel_batch, "orders", batch.id)
+    return partial(inventory.database.jobs.cancel, "orders", batch.id)
 
 
 def _retrying(inventory: InventoryFixture) -> Call:

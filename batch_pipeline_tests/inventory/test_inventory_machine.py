@@ -219,14 +219,14 @@ class InventoryMachine(MachineActions):
         main_job = model_batch.job.parent or model_batch.job
         if model_batch.state is BatchState.SUPERSEDED and not whole:
             with pytest.raises(UnknownBatchError):
-                control.cancel_batch(main_job.name, model_batch.batch.id)
+                control.cancel(main_job.name, model_batch.batch.id)
             return
         chosen = self.model.live(main_job) if whole else [model_batch]
         open_batches = [batch for batch in chosen if batch.state in {*OPEN, BatchState.RUNNING}]
         done = (
             control.cancel(main_job.name)
             if whole
-            else control.cancel_batch(main_job.name, model_batch.batch.id)
+            else control.cancel(main_job.name, model_batch.batch.id)
         )
         assert (done.batches, done.attempts) == (
             len(open_batches),

@@ -119,7 +119,7 @@ def test_cancel_fences_running_attempt(database: Database, rival: Database) -> N
         claimed(database, second, lease=lease) as other,
     ):
         assert database.heartbeat.is_renewing(attempt.token)
-        cancelled = rival.jobs.cancel_batch("orders", first.key)
+        cancelled = rival.jobs.cancel("orders", first.key)
         assert (cancelled.batches, cancelled.attempts) == (1, 1)
         eventually(lambda: not database.heartbeat.is_renewing(attempt.token))
         assert database.heartbeat.is_renewing(other.token)
@@ -210,7 +210,7 @@ def test_ambiguous_job_name_needs_table(database: Database, source: MetaSource) 
     with pytest.raises(AmbiguousJobError) as caught:
         database.jobs.cancel("import")
     assert caught.value.meta_tables == ("ops.files", "ops.other")
-    assert database.jobs.cancel("import", "ops.other").attempts == 1
+    assert database.jobs.cancel("import", meta_table="ops.other").attempts == 1
     assert _states(database) == ["running", "cancelled"]
     with pytest.raises(UnknownJobError):
         database.jobs.find("import", "ops.third")
@@ -220,14 +220,14 @@ def test_ambiguous_job_name_needs_table(database: Database, source: MetaSource) 
 def test_unknown_batch_name_is_rejected(database: Database, one: Batch) -> None:
     for name in ("7", "9" * 20, "1-3", "00000001-00000004", "3..1", "-1..3", "x"):
         with pytest.raises(UnknownBatchError) as caught:
-            database.jobs.cancel_batch("orders", name)
+            database.jobs.cancel("orders", name)
         assert f"Job 'orders' has no batch {name!r}." in str(caught.value)
     assert _states(database) == ["planned"]
 
 
 def test_batch_is_found_by_id_key_or_range(database: Database, one: Batch) -> None:
     for name in (one.id, str(one.id), one.key, str(one.id_range)):
-        database.jobs.cancel_batch("orders", name)
+        database.jobs.cancel("orders", name)
         assert database.jobs.retry("orders", batches=[name]) == 1
 
 
@@ -241,7 +241,7 @@ def test_ambiguous_list_batches_need_id(database: Database, one: Batch) -> None:
             listed=listed,
         )
     with pytest.raises(InvalidValueError, match="2, 3"):
-        database.jobs.cancel_batch("orders", "1..9")
+        database.jobs.cancel("orders", "1..9")
 
 
 def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaSource) -> None:

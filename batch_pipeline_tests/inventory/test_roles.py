@@ -142,7 +142,7 @@ def test_planner_can_register_plan_and_control_jobs(logins: Logins) -> None:
     planner.jobs.pause("orders", "stocktaking")
     planner.jobs.resume("orders")
     halves = planner.jobs.split("orders", whole.id, planner.meta_table("orders").reflected())
-    assert planner.jobs.cancel_batch("orders", halves[0].id).batches == 1
+    assert planner.jobs.cancel("orders", halves[0].id).batches == 1
     assert planner.jobs.retry("orders", batches=[halves[0].id]) == 1
     _save(planner)
 
