@@ -17,6 +17,7 @@ from batch_pipeline.inventory.batch_states import read_statuses, select_statuses
 from batch_pipeline.inventory.connection import fetch_rows, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     find_job_id,
+    is_job_of,
     is_own_stream_job,
     is_paused,
     job_id_of,
@@ -39,28 +40,14 @@ from batch_pipeline.inventory.planning import (
     insert_batches,
     insert_ranges,
     recent_throughput,
+    stream_terms,
     unplanned_ranges,
 )
 from batch_pipeline.inventory.status import job_progress
-from batch_pipeline.inventory.tables import (
-    batch,
-    batch_state,
-    batches_with_states,
-    job,
-)
-from batch_pipeline.model.backfill import (
-    Backfill,
-    Estimate,
-    Progress,
-    Selection,
-    cut_lists,
-)
+from batch_pipeline.inventory.tables import batch, batch_state, batches_with_states, job
+from batch_pipeline.model.backfill import Backfill, Estimate, Progress, Selection, cut_lists
 from batch_pipeline.model.batch import MIN_ID, BatchState, BatchStatus, IdRange, IdRuns
-from batch_pipeline.model.errors import (
-    ConfigurationError,
-    InvalidValueError,
-    unfit_column,
-)
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, unfit_column
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 from batch_pipeline.model.job import JobKind, JobTerms
@@ -365,7 +352,7 @@ class Backfills:
 
     def of_all(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of all backfills of a stream, in planning order."""
-        is_live = (_is_backfill_of(stream), batch.c.superseded_at.is_(None))
+        is_live = (is_job_of(stream, JobKind.BACKFILL), batch.c.superseded_at.is_(None))
         return read_statuses(self.engine, *is_live, order_by=batch.c.id)
 
     def of_item(self, stream: str, item_id: int) -> list[BatchStatus]:
@@ -373,7 +360,7 @@ class Backfills:
         listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
         return read_statuses(
             self.engine,
-            _is_backfill_of(stream),
+            is_job_of(stream, JobKind.BACKFILL),
             batch.c.superseded_at.is_(None),
             batch.c.first_id <= item_id,
             batch.c.last_id >= item_id,
@@ -389,7 +376,9 @@ class Backfills:
         of_stream = sa.select(stream_job.c.paused_reason).where(is_own_stream_job).scalar_subquery()
         own = (job.c.paused_at.is_not(None), job.c.paused_reason)
         reason = sa.func.coalesce(sa.case(own, else_=of_stream), "").label("reason")
-        query = sa.select(job.c.name, reason).where(_is_backfill_of(stream), is_paused())
+        query = sa.select(job.c.name, reason).where(
+            is_job_of(stream, JobKind.BACKFILL), is_paused()
+        )
         return {row.name: row.reason for row in fetch_rows(self.engine, query.order_by(job.c.id))}
 
     def progress(self, name: str, meta_table: str) -> Progress:
@@ -405,7 +394,7 @@ class Backfills:
     def of_stream(self, stream: str) -> list[Progress]:
         """Return the progress of each backfill of a stream, in creation order."""
         with transaction(self.engine) as connection:
-            return job_progress(connection, _is_backfill_of(stream))
+            return job_progress(connection, is_job_of(stream, JobKind.BACKFILL))
 
     def _ensure_parent(self, request: Backfill, source: BackfillSource) -> None:
         """Create the job of a stream that was never planned.
@@ -414,24 +403,13 @@ class Backfills:
         """
         if request.stream is None:
             return
-        terms = JobTerms(
-            name=request.stream,
-            meta_table=source.table.canonical_name,
-            stream=request.stream,
-            where=source.table.where,
-            identity=source.table.identity,
-        )
         with transaction(self.engine) as connection:
             if _parent_id(connection, request, source) is None:
-                open_job(connection, terms)
+                open_job(connection, stream_terms(request.stream, source.table))
 
 
 def _terms(request: Backfill, table: ReflectedMetaTable) -> JobTerms:
     return request.terms(table.canonical_name, table.where, table.identity)
-
-
-def _is_backfill_of(stream: str) -> sa.ColumnElement[bool]:
-    return sa.and_(job.c.stream == stream, job.c.kind == JobKind.BACKFILL)
 
 
 def _related_jobs(request: Backfill, parent_id: int | None) -> list[sa.ColumnElement[bool]]:

@@ -151,6 +151,8 @@ BATCH_ROW: tuple[sa.Column[Any], ...] = (
     *(column for column in batch.c if column.name not in {"config", "id_runs", "planned_at"}),
     job.c.name,
     job.c.key_digits,
+    job.c.kind,
+    job.c.stream,
 )
 _FIRST_ID = re.compile(r"(-?[0-9]{1,19})(?:-|\.\.)")
 
@@ -230,7 +232,7 @@ def find_partition(
         BatchSupersededError: the batch was split; the message names its parts.
     """
     query: sa.Select[Any] = (
-        sa.select(*BATCH_ROW, job.c.kind, job.c.stream)
+        sa.select(*BATCH_ROW)
         .join(job)
         .where(job.c.stream == stream, job.c.kind.in_(kinds), *_has_key(stream, key))
         .order_by(batch.c.id)
@@ -268,7 +270,7 @@ def _live_parts(connection: sa.Connection, split: sa.Row[Any]) -> list[sa.Row[An
     Halves lie within their parent's range and have higher ids.
     """
     query: sa.Select[Any] = (
-        sa.select(*BATCH_ROW, job.c.kind, job.c.stream)
+        sa.select(*BATCH_ROW)
         .join(job)
         .where(
             batch.c.job_id == split.job_id,
@@ -317,9 +319,9 @@ def planned_ids(connection: sa.Connection, planned_batch: Batch) -> IdRuns | Non
 
 
 def label_from_row(row: sa.Row[Any]) -> str:
-    """Return the partition key of a stream's batch; ranges of negative ids have none.
+    """Return the partition key of a stream's batch from a row of `BATCH_ROW`.
 
-    The row is as for `batch_from_row`, with `kind` and `stream` of the job.
+    Ranges of negative ids have none.
     """
     row_batch = batch_from_row(row)
     kind = JobKind(row.kind)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, select_statuses
 from batch_pipeline.inventory.connection import fetch_column, fetch_rows, transaction
-from batch_pipeline.inventory.jobs import is_paused, of_stream
+from batch_pipeline.inventory.jobs import is_job_of, is_paused, of_stream
 from batch_pipeline.inventory.tables import (
     UNFINISHED,
     attempt,
@@ -83,7 +83,7 @@ class ChangeFeed:
         self, stream: str, kinds: Sequence[JobKind], cursors: Mapping[int, Cursor]
     ) -> Changes:
         """Read what jobs of some kinds planned and published after their cursors (default: all)."""
-        jobs = sa.select(job.c.id, job.c.publish_count).where(_is_job_of(stream, kinds))
+        jobs = sa.select(job.c.id, job.c.publish_count).where(is_job_of(stream, *kinds))
         with transaction(self.engine) as connection:
             counts = {row.id: row.publish_count for row in connection.execute(jobs)}
             previous = {job_id: cursors.get(job_id, Cursor()) for job_id in counts}
@@ -121,7 +121,7 @@ class ChangeFeed:
                 sa.select(batch_state.c.batch_id)
                 .join(job, job.c.id == batch_state.c.job_id)
                 .where(
-                    _is_job_of(stream, kinds),
+                    is_job_of(stream, *kinds),
                     sa.not_(is_paused()),
                     sa.text(f"batch_state.{UNFINISHED}"),  # as in the partial index
                     batch_state.c.state.in_(_WAITING),
@@ -166,12 +166,8 @@ class ChangeFeed:
             batch_state.c.job_id == job.c.id,
             batch_state.c.state == sa.literal_column(f"'{BatchState.RUNNING}'"),
         )
-        is_open = sa.and_(_is_job_of(stream, [JobKind.BACKFILL]), sa.or_(waits, runs))
+        is_open = sa.and_(is_job_of(stream, JobKind.BACKFILL), sa.or_(waits, runs))
         return fetch_column(self.engine, sa.select(job.c.name).where(is_open).order_by(job.c.id))
-
-
-def _is_job_of(stream: str, kinds: Sequence[JobKind]) -> sa.ColumnElement[bool]:
-    return sa.and_(job.c.stream == stream, job.c.kind.in_(kinds))
 
 
 def _planned(connection: sa.Connection, cursors: Mapping[int, Cursor]) -> Sequence[_Row]:

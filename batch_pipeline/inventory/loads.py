@@ -29,14 +29,7 @@ from batch_pipeline.inventory.manifests import (
     removal_of,
 )
 from batch_pipeline.inventory.migrate import ensure_revision_unchanged
-from batch_pipeline.inventory.tables import (
-    HAS_LOAD,
-    attempt,
-    attempt_item,
-    is_any_of,
-    job,
-    load,
-)
+from batch_pipeline.inventory.tables import HAS_LOAD, attempt, attempt_item, is_any_of, job, load
 from batch_pipeline.model.errors import (
     LEFT_IN_PART,
     ConflictError,

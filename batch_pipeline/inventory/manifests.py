@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -12,7 +13,6 @@ import sqlalchemy as sa
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, label_from_row
 from batch_pipeline.inventory.connection import fetch_row, fetch_rows, fetch_value, transaction
 from batch_pipeline.inventory.tables import (
-    SCHEMA,
     attempt,
     attempt_item,
     attempts_of_jobs,
@@ -39,20 +39,16 @@ IS_REPLACED = sa.exists().where(
 ARE_REMOVED = attempt.c.facts.has_key(FILES_REMOVED_AT)
 
 
-def removal_of(facts: Mapping[str, Any]) -> datetime | None:
+def removal_of(facts: Mapping[str, Any], removed_at: str = FILES_REMOVED_AT) -> datetime | None:
     """Return when an attempt's files were marked as removed; None if they are kept."""
-    return _read_removal(facts, FILES_REMOVED_AT)
+    if removed_at not in facts:
+        return None
+    return datetime.fromisoformat(facts[removed_at]).astimezone(UTC)
 
 
 def quarantine_removal_of(facts: Mapping[str, Any]) -> datetime | None:
     """Return when quarantine files were marked as removed, with the other files or earlier."""
-    return _read_removal(facts, QUARANTINE_REMOVED_AT) or removal_of(facts)
-
-
-def _read_removal(facts: Mapping[str, Any], removed_at: str) -> datetime | None:
-    if removed_at not in facts:
-        return None
-    return datetime.fromisoformat(facts[removed_at]).astimezone(UTC)
+    return removal_of(facts, QUARANTINE_REMOVED_AT) or removal_of(facts)
 
 
 def files_of_attempts(
@@ -70,7 +66,6 @@ def files_of_attempts(
     return files
 
 
-_REGISTERED_TABLE = f"{SCHEMA}.{item.name}"
 _MAX_ORIGIN_ITEMS = 200_000  # about 40 MB of JSON, the limit for reading it back
 _COUNTER_NAMES = (
     "items",
@@ -125,8 +120,8 @@ def _origin_of(connection: sa.Connection, manifest: Manifest) -> dict[str, Any] 
     is_listed = sa.and_(
         item.c.stream == row.stream,
         item.c.id == attempt_item.c.item_id,
-        sa.literal(row.meta_table)
-        == _REGISTERED_TABLE,  # the ids of a user's table are not those of `item`
+        # The ids of a user's table are not those of `item`.
+        sa.literal(row.meta_table) == item.fullname,
     )
     query = _ITEMS.select_from(attempt_item.outerjoin(item, is_listed))
     items = connection.execute(query.where(attempt_item.c.attempt_id == row.attempt_id))
@@ -172,7 +167,8 @@ class Manifests:
 
     def of_attempt(self, attempt_id: int) -> Manifest:
         """Read the manifest of one published attempt."""
-        return self._read(_query().where(attempt.c.id == attempt_id))[0]
+        [(_, manifest)] = self._read(_query().where(attempt.c.id == attempt_id))
+        return manifest
 
     def with_origin(self, manifest: Manifest) -> Manifest:
         """Return a published manifest with the origin that its manifest file contains."""
@@ -187,13 +183,15 @@ class Manifests:
             .order_by(attempt.c.generation.desc())
             .limit(1)
         )
-        return next(iter(self._read(query)), None)
+        newest = self._read(query)
+        return newest[0][1] if newest else None
 
-    def _read(self, query: sa.Select[Any]) -> list[Manifest]:
+    def _read(self, query: sa.Select[Any]) -> list[tuple[int, Manifest]]:
+        """Read manifests with their publish numbers."""
         with transaction(self.engine) as connection:
             rows = connection.execute(query).all()
             files = files_of_attempts(connection, [row.attempt_id for row in rows])
-        return [_manifest(row, files[row.attempt_id]) for row in rows]
+        return [(row.publish_number, _manifest(row, files[row.attempt_id])) for row in rows]
 
     def run_of(self, manifest: Manifest) -> str | None:
         """Return the id of the run that published a manifest."""
@@ -216,7 +214,8 @@ class Manifests:
         """Read the manifests, with origin, whose manifest file was not written due to a crash."""
         is_missing = (job.c.stream == stream, attempt.c.pointer_uri.is_(None), ~ARE_REMOVED)
         query = _query().where(*is_missing).order_by(job.c.id, attempt.c.publish_number)
-        yield from map(self.with_origin, self._read(query))
+        for _, manifest in self._read(query):
+            yield self.with_origin(manifest)
 
     def published_after(
         self,
@@ -300,17 +299,14 @@ class Manifests:
                 .order_by(attempt.c.publish_number)
                 .limit(_PAGE)
             )
-            with transaction(self.engine) as connection:
-                rows = connection.execute(query).all()
-                files = files_of_attempts(connection, [row.attempt_id for row in rows])
-            page_read_at = monotonic()
-            for row in rows:
-                publish_number = row.publish_number
-                yield publish_number, _manifest(row, files[row.attempt_id])
+            page, page_read_at = self._read(query), monotonic()
+            for number, manifest in page:
+                publish_number = number
+                yield number, manifest
                 if monotonic() - page_read_at > _PAGE_MAX_AGE_SECONDS:
                     break  # generations replaced since then may soon lose their files
             else:
-                if len(rows) < _PAGE:
+                if len(page) < _PAGE:
                     return
 
 
@@ -399,22 +395,21 @@ class PublishedBatches:
 
         Holds a page of 200 in memory.
         """
-        before, remaining = None, newest
-        while remaining is None or remaining > 0:
-            size = _PAGE if remaining is None else min(_PAGE, remaining)
-            query = _newest(stream, kinds).limit(size)
-            if before is not None:
-                query = query.where(attempt.c.id < before)
+        size = _PAGE if newest is None else min(_PAGE, newest)
+        return islice(self._page_by_page(_newest(stream, kinds), size), newest)
+
+    def _page_by_page(self, query: sa.Select[Any], size: int) -> Iterator[PublishedBatch]:
+        page = query.limit(size)
+        while True:
             with transaction(self.engine) as connection:
-                rows = connection.execute(query).all()
+                rows = connection.execute(page).all()
                 ids = [row.attempt_id for row in rows]
                 files, items = files_of_attempts(connection, ids), _items(connection, ids)
             for row in rows:
                 yield _published(row, files[row.attempt_id], items.get(row.attempt_id))
             if len(rows) < size:
                 return
-            before = rows[-1].attempt_id
-            remaining = None if remaining is None else remaining - len(rows)
+            page = query.where(attempt.c.id < rows[-1].attempt_id).limit(size)
 
     def recent(
         self, stream: str, kinds: Sequence[JobKind], *, newest: int = 20
@@ -459,8 +454,7 @@ class PublishedBatches:
 
 def newest_generations(stream: str, *columns: Any) -> sa.Select[Any]:
     """Select the newest published generations of a stream's batches, with columns for labels."""
-    labelled = (*BATCH_ROW, job.c.kind, job.c.stream)
-    return published_attempts(*labelled, *columns).where(job.c.stream == stream, ~IS_REPLACED)
+    return published_attempts(*BATCH_ROW, *columns).where(job.c.stream == stream, ~IS_REPLACED)
 
 
 def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
@@ -471,8 +465,8 @@ def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
         attempt.c.token,
         attempt.c.pointer_uri,
     )
-    is_kind = job.c.kind.in_([kind.value for kind in kinds])
-    return newest_generations(stream, *columns).where(is_kind).order_by(attempt.c.id.desc())
+    generations = newest_generations(stream, *columns).where(job.c.kind.in_(kinds))
+    return generations.order_by(attempt.c.id.desc())
 
 
 def _items(connection: sa.Connection, ids: Sequence[int]) -> dict[int, sa.Row[Any]]:

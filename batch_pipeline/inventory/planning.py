@@ -16,11 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import batch_states
-from batch_pipeline.inventory.batch_states import (
-    BATCH_ROW,
-    batch_from_row,
-    planned_ids,
-)
+from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, planned_ids
 from batch_pipeline.inventory.connection import copy_rows, fetch_row, lock_planning, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
@@ -28,6 +24,7 @@ from batch_pipeline.inventory.jobs import (
     advance,
     gaps,
     highest_planned,
+    is_job_of,
     job_with_late_arrivals,
     of_stream,
     open_job,
@@ -56,10 +53,7 @@ from batch_pipeline.model.batch import (
     SplitRange,
     halve,
 )
-from batch_pipeline.model.errors import (
-    ConfigurationError,
-    JobPausedError,
-)
+from batch_pipeline.model.errors import ConfigurationError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.planning import Cut, Limits, Planned
@@ -95,13 +89,7 @@ class PlannedBatches:
                 another table or another database.
             MetaTableRestartedError: the table's ids restart.
         """
-        terms = JobTerms(
-            name=table.stream,
-            meta_table=table.name,
-            stream=table.stream,
-            where=table.where,
-            identity=table.identity,
-        )
+        terms = stream_terms(table.stream, table.reflected())
         with transaction(self.engine) as connection:
             ensure_revision_unchanged(connection)
             job_row = open_job(connection, terms)
@@ -146,25 +134,16 @@ class PlannedBatches:
 
     def batch_of_item(self, stream: str, item_id: int) -> Batch | None:
         """Find the batch of a stream that contains an item: a list of late items, or a range."""
-        late = (
+        around = (
             sa.select(*BATCH_ROW)
             .join(job)
-            .where(
-                _is_late(stream),
-                batch.c.superseded_at.is_(None),
-                batch.c.first_id <= item_id,
-                batch.c.last_id >= item_id,
-                sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids),
-            )
-        )
-        of_range = (
-            sa.select(*BATCH_ROW)
-            .join(job)
-            .where(of_stream(stream), batch.c.superseded_at.is_(None), batch.c.item_ids.is_(None))
+            .where(batch.c.superseded_at.is_(None))
             .where(batch.c.first_id <= item_id, batch.c.last_id >= item_id)
-            .order_by(batch.c.first_id.desc())
-            .limit(1)
         )
+        is_listed = sa.literal(item_id, sa.BigInteger) == sa.any_(batch.c.item_ids)
+        late = around.where(is_job_of(stream, JobKind.LATE), is_listed)
+        of_range = around.where(of_stream(stream), batch.c.item_ids.is_(None))
+        of_range = of_range.order_by(batch.c.first_id.desc()).limit(1)
         row = fetch_row(self.engine, late) or fetch_row(self.engine, of_range)
         return None if row is None else batch_from_row(row)
 
@@ -181,7 +160,18 @@ class PlannedBatches:
     def late_statuses(self, stream: str) -> list[BatchStatus]:
         """Read the unsplit batches of a stream's late arrivals, in id order."""
         is_live = batch.c.superseded_at.is_(None)
-        return batch_states.read_statuses(self.engine, _is_late(stream), is_live)
+        return batch_states.read_statuses(self.engine, is_job_of(stream, JobKind.LATE), is_live)
+
+
+def stream_terms(stream: str, table: ReflectedMetaTable) -> JobTerms:
+    """Return the terms of the incremental job of a stream."""
+    return JobTerms(
+        name=stream,
+        meta_table=table.canonical_name,
+        stream=stream,
+        where=table.where,
+        identity=table.identity,
+    )
 
 
 def unplanned_ranges(
@@ -260,10 +250,6 @@ def insert_batches(
         is_new = (batch.c.job_id == job_id, batch.c.id > after_batch_id)
         batch_states.insert_states(connection, *is_new)
     return planned
-
-
-def _is_late(stream: str) -> sa.ColumnElement[bool]:
-    return sa.and_(job.c.stream == stream, job.c.kind == JobKind.LATE)
 
 
 def _without_young(table: StreamTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
