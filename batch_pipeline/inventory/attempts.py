@@ -70,11 +70,19 @@ class Heartbeat:
         self._wake = threading.Event()
         self._closed = False
 
-    def take_lock(self) -> None:
-        """Take the liveness lock if it is not held. Required before an attempt becomes visible."""
+    def take_lock(self) -> sa.Connection:
+        """Take the liveness lock if it is not held; return the connection that holds it.
+
+        Required before an attempt becomes visible.
+        """
         with self._mutex:
-            if self._connection is not None and not self._is_broken(self._connection):
-                return
+            if self._connection is not None:
+                # A detached connection has no driver_connection in SQLAlchemy.
+                raw = cast(
+                    "psycopg.Connection | None", self._connection.connection.dbapi_connection
+                )
+                if raw is not None and not is_connection_dead(raw):
+                    return self._connection
             self._drop_connection()
             # Detached from the pool, so that closing it ends the session and releases the lock.
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -85,6 +93,7 @@ class Heartbeat:
                 connection.close()
                 raise
             self._connection = connection
+            return connection
 
     @contextmanager
     def renew_if_committed(self, token: UUID, lease: timedelta) -> Iterator[None]:
@@ -171,14 +180,14 @@ class Heartbeat:
             if not self._leases and not self._to_expire:
                 return
             try:
-                self.take_lock()
-                self._expire_leases()
-                self._renew_leases()
+                connection = self.take_lock()
+                self._expire_leases(connection)
+                self._renew_leases(connection)
             except exc.SQLAlchemyError as error:
                 log.warning("leases not renewed, retrying: %s", type(error).__name__)
                 self._drop_connection()
 
-    def _renew_leases(self) -> None:
+    def _renew_leases(self, connection: sa.Connection) -> None:
         now = sa.func.clock_timestamp()
         for lease in set(self._leases.values()):
             tokens = [token for token, token_lease in self._leases.items() if token_lease == lease]
@@ -187,26 +196,17 @@ class Heartbeat:
                 if fenced:
                     renewal = sa.update(table).where(_is_running(table, fenced))
                     renewal = renewal.values(renewed_at=now, lease_until=now + lease)
-                    fenced -= set(self._execute(renewal.returning(table.c.token)).scalars())
+                    fenced -= set(connection.execute(renewal.returning(table.c.token)).scalars())
             for token in fenced:
                 del self._leases[token]  # publishing, or closing the load, will raise
 
-    def _expire_leases(self) -> None:
+    def _expire_leases(self, connection: sa.Connection) -> None:
         if self._to_expire:
             for table in (attempt, load):
                 expiry = sa.update(table).where(_is_running(table, self._to_expire))
                 ended_at = sa.func.clock_timestamp() - timedelta(seconds=1)
-                self._execute(expiry.values(lease_until=ended_at))
+                connection.execute(expiry.values(lease_until=ended_at))
             self._to_expire.clear()
-
-    def _execute(self, statement: sa.Executable) -> sa.CursorResult[Any]:
-        assert self._connection is not None  # noqa: S101 - every caller holds
-        return self._connection.execute(statement)
-
-    def _is_broken(self, connection: sa.Connection) -> bool:
-        # A detached connection has no driver_connection in SQLAlchemy.
-        raw = cast("psycopg.Connection | None", connection.connection.dbapi_connection)
-        return raw is None or is_connection_dead(raw)
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
@@ -287,39 +287,30 @@ class FencedAttempts:
                 _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
                 _ensure_no_running_attempt(connection, claimed_batch)
                 self.heartbeat.take_lock()
-                claimed = self.start(connection, claimed_batch, token, run_id=run_id, lease=lease)
+                number, generation = batch_states.mark_running(connection, claimed_batch)
+                values = {
+                    "batch_id": claimed_batch.id,
+                    "number": number,
+                    "token": token,
+                    "liveness_key": self.heartbeat.liveness_key,
+                    "status": AttemptStatus.RUNNING.value,
+                    "run_id": run_id,
+                    "lease_until": sa.func.clock_timestamp() + lease,
+                }
+                insert = sa.insert(attempt).values(values).returning(attempt.c.id)
+                claimed = Attempt(
+                    id=connection.execute(insert).scalar_one(),
+                    batch=claimed_batch,
+                    number=number,
+                    token=token,
+                    generation=generation,
+                )
                 failpoint("claim.before_commit")
             failpoint("claim.after_commit")
         try:
             yield claimed
         finally:
             self.heartbeat.release(token)
-
-    def start(
-        self,
-        connection: sa.Connection,
-        claimed_batch: Batch,
-        token: UUID,
-        *,
-        run_id: str,
-        lease: timedelta,
-    ) -> Attempt:
-        """Insert attempt n+1 on a batch whose state the transaction has locked."""
-        number, generation = batch_states.mark_running(connection, claimed_batch)
-        values = {
-            "batch_id": claimed_batch.id,
-            "number": number,
-            "token": token,
-            "liveness_key": self.heartbeat.liveness_key,
-            "status": AttemptStatus.RUNNING.value,
-            "run_id": run_id,
-            "lease_until": sa.func.clock_timestamp() + lease,
-        }
-        insert = sa.insert(attempt).values(values).returning(attempt.c.id)
-        attempt_id: int = connection.execute(insert).scalar_one()
-        return Attempt(
-            id=attempt_id, batch=claimed_batch, number=number, token=token, generation=generation
-        )
 
     def holds(self, claimed: Attempt) -> bool:
         """Return whether this process still renews the attempt's lease, without a query."""
