@@ -14,7 +14,7 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, parse_na
 from batch_pipeline.inventory.meta_tables.connection import database_label, read_one_statement
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, MetaSources, SourceTerms
-from batch_pipeline.inventory.meta_tables.watermarks import HighestIdWatermark, WatermarkChoice
+from batch_pipeline.inventory.meta_tables.watermarks import WatermarkChoice
 from batch_pipeline.inventory.tables import SCHEMA, batch, job
 from batch_pipeline.model.errors import (
     ConfigurationError,
@@ -200,15 +200,11 @@ class PublishedSources(MetaSources):
     def _forget(self, terms: SourceTerms) -> None:
         # A job was created. The table is unchanged, so its connections stay open.
         with self._opening:
-            self._opened.pop(terms.key, None)
+            self._opened.pop(repr(terms), None)
 
     def _open(self, terms: SourceTerms) -> MetaSource:
         table = self.table(terms)
-        choice = WatermarkChoice(
-            watermark=HighestIdWatermark(table=table, strategy=Strategy.REGISTRAR),
-            strategy=Strategy.REGISTRAR,
-            reason="publish numbers are assigned in commit order",
-        )
+        choice = WatermarkChoice.registrar(table, "publish numbers are assigned in commit order")
         return ChainedSource(table=table, choice=choice)
 
 

@@ -25,14 +25,13 @@ from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.connection import read_one_statement
 from batch_pipeline.inventory.meta_tables.reflected_table import MetaItem, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, StreamTable
-from batch_pipeline.inventory.meta_tables.watermarks import HighestIdWatermark, WatermarkChoice
-from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, SCHEMA, is_any_of, item
+from batch_pipeline.inventory.meta_tables.watermarks import WatermarkChoice
+from batch_pipeline.inventory.tables import FILE_OF_RANGE, IS_RANGE, is_any_of, item
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import Item, LandedFile, Registered
 from batch_pipeline.model.job import INVENTORY
 from batch_pipeline.model.location import MARK, split_location
 from batch_pipeline.model.progress import track
-from batch_pipeline.model.stream import Strategy
 
 if TYPE_CHECKING:  # it imports pyarrow
     from batch_pipeline.encode.readers.decoded_file import ItemCutter
@@ -228,7 +227,7 @@ class OwnMetaTable(StreamTable):
         table = _StreamItems(
             engine=self.inventory,
             table=item,
-            canonical_name=f"{SCHEMA}.{item.name}",
+            canonical_name=item.fullname,
             is_view=False,
             columns=_COLUMNS,
             where=None,
@@ -237,9 +236,7 @@ class OwnMetaTable(StreamTable):
             database=INVENTORY,
             stream=self.stream,
         )
-        watermark = HighestIdWatermark(table=table, strategy=Strategy.REGISTRAR)
-        reason = "ids are assigned in commit order"
-        choice = WatermarkChoice(watermark=watermark, strategy=Strategy.REGISTRAR, reason=reason)
+        choice = WatermarkChoice.registrar(table, "ids are assigned in commit order")
         return MetaSource(table=table, choice=choice)
 
     @property

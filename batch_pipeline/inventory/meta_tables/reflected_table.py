@@ -7,7 +7,7 @@ function that lasts as long as the connection, elsewhere from the streamed rows.
 """
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Self
@@ -432,29 +432,23 @@ class ReflectedMetaTable:
         """
         return self._items(self.queries.items, id_range)
 
-    def items_of(self, ids: Iterable[int]) -> list[MetaItem]:
-        """Return the existing items of a list of ids, in id order; reads 1,000 ids at a time.
-
-        Raises:
-            BadWeightError: a row has a rejected weight.
-        """
-        sorted_ids, items = sorted(set(ids)), []
-        for start in range(0, len(sorted_ids), _ID_CHUNK):
-            chunk = sorted_ids[start : start + _ID_CHUNK]
-            query = self.queries.items.where(self.uid.in_(chunk))
-            items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
-        return items
-
     def items_of_batch(self, planned_batch: Batch, planned: IdRuns | None) -> list[MetaItem]:
         """Return the existing items of a batch that are among its planned ids (None: all).
 
+        Those of a list of ids are read 1,000 ids at a time.
+
         Raises:
             BadWeightError: a row has a rejected weight.
         """
-        if planned_batch.item_ids is not None:
-            return self.items_of(planned_batch.item_ids)
-        items = self.items(planned_batch.id_range)
-        return [item for item in items if planned is None or item.id in planned]
+        if planned_batch.item_ids is None:
+            items = self.items(planned_batch.id_range)
+            return [item for item in items if planned is None or item.id in planned]
+        listed, items = sorted(planned_batch.item_ids), []
+        for start in range(0, len(listed), _ID_CHUNK):
+            chunk = listed[start : start + _ID_CHUNK]
+            query = self.queries.items.where(self.uid.in_(chunk))
+            items += self._items(query, IdRange(first_id=chunk[0], last_id=chunk[-1]))
+        return items
 
     def facts(self, id_range: IdRange) -> RangeFacts:
         """Return the facts of a range, computed by the database, to detect later changes."""

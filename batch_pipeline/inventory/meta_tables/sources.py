@@ -4,7 +4,6 @@ Users' tables are only read. Their rows hold the location and the weight of each
 times come from the file itself. Ids that restart are detected.
 """
 
-import json
 import logging
 import re
 import threading
@@ -40,6 +39,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import (
     cuts_before_bad_weight,
 )
 from batch_pipeline.inventory.meta_tables.watermarks import (
+    INNODB,
     SettleBy,
     StoredCandidates,
     WatermarkChoice,
@@ -58,7 +58,6 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.item import Item, LandedFile
-from batch_pipeline.model.job import TableIdentity
 from batch_pipeline.model.location import (
     MARK,
     S3,
@@ -116,19 +115,19 @@ class MetaSource:
         column has a user-defined type, whose operators depend on the search path.
         """
         if not self._texts_known:
-            self._texts = self._readable_cut_statements(inventory)
+            self._texts = self.table.cut_statements() if self._may_cut(inventory) else None
             self._texts_known = True
         return self._texts
 
-    def _readable_cut_statements(self, inventory: sa.Engine) -> CutStatements | None:
+    def _may_cut(self, inventory: sa.Engine) -> bool:
         if not is_same_database(inventory, self.table.engine):
-            return None
+            return False
         sa_table = self.table.table
         roles, where = self.table.columns, self.table.where
         columns = [roles.uid, roles.weight or roles.uid, *(where.columns if where else ())]
         names = {"schema": sa_table.schema, "table": sa_table.name, "columns": columns}
         [(is_readable,)] = fetch_rows(inventory, named_statement("meta_tables/may_cut"), names)
-        return self.table.cut_statements() if is_readable else None
+        return bool(is_readable)
 
     def next_cut(self, after_id: int | None, last_id: int, limits: Limits) -> Cut | None:
         """Cut the next batch above an id (None: from the first row on) up to `last_id`.
@@ -146,12 +145,36 @@ class MetaSource:
         return self.table.next_cut(after_id, min(high_watermark, last_id), limits)
 
     def check_not_restarted(self, job: str, planned_up_to: int) -> None:
-        """Check that new rows still get ids above those already planned.
+        """Check that the next rows of the table get ids above those that a job has planned.
+
+        The check fails if the table was truncated with its sequence or created again, or if the
+        sequence was reset. It passes if only the last rows were deleted. If the next id is unknown
+        and the highest id is below the bookmark, it logs a warning, once for each job and process.
+        Rows inserted after a restart whose ids already exceed the bookmark are not detected; their
+        batches have changed, which an audit finds.
 
         Raises:
-            MetaTableRestartedError: the ids restart.
+            MetaTableRestartedError: the next row would get an id that the job has already planned.
         """
-        check_not_restarted(self.table, job, planned_up_to)
+        highest = self.table.highest_id()
+        if highest is not None and highest >= planned_up_to:
+            return
+        next_rows = next_ids(self.table, highest)
+        reason = next_rows.unknown or "several sequences assign them"
+        if next_rows.ids and min(next_rows.ids) > planned_up_to:
+            return
+        if next_rows.ids and max(next_rows.ids) <= planned_up_to:
+            next_id = max(next_rows.ids)
+            if highest is None or highest < next_id:
+                raise MetaTableRestartedError(job, self.name, planned_up_to, next_id)
+            reason = f"the database would assign {next_id} next, so they come from elsewhere"
+        if next(_first_call(job, self.name), False):
+            current_end = "there are none" if highest is None else f"end at {highest}"
+            log.warning(
+                "%s: ids of %s are planned up to %d and now %s; whether they restart is unknown "
+                "(%s). Rows that get ids up to %d would not be acquired.",
+                *(job, self.name, planned_up_to, current_end, reason, planned_up_to),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +193,6 @@ class SourceTerms:
     settle_by: SettleBy | None = None
     reader: str | None = None
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The cache key of the terms. It has the filter as text, since 1 equals True in Python."""
-        where = None if self.where is None else json.dumps(self.where.to_json())
-        others = (self.on_bad_weight, self.strategy, self.settle_by, self.reader)
-        return (self.name, self.columns, where, *others)
-
 
 class MetaSources:
     """Opens meta tables and caches them for a minute. Thread-safe.
@@ -189,7 +205,8 @@ class MetaSources:
         self._inventory = inventory
         self._store = StoredCandidates(inventory, f"{engine.dialect.name} {database_label(engine)}")
         self._opening = threading.Lock()
-        self._opened: dict[tuple[object, ...], tuple[float, MetaSource]] = {}
+        # By the terms as text, since filters by 1 and by True are equal in Python.
+        self._opened: dict[str, tuple[float, MetaSource]] = {}
         self._warned: set[str] = set()
 
     def use(self, terms: SourceTerms, work: Callable[[MetaSource], _Result]) -> _Result:
@@ -232,21 +249,18 @@ class MetaSources:
 
     def _forget(self, terms: SourceTerms) -> None:
         with self._opening:
-            self._opened.pop(terms.key, None)
+            self._opened.pop(repr(terms), None)
         self._engine.dispose()  # its connections have statements prepared for the old table
 
     def _source(self, terms: SourceTerms) -> MetaSource:
         with self._opening:
-            opened_at, source = self._opened.get(terms.key, (0.0, None))
-            if source is None or monotonic() - opened_at > _TABLE_SECONDS:
+            oldest = monotonic() - _TABLE_SECONDS
+            opened_at, source = self._opened.get(repr(terms), (oldest, None))
+            if source is None or opened_at < oldest:
                 source = self._open(terms)
-                self._drop_old()
-                self._opened[terms.key] = (monotonic(), source)
+                recent = {key: entry for key, entry in self._opened.items() if entry[0] > oldest}
+                self._opened = {**recent, repr(terms): (monotonic(), source)}
             return source
-
-    def _drop_old(self) -> None:
-        oldest = monotonic() - _TABLE_SECONDS
-        self._opened = {key: entry for key, entry in self._opened.items() if entry[0] > oldest}
 
     def _open(self, terms: SourceTerms) -> MetaSource:
         table = self.table(terms)
@@ -263,15 +277,6 @@ class MetaSources:
                 self._warned.add(note)
                 log.warning("%s", note)
 
-
-_AUTO_INCREMENT = sa.text("""
-SELECT t.auto_increment
-  FROM information_schema.tables t
-  JOIN information_schema.columns c
-    ON c.table_schema = t.table_schema AND c.table_name = t.table_name
- WHERE t.table_schema = :schema AND t.table_name = :table AND c.column_name = :uid
-   AND c.extra LIKE '%auto_increment%'
-""")
 
 _SQLITE_COLUMN = sa.text("""
 SELECT upper(type) = 'INTEGER' AND pk = 1
@@ -331,11 +336,10 @@ def _next_auto_increment_id(connection: sa.Connection, table: ReflectedMetaTable
     if not getattr(connection.dialect, "is_mariadb", False):
         # By default MySQL 8 returns statistics that are up to a day old.
         connection.execute(sa.text("SET SESSION information_schema_stats_expiry = 0"))
-    names = catalogue_names(table)
-    next_value = connection.execute(_AUTO_INCREMENT, names).scalar_one_or_none()
-    if next_value is None:
+    row = connection.execute(INNODB, catalogue_names(table)).one()
+    if "auto_increment" not in row.extra:
         return NextIds(unknown=f"{table.columns.uid} is not AUTO_INCREMENT")
-    return NextIds(ids=(int(next_value),))
+    return NextIds(ids=(int(row.next_id),))
 
 
 def _next_rowid(
@@ -353,39 +357,6 @@ def _next_rowid(
     sequences = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq"), schema=schema)
     last = sa.select(sa.func.max(sequences.c.seq)).where(sequences.c.name == table.table.name)
     return NextIds(ids=(max(connection.execute(last).scalar_one() or 0, highest or 0) + 1,))
-
-
-def check_not_restarted(table: ReflectedMetaTable, job: str, planned_up_to: int) -> None:
-    """Check that the next rows of a table get ids above those that a job has planned.
-
-    The check fails if the table was truncated with its sequence or created again, or if the
-    sequence was reset. It passes if only the last rows were deleted. If the next id is unknown and
-    the highest id is below the bookmark, it logs a warning, once for each job and process. Rows
-    inserted after a restart whose ids already exceed the bookmark are not detected; their batches
-    have changed, which an audit finds.
-
-    Raises:
-        MetaTableRestartedError: the next row would get an id that the job has already planned.
-    """
-    highest = table.highest_id()
-    if highest is not None and highest >= planned_up_to:
-        return
-    next_rows = next_ids(table, highest)
-    reason = next_rows.unknown or "several sequences assign them"
-    if next_rows.ids and min(next_rows.ids) > planned_up_to:
-        return
-    if next_rows.ids and max(next_rows.ids) <= planned_up_to:
-        next_id = max(next_rows.ids)
-        if highest is None or highest < next_id:
-            raise MetaTableRestartedError(job, table.canonical_name, planned_up_to, next_id)
-        reason = f"the database would assign {next_id} next, so they come from elsewhere"
-    if next(_first_call(job, table.canonical_name), False):
-        current_end = "there are none" if highest is None else f"end at {highest}"
-        log.warning(
-            "%s: ids of %s are planned up to %d and now %s; whether they restart is unknown "
-            "(%s). Rows that get ids up to %d would not be acquired.",
-            *(job, table.canonical_name, planned_up_to, current_end, reason, planned_up_to),
-        )
 
 
 @cache  # a worker that polls logs each warning once
@@ -437,16 +408,6 @@ class StreamTable(ABC):
     def name(self) -> str:
         """The table's canonical name."""
         return self.source.name
-
-    @property
-    def where(self) -> Filter | None:
-        """The filter that the stream file sets."""
-        return self.source.table.where
-
-    @property
-    def identity(self) -> TableIdentity | None:
-        """The database and the columns that the table is read with."""
-        return self.source.table.identity
 
     def reflected(self) -> ReflectedMetaTable:
         """Return the table that the queries run against."""

@@ -21,11 +21,7 @@ from batch_pipeline.inventory.meta_tables.connection import (
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.tables import ceiling_candidate
 from batch_pipeline.model.batch import MAX_ID, MIN_ID
-from batch_pipeline.model.errors import (
-    InvalidValueError,
-    unfit_column,
-    watermark_unavailable,
-)
+from batch_pipeline.model.errors import InvalidValueError, unfit_column, watermark_unavailable
 from batch_pipeline.model.stream import Strategy
 
 MAX_CANDIDATES = 64
@@ -408,8 +404,9 @@ class LockingReadWatermark:
 
 _CACHE_MARK = "(CACHE)"
 
-_INNODB = sa.text("""
-SELECT t.engine AS engine, c.extra AS extra, @@global.read_only AS read_only
+INNODB = sa.text("""
+SELECT t.engine AS engine, t.auto_increment AS next_id, c.extra AS extra,
+       @@global.read_only AS read_only
   FROM information_schema.tables t
   JOIN information_schema.columns c
     ON c.table_schema = t.table_schema AND c.table_name = t.table_name
@@ -430,6 +427,13 @@ class WatermarkChoice:
     strategy: Strategy
     reason: str
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def registrar(cls, table: ReflectedMetaTable, reason: str) -> "WatermarkChoice":
+        """Return the choice for a table whose ids become visible in their order."""
+        strategy = Strategy.REGISTRAR
+        watermark = HighestIdWatermark(table=table, strategy=strategy)
+        return cls(watermark=watermark, strategy=strategy, reason=reason)
 
 
 def choose_watermark(
@@ -536,7 +540,7 @@ def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
 
 def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
     with read_transaction(table.engine) as connection:
-        row = connection.execute(_INNODB, catalogue_names(table)).one()
+        row = connection.execute(INNODB, catalogue_names(table)).one()
         dialect = connection.dialect
         version = dialect.server_version_info or (0,)
         is_mariadb = bool(getattr(dialect, "is_mariadb", False))

@@ -8,7 +8,8 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.sources import check_not_restarted
+from batch_pipeline.inventory.meta_tables.sources import MetaSource
+from batch_pipeline.inventory.meta_tables.watermarks import WatermarkChoice
 from batch_pipeline.model.errors import MetaTableRestartedError
 from batch_pipeline_tests.client.client_tables import CREATE_META_TABLE, acquire_or_none, drained
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
@@ -71,7 +72,8 @@ def restart_next_id(
 ) -> int | None:
     """Return the next id that the restart error names, or None without an error."""
     try:
-        check_not_restarted(table, job, planned_up_to)
+        choice = WatermarkChoice.registrar(table, "ids are not read")
+        MetaSource(table=table, choice=choice).check_not_restarted(job, planned_up_to)
     except MetaTableRestartedError as error:
         return error.next_id
     return None
