@@ -200,7 +200,7 @@ class PublishedSources(MetaSources):
     def _forget(self, terms: SourceTerms) -> None:
         # A job was created. The table is unchanged, so its connections stay open.
         with self._opening:
-            self._opened.pop(repr(terms), None)
+            self._opened.pop(terms.key, None)
 
     def _open(self, terms: SourceTerms) -> MetaSource:
         table = self.table(terms)

@@ -193,6 +193,11 @@ class SourceTerms:
     settle_by: SettleBy | None = None
     reader: str | None = None
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The cache key of the terms. It has the filter as text, since 1 equals True in Python."""
+        return self, repr(self.where)
+
 
 class MetaSources:
     """Opens meta tables and caches them for a minute. Thread-safe.
@@ -205,8 +210,7 @@ class MetaSources:
         self._inventory = inventory
         self._store = StoredCandidates(inventory, f"{engine.dialect.name} {database_label(engine)}")
         self._opening = threading.Lock()
-        # By the terms as text, since filters by 1 and by True are equal in Python.
-        self._opened: dict[str, tuple[float, MetaSource]] = {}
+        self._opened: dict[tuple[object, ...], tuple[float, MetaSource]] = {}
         self._warned: set[str] = set()
 
     def use(self, terms: SourceTerms, work: Callable[[MetaSource], _Result]) -> _Result:
@@ -249,17 +253,17 @@ class MetaSources:
 
     def _forget(self, terms: SourceTerms) -> None:
         with self._opening:
-            self._opened.pop(repr(terms), None)
+            self._opened.pop(terms.key, None)
         self._engine.dispose()  # its connections have statements prepared for the old table
 
     def _source(self, terms: SourceTerms) -> MetaSource:
         with self._opening:
             oldest = monotonic() - _TABLE_SECONDS
-            opened_at, source = self._opened.get(repr(terms), (oldest, None))
+            opened_at, source = self._opened.get(terms.key, (oldest, None))
             if source is None or opened_at < oldest:
                 source = self._open(terms)
                 recent = {key: entry for key, entry in self._opened.items() if entry[0] > oldest}
-                self._opened = {**recent, repr(terms): (monotonic(), source)}
+                self._opened = {**recent, terms.key: (monotonic(), source)}
             return source
 
     def _open(self, terms: SourceTerms) -> MetaSource:
