@@ -4,23 +4,31 @@ Connects the target with stream files and the inventory. Exit codes are those of
 target that was ended by a signal exits with 128 plus the signal number.
 """
 
+import json
 import logging
 import os
+import re
 import sys
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 import click
+from singer_sdk.singerlib.json import serialize_json
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.config.stream_file import (
+    COMPONENT,
     FILE_NAME,
     find_stream_files,
     load_valid_streams,
     read_stream_file,
+    stream_text,
 )
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
+from batch_pipeline.model.schema import name_fault, schema_of
 from batch_pipeline.model.stream import Source, SourceFormat, Stream
 from batch_pipeline.singer.target.config import (
     CONFIG_READ_ERRORS,
@@ -32,7 +40,6 @@ from batch_pipeline.singer.target.config import (
     unusable_landing,
 )
 from batch_pipeline.singer.target.landing_files import landing_failed
-from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline.singer.target.target import LandingTarget
 
 
@@ -96,15 +103,15 @@ class PipelineLandings:
     def _created(self, wanted: AnnouncedStream, name: str, folder: Path) -> Stream | None:
         """Write a stream file and create the landing folder; a concurrent writer's file is kept."""
         place = self._pipeline.settings.streams / name
-        made = scaffold(wanted, name, to_uri(folder))
+        text, schema = scaffold(wanted, name, to_uri(folder))
         draft = place / f".{os.getpid()}.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             place.mkdir(parents=True, exist_ok=True)
             if not (place / FILE_NAME).exists():
-                if made.schema_file is not None:
-                    (place / made.schema_name).write_text(made.schema_file, encoding="utf-8")
-                draft.write_text(made.stream_file, encoding="utf-8")
+                if schema is not None:
+                    (place / _schema_file_of(name)).write_text(schema, encoding="utf-8")
+                draft.write_text(text, encoding="utf-8")
                 draft.rename(place / FILE_NAME)
         except OSError as error:
             where, reason = str(error.filename or place), (error.strerror or "unknown").lower()
@@ -114,6 +121,56 @@ class PipelineLandings:
             problem = f"has no stream file, and {place / FILE_NAME} describes another stream"
             raise unusable_landing(name, problem)
         return stream
+
+
+_TEMPLATE = re.compile(r"\{[{%#]")
+_COMMENTS = {
+    "source.uri": "where the target lands its files",
+    "schema.evolution": "columns that come later are added, types are widened",
+    "storage.root": "where the encoded files are written",
+}
+
+
+def scaffold(announced: AnnouncedStream, stream: str, uri: str) -> tuple[str, str | None]:
+    """Compose a stream file for a Singer stream from its SCHEMA, and the JSON Schema beside it.
+
+    If the SCHEMA is not a list of columns, for example because of references, or is empty, there is
+    no JSON Schema: the columns are inferred from the records.
+
+    Raises:
+        ConfigurationError: a key property is a template, which Dagster would execute, or a name
+            cannot be stored.
+    """
+    if fault := name_fault(announced.name):
+        raise unusable_landing(stream, f"has the Singer name {announced.name!r}: {fault}")
+    for key in announced.key_properties:
+        if fault := name_fault(key):
+            raise unusable_landing(stream, f"has the key property {key!r}: {fault}")
+        if _TEMPLATE.search(key):
+            problem = f"has the key property {key!r}, which would be a template in a stream file"
+            raise unusable_landing(stream, problem)
+    declared: str | None = None
+    with suppress(InvalidValueError):
+        if schema_of(announced.schema).columns:
+            declared = serialize_json(dict(announced.schema)) + "\n"
+    columns = {"mode": "infer"} if declared is None else {"file": _schema_file_of(stream)}
+    attributes = {
+        "stream": stream,
+        "source": {"uri": uri, "format": "auto"},
+        "key_properties": announced.key_properties,
+        "schema": {**columns, "evolution": "add"},
+        "storage": {"root": "./batches"},
+    }
+    origin = f"from the first SCHEMA of the Singer stream {json.dumps(announced.name)}"
+    heading = (
+        f"Written by target-batch-pipeline {origin}.",
+        "Edit it as needed: it is not overwritten.",
+    )
+    return stream_text(COMPONENT, attributes, comments=_COMMENTS, heading=heading), declared
+
+
+def _schema_file_of(stream: str) -> str:
+    return f"{stream}.schema.json"
 
 
 class TargetBatchPipeline(LandingTarget):

@@ -500,6 +500,7 @@ _NEW_KEYS: dict[str, Any] = {
     "source": {"uri": None, "include": ["*"], "exclude": None, "format": None, "options": None},
     "batch": {"max_weight": 64 * 2**20, "max_count": 1_000},
     "key_properties": [],
+    "schema": None,
     "encoding": {"format": "jsonl", "compression": "gzip"},
     "storage": None,
     "on_bad_record": None,
@@ -518,6 +519,8 @@ _COMMENTS = {
     "storage.root": "folder of part files",
 }
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:+-]+", re.ASCII)
+# Line breaks of YAML that JSON does not escape, and characters that YAML rejects.
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def stream_text(
@@ -564,4 +567,5 @@ def _written(value: Any, *, is_size: bool = False) -> str:
         return value
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

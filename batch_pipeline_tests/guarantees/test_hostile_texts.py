@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from batch_pipeline.cli import console
+from batch_pipeline.cli.target import scaffold
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.defs.metadata import batch_metadata
 from batch_pipeline.model.backfill import check_backfill_name, parse_backfill_key
@@ -20,7 +21,6 @@ from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import STREAM_NAME, Storage
 from batch_pipeline.singer.messages import parse_bookmark, parse_bookmarks
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
-from batch_pipeline.singer.target.sink import scaffold
 from batch_pipeline_tests.factories import manifest, part_file, stream
 from batch_pipeline_tests.guarantees.inputs.hostile import TEXTS, is_text
 from batch_pipeline_tests.proofs import Figures
@@ -96,16 +96,16 @@ def test_stream_file_for_hostile_tap_names_reads_back(tmp_path: Path, figures: F
         announced = AnnouncedStream(name=text, schema={}, key_properties=("id", text))
         name = stream_name(text)
         try:
-            scaffolded = scaffold(announced, name, f"file:///landing/{name}")
+            stream_file, _ = scaffold(announced, name, f"file:///landing/{name}")
         except ConfigurationError:
             refused.append(text)
             continue
         path = tmp_path / "orders" / "defs.yaml"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(scaffolded.stream_file, encoding="utf-8")
+        path.write_text(stream_file, encoding="utf-8")
         parsed = read_stream_file(path)
         assert (parsed.name, parsed.key_properties) == (name, ("id", text))
-        assert yaml.safe_load(scaffolded.stream_file)["attributes"]["stream"] == name
+        assert yaml.safe_load(stream_file)["attributes"]["stream"] == name
     assert refused == [text for text in texts if re.search(r"\{[{%#]", text)]
     figures(hostile_texts=2 * len(texts))
 

@@ -1,16 +1,12 @@
 """The sink of one stream: validates records, writes them to files, and registers the files.
 
-`LandingSink` handles records and BATCH files, `scaffold` composes the stream file of a new stream,
-`CompiledValidator` validates with JSON Schema draft 2020-12. Formats are not validated: whether
-text is a date is determined when it is encoded.
+`LandingSink` handles records and BATCH files, `CompiledValidator` validates with JSON Schema draft
+2020-12. Formats are not validated: whether text is a date is determined when it is encoded.
 """
 
-import json
-import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,10 +23,9 @@ from singer_sdk.sinks import Sink
 from singer_sdk.sinks.core import BaseJSONSchemaValidator
 
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import LandedFile
-from batch_pipeline.model.schema import name_fault, schema_of
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.singer.parser import SINGER_FORMATS, BatchMessage, MessageError, RecordMessage
 from batch_pipeline.singer.target.batches import (
@@ -352,82 +347,3 @@ class CompiledValidator(BaseJSONSchemaValidator):
 
 def _refuse(uri: str) -> NoReturn:
     raise ValueError(f"{uri} is not part of the schema, and nothing is fetched")
-
-
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./:+-]*", re.ASCII)
-# Line breaks of YAML that JSON does not escape, and characters that YAML rejects.
-_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-_TEMPLATE = re.compile(r"\{[{%#]")
-_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-_YAML = """\
-# Written by target-batch-pipeline from the first SCHEMA of the Singer stream {singer_name}.
-# Edit it as needed: it is not overwritten.
-type: batch_pipeline.BatchStream
-
-attributes:
-  stream: {stream}
-  source:
-    uri: {uri}  # where the target lands its files
-    format: auto
-  key_properties: {keys}
-  schema:
-    {schema}
-    evolution: add  # columns that come later are added, types are widened
-  encoding:
-    format: jsonl
-    compression: gzip
-  storage:
-    root: ./batches  # where the encoded files are written
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaffold:
-    """A stream file and its JSON Schema file; None if the columns are inferred."""
-
-    stream_file: str
-    schema_name: str
-    schema_file: str | None
-
-
-def scaffold(announced: AnnouncedStream, stream: str, uri: str) -> Scaffold:
-    """Compose a stream file for a Singer stream from its SCHEMA.
-
-    If the SCHEMA is not a list of columns, for example because of references, or is empty, the
-    columns are inferred from the records.
-
-    Raises:
-        ConfigurationError: a key property is a template, which Dagster would execute, or a name
-            cannot be stored.
-    """
-    if fault := name_fault(announced.name):
-        raise unusable_landing(stream, f"has the Singer name {announced.name!r}: {fault}")
-    for key in announced.key_properties:
-        if fault := name_fault(key):
-            raise unusable_landing(stream, f"has the key property {key!r}: {fault}")
-        if _TEMPLATE.search(key):
-            problem = f"has the key property {key!r}, which would be a template in a stream file"
-            raise unusable_landing(stream, problem)
-    schema_name = f"{stream}.schema.json"
-    declared: str | None = None
-    with suppress(InvalidValueError):
-        if schema_of(announced.schema).columns:
-            declared = serialize_json(dict(announced.schema)) + "\n"
-    text = _YAML.format(
-        singer_name=json.dumps(announced.name),
-        stream=_scalar(stream),
-        uri=_scalar(uri),
-        keys=f"[{', '.join(_quoted(key) for key in announced.key_properties)}]",
-        schema="mode: infer" if declared is None else f"file: {_scalar(schema_name)}",
-    )
-    return Scaffold(stream_file=text, schema_name=schema_name, schema_file=declared)
-
-
-def _scalar(word: str) -> str:
-    is_plain = _PLAIN.fullmatch(word) and word.lower() not in _WORDS and ": " not in word
-    return word if is_plain else _quoted(word)
-
-
-def _quoted(word: str) -> str:
-    text = json.dumps(word, ensure_ascii=False)
-    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -12,6 +12,7 @@ import zstandard
 from hypothesis import strategies as st
 from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord
 
+from batch_pipeline.cli.target import scaffold
 from batch_pipeline.config.stream_file import read_stream_file
 from batch_pipeline.load.part_blocks import LineReader
 from batch_pipeline.load.types import IncompatibleValueError
@@ -30,7 +31,7 @@ from batch_pipeline.singer.parser import (
 from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, records
 from batch_pipeline.singer.target.batches import check as check_file
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
-from batch_pipeline.singer.target.sink import CompiledValidator, scaffold
+from batch_pipeline.singer.target.sink import CompiledValidator
 from batch_pipeline_tests.guarantees.fuzz import files, oracles
 from batch_pipeline_tests.guarantees.fuzz.damage import (
     BYTES,
@@ -115,14 +116,15 @@ def open_schemas(folder: Path) -> Check:
         stream = stream_name(name)
         announced = AnnouncedStream(name=name, schema=schema, key_properties=tuple(keys))
         try:
-            created = scaffold(announced, stream, "file:///landing/a b")
+            stream_file, schema_file = scaffold(announced, stream, "file:///landing/a b")
         except ConfigurationError:
             return Outcome.REFUSED
         path = streams / "defs.yaml"
-        path.write_text(created.stream_file, encoding="utf-8")
-        (streams / created.schema_name).write_text(created.schema_file or "{}", encoding="utf-8")
+        path.write_text(stream_file, encoding="utf-8")
+        schema_path = streams / f"{stream}.schema.json"
+        schema_path.write_text(schema_file or "{}", encoding="utf-8")
         expect(read_stream_file(path).name == stream, "another stream", stream)
-        (streams / created.schema_name).unlink()
+        schema_path.unlink()
         return Outcome.READ
 
     return check

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from singer_sdk.exceptions import InvalidRecord
 
+from batch_pipeline.cli.target import scaffold
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
-from batch_pipeline.singer.target.sink import CompiledValidator, scaffold
+from batch_pipeline.singer.target.sink import CompiledValidator
 
 
 @pytest.mark.parametrize(
