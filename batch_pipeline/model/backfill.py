@@ -10,7 +10,14 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from batch_pipeline.model.batch import MAX_ID, MIN_ID, BatchState, IdRange, parse_partition_key
+from batch_pipeline.model.batch import (
+    ENDED,
+    MAX_ID,
+    MIN_ID,
+    BatchState,
+    IdRange,
+    parse_partition_key,
+)
 from batch_pipeline.model.errors import InvalidValueError, require
 from batch_pipeline.model.filter import Filter
 from batch_pipeline.model.job import JobKind, JobTerms, TableIdentity
@@ -22,8 +29,6 @@ _EXPECTED_NAME = (
     f"1 to {MAX_NAME} letters, digits, '_', '.' or '-', starting with a letter, digit or '_', and "
     f"not 'late', which is the job of late arrivals; without '...', which separates partition keys"
 )
-
-_ENDED = frozenset({BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +202,7 @@ class Progress:
     @property
     def is_finished(self) -> bool:
         """Return whether every batch is published, dead or cancelled."""
-        return self.batches > 0 and _ENDED.issuperset(self.states)
+        return self.batches > 0 and ENDED.issuperset(self.states)
 
 
 def check_backfill_name(name: str) -> None:

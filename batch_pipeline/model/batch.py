@@ -161,7 +161,10 @@ class BatchStatus:
     finished_at: datetime | None = None
 
 
-_DUE = frozenset({BatchState.PLANNED, BatchState.INTERRUPTED})
+WAITING = frozenset({BatchState.PLANNED, BatchState.INTERRUPTED})  # for a claim
+ENDED = frozenset(  # states of the batches of a finished job
+    {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED, BatchState.SUPERSEDED}
+)
 _DUE_ON_REQUEST = frozenset({BatchState.FAILED, BatchState.DEAD})
 
 
@@ -171,7 +174,7 @@ def due_batches(statuses: Iterable[BatchStatus], *, retry_failed: bool) -> list[
     Failed and dead batches are due only with `retry_failed`, if a person requested it. Cancelled
     batches are never due: `jobs retry` plans them again.
     """
-    due = _DUE | _DUE_ON_REQUEST if retry_failed else _DUE
+    due = WAITING | _DUE_ON_REQUEST if retry_failed else WAITING
     return [status for status in statuses if status.state in due]
 
 

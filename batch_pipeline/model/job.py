@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from batch_pipeline.model.batch import BatchState, BatchStatus
+from batch_pipeline.model.batch import ENDED, WAITING, BatchState, BatchStatus
 from batch_pipeline.model.errors import require
 from batch_pipeline.model.filter import Filter, is_storable
 
@@ -23,9 +23,6 @@ _MOVED = (
     "docs/reference/meta_tables.md."
 )
 MAX_NAME = 200
-_ENDED = frozenset(
-    {BatchState.PUBLISHED, BatchState.DEAD, BatchState.CANCELLED, BatchState.SUPERSEDED}
-)
 
 
 class JobKind(StrEnum):
@@ -110,13 +107,12 @@ class JobReport:
     def is_finished(self) -> bool:
         """Return whether all batches of a backfill are published, dead, cancelled or split."""
         is_backfill = self.job.kind is JobKind.BACKFILL
-        return is_backfill and bool(self.batches) and _ENDED.issuperset(self.batches)
+        return is_backfill and bool(self.batches) and ENDED.issuperset(self.batches)
 
     @property
     def waiting_batches(self) -> int:
         """Return the number of batches that wait for a claim."""
-        waiting = (BatchState.PLANNED, BatchState.INTERRUPTED)
-        return sum(self.batches.get(state, 0) for state in waiting)
+        return sum(self.batches.get(state, 0) for state in WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ inventory has: job, items, times. If an inventory is older than its storage, the
 publish number are read from the origin. Every record read must be accounted for
 (`check_conservation`).
 
-`read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` only the counts of any
-manifest file. This module parses bytes and opens no files.
+`read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` the counts and the
+stream of any manifest file. This module parses bytes and opens no files.
 """
 
 import json
@@ -190,13 +190,14 @@ class ManifestUnfitError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestCounts:
-    """Number of records of a manifest, and its publish number.
+    """Number of records of a manifest, its publish number and its stream.
 
-    `number` is None in manifests of early releases and of batches with more than 200,000 items.
+    The latter are None in manifests of early releases and of batches with more than 200,000 items.
     """
 
     records: int
     number: int | None
+    stream: str | None
 
 
 def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
@@ -205,26 +206,13 @@ def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
     Raises:
         ManifestUnfitError: it is not a manifest file.
     """
-    with _refuse_other_forms(name):
-        written = json.loads(text, parse_constant=_reject_constant)
-        number = None
+    with _parsed(text, name) as written:
+        number = stream = None
         if "inventory" in written:
             number = _number(written["inventory"]["publish_number"], least=1)
-        parts = _typed(list, written["part_files"])
-        return ManifestCounts(
-            records=sum(_number(part["records"]) for part in parts), number=number
-        )
-
-
-def stream_of(text: bytes, name: str) -> str:
-    """Return the stream that a manifest file names.
-
-    Raises:
-        ManifestUnfitError: it names no stream.
-    """
-    with _refuse_other_forms(name):
-        written = json.loads(text, parse_constant=_reject_constant)
-        return _text(written["inventory"]["job"]["stream"])
+            stream = _text(written["inventory"]["job"]["stream"])
+        records = sum(_number(part["records"]) for part in _typed(list, written["part_files"]))
+        return ManifestCounts(records=records, number=number, stream=stream)
 
 
 def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Manifest]:
@@ -235,8 +223,7 @@ def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Mani
     Raises:
         ManifestUnfitError: it is not a manifest file, or is from another release.
     """
-    with _refuse_other_forms(name):
-        written = json.loads(text, parse_constant=_reject_constant)
+    with _parsed(text, name) as written:
         if "inventory" not in written:
             problem = "it does not name its stream and columns, as those of early releases"
             raise ManifestUnfitError(name, problem)
@@ -295,10 +282,10 @@ def _read_part_files(entries: Any, root: str) -> tuple[PartFile, ...]:
 
 
 @contextmanager
-def _refuse_other_forms(name: str) -> Iterator[None]:
-    """Translate the errors of parsing a file that is not a manifest."""
+def _parsed(text: bytes, name: str) -> Iterator[Any]:
+    """Parse a file as JSON, and translate the errors of a block that finds no manifest in it."""
     try:
-        yield
+        yield json.loads(text, parse_constant=_reject_constant)
     except KeyError as error:
         raise ManifestUnfitError(name, f"it has no {str(error)[:100]}") from error
     except (AttributeError, InvalidValueError, RecursionError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import ClassVar
 from uuid import UUID
 
-from batch_pipeline.model.batch import AttemptStatus, BatchState
+from batch_pipeline.model.batch import WAITING, AttemptStatus, BatchState
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.schema import SchemaChange
@@ -79,15 +79,7 @@ class BatchTotals:
     size_bytes: int = 0
 
 
-UNFINISHED = frozenset(
-    {
-        BatchState.PLANNED,
-        BatchState.RUNNING,
-        BatchState.FAILED,
-        BatchState.INTERRUPTED,
-        BatchState.DEAD,
-    }
-)
+UNFINISHED = WAITING | {BatchState.RUNNING, BatchState.FAILED, BatchState.DEAD}
 MANY_PARTITIONS = 50_000  # Dagster advises at most 100,000 partitions per asset
 
 

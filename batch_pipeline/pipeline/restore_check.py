@@ -27,12 +27,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
-from batch_pipeline.model.manifest import (
-    MAX_BYTES,
-    ManifestUnfitError,
-    parse_manifest_file,
-    stream_of,
-)
+from batch_pipeline.model.manifest import MAX_BYTES, ManifestUnfitError, parse_manifest_file
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage.part_storage import PartFileStorage, check_manifest_file
 
@@ -149,7 +144,8 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
     for job, names in of_unknown_jobs.items():
         # Streams of another inventory may have the same name prefix, so the name is not enough.
         with suppress(ManifestUnfitError):
-            if stream_of(files.read_manifest(names[0], MAX_BYTES), names[0]) == stream.name:
+            first = parse_manifest_file(files.read_manifest(names[0], MAX_BYTES), names[0])
+            if first.stream == stream.name:
                 unknown |= dict.fromkeys(names, job)
     return unknown
 

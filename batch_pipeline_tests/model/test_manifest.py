@@ -16,7 +16,6 @@ from batch_pipeline.model.manifest import (
     PartFile,
     check_batch_conservation,
     parse_manifest_file,
-    stream_of,
 )
 from batch_pipeline.storage.part_storage import manifest_file_text
 from batch_pipeline_tests.factories import (
@@ -139,9 +138,9 @@ def manifest_with_origin(**overrides: Any) -> Manifest:
 
 def test_manifest_file_has_records_and_optional_publish_number() -> None:
     text = manifest_file_text(manifest_with_origin()).encode()
-    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7)
+    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7, stream="orders")
     text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()
-    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=None)
+    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=None, stream=None)
 
 
 def test_origin_is_one_line_of_manifest_file() -> None:
@@ -157,6 +156,7 @@ def test_origin_is_one_line_of_manifest_file() -> None:
     ("text", "problem"),
     [
         (b"", "Expecting value"),
+        (b"no JSON", "Expecting value"),
         (b"[]", "list indices must be integers"),
         (b"[" * 100_000, "recursion"),
         (b'{"inventory": NaN}', "it is not JSON: NaN"),
@@ -175,12 +175,10 @@ def test_malformed_manifest_file_is_rejected(text: bytes, problem: str) -> None:
         parse_manifest_file(text, NAME)
 
 
-def test_stream_of_manifest_file_is_returned_or_rejected() -> None:
-    assert stream_of(manifest_file_text(manifest_with_origin()).encode(), NAME) == "orders"
+def test_manifest_file_with_a_malformed_stream_is_rejected() -> None:
+    written = json.loads(manifest_file_text(manifest_with_origin()))
     for stream in (7, "a" * 4_097, "a\0b", "\ud800"):
-        text = json.dumps({"inventory": {"job": {"stream": stream}}}).encode()
+        written["inventory"]["job"]["stream"] = stream
         with pytest.raises(ManifestUnfitError) as caught:
-            stream_of(text, NAME)
+            parse_manifest_file(json.dumps(written).encode(), NAME)
         assert len(str(caught.value)) < 400
-    with pytest.raises(ManifestUnfitError):
-        stream_of(b"no JSON", NAME)
