@@ -6,22 +6,20 @@ integers to decimals or doubles, values of a column that became text or mixed to
 column that a part file does not have yet is null.
 """
 
-from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_schema_of, arrow_type_of, exact_cast
+from batch_pipeline.encode.writers.json_lines import encode_values
 from batch_pipeline.load.part_blocks import read_blocks
 from batch_pipeline.load.types import IncompatibleValueError
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
+from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
-from batch_pipeline.singer.part_records import json_values
 from batch_pipeline.storage.verification import UnusablePartError
-
-_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def common_schema(manifests: Iterable[Manifest]) -> RecordSchema:
@@ -82,19 +80,7 @@ def _converted(batch: pa.RecordBatch, old: Column | None, new: Column) -> pa.Arr
     array = batch.column(old.name)
     if old.type_text == new.type_text or (old.type in JSON_TYPES and new.type in JSON_TYPES):
         return array
-    if new.type is ColumnType.STRING:
-        return pa.array(map(_text, json_values(array, old)), kind)
-    if new.type in JSON_TYPES:
-        values = json_values(array, old)
-        return pa.array([None if value is None else _json(value) for value in values], kind)
+    if new.type in JSON_TYPES or new.type is ColumnType.STRING:
+        text = encode_values(array, OnNonfinite.NULL).joined()
+        return text if new.type in JSON_TYPES else pc.utf8_trim(text, characters='"')
     return exact_cast(array, kind)
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    return value if value is None or isinstance(value, str) else _json(value)
-
-
-def _json(value: object) -> str:
-    return _encode(value).decode()

@@ -13,13 +13,16 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES
+from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.readers.arrow_values import unwrap_array
+from batch_pipeline.encode.writers.json_lines import json_lines
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest, PartFile
-from batch_pipeline.model.schema import Column, ColumnType
+from batch_pipeline.model.record_rules import OnNonfinite
+from batch_pipeline.model.schema import RecordSchema
 from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
 from batch_pipeline.storage.verification import (
@@ -30,8 +33,6 @@ from batch_pipeline.storage.verification import (
 )
 
 _ROWS = 2_000
-_INSTANTS = frozenset({ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP})
-_CLOCKS = frozenset({ColumnType.DATE, ColumnType.TIME})
 _DECODING_ERRORS = (*DECOMPRESSION_ERRORS, pa.ArrowException, UnicodeDecodeError)
 _record = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -175,53 +176,16 @@ def _decoded(
 def _table_blocks(
     manifest: Manifest, _part: PartFile, path: Path, columns: Collection[str] | None
 ) -> Iterator[bytes]:
-    """Yield rows as JSON objects with the schema's columns in order; absent values are null."""
+    """Yield rows as JSON objects with the schema's columns in order."""
     selected = manifest.schema.columns
     if columns is not None:
         selected = tuple(column for column in selected if column.name in columns)
-    names = frozenset(column.name for column in selected)
+    schema = RecordSchema(selected)
+    names = frozenset(schema.names)
+    json = frozenset(column.name for column in selected if column.type in JSON_TYPES)
     for batch in table_codec(manifest.encoding.format).read_batches(path, names, _ROWS):
-        yield _lines(batch, selected)
-
-
-def _lines(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:
-    names = [column.name for column in columns]
-    if not names:
-        return b"{}\n" * int(batch.num_rows)
-    present = set(batch.schema.names)
-    values = [
-        json_values(batch.column(column.name), column)
-        if column.name in present
-        else [None] * batch.num_rows
-        for column in columns
-    ]
-    rows = zip(*values, strict=True)
-    written: bytes = _encode_lines([dict(zip(names, row, strict=True)) for row in rows])
-    return written
-
-
-def json_values(array: pa.Array, column: Column) -> list[Any]:
-    """Return the values of a column as objects that msgspec encodes as JSON."""
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if column.type in JSON_TYPES:
-        return [None if text is None else _raw(text) for text in array.to_pylist()]
-    if column.type in _INSTANTS:
-        suffix = "Z" if column.type is ColumnType.TIMESTAMP else ""
-        return _times(array, suffix)
-    if column.type in _CLOCKS:
-        array = array.cast(pa.string())
-    values: list[Any] = array.to_pylist()
-    return values
-
-
-def _raw(text: str) -> msgspec.Raw:
-    """Return JSON text on one line, otherwise unchanged; line breaks occur only between tokens."""
-    return msgspec.Raw(text.replace("\n", " ").replace("\r", " ").encode())
-
-
-def _times(array: pa.Array, suffix: str) -> list[Any]:
-    text = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.timestamp("us")).cast(pa.string())
-    text = pc.replace_substring(text, " ", "T", max_replacements=1)
-    values: list[Any] = pc.binary_join_element_wise(text, suffix, "").to_pylist()
-    return values
+        arrays = [unwrap_array(array) for array in batch.columns]
+        plain = pa.RecordBatch.from_arrays(arrays, batch.schema.names) if arrays else batch
+        table = Table(batch=plain, line_numbers=(), record_numbers=(), json=json)
+        for lines in json_lines(table, schema, OnNonfinite.NULL):
+            yield bytes(lines.text)
