@@ -20,6 +20,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import Roots, as_s3, join_uri, scheme_of, split_location, to_path
 
 NO_BUCKET = "there is no such bucket"
@@ -56,6 +57,15 @@ class FileFacts:
     def state(self) -> State:
         """The ETag; without an ETag, the modification time in microseconds since the epoch."""
         return (self.modified_at - _EPOCH) // _MICROSECOND if self.etag is None else self.etag
+
+    def landed_as(self, location: str) -> LandedFile:
+        """Return the file with these facts in the form in which it is registered."""
+        return LandedFile(
+            location=location,
+            size_bytes=self.size_bytes,
+            modified_at=self.modified_at,
+            etag=self.etag,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,12 +113,7 @@ class SourceLanding:
 
     def found(self, name: str, facts: FileFacts) -> LandedFile:
         """Return the file in the form in which it is registered."""
-        return LandedFile(
-            location=self.uri_of(name),
-            size_bytes=facts.size_bytes,
-            modified_at=facts.modified_at,
-            etag=facts.etag,
-        )
+        return facts.landed_as(self.uri_of(name))
 
     def name_of(self, uri: str) -> str | None:
         """Return the name of a file below the landing; None if it lies elsewhere."""

@@ -10,9 +10,9 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from batch_pipeline.storage.filesystem import NO_BUCKET, OTHER_VERSION, UnreachableError
@@ -24,24 +24,7 @@ SILENT_ATTEMPTS = 2
 CONNECT_SECONDS = 10
 ANSWER_SECONDS = 30
 
-_lock = threading.Lock()
-_generation = object()  # replaced by each `forget`
-
-
-def kept(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that creates a client on first use, and again after each `forget`."""
-    held: tuple[object, Any] = (None, None)
-
-    def get() -> Any:
-        nonlocal held
-        if held[0] is not _generation:
-            with _lock:
-                if held[0] is not _generation:
-                    generation = _generation  # `forget` may be called at any time
-                    held = (generation, make())
-        return held[1]
-
-    return get
+_lock = threading.RLock()  # a failure to create a client calls `forget`
 
 
 def new_client(
@@ -64,20 +47,28 @@ def new_client(
             raise UnreachableError(errno.EINVAL, text, f"{service}://") from _showable(error)
 
 
-client = kept(new_client)  # the S3 client of this process
+@cache
+def _created(service: str, region: str | None) -> Any:
+    return new_client(service, region=region)
+
+
+def client(service: str = "s3", region: str | None = None) -> Any:
+    """Return the client of this process, created on first use and again after `forget`."""
+    with _lock:  # otherwise each thread might create one
+        return _created(service, region)
 
 
 def forget() -> None:
-    """Make the next use read the environment and AWS's files again; requires no lock."""
-    global _generation  # noqa: PLW0603 - another one each time
-    _generation = object()
+    """Make the next use read the environment and AWS's files again."""
+    with _lock:
+        _created.cache_clear()
 
 
 def _reset_after_fork() -> None:
     """Drop the clients and the lock, which another thread of the parent may hold forever."""
     global _lock  # noqa: PLW0603 - the child of a fork has one thread
-    _lock = threading.Lock()
-    forget()
+    _lock = threading.RLock()
+    _created.cache_clear()
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)

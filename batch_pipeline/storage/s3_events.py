@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -37,7 +38,7 @@ class S3EventListing:
         self.trouble: PipelineError | None = None
         self._landing = landing
         self._queue = queue
-        self._client = s3_client.kept(lambda: s3_client.new_client("sqs", region=region_of(queue)))
+        self._client = partial(s3_client.client, "sqs", region_of(queue))
         self._answered: list[str] = []  # receipts of messages whose files the listing returned
 
     def found_files(self) -> Iterator[LandedFile]:

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,13 +289,13 @@ def test_renewed_credentials_are_read_after_rejection(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
     path.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = old\n")
     s3_client.forget()
-    cached_client = s3_client.kept(s3_client.new_client)
-    assert [_key_of(s3_client.client()), _key_of(cached_client())] == ["old", "old"]
+    clients = [s3_client.client, partial(s3_client.client, "sqs", "eu-west-1")]
+    assert [_key_of(client()) for client in clients] == ["old", "old"]
     path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = new\n")
-    assert cached_client() is cached_client()
+    assert clients[1]() is clients[1]()
     faults.refuse(status, code, times=1)
     error_of(list_all, f"{bucket}/")
-    assert [_key_of(s3_client.client()), _key_of(cached_client())] == ["new", "new"]
+    assert [_key_of(client()) for client in clients] == ["new", "new"]
 
 
 def _key_of(client: Any) -> str:
