@@ -495,23 +495,20 @@ def _sha256(data: bytes) -> str:
 def _pages(
     uri: str, parameters: Mapping[str, Any], client: Callable[[], Any]
 ) -> Iterator[Mapping[str, Any]]:
-    def request(token: str | None) -> Mapping[str, Any]:
-        more = {} if token is None else {"ContinuationToken": token}
-        with translate_store_errors(uri):
-            page: Mapping[str, Any] = client().list_objects_v2(**parameters, **more)
-        if not _PAGE_KEYS & page.keys():
-            raise unreachable(uri)
-        return page
+    """Yield the pages of a listing; the next one is requested while a page is consumed."""
 
-    with ThreadPoolExecutor(1, thread_name_prefix="listing") as ahead:
-        coming = ahead.submit(request, None)
-        while True:
-            page = coming.result()
-            token = page.get("NextContinuationToken")
-            if token is None:
+    def requested() -> Iterator[Mapping[str, Any]]:
+        with translate_store_errors(uri):
+            for page in client().get_paginator("list_objects_v2").paginate(**parameters):
+                if not _PAGE_KEYS & page.keys():
+                    raise unreachable(uri)
                 yield page
-                return
-            coming = ahead.submit(request, token)
+
+    pages = requested()
+    with ThreadPoolExecutor(1, thread_name_prefix="listing") as ahead:
+        coming = ahead.submit(next, pages, None)
+        while (page := coming.result()) is not None:
+            coming = ahead.submit(next, pages, None)
             yield page
 
 
