@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.errors import require
 
 FASTEST_LEVEL = 1  # default of gzip and zstd: the next levels compress hardly better
 
@@ -100,17 +100,13 @@ class Encoding:
     level: int | None = None
 
     def __post_init__(self) -> None:
-        supported = self.part_format.compressions
-        if self.compression not in supported:
-            raise InvalidValueError(
-                "encoding.compression", str(self.compression), " or ".join(supported)
-            )
+        supported, name = self.part_format.compressions, str(self.compression)
+        require(name in supported, "encoding.compression", name, " or ".join(supported))
         levels = _LEVELS.get(self.compression, range(0))
         if not self.part_format.has_levels:
             levels = range(0)
-        if self.level is not None and self.level not in levels:
-            expected = f"{levels[0]} to {levels[-1]}" if levels else "none for this encoding"
-            raise InvalidValueError("encoding.level", self.level, expected)
+        expected = f"{levels[0]} to {levels[-1]}" if levels else "none for this encoding"
+        require(self.level is None or self.level in levels, "encoding.level", self.level, expected)
 
     @property
     def part_format(self) -> PartFormat:

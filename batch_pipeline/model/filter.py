@@ -12,7 +12,7 @@ from datetime import date
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
-from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, require
 
 Scalar: TypeAlias = str | int | float | bool
 _MAX_DEPTH = 16
@@ -55,9 +55,7 @@ class Condition:
         if not isinstance(self.column, str) or not self.column or "\0" in self.column:
             raise InvalidValueError("column", self.column, "the name of a column")
         fits, expected = _fits(self.operator, self.value)
-        if not fits:
-            expected = f"{expected} with {self.operator.value!r}"
-            raise InvalidValueError("value", self.value, expected)
+        require(fits, "value", self.value, f"{expected} with {self.operator.value!r}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -81,8 +79,7 @@ class _Group:
     parts: "tuple[Filter, ...]"
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise InvalidValueError(self.key, self.parts, "at least one condition")
+        require(self.parts, self.key, self.parts, "at least one condition")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -132,8 +129,8 @@ def parse_filter(value: object, place: str = "where") -> Filter:
 
 
 def _parse(value: object, place: str, *, depth: int) -> Filter:
-    if depth > _MAX_DEPTH:
-        raise InvalidValueError(place, "(not shown)", f"at most {_MAX_DEPTH} levels of nesting")
+    fits = depth <= _MAX_DEPTH
+    require(fits, place, "(not shown)", f"at most {_MAX_DEPTH} levels of nesting")
     if isinstance(value, list):
         return AllOf(_parse_parts(value, place, depth=depth))
     if not isinstance(value, dict):
@@ -160,8 +157,8 @@ def _parse_condition(value: dict[Any, Any], place: str) -> Condition:
     if not isinstance(operator, str) or operator not in set(Operator):
         known = ", ".join(f"'{known.value}'" for known in Operator)
         raise InvalidValueError(f"{place}.operator", operator, f"one of {known}")
-    if "value" in value and Operator(operator) in _WITHOUT_VALUE:
-        raise InvalidValueError(f"{place}.value", operand, f"no value with {operator!r}")
+    fits = "value" not in value or Operator(operator) not in _WITHOUT_VALUE
+    require(fits, f"{place}.value", operand, f"no value with {operator!r}")
     try:
         return Condition(value.get("column", ""), Operator(operator), operand)
     except InvalidValueError as error:

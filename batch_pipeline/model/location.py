@@ -15,6 +15,7 @@ from pathlib import PurePath, PurePosixPath
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from batch_pipeline.model.errors import InvalidValueError
+from batch_pipeline.model.filter import is_storable
 
 MARK = "#bytes="
 _RANGE = re.compile(r"(?s)(.*)#bytes=([0-9]{1,19})-([0-9]{1,19})(?:,size=([0-9]{1,19}))?")
@@ -147,7 +148,7 @@ def to_location(written: object) -> str:
         InvalidValueError: it is neither a URI nor a path, or no file can have the range.
     """
     location: str | None = None
-    if isinstance(written, str) and _is_text(written):
+    if isinstance(written, str) and is_storable(written):
         if written.startswith("/"):
             location = _plain_file(written)
         elif written.lower().startswith("file:///"):
@@ -164,10 +165,6 @@ def to_location(written: object) -> str:
         f"backslashes between slashes; in URIs of files `?` is %3F, `#` %23"
     )
     raise InvalidValueError("location", written, expected)
-
-
-def _is_text(written: str) -> bool:
-    return "\0" not in written and not any("\ud800" <= char <= "\udfff" for char in written)
 
 
 def _plain_file(path: str, fragment: str = "") -> str | None:

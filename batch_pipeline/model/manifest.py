@@ -18,11 +18,7 @@ from uuid import UUID
 
 from batch_pipeline.model.batch import MAX_ID, Batch, key_digits, parse_partition_key
 from batch_pipeline.model.encoding import Compression, Encoding, Format
-from batch_pipeline.model.errors import (
-    ConfigurationError,
-    InvalidValueError,
-    InvariantError,
-)
+from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, InvariantError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.record_rules import BadFileKind

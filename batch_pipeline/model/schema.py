@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
+from batch_pipeline.model.filter import is_storable
 
 MAX_PRECISION = 38  # digits that every parquet reader supports
 _INTEGER_DIGITS = 19  # of the largest 64-bit integer
@@ -69,9 +70,7 @@ def name_fault(name: str) -> str | None:
     """
     if "\0" in name:
         return "a name with a NUL cannot be stored in PostgreSQL"
-    try:
-        name.encode()
-    except UnicodeEncodeError:
+    if not is_storable(name):
         return "a name with an unpaired surrogate cannot be stored in PostgreSQL"
     return None
 
