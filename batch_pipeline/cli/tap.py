@@ -4,54 +4,48 @@ import atexit
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.cli.console import EXIT_OPERATOR, exit_on_errors, print_error
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.singer.messages import Bookmark
-from batch_pipeline.singer.tap import OfferedStream, PublishedSource, PublishedTap
-from batch_pipeline.singer.target.config import CONFIG_READ_ERRORS
+from batch_pipeline.singer.plugin import CONFIG_READ_ERRORS
+from batch_pipeline.singer.tap import OfferedStream, PublishedTap
 
 log = logging.getLogger(PublishedTap.name)
 
 
-@dataclass(frozen=True)
-class InventorySource:
-    """Streams of a streams folder, and their published batches in the inventory."""
+class BatchPipelineTap(PublishedTap):
+    """Sends the published batches of a pipeline, each once, as BATCH or RECORD messages."""
 
-    pipeline: Pipeline
+    @cached_property
+    def _pipeline(self) -> Pipeline:
+        """The pipeline that the configuration or the environment names."""
+        names = {"home": "home", "streams": "streams_folder", "inventory_conn": "inventory_conn"}
+        given = {setting: self.config.get(name) for setting, name in names.items()}
+        pipeline = Pipeline.from_environment(settings=given)
+        atexit.register(pipeline.close)
+        return pipeline
 
     def offered_streams(self) -> Sequence[OfferedStream]:
         """Return all streams of the folder with their newest schema."""
-        schemas = self.pipeline.database.schemas
+        schemas = self._pipeline.database.schemas
         return [
             OfferedStream(stream=stream, schema=schemas.latest(stream.name)[1])
-            for stream in self.pipeline.streams.values()
+            for stream in self._pipeline.streams.values()
         ]
 
     def published(
         self, stream: str, bookmark: Bookmark, *, backfills: bool
     ) -> Iterator[tuple[int, Manifest]]:
         """Read publish numbers and manifests of a stream's jobs, job by job in publish order."""
-        manifests, numbers = self.pipeline.database.manifests, bookmark.numbers
+        manifests, numbers = self._pipeline.database.manifests, bookmark.numbers
         lost = manifests.count_removed_after(stream, numbers, backfills=backfills)
         if lost:
             text = "%s: published batches not sent because gc deleted their files: %d"
             log.warning(text, stream, lost)
         return manifests.published_after(stream, numbers, backfills=backfills, last=bookmark.last)
-
-
-class BatchPipelineTap(PublishedTap):
-    """Sends the published batches of a pipeline, each once, as BATCH or RECORD messages."""
-
-    def open_source(self) -> PublishedSource:
-        """Open the inventory that the configuration or the environment names."""
-        names = {"home": "home", "streams": "streams_folder", "inventory_conn": "inventory_conn"}
-        given = {setting: self.config.get(name) for setting, name in names.items()}
-        pipeline = Pipeline.from_environment(settings=given)
-        atexit.register(pipeline.close)
-        return InventorySource(pipeline)
 
 
 def main() -> None:

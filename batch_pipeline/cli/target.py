@@ -30,12 +30,10 @@ from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.schema import name_fault, schema_of
 from batch_pipeline.model.stream import Source, SourceFormat, Stream
+from batch_pipeline.singer.plugin import CONFIG_READ_ERRORS
 from batch_pipeline.singer.target.config import (
-    CONFIG_READ_ERRORS,
     AnnouncedStream,
     StreamLanding,
-    StreamLandings,
-    TargetConfig,
     stream_name,
     unusable_landing,
 )
@@ -43,15 +41,17 @@ from batch_pipeline.singer.target.landing_files import landing_failed
 from batch_pipeline.singer.target.target import LandingTarget
 
 
-class PipelineLandings:
-    """The landing folders of a home: those of stream files, and new ones below a folder."""
+class TargetBatchPipeline(LandingTarget):
+    """Lands the records of any Singer tap as files, and registers them in a batch-pipeline.
 
-    def __init__(self, config: TargetConfig) -> None:
-        self._config = config
+    Landings are those of stream files, and new ones below a folder.
+    """
+
+    package_name = "batch-pipeline"
 
     @cached_property
     def _pipeline(self) -> Pipeline:
-        config = self._config
+        config = self.settings
         given = {
             "home": config.home,
             "streams": config.streams_folder,
@@ -72,11 +72,11 @@ class PipelineLandings:
             ConfigurationError: its stream file describes no landing folder.
             ConfigurationError: a folder or file cannot be created.
         """
-        name = self._config.stream_names.get(wanted.name) or stream_name(wanted.name)
+        name = self.settings.stream_names.get(wanted.name) or stream_name(wanted.name)
         stream = self._streams.get(name) or self._described(name)
-        landings = self._config.landing_root or self._pipeline.home.path / "landing"
+        landings = self.settings.landing_root or self._pipeline.home.path / "landing"
         folder = landings.absolute() / name
-        if stream is None and self._config.create_streams:
+        if stream is None and self.settings.create_streams:
             stream = self._created(wanted, name, folder)
         if stream is None:
             root, file_format = to_uri(folder), SourceFormat.AUTO
@@ -171,16 +171,6 @@ def scaffold(announced: AnnouncedStream, stream: str, uri: str) -> tuple[str, st
 
 def _schema_file_of(stream: str) -> str:
     return f"{stream}.schema.json"
-
-
-class TargetBatchPipeline(LandingTarget):
-    """Lands the records of any Singer tap as files, and registers them in a batch-pipeline."""
-
-    package_name = "batch-pipeline"
-
-    def open_landings(self, settings: TargetConfig) -> StreamLandings:
-        """Yield the landing folders of the home that the config names."""
-        return PipelineLandings(settings)
 
 
 def main() -> None:

@@ -187,8 +187,8 @@ class MessageReader:
     def _read_strictly(self, line: bytes, number: int) -> Message:
         values = {**_parse_object(line, number), "line": number}
         kind = _convert(values, _Typed, number).type
-        if kind not in _MESSAGES:
-            problem = f"is {abbreviate(kind)}; expected {', '.join(_MESSAGES)}"
+        if kind not in MESSAGES:
+            problem = f"is {abbreviate(kind)}; expected {', '.join(MESSAGES)}"
             raise _error(values, number, "type", problem)
         message = _message(kind, values, line)
         if isinstance(message, SchemaMessage):
@@ -217,7 +217,7 @@ def _message(kind: str, values: dict[str, Any], line: bytes) -> Message:
             values["text"] = _text_of(line, "record")
         case "STATE":
             values["text"] = _text_of(line, "value").decode().replace("\r", " ")
-    return _convert(values, _MESSAGES[kind], number)
+    return _convert(values, MESSAGES[kind], number)
 
 
 def _text_of(line: bytes, key: str) -> bytes:
@@ -304,7 +304,7 @@ def _check_encoding(values: dict[str, Any], encoding: dict[str, Any], number: in
             raise _error(values, number, f"encoding.{key}", problem, next_step=step)
 
 
-_MESSAGES: dict[str, type[Message]] = {
+MESSAGES: dict[str, type[Message]] = {
     "SCHEMA": SchemaMessage,
     "RECORD": RecordMessage,
     "BATCH": BatchMessage,

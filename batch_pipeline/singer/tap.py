@@ -1,6 +1,7 @@
 """A Singer tap that emits published batches, each once, as BATCH or RECORD messages.
 
-`PublishedTap` is the tap as a plugin of the Singer SDK; subclasses implement `open_source`.
+`PublishedTap` is the tap as a plugin of the Singer SDK; subclasses implement
+`offered_streams` and `published`.
 `PublishedStream` adapts the SDK's stream, `PendingManifests` tracks the manifests left to send, and
 `selected_columns` applies the catalog. The state advances only after all messages of a manifest
 were written. `sends_batches` and `check_encoding` interpret the configuration. Its `batch_config`
@@ -9,22 +10,24 @@ has to match that of the files.
 """
 
 import logging
-import signal
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from types import FrameType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import singer_sdk
 from singer_sdk.helpers._batch import BaseBatchFileEncoding, BatchConfig, SDKBatchMessage
-from singer_sdk.helpers.capabilities import (
-    CapabilitiesEnum,
-    PluginCapabilities,
-    TapCapabilities,
-)
+from singer_sdk.helpers.capabilities import CapabilitiesEnum, PluginCapabilities, TapCapabilities
 from singer_sdk.io_base import SingerWriter
 from singer_sdk.singerlib.catalog import (
     REPLICATION_FULL_TABLE,
@@ -34,7 +37,7 @@ from singer_sdk.singerlib.catalog import (
 from singer_sdk.singerlib.encoding import GenericSingerWriter
 from singer_sdk.singerlib.encoding.simple import RecordMessage, SchemaMessage
 
-from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import ConfigurationError, did_you_mean
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.schema import RecordSchema
@@ -49,34 +52,21 @@ from batch_pipeline.singer.messages import (
     state_file_unusable,
 )
 from batch_pipeline.singer.part_records import check_sizes, record_blocks, records
+from batch_pipeline.singer.plugin import BATCH_CONFIG, PIPELINE_SETTINGS, StopOnSignal, setting
 
 _MODES = ["batch", "record"]
-
-
-def _setting(kinds: str, description: str, **more: Any) -> dict[str, Any]:
-    return {"type": [*kinds.split(), "null"], "description": description, **more}
 
 
 CONFIG_JSON_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "home": _setting("string", "Home folder of the pipeline (default: BATCH_PIPELINE_HOME)."),
-        "streams_folder": _setting(
-            "string",
-            "Folder with <name>/defs.yaml per stream (default: BATCH_PIPELINE_STREAMS).",
-        ),
-        "inventory_conn": _setting(
-            "string",
-            "Postgres URL of the inventory (default: BATCH_PIPELINE_INVENTORY_CONN).",
-            secret=True,
-            writeOnly=True,
-        ),
-        "streams": _setting(
+        **PIPELINE_SETTINGS,
+        "streams": setting(
             "array",
             "Names of the streams to offer (default: all of the folder).",
             items={"type": "string"},
         ),
-        "mode": _setting(
+        "mode": setting(
             "string object",
             "How batches are sent: `batch`, or `record` for targets that cannot read BATCH "
             "messages; also per stream, as {orders: batch} (default: `batch` with a "
@@ -86,39 +76,15 @@ CONFIG_JSON_SCHEMA: dict[str, Any] = {
                 {"type": "object", "additionalProperties": {"enum": _MODES}},
             ],
         ),
-        "backfills": _setting(
+        "backfills": setting(
             "boolean", "Whether batches of backfills are also sent.", default=True
         ),
-        "batch_config": _setting(
+        "batch_config": setting(
             "object",
             "The Singer SDK's. `encoding` must be that of the stream file. Files keep the place "
             "and size with which they were published, so `storage` and `batch_size` have no "
             "effect.",
-            properties={
-                "encoding": {
-                    "type": "object",
-                    "required": ["format"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "format": {"type": "string", "enum": list(map(str, Format))},
-                        "compression": {
-                            "type": ["string", "null"],
-                            "enum": [*map(str, Compression), None],
-                        },
-                    },
-                },
-                "storage": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "root": {"type": "string"},
-                        "prefix": {"type": ["string", "null"]},
-                        "params": {"type": "object"},
-                    },
-                },
-                "batch_size": {"type": ["integer", "null"]},
-            },
-            additionalProperties=False,
+            **BATCH_CONFIG,
         ),
     },
 }
@@ -178,24 +144,6 @@ class OfferedStream:
     schema: RecordSchema
 
 
-class PublishedSource(Protocol):
-    """A source of streams and their published manifests."""
-
-    def offered_streams(self) -> Sequence[OfferedStream]:
-        """Return all streams."""
-        ...
-
-    def published(
-        self, stream: str, bookmark: Bookmark, *, backfills: bool
-    ) -> Iterator[tuple[int, Manifest]]:
-        """Return publish numbers and manifests of a stream's jobs, by job in publish order.
-
-        Starts after the bookmark's number of each job. Replaced and abandoned manifests are
-        omitted.
-        """
-        ...
-
-
 STATE_SOURCE = "the state given to the tap"
 _SDK_KEYS = ("type", "stream", "encoding", "manifest")
 
@@ -239,7 +187,8 @@ class LineWriter(SingerWriter):
 class PendingManifests:
     """An iterator over the published manifests after a bookmark, in order.
 
-    `state` is the stream's part of a STATE value and is kept current. `from_start` ignores it.
+    `published` is the method of the tap. `state` is the stream's part of a STATE value and is kept
+    current. `from_start` ignores it.
 
     Raises:
         ConfigurationError: the state is not a bookmark of this tap.
@@ -247,7 +196,7 @@ class PendingManifests:
 
     def __init__(
         self,
-        source: PublishedSource,
+        published: Callable[..., Iterator[tuple[int, Manifest]]],
         stream: str,
         state: MutableMapping[str, Any],
         *,
@@ -261,7 +210,7 @@ class PendingManifests:
             state["publish_number"] = 0
         else:
             self._bookmark = parse_bookmark(dict(state), stream, path=STATE_SOURCE)
-        self._remaining = source.published(stream, self._bookmark, backfills=backfills)
+        self._remaining = published(stream, self._bookmark, backfills=backfills)
 
     def __iter__(self) -> Iterator[tuple[int, Manifest]]:
         """Return the iterator; call `advance` for each manifest before its STATE is written."""
@@ -294,11 +243,8 @@ class PublishedStream(singer_sdk.Stream):
 
     _tap: "PublishedTap"
 
-    def __init__(
-        self, tap: "PublishedTap", offered: OfferedStream, source: PublishedSource
-    ) -> None:
+    def __init__(self, tap: "PublishedTap", offered: OfferedStream) -> None:
         self._offered = offered
-        self._source = source
         self._announced: tuple[RecordSchema, tuple[str, ...]] | None = None
         super().__init__(tap, schema=offered.schema.json_schema(), name=offered.stream.name)
         self.primary_keys = list(offered.stream.message_keys)
@@ -336,7 +282,7 @@ class PublishedStream(singer_sdk.Stream):
     def _pending_manifests(self) -> PendingManifests:
         backfills = self.config.get("backfills")
         return PendingManifests(
-            self._source,
+            self._tap.published,
             self.name,
             self.stream_state,
             from_start=self.replication_method == REPLICATION_FULL_TABLE,
@@ -359,16 +305,12 @@ class PublishedStream(singer_sdk.Stream):
             text = "The files have columns that the catalog omits, so records are sent"
             self.log(text, level=logging.WARNING)
             return None
-        configured = {
-            name: part for name, part in (config.get("batch_config") or {}).items() if part
-        }
-        storage = {"root": stream.storage.root, "prefix": stream.storage.prefix}
-        storage |= configured.get("storage", {})
         encoding = {
             "format": stream.encoding.format.value,
             "compression": stream.encoding.compression.value,
         }
-        return BatchConfig.from_dict({"encoding": encoding, **configured, "storage": storage})
+        storage = {"root": stream.storage.root, "prefix": stream.storage.prefix}
+        return BatchConfig.from_dict({"encoding": encoding, "storage": storage})
 
     def get_batches(
         self, batch_config: BatchConfig, context: Mapping[str, Any] | None = None
@@ -515,7 +457,7 @@ def selected_columns(
     return frozenset(name for name, is_selected in known.items() if is_selected)
 
 
-class PublishedTap(singer_sdk.Tap):
+class PublishedTap(StopOnSignal, singer_sdk.Tap):
     """A tap that sends published batches, each once, as BATCH or RECORD messages."""
 
     name = "tap-batch-pipeline"
@@ -531,20 +473,24 @@ class PublishedTap(singer_sdk.Tap):
     ]
     message_writer_class: type[GenericSingerWriter[Any, Any]] = LineWriter
     stream_class: ClassVar[type[PublishedStream]] = PublishedStream
-    _stop_signal: int | None = None
 
     @classmethod
     def append_builtin_config(cls, config_jsonschema: dict[str, Any]) -> None:
         """Add no SDK settings: stream maps and flattening belong to stream files."""
 
-    def open_source(self) -> PublishedSource:
-        """Return the source of streams and manifests; called once per tap."""
+    def offered_streams(self) -> Sequence[OfferedStream]:
+        """Return all streams."""
         raise NotImplementedError
 
-    @cached_property
-    def source(self) -> PublishedSource:
-        """The source of streams and manifests."""
-        return self.open_source()
+    def published(
+        self, stream: str, bookmark: Bookmark, *, backfills: bool
+    ) -> Iterator[tuple[int, Manifest]]:
+        """Return publish numbers and manifests of a stream's jobs, by job in publish order.
+
+        Starts after the bookmark's number of each job. Replaced and abandoned manifests are
+        omitted.
+        """
+        raise NotImplementedError
 
     def setup_mapper(self) -> None:
         """Set up the SDK's mapper after rejecting settings that map records.
@@ -579,16 +525,9 @@ class PublishedTap(singer_sdk.Tap):
 
     def exit_if_stopped(self) -> None:
         """Write the state and exit if a signal arrived; call it between two messages."""
-        if self._stop_signal is not None:
+        if self.stop_signal is not None:
             self.state_writer.write_state(self.state)
-            sys.exit(128 + self._stop_signal)
-
-    def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
-        """Request an exit between two messages; a second signal exits immediately."""
-        if self._stop_signal is not None:
-            signal.signal(signum, signal.SIG_DFL)
-            raise KeyboardInterrupt
-        self._stop_signal = signum
+            sys.exit(128 + self.stop_signal)
 
     def discover_streams(self) -> Sequence[PublishedStream]:
         """Return the configured streams, or all of them if none are named.
@@ -596,7 +535,7 @@ class PublishedTap(singer_sdk.Tap):
         Raises:
             ConfigurationError: a named stream does not exist.
         """
-        offered = {offer.stream.name: offer for offer in self.source.offered_streams()}
+        offered = {offer.stream.name: offer for offer in self.offered_streams()}
         names = self.config.get("streams") or list(offered)
         for name in names:
             if name not in offered:
@@ -609,4 +548,4 @@ class PublishedTap(singer_sdk.Tap):
             if name not in offered:
                 text = "catalog: nothing is sent for %r, because there is no such stream.%s"
                 self.logger.warning(text, name, did_you_mean(name, offered))
-        return [self.stream_class(self, offered[name], self.source) for name in names]
+        return [self.stream_class(self, offered[name]) for name in names]

@@ -18,7 +18,7 @@ from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
-from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, check
+from batch_pipeline.singer.target.batches import BatchFile, check
 from batch_pipeline_tests.factories import stream
 from batch_pipeline_tests.guarantees.inputs.bombs import BOMBS, MIB, SHORT_FORM
 from batch_pipeline_tests.proofs import Figures
@@ -86,7 +86,7 @@ def test_bombs_in_batch_messages_are_refused(tmp_path: Path, kind: str, figures:
             pq.write_table(table, path, compression="zstd", use_dictionary=False)
     message = BatchMessage(line=2, stream="orders", encoding=encoding, manifest=(str(path),))
     file = BatchFile(location=to_uri(path), path=path)
-    limits = BatchLimits(max_line_bytes=64 * MIB)
+    limits = ReadLimits(max_record_bytes=64 * MIB)
     with pytest.raises(MessageError, match=r"250-fold .* \(`max_expansion`\)"):
         check(message, 0, file, keys=("id",), limits=limits)
     if kind == "gzip":

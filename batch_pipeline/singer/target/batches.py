@@ -22,6 +22,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_pipeline.encode.readers.compression import (
+    EXPANSION_CHECKED_FROM_BYTES,
+    detect_compression,
+)
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import InvalidValueError, RetryableError
 from batch_pipeline.model.item import LandedFile
@@ -36,6 +40,7 @@ from batch_pipeline.model.location import (
     split_object,
     to_uri,
 )
+from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.singer import parser
 from batch_pipeline.singer.parser import BatchMessage, MessageError
 from batch_pipeline.storage.filesystem import (
@@ -50,13 +55,8 @@ from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, deco
 
 _BLANKS = b" \t\r\n"  # JSON whitespace
 _CHUNK = 1 << 20
-_MIN_CHECKED_BYTES = 64 * 2**20  # small files may legitimately compress well
 _ANY_REAL_PATH = Roots(uris=(), key="batch_roots", closed=False)  # accepts any path without links
 _LINE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_MAGIC = {
-    b"\x1f\x8b": Compression.GZIP,
-    b"\x28\xb5\x2f\xfd": Compression.ZSTD,
-}
 _EXPECTED = "expected a file on a disk of this machine, or an object of S3"
 
 
@@ -106,14 +106,6 @@ def _store_errors(message: BatchMessage, location: str) -> Iterator[None]:
             f"Nothing of the manifest was registered, nor is anything that no printed STATE "
             f"covers. Run again from the last STATE that was printed when the store answers."
         ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """The maximum line length and the maximum expansion factor of a compressed file."""
-
-    max_line_bytes: int
-    max_expansion: int = 250
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +265,7 @@ def check(
     file: BatchFile,
     *,
     keys: tuple[str, ...],
-    limits: BatchLimits,
+    limits: ReadLimits,
 ) -> CheckedFile:
     """Read a file completely and verify it; `number` is its index in the manifest.
 
@@ -298,25 +290,19 @@ def check(
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise UnusableFileError("changed while it was read")
     facts = file.facts or facts_of_status(after)
-    landed = LandedFile(
-        location=file.location,
-        size_bytes=facts.size_bytes,
-        modified_at=facts.modified_at,
-        etag=facts.etag,
-    )
-    return CheckedFile(file=file, landed=landed, records=count)
+    return CheckedFile(file=file, landed=facts.landed_as(file.location), records=count)
 
 
 def _check_compression(message: BatchMessage, file: BatchFile) -> None:
     with file.open() as opened:
-        start = opened.read(4)
+        start = opened.read(10)
     if message.encoding.format is Format.PARQUET:
-        if start != b"PAR1":
-            raise UnusableFileError(f"is not a parquet file (it begins with {start!r})")
+        if not start.startswith(b"PAR1"):
+            raise UnusableFileError(f"is not a parquet file (it begins with {start[:4]!r})")
         return
-    actual = next((found for magic, found in _MAGIC.items() if start.startswith(magic)), None)
-    actual, label = actual or Compression.NONE, message.encoding.compression or Compression.NONE
-    if actual is not label and start:
+    actual = detect_compression(start) or Compression.NONE
+    label = message.encoding.compression or Compression.NONE
+    if actual.value != label.value and start:
         raise UnusableFileError(
             f"has compression {actual.value}, while `encoding.compression` says {label.value} "
             f"(taps of the Singer SDK always write gzip: set gzip in their config)"
@@ -331,7 +317,7 @@ def _check_sha256(file: BatchFile, expected: str) -> None:
 
 
 def _count_lines(
-    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: BatchLimits
+    message: BatchMessage, file: BatchFile, keys: tuple[str, ...], limits: ReadLimits
 ) -> int:
     count = 0
     try:
@@ -351,7 +337,7 @@ def _count_lines(
     return count
 
 
-def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: BatchLimits) -> int:
+def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: ReadLimits) -> int:
     try:
         with file.open() as opened, pq.ParquetFile(opened) as table:
             row_groups = [table.metadata.row_group(index) for index in range(table.num_row_groups)]
@@ -367,7 +353,7 @@ def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: BatchLimits) -> 
 
 
 def records(
-    message: BatchMessage, file: BatchFile, limits: BatchLimits
+    message: BatchMessage, file: BatchFile, limits: ReadLimits
 ) -> Iterator[tuple[bytes | None, dict[str, Any]]]:
     """Yield the records of a checked file, each after its JSON text (None for parquet).
 
@@ -407,14 +393,14 @@ def _rows(file: BatchFile) -> Iterator[dict[str, Any]]:
 
 
 def _numbered_lines(
-    message: BatchMessage, file: BatchFile, limits: BatchLimits
+    message: BatchMessage, file: BatchFile, limits: ReadLimits
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the non-blank lines of a file with their line numbers, counted from 1.
 
     Reading stops at a line that is too long, or when the file expands too much.
     """
     number = size_bytes = 0
-    most = limits.max_line_bytes
+    most = limits.max_record_bytes
     with file.open() as raw:
         packed_bytes = raw.seek(0, io.SEEK_END)
         raw.seek(0)
@@ -441,8 +427,9 @@ def _decompressed(message: BatchMessage, raw: BinaryIO) -> IO[bytes]:
     return decompressed(raw, compression)
 
 
-def _check_expansion(limits: BatchLimits, packed_bytes: int, size_bytes: int) -> None:
-    if size_bytes >= _MIN_CHECKED_BYTES and size_bytes > limits.max_expansion * packed_bytes:
+def _check_expansion(limits: ReadLimits, packed_bytes: int, size_bytes: int) -> None:
+    is_checked = size_bytes >= EXPANSION_CHECKED_FROM_BYTES
+    if is_checked and size_bytes > limits.max_expansion * packed_bytes:
         raise UnusableFileError(
             f"expands more than {limits.max_expansion}-fold when it is decompressed "
             f"(`max_expansion`)"

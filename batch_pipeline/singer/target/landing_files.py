@@ -75,28 +75,29 @@ class LandingFile:
             ConfigurationError: the disk cannot be written, or the store rejects the file.
             RetryableError: the store is currently unreachable.
         """
-        try:
+        with self.writing():
             failpoint("target.before_rename")
             facts = self._staged.commit()
-        except OSError as error:
-            raise self.failed(error) from error
         failpoint("target.after_rename")
-        return LandedFile(
-            location=self._uri,
-            size_bytes=facts.size_bytes,
-            modified_at=facts.modified_at,
-            etag=facts.etag,
-        )
+        return facts.landed_as(self._uri)
 
     def abandon(self) -> None:
         """Discard the file unless it has landed."""
         self._staged.abort()
 
-    def failed(self, error: OSError) -> PipelineError:
-        """Discard the file and return the error, which names the file if it may still exist."""
-        # If an unregistered file remains, its records would be ingested twice.
-        left = "" if self._staged.abort() else f"; {_LEFTOVER.format(self._uri)}"
-        return self._error(error, left)
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Discard the file if the block fails; the error names it if it may still exist.
+
+        Raises:
+            PipelineError: the disk cannot be written, or the store rejects the file.
+        """
+        try:
+            yield
+        except OSError as error:
+            # If an unregistered file remains, its records would be ingested twice.
+            left = "" if self._staged.abort() else f"; {_LEFTOVER.format(self._uri)}"
+            raise self._error(error, left) from error
 
     def _error(self, error: OSError, left: str = "") -> PipelineError:
         reason = f"{reason_of(error)}{left}"
@@ -149,7 +150,7 @@ class RollingFile:
         self._append(text, record)
         self.records += 1
         if self.size_bytes >= self._flush_at:
-            with self._writing():
+            with self._file.writing():
                 self._flush()
             self._flush_at = self.size_bytes + self._buffer_bytes
 
@@ -160,7 +161,7 @@ class RollingFile:
             PipelineError: the file cannot be written or made visible.
             RowMismatchError: a record does not fit the columns of a parquet table.
         """
-        with self._writing():
+        with self._file.writing():
             self._flush()
             self._close()
         return self._file.land()
@@ -178,13 +179,6 @@ class RollingFile:
 
     def _close(self) -> None:
         raise NotImplementedError
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise self._file.failed(error) from error
 
 
 def rolling_file(

@@ -11,11 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jsonschema_rs
-from singer_sdk.exceptions import (
-    InvalidJSONSchema,
-    InvalidRecord,
-    MissingKeyPropertiesError,
-)
+from singer_sdk.exceptions import InvalidJSONSchema, InvalidRecord, MissingKeyPropertiesError
 from singer_sdk.helpers._batch import BaseBatchFileEncoding
 from singer_sdk.mapper import StreamMap
 from singer_sdk.singerlib.json import serialize_json
@@ -28,20 +24,8 @@ from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.singer.parser import SINGER_FORMATS, BatchMessage, MessageError, RecordMessage
-from batch_pipeline.singer.target.batches import (
-    BatchFile,
-    BatchLimits,
-    CheckedFile,
-    check,
-    fetch,
-    locate,
-    records,
-)
-from batch_pipeline.singer.target.config import (
-    AnnouncedStream,
-    StreamLanding,
-    unusable_landing,
-)
+from batch_pipeline.singer.target.batches import CheckedFile, check, fetch, locate, records
+from batch_pipeline.singer.target.config import AnnouncedStream, StreamLanding, unusable_landing
 from batch_pipeline.singer.target.landing_files import (
     LANDING_FILE_NAME,
     LandingFile,
@@ -104,7 +88,7 @@ class LandingSink(Sink):
         announced = AnnouncedStream(
             name=self.stream_name, schema=self.schema, key_properties=tuple(self._key_properties)
         )
-        landing = self.target.landings.landing_of(announced)
+        landing = self.target.landing_of(announced)
         if landing.format not in (SourceFormat.AUTO, *SINGER_FORMATS):
             written = " or ".join(SINGER_FORMATS)
             problem = f"reads {landing.format} files, while the target lands {written}"
@@ -167,9 +151,7 @@ class LandingSink(Sink):
             raise ValueError("process_batch_files is called for a BATCH message only")
         message, stream_map = self.batch
         settings = self.target.settings
-        limits = BatchLimits(
-            max_line_bytes=settings.max_line_bytes, max_expansion=settings.max_expansion
-        )
+        limits = settings.read_limits
         places = locate(message, settings.batch_root, settings.batch_roots)
         keys = self._keys if stream_map is None else ()  # a map may rename them
         with ExitStack() as copies:
@@ -282,8 +264,10 @@ class LandingSink(Sink):
         copies: list[LandingFile] = []
         try:
             for file in checked:
-                copies.append(self.target.new_landing_file(self.landing, f".{encoding.suffix}"))
-                _copy(file.file, copies[-1])
+                copy = self.target.new_landing_file(self.landing, f".{encoding.suffix}")
+                copies.append(copy)
+                with copy.writing(), file.file.open() as source:
+                    shutil.copyfileobj(source, copy.file, 1 << 20)
             self._register([copy.land() for copy in copies])
         finally:
             for copy in copies:
@@ -294,14 +278,6 @@ class LandingSink(Sink):
         failpoint("target.after_register")
         if registered.changed:
             raise _file_taken(self.landing.stream, registered.changed[0])
-
-
-def _copy(file: BatchFile, landing: LandingFile) -> None:
-    try:
-        with file.open() as source:
-            shutil.copyfileobj(source, landing.file, 1 << 20)
-    except OSError as error:
-        raise landing.failed(error) from error
 
 
 def _file_taken(stream: str, location: str) -> ConfigurationError:

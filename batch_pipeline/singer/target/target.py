@@ -5,23 +5,17 @@ STATEs. A STATE is printed only when all earlier records are durable and registe
 """
 
 import secrets
-import signal
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from types import FrameType
 from typing import IO, Any, ClassVar
 
 from singer_sdk import Target
 from singer_sdk.exceptions import InvalidJSONSchema, RecordsWithoutSchemaException
 from singer_sdk.helpers._batch import BaseBatchFileEncoding
-from singer_sdk.helpers.capabilities import (
-    CapabilitiesEnum,
-    PluginCapabilities,
-    TargetCapabilities,
-)
+from singer_sdk.helpers.capabilities import CapabilitiesEnum, PluginCapabilities, TargetCapabilities
 from singer_sdk.io_base import GenericSingerReader
 from singer_sdk.mapper import RemoveRecordTransform, SameRecordTransform, StreamMap
 
@@ -40,10 +34,11 @@ from batch_pipeline.singer.parser import (
     StateMessage,
     lines,
 )
+from batch_pipeline.singer.plugin import StopOnSignal
 from batch_pipeline.singer.target.config import (
     CONFIG_SCHEMA,
+    AnnouncedStream,
     StreamLanding,
-    StreamLandings,
     TargetConfig,
     read_config,
 )
@@ -51,13 +46,7 @@ from batch_pipeline.singer.target.landing_files import LandingFile, RollingFile,
 from batch_pipeline.singer.target.sink import LandingSink
 
 _SIGNAL_POLL_SECONDS = 0.5  # how soon a signal is noticed while the tap is silent
-_MESSAGE_TYPES: dict[type, str] = {
-    RecordMessage: "RECORD",
-    SchemaMessage: "SCHEMA",
-    StateMessage: "STATE",
-    BatchMessage: "BATCH",
-    ActivateVersionMessage: "ACTIVATE_VERSION",
-}
+_MESSAGE_TYPES = {message: name for name, message in parser.MESSAGES.items()}
 Route = tuple[LandingSink, StreamMap | None]
 
 
@@ -148,8 +137,8 @@ class PendingStates:
         return newest
 
 
-class LandingTarget(Target):
-    """A target that lands RECORDs and BATCHes. Subclasses implement `open_landings`."""
+class LandingTarget(StopOnSignal, Target):
+    """A target that lands RECORDs and BATCHes. Subclasses implement `landing_of`."""
 
     name = "target-batch-pipeline"
     config_jsonschema: ClassVar[dict[str, Any]] = CONFIG_SCHEMA
@@ -170,7 +159,6 @@ class LandingTarget(Target):
         super().__init__(**options)
         known = self.config_jsonschema["properties"]
         self.settings: TargetConfig = read_config(dict(self.config), known)
-        self.landings: StreamLandings = self.open_landings(self.settings)
         self.line = 0
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
         self._files = 0
@@ -178,14 +166,20 @@ class LandingTarget(Target):
         self._pending_states = PendingStates()
         self._routes: dict[str, list[Route]] = {}
         self._schemas: dict[str, SchemaMessage] = {}
-        self._stop_signal: int | None = None
-        self.message_reader.max_line_bytes = self.settings.max_line_bytes
+        self.message_reader.max_line_bytes = self.settings.read_limits.max_record_bytes
         self.message_reader.idle = self._idle
         self.message_reader.failed = self._abandon
 
-    def open_landings(self, settings: TargetConfig) -> StreamLandings:
-        """Return the landings of streams; resources are opened on first use."""
+    def landing_of(self, wanted: AnnouncedStream) -> StreamLanding:
+        """Return the landing of a stream; create it if there is none.
+
+        Raises:
+            ConfigurationError: the landing does not accept the stream or cannot be created.
+        """
         raise NotImplementedError
+
+    def close(self) -> None:
+        """Release resources that `landing_of` has opened."""
 
     # Messages of the tap
 
@@ -216,7 +210,7 @@ class LandingTarget(Target):
             sink.accept_mapped(message, stream_map, message.text)
         if time.monotonic() >= self._next_due:
             self._land_due()
-        if self._stop_signal is not None:
+        if self.stop_signal is not None:
             raise StopRequested
 
     def _process_batch_message(self, message_dict: Any) -> None:
@@ -260,9 +254,9 @@ class LandingTarget(Target):
         except BaseException:
             self._abandon()
             raise
-        self.landings.close()
-        if self._stop_signal is not None:
-            sys.exit(128 + self._stop_signal)
+        self.close()
+        if self.stop_signal is not None:
+            sys.exit(128 + self.stop_signal)
 
     # Called by sinks
 
@@ -340,7 +334,7 @@ class LandingTarget(Target):
         self._next_due = min((due for due in left if due is not None), default=float("inf"))
 
     def _idle(self) -> float:
-        if self._stop_signal is not None:
+        if self.stop_signal is not None:
             raise StopRequested
         if time.monotonic() >= self._next_due:
             self._land_due()
@@ -356,14 +350,7 @@ class LandingTarget(Target):
     def _abandon(self) -> None:
         for sink in self._sinks():
             sink.abandon()
-        self.landings.close()
-
-    def _handle_termination(self, signum: int, frame: FrameType | None) -> None:
-        """Request termination between two lines; a second signal exits immediately."""
-        if self._stop_signal is not None:
-            signal.signal(signum, signal.SIG_DFL)
-            raise KeyboardInterrupt
-        self._stop_signal = signum
+        self.close()
 
 
 def _shape(message: SchemaMessage) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from batch_pipeline.load.part_blocks import LineReader
 from batch_pipeline.load.types import IncompatibleValueError
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline.singer.parser import (
     BatchEncoding,
@@ -28,7 +29,7 @@ from batch_pipeline.singer.parser import (
     SchemaMessage,
     StateMessage,
 )
-from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, records
+from batch_pipeline.singer.target.batches import BatchFile, records
 from batch_pipeline.singer.target.batches import check as check_file
 from batch_pipeline.singer.target.config import AnnouncedStream, stream_name
 from batch_pipeline.singer.target.sink import CompiledValidator
@@ -148,7 +149,7 @@ def open_batch_files(folder: Path) -> Check:
     """Return the check that files of a BATCH are read completely, or refused by name."""
     path = folder / "input"
     file = BatchFile(location=path.as_uri(), path=path)
-    limits = BatchLimits(max_line_bytes=2**20)
+    limits = ReadLimits(max_record_bytes=2**20)
 
     def check(data: bytes) -> Outcome:
         path.write_bytes(data)

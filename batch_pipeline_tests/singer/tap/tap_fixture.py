@@ -12,12 +12,7 @@ import pytest
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.singer.messages import Bookmark
-from batch_pipeline.singer.tap import (
-    OfferedStream,
-    PublishedSource,
-    PublishedStream,
-    PublishedTap,
-)
+from batch_pipeline.singer.tap import OfferedStream, PublishedStream, PublishedTap
 from batch_pipeline_tests.conformance.producer import parsed
 from batch_pipeline_tests.factories import record_schema, stream
 
@@ -46,14 +41,19 @@ class ListedSource:
                 yield counts[job], one
 
 
-def tap_class(source: PublishedSource, streams: type[PublishedStream] = PublishedStream) -> Any:
+def tap_class(source: ListedSource, streams: type[PublishedStream] = PublishedStream) -> Any:
     class ListedTap(PublishedTap):
         """A tap over a list."""
 
         stream_class = streams
 
-        def open_source(self) -> PublishedSource:
-            return source
+        def offered_streams(self) -> Sequence[OfferedStream]:
+            return source.offered_streams()
+
+        def published(
+            self, stream: str, bookmark: Bookmark, *, backfills: bool
+        ) -> Iterator[tuple[int, Manifest]]:
+            return source.published(stream, bookmark, backfills=backfills)
 
     return ListedTap
 
@@ -69,7 +69,7 @@ def printed(tap: Any, *, until: type[Exception] | None = None) -> list[bytes]:
         return data.splitlines(keepends=True)
 
 
-def sent(source: PublishedSource, **options: Any) -> list[dict[str, Any]]:
+def sent(source: ListedSource, **options: Any) -> list[dict[str, Any]]:
     """Return the messages of the tap over a source, with options of the SDK's `Tap`."""
     return parsed(printed(tap_class(source)(**options)))
 

@@ -268,7 +268,7 @@ def test_bookmark_is_never_empty_while_it_advances(source: ListedSource) -> None
             raise AssertionError("the state was temporarily empty")
 
     state = NeverCleared(publish_number=0)
-    unsent = PendingManifests(source, "orders", state, from_start=False, backfills=True)
+    unsent = PendingManifests(source.published, "orders", state, from_start=False, backfills=True)
     for number, manifest in unsent:
         assert unsent.advance(number, manifest)
     assert (state["job"], state["publish_number"]) == ("orders.2023", 1)

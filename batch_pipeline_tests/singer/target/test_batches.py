@@ -9,10 +9,11 @@ import pytest
 import zstandard
 
 from batch_pipeline.model.encoding import Compression, Format
+from batch_pipeline.model.record_rules import ReadLimits
 from batch_pipeline.singer.parser import BatchEncoding, BatchMessage, MessageError
-from batch_pipeline.singer.target.batches import BatchFile, BatchLimits, check, records
+from batch_pipeline.singer.target.batches import BatchFile, check, records
 
-LIMITS = BatchLimits(max_line_bytes=1000)
+LIMITS = ReadLimits(max_record_bytes=1000)
 
 
 def read(path: Path, data: bytes, format_: Format = Format.JSONL) -> list[object]:

@@ -5,14 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from singer_sdk.plugin_base import JSONSchemaValidator
 
 import batch_pipeline
 from batch_pipeline.model.encoding import Compression, Encoding, Format
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError
-from batch_pipeline.singer.target.config import _KEYS, TargetConfig, read_config, stream_name
+from batch_pipeline.singer.target.config import (
+    CONFIG_SCHEMA,
+    TargetConfig,
+    read_config,
+    stream_name,
+)
 
 UNKNOWN_USER = "~a-user-that-no-machine-has"
-KNOWN_KEYS = [*_KEYS, "batch_size_rows", "validate_records"]
+KEYS = [*CONFIG_SCHEMA["properties"]]
+KNOWN_KEYS = [*KEYS, "batch_size_rows", "validate_records"]
 
 
 def _read(**given: Any) -> TargetConfig:
@@ -45,17 +52,8 @@ def test_parquet_is_compressed_with_snappy_by_default() -> None:
         ({"compression": "xz"}, "compression"),
         ({"compression": "snappy"}, "encoding.compression"),
         ({"batch_files": "move"}, "batch_files"),
-        ({"create_streams": "yes"}, "create_streams"),
         ({"home": ""}, "home"),
-        ({"stream_names": []}, "stream_names"),
-        ({"stream_names": {"a": 1}}, "stream_names.a"),
-        ({"batch_config": 7}, "batch_config"),
-        ({"batch_config": {"encoding": {"format": "csv"}}}, "batch_config.encoding.format"),
-        ({"batch_config": {"encoding": {}}}, "batch_config.encoding.format"),
         ({"batch_config": {"storage": {"prefix": "a"}}}, "batch_config.storage.root"),
-        ({"batch_config": {"storage": {"root": "a", "prefix": 1}}}, "batch_config.storage.prefix"),
-        ({"batch_config": {"storage": {"root": "a", "params": []}}}, "batch_config.storage.params"),
-        ({"batch_config": {"batch_size": 0}}, "batch_config.batch_size"),
         ({"max_expansion": 0}, "max_expansion"),
     ],
 )
@@ -65,12 +63,37 @@ def test_invalid_config_is_rejected_with_key(given: dict[str, Any], key: str) ->
     assert caught.value.name == key
 
 
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"create_streams": "yes"}, "create_streams"),
+        ({"stream_names": []}, "stream_names"),
+        ({"stream_names": {"a": 1}}, "stream_names.a"),
+        ({"stream_names": {"a": ""}}, "stream_names.a"),
+        ({"batch_roots": "/external"}, "batch_roots"),
+        ({"batch_roots": [7]}, "batch_roots.0"),
+        ({"batch_config": 7}, "batch_config"),
+        ({"batch_config": {"storge": {}}}, "batch_config"),
+        ({"batch_config": {"encoding": {"format": "csv"}}}, "batch_config.encoding.format"),
+        ({"batch_config": {"encoding": {}}}, "batch_config.encoding"),
+        ({"batch_config": {"encoding": {"format": "jsonl", "level": 3}}}, "batch_config.encoding"),
+        ({"batch_config": {"storage": {"root": ""}}}, "batch_config.storage.root"),
+        ({"batch_config": {"storage": {"root": "a", "prefix": 1}}}, "batch_config.storage.prefix"),
+        ({"batch_config": {"storage": {"root": "a", "params": []}}}, "batch_config.storage.params"),
+        ({"batch_config": {"batch_size": 0}}, "batch_config.batch_size"),
+    ],
+)
+def test_config_that_does_not_fit_the_schema_is_rejected(config: dict[str, Any], key: str) -> None:
+    errors = JSONSchemaValidator(CONFIG_SCHEMA).iter_errors(config)
+    assert [".".join(map(str, error.absolute_path)) for error in errors] == [key]
+
+
 INVALID_AGES = [
     *(0, -1, 10**400, float("nan"), float("inf"), float("-inf")),
     *(Decimal("NaN"), Decimal("sNaN"), Decimal("1e400")),
 ]
 INVALID_ROOTS = [
-    *("/external", [7], ["https://host/external"], ["file://host/external"]),
+    *([""], ["https://host/external"], ["file://host/external"]),
     ["s3://key:hunter2@bucket/external"],
 ]
 
@@ -86,24 +109,12 @@ def test_invalid_age_or_root_is_rejected(key: str, values: list[Any]) -> None:
         assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "name", "hint"),
-    [
-        ({"inventory_con": "hunter2"}, "inventory_con", "Did you mean 'inventory_conn'?"),
-        ({"batch_config": {"storge": {}}}, "batch_config.storge", "Did you mean 'storage'?"),
-        (
-            {"batch_config": {"encoding": {"format": "jsonl", "level": 3}}},
-            "batch_config.encoding.level",
-            "Known keys: format, compression.",
-        ),
-    ],
-)
-def test_unknown_key_is_rejected_with_a_hint(given: dict[str, Any], name: str, hint: str) -> None:
+def test_unknown_key_is_rejected_with_a_hint() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        _read(**given)
+        _read(max_recrods=1)
     assert str(caught.value) == (
-        f"`{name}` is not a key of the target's config. {hint} Nothing was read from the tap. "
-        f"Correct or remove the key."
+        "`max_recrods` is not a key of the target's config. Did you mean 'max_records'? Nothing "
+        "was read from the tap. Correct or remove the key."
     )
 
 
@@ -156,4 +167,4 @@ def test_valid_stream_names_are_kept() -> None:
 def test_every_setting_is_documented() -> None:
     page = Path(batch_pipeline.__file__).parent / "docs/reference/singer.md"
     section = page.read_text(encoding="utf-8").partition("\n## Target")[2].partition("\n## ")[0]
-    assert [key for key in _KEYS if f"`{key}`" not in section] == []
+    assert [key for key in KEYS if f"`{key}`" not in section] == []
