@@ -289,7 +289,10 @@ def test_renewed_credentials_are_read_after_rejection(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
     path.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = old\n")
     s3_client.forget()
-    clients = [s3_client.client, partial(s3_client.client, "sqs", "eu-west-1")]
+    clients: list[Callable[[], Any]] = [
+        s3_client.client,
+        partial(s3_client.client, "sqs", "eu-west-1"),
+    ]
     assert [_key_of(client()) for client in clients] == ["old", "old"]
     path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = new\n")
     assert clients[1]() is clients[1]()
