@@ -334,10 +334,7 @@ class FencedAttempts:
         weight = claimed.batch.weight if encoded.weight is None else encoded.weight
         facts = {
             "schema_version": encoded.schema_version,
-            "encoding": {
-                "format": stream.encoding.format.value,
-                "compression": stream.encoding.compression.value,
-            },
+            "encoding": stream.encoding.to_json(),
             "key_properties": list(stream.message_keys),
             "facts": encoded.facts(),
             "seen": ItemIdSet.of(ids, weight=weight).to_json(),

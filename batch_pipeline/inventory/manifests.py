@@ -23,7 +23,7 @@ from batch_pipeline.inventory.tables import (
     schema_version,
 )
 from batch_pipeline.model.batch import AttemptStatus, Batch
-from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT
 from batch_pipeline.model.job import OWN_KINDS, JobKind, portable
@@ -348,10 +348,7 @@ def _manifest(row: sa.Row[Any], files: Sequence[sa.Row[Any]]) -> Manifest:
         attempt=row.number,
         token=row.token,
         generation=row.generation,
-        encoding=Encoding(
-            format=Format(row.encoding["format"]),
-            compression=Compression(row.encoding["compression"]),
-        ),
+        encoding=Encoding.from_json(row.encoding),
         schema=RecordSchema.from_json(row.columns or []),
         schema_version=row.schema_version,
         key_properties=tuple(row.key_properties),

@@ -113,6 +113,16 @@ class Encoding:
         """Return the description of the format."""
         return PART_FORMATS[self.format]
 
+    @classmethod
+    def from_json(cls, written: Mapping[str, str]) -> "Encoding":
+        """Read the form that `to_json` returns."""
+        file_format, compression = written["format"], written["compression"]
+        return cls(format=Format(file_format), compression=Compression(compression))
+
+    def to_json(self) -> dict[str, str]:
+        """Return the format and the compression, as BATCH messages and manifest files name them."""
+        return {"format": self.format.value, "compression": self.compression.value}
+
     @property
     def suffix(self) -> str:
         """Return the file name extension, without a leading dot."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from batch_pipeline.model.batch import MAX_ID, Batch, key_digits, parse_partition_key
-from batch_pipeline.model.encoding import Compression, Encoding, Format
+from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, InvariantError
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.location import join_uri
@@ -81,10 +81,7 @@ class Manifest:
             "attempt": self.attempt,
             "token": str(self.token),
             "generation": self.generation,
-            "encoding": {
-                "format": self.encoding.format.value,
-                "compression": self.encoding.compression.value,
-            },
+            "encoding": self.encoding.to_json(),
             "schema_version": self.schema_version,
             "schema": self.schema.json_schema(),
             "key_properties": list(self.key_properties),
@@ -234,10 +231,7 @@ def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Mani
             attempt=_number(written["attempt"]),
             token=UUID(written["token"]),
             generation=_number(written["generation"], least=1),
-            encoding=Encoding(
-                format=Format(written["encoding"]["format"]),
-                compression=Compression(written["encoding"]["compression"]),
-            ),
+            encoding=Encoding.from_json(written["encoding"]),
             schema=RecordSchema.from_json(origin["columns"]),
             schema_version=_number(written["schema_version"]),
             key_properties=tuple(_typed(list, written["key_properties"])),

@@ -178,11 +178,10 @@ def batch_message(manifest: Manifest, *, name: str | None = None) -> dict[str, A
     `name` replaces the stream's name. A batch is identified by `job` and `batch_id` together,
     because backfills can have the same id ranges as other jobs.
     """
-    encoding = manifest.encoding
     return {
         "type": "BATCH",
         "stream": name or manifest.job,
-        "encoding": {"format": encoding.format.value, "compression": encoding.compression.value},
+        "encoding": manifest.encoding.to_json(),
         "manifest": [_decoded_file_uri(part.uri) for part in manifest.part_files],
         "job": manifest.batch.job,
         "batch_id": manifest.batch.label,
@@ -204,10 +203,7 @@ def _decoded_file_uri(uri: str) -> str:
 
 def state_message(manifest: Manifest, bookmark: Bookmark, *, stream: str) -> dict[str, Any]:
     """Return the STATE message for a bookmark whose last manifest is `manifest`."""
-    return {
-        "type": "STATE",
-        "value": {"bookmarks": {stream: bookmark_json(manifest, bookmark)}},
-    }
+    return {"type": "STATE", "value": {"bookmarks": {stream: bookmark_json(manifest, bookmark)}}}
 
 
 def line(message: Mapping[str, Any]) -> str:

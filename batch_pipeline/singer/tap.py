@@ -305,12 +305,8 @@ class PublishedStream(singer_sdk.Stream):
             text = "The files have columns that the catalog omits, so records are sent"
             self.log(text, level=logging.WARNING)
             return None
-        encoding = {
-            "format": stream.encoding.format.value,
-            "compression": stream.encoding.compression.value,
-        }
         storage = {"root": stream.storage.root, "prefix": stream.storage.prefix}
-        return BatchConfig.from_dict({"encoding": encoding, "storage": storage})
+        return BatchConfig.from_dict({"encoding": stream.encoding.to_json(), "storage": storage})
 
     def get_batches(
         self, batch_config: BatchConfig, context: Mapping[str, Any] | None = None
