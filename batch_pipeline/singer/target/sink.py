@@ -186,9 +186,9 @@ class LandingSink(Sink):
         self.logger.info("version %s is active; rows of other versions remain", new_version)
 
     @property
-    def due_at(self) -> float | None:
+    def due_at(self) -> float:
         """Time by which the current file has to land, on the monotonic clock."""
-        return None if self._rolling is None else self._rolling.due_at
+        return float("inf") if self._rolling is None else self._rolling.due_at
 
     def land(self) -> None:
         """Make the written records durable and register their file, if there is one.

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import IO, Any, ClassVar
 
@@ -19,8 +20,9 @@ from singer_sdk.helpers.capabilities import CapabilitiesEnum, PluginCapabilities
 from singer_sdk.io_base import GenericSingerReader
 from singer_sdk.mapper import RemoveRecordTransform, SameRecordTransform, StreamMap
 
-from batch_pipeline.model.encoding import PART_FORMATS, Encoding
+from batch_pipeline.model.encoding import PART_FORMATS, Encoding, Format
 from batch_pipeline.model.failpoint import failpoint
+from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.singer import parser
 from batch_pipeline.singer.parser import (
     MAX_LINE_BYTES,
@@ -187,7 +189,7 @@ class LandingTarget(StopOnSignal, Target):
         message: SchemaMessage = message_dict
         known = self._schemas.get(message.stream)
         self.line = message.line
-        if known is not None and _shape(known) == _shape(message):
+        if known is not None and replace(known, line=message.line) == message:
             return
         self._land(self._sinks())  # replaced sinks are not used again; streams may share a sink
         message_object = {
@@ -216,11 +218,9 @@ class LandingTarget(StopOnSignal, Target):
     def _process_batch_message(self, message_dict: Any) -> None:
         message: BatchMessage = message_dict
         self.line = message.line
+        compression = message.encoding.compression
         encoding = BaseBatchFileEncoding(
-            format=message.encoding.format.value,
-            compression=None
-            if message.encoding.compression is None
-            else message.encoding.compression.value,
+            format=message.encoding.format.value, compression=compression and compression.value
         )
         for sink, stream_map in self._routes[message.stream]:
             self._land([sink])  # earlier records need smaller ids
@@ -309,11 +309,10 @@ class LandingTarget(StopOnSignal, Target):
     def _encoding(self, landing: StreamLanding) -> Encoding:
         """Return the configured encoding, or the default of the only format that a stream reads."""
         configured = self.settings.encoding
-        for file_format in parser.SINGER_FORMATS:
-            if landing.format.value == file_format and configured.format is not file_format:
-                compression = PART_FORMATS[file_format].compressions[0]
-                return Encoding(format=file_format, compression=compression)
-        return configured
+        if landing.format in (SourceFormat.AUTO, configured.format.value):
+            return configured
+        file_format = Format(landing.format.value)
+        return Encoding(format=file_format, compression=PART_FORMATS[file_format].compressions[0])
 
     def _sinks(self) -> list[LandingSink]:
         return [sink for sink in self._sinks_active.values() if isinstance(sink, LandingSink)]
@@ -328,10 +327,8 @@ class LandingTarget(StopOnSignal, Target):
 
     def _land_due(self) -> None:
         now = time.monotonic()
-        dues = {sink: sink.due_at for sink in self._sinks()}
-        self._land([sink for sink, due in dues.items() if due is not None and due <= now])
-        left = [sink.due_at for sink in self._sinks()]
-        self._next_due = min((due for due in left if due is not None), default=float("inf"))
+        self._land([sink for sink in self._sinks() if sink.due_at <= now])
+        self._next_due = min((sink.due_at for sink in self._sinks()), default=float("inf"))
 
     def _idle(self) -> float:
         if self.stop_signal is not None:
@@ -351,7 +348,3 @@ class LandingTarget(StopOnSignal, Target):
         for sink in self._sinks():
             sink.abandon()
         self.close()
-
-
-def _shape(message: SchemaMessage) -> tuple[Any, ...]:
-    return message.schema, message.key_properties
