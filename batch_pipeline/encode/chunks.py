@@ -6,7 +6,7 @@ remain in the counts of the chunk, so that every record read is accounted for at
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -98,9 +98,7 @@ def move_rows_to_bad(table: Table, reasons: Mapping[int, str]) -> Table:
 
 Chunk = JsonRecords | Table
 
-
-Ends = npt.NDArray[np.int64]
-
+Ends = npt.NDArray[np.int64]  # the end of each record, in bytes from the start of the first one
 _LINE_FEED = ord("\n")
 
 
@@ -149,11 +147,7 @@ class TextLines(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self.ends)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+    def __getitem__(self, index: Any) -> Any:
         return self._split()[index]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -187,11 +181,7 @@ class LazyNumbers(Sequence[int]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+    def __getitem__(self, index: Any) -> Any:
         if self._numbers is None:
             self._numbers = self._compute()
         return self._numbers[index]

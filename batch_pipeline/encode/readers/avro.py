@@ -543,6 +543,11 @@ _MAX_EMPTY = 10**6  # records of no bytes: a file of a few bytes could claim any
 Record = dict[str, Any]
 
 
+def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
+    """Yield the records of a file."""
+    return AvroReader(source, stream).chunks()
+
+
 class AvroReader:
     """The records of one avro file."""
 

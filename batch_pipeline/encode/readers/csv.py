@@ -69,28 +69,32 @@ class TextInput(Protocol):
         ...
 
 
+def read_chunks(source: "DecodedFile", stream: Stream) -> Iterator[Table]:
+    """Yield the records of a file, or of the range that is its item.
+
+    Raises:
+        BadFileError: the file cannot be read to its end.
+    """
+    if source.range is not None:
+        return read_range(source, source.range, stream)
+    return CsvReader(source, stream).chunks()
+
+
 class CsvReader:
     """The records of one csv file, or of a part of it that starts at a record.
 
     `header` holds the column names. If neither the caller nor the options provide them, they are
-    read from the first record before the first chunk. `first_line` is the number of the first line
-    of the text, `line` that of the next line to read. `is_regular` states that so far all records
-    were well-formed and all quotes followed the rules.
+    read from the first record before the first chunk. `line` is the number of the next line to
+    read. `is_regular` states that so far all records were well-formed and all quotes followed the
+    rules.
     """
 
-    def __init__(
-        self,
-        source: TextInput,
-        stream: Stream,
-        *,
-        header: tuple[str, ...] = (),
-        first_line: int = 1,
-    ) -> None:
+    def __init__(self, source: TextInput, stream: Stream, *, header: tuple[str, ...] = ()) -> None:
         self._source = source
         self._options = stream.source.csv
         self._limits = stream.read_limits
         self.header = header or self._options.names
-        self.line = first_line
+        self.line = 1
         self.is_regular = True
         self._next_number = 1
         self._carry = b""  # read but not parsed yet
@@ -563,7 +567,7 @@ def read_range(source: "DecodedFile", part: FileRange, stream: Stream) -> Iterat
 _CUT_BLOCK_BYTES = 2**20
 
 
-def find_csv_cuts(source: "DecodedFile", stream: Stream, max_bytes: int) -> list[int]:
+def find_cuts(source: "DecodedFile", stream: Stream, max_bytes: int) -> list[int]:
     """Read a csv file once and return the record ends at which to cut.
 
     Return none if a quote breaks the rules, because the file, read in one piece, may have other

@@ -80,13 +80,18 @@ class DecodedFile:
     @property
     def can_be_split(self) -> bool:
         """Return whether several tasks can read this file."""
-        is_plain = not self._is_compressed and self._is_utf8
-        return is_plain and self.reader.can_be_split(self._stream.source.csv)
+        # An escaped quote in a csv file is not a quote, so that counting quotes proves nothing.
+        has_escapes = self.format is SourceFormat.CSV and self._stream.source.csv.escape is not None
+        return self._is_plain and self.reader.can_be_split and not has_escapes
 
     @property
     def can_be_cut(self) -> bool:
         """Return whether ranges of bytes of this file may be items."""
-        return not self._is_compressed and self._is_utf8 and self.reader.can_be_cut
+        return self._is_plain and self.reader.can_be_cut
+
+    @property
+    def _is_plain(self) -> bool:
+        return not self._is_compressed and self._is_utf8
 
     @property
     def facts(self) -> FileFacts:

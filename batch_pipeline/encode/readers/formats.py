@@ -1,21 +1,23 @@
 """The formats of source files: how each is recognised, opened and cut.
 
-`SOURCE_READERS` is the registry. A new format needs a module with its reader, a subclass of
-`SourceReader` and an entry there; callers use the description and do not branch on the format.
-Readers are imported when a file of their format is opened: pyarrow and fastavro take longer to
-import than most commands take to run.
+`SOURCE_READERS` is the registry. A new format needs an entry there and a module named after it,
+with a function `read_chunks` and, if its files can be cut, `find_cuts`. The module is imported when
+a file of its format is opened: pyarrow and fastavro take longer to import than most commands take
+to run.
 """
 
 import json
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from batch_pipeline.model.stream import CsvOptions, SourceFormat, Stream
+from batch_pipeline.model.stream import SourceFormat, Stream
 
 if TYPE_CHECKING:
     from batch_pipeline.encode.chunks import Chunk
@@ -30,26 +32,25 @@ class RecordKind(StrEnum):
     TYPED = "typed"
 
 
-class SourceReader(ABC):
-    """The description of one source format."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReader:
+    """The description of one source format, and its reader: the module named after the format."""
 
-    format: ClassVar[SourceFormat]
-    record_kind: ClassVar[RecordKind]
-    extensions: ClassVar[tuple[str, ...]]
-    magic: ClassVar[bytes] = b""  # the first bytes of every file of a binary format
-    can_be_cut: ClassVar[bool] = False  # a range of bytes of a file may be an item
+    format: SourceFormat
+    record_kind: RecordKind
+    extensions: tuple[str, ...]
+    magic: bytes = b""  # the first bytes of every file of a binary format
+    can_be_cut: bool = False  # a range of bytes of a file may be an item
+    can_be_split: bool = False  # several tasks can read one large file, uncompressed and in UTF-8
 
-    @abstractmethod
     def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
         """Yield the records of an open file, or of its item's byte range, in order.
 
         Raises:
             BadFileError: the file cannot be read to its end.
         """
-
-    def can_be_split(self, _options: CsvOptions, /) -> bool:
-        """Return whether several tasks can read one large file, uncompressed and in UTF-8."""
-        return False
+        read: Callable[[DecodedFile, Stream], Iterator[Chunk]] = self._module.read_chunks
+        return read(source, stream)
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
         """Return the offsets at which all items but the first start; none if it cannot be cut.
@@ -57,95 +58,50 @@ class SourceReader(ABC):
         Raises:
             BadFileError: the header of a csv file cannot be read.
         """
-        return ()
+        find: Callable[[DecodedFile, Stream, int], Sequence[int]] = self._module.find_cuts
+        return find(source, stream, max_bytes)
+
+    @property
+    def _module(self) -> ModuleType:
+        return import_module(f"batch_pipeline.encode.readers.{self.format}")
 
 
-class _Csv(SourceReader):
-    format = SourceFormat.CSV
-    record_kind = RecordKind.TEXT_CELLS
-    extensions = (".csv", ".tsv", ".tab", ".psv")
-    can_be_cut = True
-
-    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
-        from batch_pipeline.encode.readers.csv import CsvReader, read_range
-
-        if source.range is not None:
-            return read_range(source, source.range, stream)
-        return CsvReader(source, stream).chunks()
-
-    def can_be_split(self, options: CsvOptions, /) -> bool:
-        return options.escape is None  # an escaped quote is not a quote, so counts prove nothing
-
-    def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
-        from batch_pipeline.encode.readers.csv import find_csv_cuts
-
-        return find_csv_cuts(source, stream, max_bytes)
-
-
-class _Jsonl(SourceReader):
-    format = SourceFormat.JSONL
-    record_kind = RecordKind.JSON
-    extensions = (".jsonl", ".ndjson")
-    can_be_cut = True
-
-    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
-        from batch_pipeline.encode.readers.jsonl import JsonlReader
-
-        return JsonlReader(source).chunks()
-
-    def can_be_split(self, _options: CsvOptions, /) -> bool:
-        return True
-
-    def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
-        from batch_pipeline.encode.readers.jsonl import find_line_cuts
-
-        return find_line_cuts(source, max_bytes)
-
-
-class _Json(SourceReader):
-    format = SourceFormat.JSON
-    record_kind = RecordKind.JSON
-    extensions = (".json",)
-
-    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
-        from batch_pipeline.encode.readers.json import JsonReader
-
-        return JsonReader(source).chunks()
-
-
-class _Parquet(SourceReader):
-    format = SourceFormat.PARQUET
-    record_kind = RecordKind.TYPED
-    extensions = (".parquet", ".pq")
-    magic = b"PAR1"
-
-    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
-        from batch_pipeline.encode.readers.parquet import ParquetReader
-
-        return ParquetReader(source, stream).chunks()
-
-    def can_be_split(self, _options: CsvOptions, /) -> bool:
-        return True
-
-
-class _Avro(SourceReader):
-    format = SourceFormat.AVRO
-    record_kind = RecordKind.TYPED
-    extensions = (".avro",)
-    magic = b"Obj\x01"
-
-    def chunks(self, source: "DecodedFile", stream: Stream) -> "Iterator[Chunk]":
-        from batch_pipeline.encode.readers.avro import AvroReader
-
-        return AvroReader(source, stream).chunks()
-
-
-SOURCE_READERS: dict[SourceFormat, SourceReader] = {
-    reader.format: reader for reader in (_Csv(), _Jsonl(), _Json(), _Parquet(), _Avro())
-}
-_BY_EXTENSION = {
-    extension: reader for reader in SOURCE_READERS.values() for extension in reader.extensions
-}
+_READERS = (
+    SourceReader(
+        format=SourceFormat.CSV,
+        record_kind=RecordKind.TEXT_CELLS,
+        extensions=(".csv", ".tsv", ".tab", ".psv"),
+        can_be_cut=True,
+        can_be_split=True,
+    ),
+    SourceReader(
+        format=SourceFormat.JSONL,
+        record_kind=RecordKind.JSON,
+        extensions=(".jsonl", ".ndjson"),
+        can_be_cut=True,
+        can_be_split=True,
+    ),
+    SourceReader(
+        format=SourceFormat.JSON,
+        record_kind=RecordKind.JSON,
+        extensions=(".json",),
+    ),
+    SourceReader(
+        format=SourceFormat.PARQUET,
+        record_kind=RecordKind.TYPED,
+        extensions=(".parquet", ".pq"),
+        magic=b"PAR1",
+        can_be_split=True,
+    ),
+    SourceReader(
+        format=SourceFormat.AVRO,
+        record_kind=RecordKind.TYPED,
+        extensions=(".avro",),
+        magic=b"Obj\x01",
+    ),
+)
+SOURCE_READERS = {reader.format: reader for reader in _READERS}
+_BY_EXTENSION = {extension: reader for reader in _READERS for extension in reader.extensions}
 
 
 def reader_for_extension(extension: str) -> SourceReader | None:
@@ -191,7 +147,7 @@ def detect_binary_format(start: bytes) -> SourceReader | None:
     """Return the binary format whose magic bytes a file starts with, None if there is none."""
     if _TEXT_LIKE_PARQUET.match(start):
         return None
-    binary = (reader for reader in SOURCE_READERS.values() if reader.magic)
+    binary = (reader for reader in _READERS if reader.magic)
     return next((reader for reader in binary if start.startswith(reader.magic)), None)
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers
 from batch_pipeline.encode.readers.csv_parsers import find_escapes
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile
+from batch_pipeline.model.stream import Stream
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 # One comparison finds the four brackets and few other bytes (Y y _ and DEL), which a table then
@@ -210,6 +211,11 @@ _decode_values = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _NOTHING = re.compile(rb"[ \t\r\n]*")
 _COMMA = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
+
+
+def read_chunks(source: DecodedFile, _stream: Stream) -> Iterator[JsonRecords]:
+    """Yield the records of a file."""
+    return JsonReader(source).chunks()
 
 
 class JsonReader:

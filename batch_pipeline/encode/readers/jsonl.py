@@ -11,10 +11,16 @@ from typing import BinaryIO
 
 from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers, TextLines
 from batch_pipeline.encode.readers.decoded_file import DecodedFile
+from batch_pipeline.model.stream import Stream
 
 _BLOCK_BYTES = 4 * 2**20
 _BLANKS = b" \t\r\n"
 _RETURN_BETWEEN_RECORDS = re.compile(rb"}\s*\r\s*{")
+
+
+def read_chunks(source: DecodedFile, _stream: Stream) -> Iterator[JsonRecords]:
+    """Yield the records of a file, or of a part of it."""
+    return JsonlReader(source).chunks()
 
 
 class JsonlReader:
@@ -179,7 +185,7 @@ class _PrecedingCounts:
 _CUT_BLOCK_BYTES = 2**20
 
 
-def find_line_cuts(source: DecodedFile, max_bytes: int) -> list[int]:
+def find_cuts(source: DecodedFile, _stream: Stream, max_bytes: int) -> list[int]:
     """Return the line ends at which to cut: the last one within the limit, else the next one."""
     file, size_bytes = source.file, source.facts.size_bytes
     cuts: list[int] = []

@@ -115,6 +115,11 @@ _UNBUFFERED_BYTES = 32 * 2**20
 _MAX_METADATA_BYTES = 256 * 2**20
 
 
+def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
+    """Yield the records of a file."""
+    return ParquetReader(source, stream).chunks()
+
+
 class ParquetReader:
     """The records of a parquet file, or of the row groups whose middle lies in the source's part.
 

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, text_offsets
-from batch_pipeline.encode.chunks import Table
+from batch_pipeline.encode.chunks import Ends, Table
 from batch_pipeline.encode.writers.json_lines import encode_column
 from batch_pipeline.encode.writers.part_writer import (
-    Ends,
     OpenPart,
     PartNames,
     PartWriter,

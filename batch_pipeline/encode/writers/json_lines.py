@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import text_offsets
-from batch_pipeline.encode.chunks import Table, TextLines
+from batch_pipeline.encode.chunks import Ends, Table, TextLines
 from batch_pipeline.encode.writers.part_writer import (
-    Ends,
     OpenPart,
     PartNames,
     PartWriter,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from batch_pipeline.encode.chunks import Ends
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import PartFile
@@ -153,9 +153,6 @@ def remove(part: PartFile) -> None:
     """Delete a part file, if it exists."""
     with suppress(OSError):
         filesystem_of(part.uri).delete(part.uri)
-
-
-Ends = npt.NDArray[np.int64]  # the end of each record, in bytes from the start of the first one
 
 
 @dataclass(slots=True, kw_only=True)

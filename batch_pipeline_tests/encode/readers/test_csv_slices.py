@@ -12,7 +12,6 @@ from batch_pipeline.encode.errors import TaskInputError
 from batch_pipeline.encode.readers import csv
 from batch_pipeline.encode.readers.csv import CsvReader, CsvSlice
 from batch_pipeline.encode.readers.csv_parsers import guess_in_quotes
-from batch_pipeline.encode.readers.formats import SOURCE_READERS
 from batch_pipeline.model.stream import CsvOptions, SourceFormat
 from batch_pipeline_tests.encode.landed_files import COMMA, csv_text, in_memory, stream_of
 
@@ -142,10 +141,12 @@ def test_slices_with_unbalanced_quote_in_header_require_whole_file() -> None:
 
 def test_file_with_escapes_cannot_be_split() -> None:
     """An escaped quote is an ordinary byte, so quotes cannot be counted."""
-    reader = SOURCE_READERS[SourceFormat.CSV]
+    data = b"a,b\n1,2\n"
 
-    assert reader.can_be_split(COMMA)
-    assert not reader.can_be_split(CsvOptions(escape="\\"))
+    assert in_memory(data, stream_of(SourceFormat.CSV)).can_be_split
+    assert not in_memory(
+        data, stream_of(SourceFormat.CSV, csv=CsvOptions(escape="\\"))
+    ).can_be_split
 
 
 @pytest.mark.parametrize(
