@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
@@ -17,6 +17,7 @@ import simpleeval
 from singer_sdk.exceptions import MapExpressionError
 from singer_sdk.mapper import CustomStreamMap, PluginMapper
 from singer_sdk.mapper import StreamMap as SdkMap
+from singer_sdk.singerlib.json import serialize_json
 
 from batch_pipeline.encode.mapping.records import (
     DECODE_ERRORS,
@@ -316,6 +317,7 @@ _ERRORS_WITHOUT_VALUES = (  # exceptions whose texts are about types and names, 
     ZeroDivisionError,
 )
 _CACHED_MAPS = 256  # kinds of records whose maps are cached
+_CACHED_NAMES = 10_000  # of flattened properties
 
 
 def register_stream(
@@ -471,16 +473,13 @@ class Flattening:
         self.separator = mapping.flattening_separator
         self.objects = mapping.flat_objects
         self._hides_values = hides_values
-        self._options = {
+        options = {
             "flattening_enabled": True,
             "flattening_max_depth": self.max_depth,
             "flattening_separator": self.separator,
         }
-        self._sdk: Callable[[frozenset[str]], Any] = lru_cache(_CACHED_MAPS)(
-            lambda texts: (
-                register_stream("records", self._options, dict.fromkeys(texts, TEXT)).transform
-            )
-        )
+        self._sdk = register_stream("records", options, {})
+        self.name_of = lru_cache(_CACHED_NAMES)(self._name_of)
 
     def flattened(
         self, record: Mapping[str, Any], texts: frozenset[str] = frozenset()
@@ -494,94 +493,72 @@ class Flattening:
             UnmappableRecordError: One of two properties with the same name would be lost, or a
                 value cannot be read.
         """
-        objects: list[tuple[str, int]] = []
+        objects: set[str] = set()
         try:
-            opened = self._decode_nested(record, (), texts, objects)
-            flat: dict[str, Any] = self._sdk(texts)(opened)
-            leaves = len(record) + sum(size - 1 for _, size in objects)
-            if len(flat) != leaves or any(name in flat for name, _ in objects):
-                flat = self._flatten_with_same_names(record, texts)
+            leaves = self._leaves(record, lambda path: len(path) == 1 and path[0] in texts, objects)
+            flat = self._by_name(leaves)
+            if not objects.isdisjoint(flat):
+                names = frozenset(flat)
+                leaves = self._leaves(record, lambda path: self.name_of(path) in names, objects)
+                flat = self._by_name(leaves, may_lose_empty=True)
+            flat = {name: _text_of_nested(value) for name, value in flat.items()}
         except DECODE_ERRORS as error:
             raise UnmappableRecordError(decode_error_reason(error)) from error
         empty = [name for name in self.objects.intersection(flat) if is_null(flat[name])]
         return {name: value for name, value in flat.items() if name not in empty} if empty else flat
 
-    def duplicate_name(self, name: str) -> UnmappableRecordError:
-        """Return the error for two properties to which flattening gives the same name."""
-        if self._hides_values:  # names of properties inside of objects can be values, too
-            return UnmappableRecordError("cannot be flattened")
-        return UnmappableRecordError(f"flattening produces two properties {name!r}")
+    def _leaves(
+        self,
+        node: Mapping[str, Any],
+        is_whole: Callable[[Path], bool],
+        objects: set[str],
+        parents: Path = (),
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield names and values of the columns of an object; add the flattened ones to `objects`.
 
-    def name_of(self, path: Path) -> str:
+        `is_whole` returns whether the object at a path is not flattened.
+        """
+        for key, value in node.items():
+            path = (*parents, key)
+            if _is_object(value) and len(parents) < self.max_depth and not is_whole(path):
+                objects.add(self.name_of(path))
+                yield from self._leaves(decode_fields(value), is_whole, objects, path)
+            else:
+                yield self.name_of(path), value
+
+    def _by_name(
+        self, leaves: Iterable[tuple[str, Any]], *, may_lose_empty: bool = False
+    ) -> dict[str, Any]:
+        """Return values by name; only null or an empty object may be replaced by a later value."""
+        flat: dict[str, Any] = {}
+        for name, value in leaves:
+            if name in flat and not (may_lose_empty and _is_empty(flat[name])):
+                # Names of properties inside of objects can be values, too.
+                if self._hides_values:
+                    raise UnmappableRecordError("cannot be flattened")
+                raise UnmappableRecordError(f"flattening produces two properties {name!r}")
+            flat[name] = value
+        return flat
+
+    def _name_of(self, path: Path) -> str:
         """Return the name of the column that a property at a path becomes."""
         record: Any = None
         for name in reversed(path):
             record = {name: record}
-        (column,) = self._sdk(frozenset())(record)
+        (column,) = self._sdk.transform(record) or {}
         return str(column)
 
-    def _decode_nested(
-        self,
-        node: Mapping[str, Any],
-        path: Path,
-        texts: Collection[str],
-        objects: list[tuple[str, int]],
-    ) -> dict[str, Any]:
-        """Decode nested values; add names and sizes of the objects to flatten to `objects`."""
-        result: dict[str, Any] = {}
-        for name, value in node.items():
-            is_open = len(path) < self.max_depth and (bool(path) or name not in texts)
-            if isinstance(value, msgspec.Raw):
-                start = bytes(value)[:1]
-                if start == b"{" and is_open:
-                    value = decode_fields(value)  # noqa: PLW2901
-                elif start in (b"{", b"["):
-                    value = decode(value)  # noqa: PLW2901
-            if isinstance(value, dict) and is_open:
-                inner = (*path, name)
-                objects.append((self.separator.join(inner), len(value)))
-                value = self._decode_nested(value, inner, texts, objects)  # noqa: PLW2901
-            result[name] = value
-        return result
 
-    def _flatten_with_same_names(
-        self, record: Mapping[str, Any], texts: Collection[str]
-    ) -> dict[str, Any]:
-        """Flatten a record in which an object has the name that another property gets.
-
-        In this case, the SDK leaves the object whole, as JSON text, and keeps the later of the two
-        values. The value that is lost may only be null or an empty object.
-        """
-        values = {
-            name: decode(value) if isinstance(value, msgspec.Raw) else value
-            for name, value in record.items()
-        }
-        schema = {name: TEXT if name in texts else _schema_of(one) for name, one in values.items()}
-        try:
-            sdk = register_stream("records", self._options, schema)
-        except ValueError as error:  # two columns of the schema have the same name
-            raise self.duplicate_name(str(error).rpartition(": ")[2]) from error
-        leaves: dict[str, Any] = {}
-        for name, value in self._leaves(values, (), sdk.transformed_schema["properties"]):
-            if name in leaves and leaves[name] not in (None, {}):
-                raise self.duplicate_name(name)
-            leaves[name] = value
-        return dict(sdk.transform(values) or {})
-
-    def _leaves(
-        self, node: Mapping[str, Any], path: Path, whole: Collection[str]
-    ) -> Iterator[tuple[str, Any]]:
-        for key, value in node.items():
-            inner = (*path, key)
-            name = self.name_of(inner)
-            if isinstance(value, dict) and len(path) < self.max_depth and name not in whole:
-                yield from self._leaves(value, inner, whole)
-            else:
-                yield name, value
+def _is_object(value: Any) -> bool:
+    return isinstance(value, msgspec.Raw) and bytes(value).startswith(b"{")
 
 
-def _schema_of(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, dict):
-        properties = {name: _schema_of(one) for name, one in value.items()}
-        return {"type": ["object", "null"], "properties": properties}
-    return TEXT
+def _is_empty(value: Any) -> bool:
+    return is_null(value) or (_is_object(value) and decode(value) == {})
+
+
+def _text_of_nested(value: Any) -> Any:
+    """Return the text that the SDK makes of an object or array, any other value as it is."""
+    if isinstance(value, msgspec.Raw) and bytes(value).startswith((b"{", b"[")):
+        return serialize_json(decode(value))
+    return value
