@@ -159,34 +159,34 @@ class ExecutorWatch:
     Has no effect for the session of a Connect client.
     """
 
-    def __init__(self, engine: "SparkEngine", now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: "SparkEngine") -> None:
         self._context = context_of(engine)
-        self._now = now
         self._seen_at: float | None = None
-        self._polled_at = now()
+        self._polled_at = time.monotonic()
 
-    def is_lost(self) -> bool:
-        """Return whether there were executors and none has existed for a minute.
+    def check(self) -> None:
+        """Stop the context and raise an error if its executors have been gone for a minute.
 
-        Queries Spark at most every five seconds. False before the first executor has started, and
-        for a context whose driver runs the tasks.
+        Queries Spark at most every five seconds. Does nothing before the first executor has
+        started, and for a context whose driver runs the tasks.
+
+        Raises:
+            SparkUnavailableError: there were executors, and none has existed for a minute.
         """
-        now = self._now()
+        now = time.monotonic()
         if self._context is None or now - self._polled_at < _POLL_SECONDS:
-            return False
+            return
         self._polled_at = now
         try:
             has_any = _count_executors(self._context) > 0
         except engine_errors():
-            return False  # the same error ends the job
+            return  # the same error ends the job
         if has_any:
             self._seen_at = now
-        return self._seen_at is not None and now - self._seen_at > EXECUTOR_LOSS_SECONDS
-
-    def stop_context(self) -> None:
-        """Stop the context, and with it all of its jobs."""
-        if self._context is not None:
-            stop_context(self._context)
+        elif self._seen_at is not None and now - self._seen_at > EXECUTOR_LOSS_SECONDS:
+            stop_context(self._context)  # nothing else ends a job that waits for executors
+            reason = "its executors have ended, and the cluster started no others"
+            raise SparkUnavailableError(target_of(self._context), reason)
 
 
 def _count_executors(context: "SparkContext") -> int:
@@ -248,12 +248,6 @@ def diagnose_job_error(engine: "SparkEngine", error: Exception) -> PipelineError
     if is_gone or is_process_loss(report):
         return diagnose_engine_error(engine, error)
     return _diagnose_report(engine, report)
-
-
-def executors_lost_error(engine: "SparkEngine") -> SparkUnavailableError:
-    """Build the error of a job whose executors ended and were not replaced."""
-    reason = "its executors have ended, and the cluster started no others"
-    return SparkUnavailableError(target_of(engine), reason)
 
 
 def is_process_loss(report: str) -> bool:

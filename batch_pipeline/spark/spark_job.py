@@ -23,7 +23,6 @@ from batch_pipeline.spark.diagnostics import (
     context_of,
     diagnose_engine_error,
     engine_errors,
-    executors_lost_error,
     target_of,
 )
 from batch_pipeline.spark.executor_archive import TaskFunction, with_archive
@@ -191,9 +190,7 @@ class SparkJobRunner:
         while not wait([running], timeout=CANCEL_POLL_SECONDS).done:
             if is_cancelled is not None and is_cancelled():
                 raise _encode_cancelled(self._stem)
-            if executors.is_lost():
-                executors.stop_context()  # nothing else ends a job that waits for executors
-                raise executors_lost_error(engine)
+            executors.check()
             progress.report()
 
     def _stop_tasks(self, engine: "SparkEngine", running: "Future[_Result]") -> None:
