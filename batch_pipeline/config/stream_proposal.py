@@ -24,7 +24,6 @@ from batch_pipeline.config.units import format_bytes
 from batch_pipeline.encode.readers.csv_parsers import detect_dialect
 from batch_pipeline.encode.readers.formats import (
     SOURCE_READERS,
-    RecordKind,
     SourceReader,
     reader_for_extension,
 )
@@ -309,8 +308,8 @@ def _reading(family: Sequence[Group], site: _Site, most: int = _STARTS) -> ReadA
 def _reading_of(start: FileStart, promised: SourceReader | None) -> ReadAs | None:
     """Return how to read a file, from its first bytes and the reader of its extension."""
     detected, dialect = start.format, None
-    if SOURCE_READERS[detected].record_kind is RecordKind.TEXT_CELLS:
-        if promised is not None and promised.record_kind is RecordKind.JSON:
+    if SOURCE_READERS[detected].has_text_cells:
+        if promised is not None and promised.format in {SourceFormat.JSON, SourceFormat.JSONL}:
             detected = promised.format  # its first line is malformed
         else:
             dialect = detect_dialect(start.text, is_whole=start.is_whole)

@@ -6,6 +6,7 @@ Readers and writers convert the values.
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as at
 
 from batch_pipeline.model.schema import MAX_PRECISION, Column, ColumnType
@@ -47,6 +48,14 @@ _KINDS = (
     (at.is_list_view, ColumnType.ARRAY),
     (at.is_large_list_view, ColumnType.ARRAY),
 )
+_DAY_US = 86_400 * 10**6
+_RANGES = {  # the years 1 to 9999, which ISO 8601 text can represent
+    ColumnType.DATE: (-719_162, 2_932_896),
+    ColumnType.TIME: (0, _DAY_US - 1),
+    ColumnType.TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
+    ColumnType.LOCAL_TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
+}
+OPENING_BRACKETS = {ColumnType.OBJECT: "{", ColumnType.ARRAY: "["}  # of all values of a type
 JSON_TYPES = frozenset({ColumnType.OBJECT, ColumnType.ARRAY, ColumnType.ANY})
 
 
@@ -74,6 +83,19 @@ def exact_cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if at.is_decimal(kind) and (at.is_decimal(array.type) or at.is_string(array.type)):
         array = array.cast(pa.decimal256(2 * MAX_PRECISION, kind.scale))
     return array.cast(kind)
+
+
+def check_range(values: pa.Array, kind: ColumnType) -> None:
+    """Check that all values of a type can be written as ISO 8601 text, if it is one of times.
+
+    Raises:
+        ArrowInvalid: a value is outside of the years 1 to 9999, or is no time of day.
+    """
+    if kind in _RANGES and values.null_count < len(values):
+        lowest, highest = _RANGES[kind]
+        bounds = pc.min_max(values.view(pa.int32() if kind is ColumnType.DATE else pa.int64()))
+        if bounds["min"].as_py() < lowest or bounds["max"].as_py() > highest:
+            raise pa.ArrowInvalid("out of range")
 
 
 def text_offsets(column: pa.StringArray) -> npt.NDArray[np.int32]:

@@ -30,20 +30,28 @@ class MalformedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonRecords:
-    """Records as JSON text, one object per line, without line ends.
+class _Records:
+    """Numbers and counts of the records of a chunk.
 
-    `lines` is a `TextLines` if the text of all lines is in one piece.
     `line_numbers` are the lines of the file where the records start, `record_numbers` their
     positions among its records, malformed ones included; both from 1.
     """
 
-    lines: Sequence[bytes]
     line_numbers: Sequence[int]
     record_numbers: Sequence[int]
     bad: tuple[MalformedRecord, ...] = ()
     filtered: int = 0
     rescued: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonRecords(_Records):
+    """Records as JSON text, one object per line, without line ends.
+
+    `lines` is a `TextLines` if the text of all lines is in one piece.
+    """
+
+    lines: Sequence[bytes]
 
     @property
     def good(self) -> int:
@@ -52,7 +60,7 @@ class JsonRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(_Records):
     """Records as columns of Arrow arrays.
 
     Columns named in `text` hold text cells, whose types validation infers; an empty cell is null.
@@ -60,18 +68,18 @@ class Table:
     """
 
     batch: pa.RecordBatch
-    line_numbers: Sequence[int]
-    record_numbers: Sequence[int]
     text: frozenset[str] = frozenset()
     json: frozenset[str] = frozenset()
-    bad: tuple[MalformedRecord, ...] = ()
-    filtered: int = 0
-    rescued: int = 0
 
     @property
     def good(self) -> int:
         """Return the number of records that the next step takes."""
         return int(self.batch.num_rows)
+
+
+def numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of the remaining rows; if no row was removed, they stay lazy."""
+    return numbers if len(rows) == len(numbers) else [numbers[row] for row in rows]
 
 
 def move_rows_to_bad(table: Table, reasons: Mapping[int, str]) -> Table:
@@ -90,8 +98,8 @@ def move_rows_to_bad(table: Table, reasons: Mapping[int, str]) -> Table:
     return replace(
         table,
         batch=table.batch.take(pa.array(good, pa.int64())),
-        line_numbers=[table.line_numbers[row] for row in good],
-        record_numbers=[table.record_numbers[row] for row in good],
+        line_numbers=numbers_at(table.line_numbers, good),
+        record_numbers=numbers_at(table.record_numbers, good),
         bad=(*table.bad, *bad),
     )
 

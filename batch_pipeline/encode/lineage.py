@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -29,10 +29,6 @@ class Lineage:
         """Return the names that are both columns of the source and lineage columns."""
         return tuple(sorted({column.value for column in self.columns} & set(names)))
 
-    @overload
-    def added(self, chunk: Table) -> Table: ...
-    @overload
-    def added(self, chunk: Chunk) -> Chunk: ...
     def added(self, chunk: Chunk) -> Chunk:
         """Return the chunk with the lineage columns after its own columns; names must not conflict.
 
@@ -41,10 +37,11 @@ class Lineage:
         if not self.columns:
             return chunk
         if isinstance(chunk, Table):
-            return self._added_to_table(chunk)
+            return self.added_to_table(chunk)
         return self._added_to_json(chunk)
 
-    def _added_to_table(self, table: Table) -> Table:
+    def added_to_table(self, table: Table) -> Table:
+        """Return the table with the lineage columns, of which there is at least one."""
         arrays, names = table.batch.columns, table.batch.schema.names
         for column in self.columns:
             names.append(column.value)
@@ -95,7 +92,7 @@ def joined_lineage(table: Table, lineages: Sequence[Lineage], counts: Sequence[i
     batches, start = [], 0
     for lineage, count in zip(lineages, counts, strict=True):
         batch, numbers = table.batch.slice(start, count), range(1, count + 1)
-        own = lineage.added(replace(table, batch=batch, record_numbers=numbers))
+        own = lineage.added_to_table(replace(table, batch=batch, record_numbers=numbers))
         batches.append(own.batch)
         start += count
     return replace(table, batch=pa.concat_batches(batches))

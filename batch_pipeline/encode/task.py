@@ -262,13 +262,7 @@ class TaskRun:
         output: Output | None = None,
     ) -> None:
         stream = spec.stream
-        names = PartNames(
-            root=stream.storage.root,
-            stem=f"{stream.storage.prefix}{spec.stem}",
-            task=spec.number,
-            execution=execution,
-            suffix=stream.encoding.suffix,
-        )
+        names = PartNames.of(stream, spec.stem, spec.number, execution)
         self._spec = spec
         self._stream = stream
         self._bad_files = bad_files
@@ -335,15 +329,15 @@ class TaskRun:
         self._stop.check()
         try:
             with open_source(file, self._stream, prefetched=self._prefetched) as source:
-                is_joined = source.format is SourceFormat.CSV and joined.csv.add(source)
+                body = joined.csv.read(source) if source.format is SourceFormat.CSV else None
         except BadFileError:
-            joined.csv.keep(len(joined.items))  # the file may have changed during the read
             return False  # reading it separately reports the error
-        if not is_joined:
+        if body is None:
             # If the first file cannot be joined, the others are probably like it: do not read
             # them twice.
             self._joins = bool(joined.items)
             return False
+        joined.csv.add(body)
         joined.items.append(item)
         joined.facts.append(source.facts)
         return True
@@ -413,7 +407,7 @@ class TaskRun:
         self._stop.check()
         if item.id in self._bad_files:
             return self._bad_files[item.id]
-        self._validator.start_item(item)
+        self._profile.item = item
         good = bad = filtered = rescued = 0
         used = False
         stream, context = self._stream, self._spec.context

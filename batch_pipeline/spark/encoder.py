@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from batch_pipeline.encode.readers.formats import SOURCE_READERS, RecordKind
+from batch_pipeline.encode.readers.formats import SOURCE_READERS
 from batch_pipeline.encode.task import (
     TaskReport,
     TaskSpec,
@@ -108,8 +108,7 @@ def combine_reports(reports: Sequence[TaskReport], request: EncodeRequest) -> En
     file does not allow so many bad records or such a bad file.
     """
     formats = {source_format for report in reports for source_format in report.formats}
-    kinds = {SOURCE_READERS[source_format].record_kind for source_format in formats}
-    text_source = kinds <= {RecordKind.TEXT_CELLS}
+    text_source = all(SOURCE_READERS[one].has_text_cells for one in formats)
     misfits = merge_misfits(reports, request.schema, text_source=text_source)
     items = merge_item_reports(item for report in reports for item in report.items)
     if misfits or exceeds_bad_data_rules(reports, request.stream):

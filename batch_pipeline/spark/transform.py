@@ -223,7 +223,10 @@ class _TransformRun:
         self, session: Any, specs: Sequence[ReadSpec], schema: RecordSchema
     ) -> tuple[Misfit, ...]:
         """Call the function on all records and write its result, or return why it does not fit."""
-        records = _record_frame(session, specs, schema)
+        input_schema = frame_schema(schema)
+        reader = record_reader(schema, to_arrow_schema(input_schema, timezone="UTC"))
+        payloads = [msgspec.json.encode(spec) for spec in specs]
+        records = task_frame(session, payloads, reader, input_schema)
         frame = self._guard(session, lambda: self._transform.apply(records))
         spark_schema = self._guard(session, lambda: frame.schema)
         try:
@@ -325,12 +328,3 @@ def _read_spec(spec: TaskSpec, report: TaskReport) -> ReadSpec:
     )
     task = replace(spec, items=items, checks_only=False)
     return ReadSpec(task=task, expected_records=tuple(usable[item.id].written for item in items))
-
-
-def _record_frame(
-    session: "SparkSession", specs: Sequence[ReadSpec], schema: RecordSchema
-) -> "DataFrame":
-    spark_schema = frame_schema(schema)
-    arrow_schema = to_arrow_schema(spark_schema, timezone="UTC")
-    payloads = [msgspec.json.encode(spec) for spec in specs]
-    return task_frame(session, payloads, record_reader(schema, arrow_schema), spark_schema)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES
+from batch_pipeline.encode.arrow_types import JSON_TYPES, OPENING_BRACKETS
 from batch_pipeline.encode.cancellation import (
     CancellationCheck,
     CancellationFlag,
@@ -50,8 +50,6 @@ from batch_pipeline.spark.executor_archive import TaskFunction
 # Spark passes on only the text of a task's error. The driver recognizes these prefixes in it.
 FILE_CHANGED = "batch-pipeline: file changed while it was read"
 SOURCE_UNAVAILABLE = "batch-pipeline: source unavailable"
-
-_OPENING_BRACKETS = {ColumnType.OBJECT: "{", ColumnType.ARRAY: "["}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,13 +141,7 @@ class _PartitionWriter:
 
     def __init__(self, spec: WriteSpec, number: int) -> None:
         stream = spec.stream
-        names = PartNames(
-            root=stream.storage.root,
-            stem=f"{stream.storage.prefix}{spec.stem}",
-            task=number,
-            execution=secrets.token_hex(4),
-            suffix=stream.encoding.suffix,
-        )
+        names = PartNames.of(stream, spec.stem, number, secrets.token_hex(4))
         self._spec = spec
         self._number = number
         self._profile = SchemaProfile(spec.schema)
@@ -205,7 +197,7 @@ class _PartitionWriter:
         arrays, json_names = table.batch.columns, set(table.json)
         for index, column in enumerate(columns):
             if texts[index] and column.type in JSON_TYPES:
-                arrays[index] = _check_json_texts(arrays[index], column)
+                _check_json_texts(arrays[index], column)
                 json_names.add(column.name)
         return replace(
             table,
@@ -214,17 +206,13 @@ class _PartitionWriter:
         )
 
 
-def _check_json_texts(texts: pa.StringArray, column: Column) -> pa.StringArray:
-    """Check that texts are JSON of the column's type, and return each on one line.
+def _check_json_texts(texts: pa.StringArray, column: Column) -> None:
+    """Check that texts are JSON of the column's type.
 
     To Spark, the column is an ordinary string, so a transform may have put other text into it.
     """
-    opening = _OPENING_BRACKETS.get(column.type, "")
-    checked: list[str | None] = []
-    for text in texts.to_pylist():
-        if text is None:
-            checked.append(None)
-            continue
+    opening = OPENING_BRACKETS.get(column.type, "")
+    for text in texts.drop_null().to_pylist():
         try:
             msgspec.json.decode(text, type=msgspec.Raw)
         except msgspec.DecodeError as error:
@@ -233,6 +221,3 @@ def _check_json_texts(texts: pa.StringArray, column: Column) -> pa.StringArray:
         if not text.startswith(opening):
             reason = f"column {column.name!r} is marked as {column.type} but holds {text[:80]!r}"
             raise TaskInputError(reason)
-        # JSON escapes line ends inside of strings, so these are white space between tokens.
-        checked.append(text.replace("\n", " ").replace("\r", " "))
-    return pa.array(checked, pa.string())

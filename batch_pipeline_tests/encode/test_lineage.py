@@ -47,7 +47,7 @@ def test_lineage_of_json_records_and_table_is_equal() -> None:
     numbers: dict[str, Any] = {"line_numbers": [1, 2], "record_numbers": [11, 13]}
 
     records = lineage.added(JsonRecords(lines=[b'{"a":1}', b'{"a":2}'], **numbers))
-    cells = lineage.added(Table(batch=pa.record_batch({"a": [1, 2]}), **numbers))
+    cells = lineage.added_to_table(Table(batch=pa.record_batch({"a": [1, 2]}), **numbers))
 
     assert isinstance(records, JsonRecords)
     [lines] = json_lines(cells, known, OnNonfinite.QUARANTINE)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as at
 
 from batch_pipeline.encode import json_values
-from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord, Table
+from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord, Table, numbers_at
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import name_fault
 
@@ -137,8 +137,8 @@ def map_json_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
     return replace(
         chunk,
         lines=lines,
-        line_numbers=_numbers_at(chunk.line_numbers, kept),
-        record_numbers=_numbers_at(chunk.record_numbers, kept),
+        line_numbers=numbers_at(chunk.line_numbers, kept),
+        record_numbers=numbers_at(chunk.record_numbers, kept),
         bad=(*chunk.bad, *bad),
         filtered=chunk.filtered + len(chunk.lines) - len(kept) - len(bad),
     )
@@ -216,7 +216,6 @@ def _as_raw(rules: "SingerMap | None", name: str, value: Any) -> msgspec.Raw:
     return msgspec.Raw(json_text(value) if rules is None else rules.json_text(name, value))
 
 
-_NESTED_TYPES = (at.is_struct, at.is_list, at.is_large_list, at.is_fixed_size_list, at.is_map)
 _SAME_IN_JSON = (at.is_null, at.is_boolean, at.is_integer, at.is_string, at.is_large_string)
 
 _Removed = dict[int, str | None]  # why a row is malformed, by its position; None: it is filtered
@@ -241,7 +240,7 @@ class ColumnCells:
     @property
     def may_be_nested(self) -> bool:
         """Return whether the cells can be objects or arrays."""
-        return self.kind is CellKind.JSON or any(test(self.array.type) for test in _NESTED_TYPES)
+        return self.kind is CellKind.JSON
 
     def row(self, row: int) -> "ColumnCells":
         """Return a column with only the cell of one row."""
@@ -522,8 +521,8 @@ class _TableMapping:
         return replace(
             table,
             batch=batch,
-            line_numbers=_numbers_at(table.line_numbers, rows),
-            record_numbers=_numbers_at(table.record_numbers, rows),
+            line_numbers=numbers_at(table.line_numbers, rows),
+            record_numbers=numbers_at(table.record_numbers, rows),
             text=_names_of(columns, CellKind.TEXT),
             json=_names_of(columns, CellKind.JSON),
             bad=(*table.bad, *bad),
@@ -541,11 +540,6 @@ class _TableMapping:
                 line = self._table.line_numbers[row]
                 bad.append(MalformedRecord(line=line, reason=reason, raw=encode_fields(record)))
         return bad
-
-
-def _numbers_at(numbers: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
-    """Return the numbers of the remaining rows; if no row was removed, they stay lazy."""
-    return numbers if len(rows) == len(numbers) else [numbers[row] for row in rows]
 
 
 def _names_of(columns: Columns, kind: CellKind) -> frozenset[str]:

@@ -18,6 +18,7 @@ from batch_pipeline.encode.arrow_types import (
     JSON_TYPES,
     ArrowTypeUnknownError,
     arrow_type_of,
+    check_range,
     column_of,
     exact_cast,
     is_uuid,
@@ -28,13 +29,6 @@ from batch_pipeline.encode.json_values import NonfiniteError, json_text
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline.model.schema import Column, ColumnType, name_fault
 
-_DAY_US = 86_400 * 10**6
-_RANGES = {  # the years 1 to 9999, which ISO 8601 text can represent
-    ColumnType.DATE: (-719_162, 2_932_896),
-    ColumnType.TIME: (0, _DAY_US - 1),
-    ColumnType.TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
-    ColumnType.LOCAL_TIMESTAMP: (-719_162 * _DAY_US, 2_932_897 * _DAY_US - 1),
-}
 _REASONS = {
     ColumnType.STRING: "is not UTF-8",
     ColumnType.DECIMAL: "has more digits than its type",
@@ -103,19 +97,10 @@ def _converter(arrow_type: pa.DataType, column: Column) -> Callable[[pa.Array], 
     def convert(array: pa.Array) -> pa.Array:
         values = array if array.type == target else exact_cast(array, target)
         values.validate(full=True)
-        if column.type in _RANGES and values.null_count < len(values):
-            _check_range(values, column.type)
+        check_range(values, column.type)
         return values
 
     return convert
-
-
-def _check_range(values: pa.Array, kind: ColumnType) -> None:
-    numbers = values.view(pa.int32() if kind is ColumnType.DATE else pa.int64())
-    lowest, highest = _RANGES[kind]
-    bounds = pc.min_max(numbers).as_py()
-    if bounds["min"] < lowest or bounds["max"] > highest:
-        raise pa.ArrowInvalid("out of range")
 
 
 def _find_unconvertible(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> list[int]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -326,8 +327,8 @@ _MAX_TYPES = 100_000
 _MAX_LEVELS = 200
 
 
-def _extent(children: Collection[AvroType]) -> tuple[int, int]:
-    """Return the number of types and levels of a type with these children, including itself.
+def _nested(kind: str, decoded: Any, children: Collection[AvroType], min_bytes: int) -> AvroType:
+    """Return a type of nested types.
 
     A named type counts wherever it is used: with references alone, a schema of 2 KB could describe
     2^40 values of no bytes, or values so deep that decoding them overflows the C stack.
@@ -336,7 +337,14 @@ def _extent(children: Collection[AvroType]) -> tuple[int, int]:
     levels = 1 + max((child.levels for child in children), default=0)
     if types > _MAX_TYPES or levels > _MAX_LEVELS:
         raise InvalidAvroError("has a schema of too many types")
-    return types, levels
+    return AvroType(kind=kind, decoded=decoded, min_bytes=min_bytes, types=types, levels=levels)
+
+
+def _record(fields: dict[str, AvroType], decoded: Callable[[AvroType], Any]) -> AvroType:
+    """Return the type of records with these fields, each of which is decoded by its own schema."""
+    listed = [{"name": name, "type": decoded(field)} for name, field in fields.items()]
+    min_bytes = sum(field.min_bytes for field in fields.values())
+    return _nested("record", {"type": "record", "fields": listed}, fields.values(), min_bytes)
 
 
 class _SchemaReader:
@@ -360,7 +368,6 @@ class _SchemaReader:
         fields = {_text(field["name"]): self._type_of(field["type"]) for field in record["fields"]}
         if len(fields) < len(record["fields"]):
             raise InvalidAvroError(f"has a schema with a duplicate field of {name}")
-        _extent(fields.values())
         return fields
 
     def _type_of(self, schema: Any) -> AvroType:
@@ -373,7 +380,9 @@ class _SchemaReader:
         if kind in _ITEMS:
             return self._items(kind, definition)
         if kind == "record":
-            return self._define(definition, self._record(self._fields(definition)))
+            return self._define(
+                definition, _record(self._fields(definition), attrgetter("decoded"))
+            )
         converted = _leaf(kind, definition)
         return self._define(definition, converted) if kind in {"enum", "fixed"} else converted
 
@@ -392,22 +401,12 @@ class _SchemaReader:
         self._types[definition["name"]] = named
         return named
 
-    def _record(self, fields: dict[str, AvroType]) -> AvroType:
-        listed = [{"name": name, "type": field.decoded} for name, field in fields.items()]
-        min_bytes = sum(field.min_bytes for field in fields.values())
-        types, levels = _extent(fields.values())
-        decoded = {"type": "record", "fields": listed}
-        return AvroType(
-            kind="record", decoded=decoded, min_bytes=min_bytes, types=types, levels=levels
-        )
-
     def _items(self, kind: str, definition: dict[str, Any]) -> AvroType:
         items = self._type_of(definition[_ITEMS[kind]])
         if kind == "array" and not items.min_bytes:
             raise InvalidAvroError("has a schema of arrays of nothing, which is not supported")
         decoded = {"type": kind, _ITEMS[kind]: items.decoded}
-        types, levels = _extent([items])
-        return AvroType(kind=kind, decoded=decoded, min_bytes=1, types=types, levels=levels)
+        return _nested(kind, decoded, [items], 1)
 
     def _union(self, schema: list[Any]) -> AvroType:
         if any(isinstance(branch, list) for branch in schema):
@@ -415,8 +414,8 @@ class _SchemaReader:
         branches = [self._type_of(branch) for branch in schema]
         decoded = [branch.decoded for branch in branches]
         others = [branch for branch in branches if branch.kind != "null"]
-        types, levels = _extent(branches)
-        union = AvroType(kind="union", decoded=decoded, min_bytes=1, types=types, levels=levels - 1)
+        union = _nested("union", decoded, branches, 1)
+        union = replace(union, levels=union.levels - 1)
         if len(others) == 1:
             return replace(union, kind=others[0].kind, arrow=others[0].arrow)
         return union
@@ -455,36 +454,23 @@ def _leaf(kind: str, definition: dict[str, Any]) -> AvroType:
     return AvroType(kind=kind, decoded=decoded, min_bytes=min_bytes, arrow=arrow)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvroSchema:
-    """The records of a file: their fields, the schema used to decode them, their minimum size."""
+def read_schema(schema: Any) -> tuple[dict[str, AvroType], AvroType]:
+    """Convert the schema of a file into the fields of its records, and the type to decode them.
 
-    fields: dict[str, AvroType]
-    decoded: Any
-    min_bytes: int
-
-    @classmethod
-    def of(cls, schema: Any) -> "AvroSchema":
-        """Convert the schema of a file.
-
-        Raises:
-            InvalidAvroError: it is not a schema of records, or it has recursive types or arrays of
-                null, which are not supported.
-        """
-        try:
-            named: dict[str, Any] = {}
-            parsed = fastavro.parse_schema(schema, named, _force=True)
-            fields = _SchemaReader(named).fields_of_file(parsed)
-        except InvalidAvroError:
-            raise
-        except (SchemaParseException, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise InvalidAvroError(f"has no valid avro schema ({error})") from error
-        listed = [{"name": name, "type": _as_counts(field)} for name, field in fields.items()]
-        return cls(
-            fields=fields,
-            decoded={"type": "record", "name": "t0", "fields": listed},
-            min_bytes=sum(field.min_bytes for field in fields.values()),
-        )
+    Raises:
+        InvalidAvroError: it is not a schema of records, or it has recursive types or arrays of
+            null, which are not supported.
+    """
+    try:
+        named: dict[str, Any] = {}
+        parsed = fastavro.parse_schema(schema, named, _force=True)
+        fields = _SchemaReader(named).fields_of_file(parsed)
+        record = _record(fields, _as_counts)
+    except InvalidAvroError:
+        raise
+    except (SchemaParseException, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise InvalidAvroError(f"has no valid avro schema ({error})") from error
+    return fields, replace(record, decoded=record.decoded | {"name": "t0"})
 
 
 def _as_counts(field: AvroType) -> Any:
@@ -572,10 +558,10 @@ class AvroReader:
 
     def _tables(self) -> Iterator[Table]:
         file = AvroFile(self._source, max_expansion=self._limits.max_expansion)
-        schema = AvroSchema.of(file.schema)
-        check_column_names(schema.fields, self._limits)
-        fields = [_Field(name, kind, self._on_nonfinite) for name, kind in schema.fields.items()]
-        decoder = _Decoder(schema)
+        types, record = read_schema(file.schema)
+        check_column_names(types, self._limits)
+        fields = [_Field(name, kind, self._on_nonfinite) for name, kind in types.items()]
+        decoder = _Decoder(record)
         records: list[Record] = []
         size = 0
         for block_count, block in file.blocks():
@@ -610,10 +596,10 @@ class _Decoder:
     the memory with objects.
     """
 
-    def __init__(self, schema: AvroSchema) -> None:
-        self._item = fastavro.parse_schema(schema.decoded)
-        self._items = fastavro.parse_schema({"type": "array", "items": schema.decoded})
-        self._min_bytes = schema.min_bytes
+    def __init__(self, record: AvroType) -> None:
+        self._item = fastavro.parse_schema(record.decoded)
+        self._items = fastavro.parse_schema({"type": "array", "items": record.decoded})
+        self._min_bytes = record.min_bytes
         self._empty = 0
 
     def decode(self, count: int, block: bytes) -> Iterator[tuple[list[Record], int]]:

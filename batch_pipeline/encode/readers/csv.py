@@ -273,31 +273,29 @@ class JoinedCsvFiles:
         self._bodies: list[bytes] = []
         self.counts: list[int] = []  # of the records of each file, if they can be parsed
 
-    def add(self, source: TextInput) -> bool:
-        """Read a file from its start, and return whether it was added.
+    def read(self, source: TextInput) -> bytes | None:
+        """Return the records of a file, if they can be added to those of the other files.
 
         Raises:
             BadFileError: the file or its header cannot be read.
         """
         text = source.read(MAX_JOINED_FILE_BYTES + 1)
         if len(text) > MAX_JOINED_FILE_BYTES or self._options.escape is not None:
-            return False
+            return None
         if not self._bodies:
             self._header, self._header_text = self._read_header(text, source)
         elif len(self._header) == 1 and not self._options.is_delimiter_given:
             self._read_header(text, source)  # checks that the delimiter is not another one
         is_complete = not self._header_text or self._header_text.endswith(NEWLINE)
         if not (self._header and is_complete and text.startswith(self._header_text)):
-            return False
+            return None
         body = text[len(self._header_text) :]
-        body = body if body.endswith(NEWLINE) or not body else body + NEWLINE
+        return body if body.endswith(NEWLINE) or not body else body + NEWLINE
+
+    def add(self, body: bytes) -> None:
+        """Add the records of a file."""
         self._bodies.append(body)
         self.counts.append(count_lines(body))
-        return True
-
-    def keep(self, count: int) -> None:
-        """Remove all files but the first `count`."""
-        del self._bodies[count:], self.counts[count:]
 
     def parse(self) -> Table | None:
         """Return the records of all files, None if some text is irregular."""
@@ -321,7 +319,7 @@ class JoinedCsvFiles:
 
     def _read_header(self, text: bytes, source: TextInput) -> tuple[tuple[str, ...], bytes]:
         """Return the column names, and the text that they take at the start of the file."""
-        part = RangeInput(BytesIO(text), ByteRange(0, len(text)), source)
+        part = RangeInput(BytesIO(text), 0, len(text), source)
         reader = CsvReader(part, self._stream)
         size = reader.read_header()
         return reader.header, text[:size]
@@ -432,15 +430,10 @@ def _line_counter(source: "DecodedFile", position: int) -> Callable[[], int]:
 
     @cache
     def count() -> int:
-        lines, left, last = 0, position - source.text_start, b""
-        if not left:
-            return 0
-        with source.reopened() as file:
-            file.seek(source.text_start)
-            while left > 0 and (block := file.read(min(_COUNT_BYTES, left))):
-                left -= len(block)
-                lines += count_lines(block) - (last == RETURN and block.startswith(NEWLINE))
-                last = block[-1:]
+        lines, last = 0, b""
+        for block in source.blocks_before(position):
+            lines += count_lines(block) - (last == RETURN and block.startswith(NEWLINE))
+            last = block[-1:]
         return lines
 
     return count
@@ -465,7 +458,7 @@ def read_header(source: "DecodedFile", stream: Stream) -> tuple[CsvReader, int]:
     """
     file = source.file
     size = file.seek(0, os.SEEK_END)
-    text = RangeInput(file, ByteRange(source.text_start, size), source)
+    text = RangeInput(file, source.text_start, size, source)
     reader = CsvReader(text, stream)
     return reader, source.text_start + reader.read_header()
 
@@ -495,11 +488,11 @@ def _record_start(file: BinaryIO, position: int, quote: str, *, in_quotes: bool)
 class RangeInput:
     """A range of a file as a separate text; nothing else may move the position of the file."""
 
-    def __init__(self, file: BinaryIO, part: ByteRange, source: TextInput) -> None:
+    def __init__(self, file: BinaryIO, start: int, stop: int, source: TextInput) -> None:
         self.bad_file = source.bad_file
         self._file = file
-        self._left = part.stop - part.start
-        file.seek(part.start)
+        self._left = stop - start
+        file.seek(start)
 
     def read(self, size_bytes: int) -> bytes:
         """Read exactly `size_bytes`, fewer only at the end of the range."""
@@ -515,7 +508,7 @@ class _SliceInput(RangeInput):
     """
 
     def __init__(self, source: "DecodedFile", stream: Stream, start: int, stop: int) -> None:
-        super().__init__(source.file, ByteRange(start, max(start, stop)), source)
+        super().__init__(source.file, start, max(start, stop), source)
         self.end = start if start >= stop else None  # one record covers the whole slice
         self._stop = stop
         self._quote = stream.source.csv.quote
@@ -554,7 +547,7 @@ def read_range(source: "DecodedFile", part: FileRange, stream: Stream) -> Iterat
         header = names.header
 
     lines_before = _line_counter(source, start)
-    text = RangeInput(source.file, ByteRange(start, max(part.stop, start)), source)
+    text = RangeInput(source.file, start, max(part.stop, start), source)
     try:
         yield from _number_lines(CsvReader(text, stream, header=header).chunks(), lines_before)
     except BadFileError as error:

@@ -139,6 +139,18 @@ class DecodedFile:
         """
         return self._translate_errors(self._original.reopened)
 
+    def blocks_before(self, position: int, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+        """Yield the text before a byte of the landed file, without moving the position of `read`.
+
+        Raises:
+            BadFileError: the file can no longer be opened.
+        """
+        with self.reopened() as file:
+            left = position - file.seek(self.text_start)
+            while left > 0 and (block := file.read(min(block_bytes, left))):
+                left -= len(block)
+                yield block
+
     def bad_file(
         self,
         reason: str,

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -24,21 +23,13 @@ if TYPE_CHECKING:
     from batch_pipeline.encode.readers.decoded_file import DecodedFile
 
 
-class RecordKind(StrEnum):
-    """The kind of values that a format's records have before validation."""
-
-    TEXT_CELLS = "text cells"  # without types; the file holds only text
-    JSON = "json"
-    TYPED = "typed"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReader:
     """The description of one source format, and its reader: the module named after the format."""
 
     format: SourceFormat
-    record_kind: RecordKind
     extensions: tuple[str, ...]
+    has_text_cells: bool = False  # values have no types before validation
     magic: bytes = b""  # the first bytes of every file of a binary format
     can_be_cut: bool = False  # a range of bytes of a file may be an item
     can_be_split: bool = False  # several tasks can read one large file, uncompressed and in UTF-8
@@ -69,44 +60,39 @@ class SourceReader:
 _READERS = (
     SourceReader(
         format=SourceFormat.CSV,
-        record_kind=RecordKind.TEXT_CELLS,
         extensions=(".csv", ".tsv", ".tab", ".psv"),
+        has_text_cells=True,
         can_be_cut=True,
         can_be_split=True,
     ),
     SourceReader(
         format=SourceFormat.JSONL,
-        record_kind=RecordKind.JSON,
         extensions=(".jsonl", ".ndjson"),
         can_be_cut=True,
         can_be_split=True,
     ),
     SourceReader(
         format=SourceFormat.JSON,
-        record_kind=RecordKind.JSON,
         extensions=(".json",),
     ),
     SourceReader(
         format=SourceFormat.PARQUET,
-        record_kind=RecordKind.TYPED,
         extensions=(".parquet", ".pq"),
         magic=b"PAR1",
         can_be_split=True,
     ),
     SourceReader(
         format=SourceFormat.AVRO,
-        record_kind=RecordKind.TYPED,
         extensions=(".avro",),
         magic=b"Obj\x01",
     ),
 )
 SOURCE_READERS = {reader.format: reader for reader in _READERS}
-_BY_EXTENSION = {extension: reader for reader in _READERS for extension in reader.extensions}
 
 
 def reader_for_extension(extension: str) -> SourceReader | None:
     """Return the description of the format that a lower-case extension stands for, if any."""
-    return _BY_EXTENSION.get(extension)
+    return next((reader for reader in _READERS if extension in reader.extensions), None)
 
 
 _UNSUPPORTED = {

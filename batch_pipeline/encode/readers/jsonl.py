@@ -169,16 +169,13 @@ class _PrecedingCounts:
     def _counts(self) -> tuple[int, int]:
         lines = records = 0
         has_text = False  # in the line that continues in the next block
-        with self._source.reopened() as file:
-            remaining = self._stop - file.seek(self._source.text_start)
-            while remaining > 0 and (block := file.read(min(self._block_bytes, remaining))):
-                remaining -= len(block)
-                *whole, rest = [bool(line.strip(_BLANKS)) for line in block.split(b"\n")]
-                if whole:
-                    lines += len(whole)
-                    records += sum(whole) + (has_text and not whole[0])
-                    has_text = False
-                has_text = has_text or rest
+        for block in self._source.blocks_before(self._stop, self._block_bytes):
+            *whole, rest = [bool(line.strip(_BLANKS)) for line in block.split(b"\n")]
+            if whole:
+                lines += len(whole)
+                records += sum(whole) + (has_text and not whole[0])
+                has_text = False
+            has_text = has_text or rest
         return lines, records
 
 

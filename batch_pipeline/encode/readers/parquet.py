@@ -19,6 +19,8 @@ from batch_pipeline.encode.chunks import Table
 from batch_pipeline.encode.errors import os_error_reason
 from batch_pipeline.encode.readers.arrow_values import (
     ConversionError,
+    RowError,
+    RowErrors,
     columns_from_schema,
     convert_batch,
     decoded_bytes,
@@ -166,12 +168,17 @@ class ParquetReader:
     ) -> Iterator[Table]:
         left = file.metadata.row_group(group).num_rows
         size = _rows_at_once(file, group)
-        int96_check = _Int96Check(self._file, self._file_bytes, int96, group, size)
+        exact: Iterator[pa.RecordBatch] = iter(())
+        if int96:
+            nanoseconds = _open(self._file, self._file_bytes)
+            exact = nanoseconds.iter_batches(
+                size, row_groups=[group], columns=int96, use_threads=False
+            )
         for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
             left -= batch.num_rows
             self._value_bytes += decoded_bytes(batch)
             self._check_growth(self._value_bytes)
-            errors = int96_check.find_errors(batch)
+            errors = _find_int96_errors(batch, next(exact, None), int96)
             yield convert_batch(batch, columns, self._on_nonfinite, number, errors)
             number += batch.num_rows
         if left:
@@ -222,37 +229,24 @@ class ParquetReader:
             raise self._bad_file(_damage_reason(error)) from error
 
 
-class _Int96Check:
-    """Finds INT96 timestamps that are finer than microseconds.
+def _find_int96_errors(
+    batch: pa.RecordBatch, exact: pa.RecordBatch | None, names: list[str]
+) -> RowErrors:
+    """Find INT96 timestamps that are finer than microseconds.
 
-    Arrow returns them in nanoseconds, which overflow outside of the years 1677 to 2262, or
-    truncated to microseconds. Both are read: their difference, modulo 2^64, is the truncated part.
+    Arrow returns them in nanoseconds (`exact`), which overflow outside of the years 1677 to 2262,
+    or truncated to microseconds. Their difference, modulo 2^64, is the truncated part.
     """
-
-    def __init__(
-        self, file: BinaryIO, file_bytes: int, names: list[str], group: int, size: int
-    ) -> None:
-        self._names = names
-        if names:
-            exact = _open(file, file_bytes)
-            self._batches = exact.iter_batches(
-                size, row_groups=[group], columns=names, use_threads=False
-            )
-
-    def find_errors(self, batch: pa.RecordBatch) -> dict[int, tuple[str, ConversionError]]:
-        if not self._names:
-            return {}
-        exact = next(self._batches, None)
+    errors: dict[int, RowError] = {}
+    for name in names:
         if exact is None or exact.num_rows != batch.num_rows:
             raise pa.ArrowInvalid("columns do not have the same size")
-        errors: dict[int, tuple[str, ConversionError]] = {}
-        for name in self._names:
-            cut = _counts(batch.column(name)) * 1000
-            rest = _counts(exact.column(name)) - cut
-            for row in np.flatnonzero(rest).tolist():
-                shown = f"{cut[row] + rest[row]} ns since 1970, modulo 2^64"
-                errors[row] = (name, ConversionError("is not in whole microseconds", shown))
-        return errors
+        cut = _counts(batch.column(name)) * 1000
+        rest = _counts(exact.column(name)) - cut
+        for row in np.flatnonzero(rest).tolist():
+            shown = f"{cut[row] + rest[row]} ns since 1970, modulo 2^64"
+            errors[row] = (name, ConversionError("is not in whole microseconds", shown))
+    return errors
 
 
 def _open(file: BinaryIO, file_bytes: int, **options: Any) -> pq.ParquetFile:

@@ -8,7 +8,6 @@ from batch_pipeline.encode.chunks import Chunk, JsonRecords
 from batch_pipeline.encode.validation.json_validator import JsonValidator
 from batch_pipeline.encode.validation.table_validator import TableValidator
 from batch_pipeline.encode.validation.type_inference import SchemaProfile
-from batch_pipeline.model.item import Item
 from batch_pipeline.model.stream import Stream
 
 
@@ -21,14 +20,9 @@ class ChunkValidator:
     """
 
     def __init__(self, profile: SchemaProfile, stream: Stream) -> None:
-        self._profile = profile
         values = stream.encoding.part_format.is_columnar
         self._json = JsonValidator(profile, stream, values=values)
         self._tables = TableValidator(profile, stream, values=values)
-
-    def start_item(self, item: Item) -> None:
-        """Set the item to which the next chunks belong."""
-        self._profile.item = item
 
     def validate(self, chunk: Chunk) -> Chunk:
         """Validate a chunk; the result can be written only as long as the profile fits."""

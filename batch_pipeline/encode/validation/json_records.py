@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
+from batch_pipeline.encode.arrow_types import JSON_TYPES, OPENING_BRACKETS, arrow_type_of
 from batch_pipeline.encode.errors import escape_unprintable
 from batch_pipeline.encode.validation.type_inference import (
     MAX_EXACT_INTEGER,
@@ -318,7 +318,6 @@ def _decode_value(text: bytes) -> Any:
 
 
 _NULL = b"null"
-_FIRST_BYTES = {ColumnType.OBJECT: b"{", ColumnType.ARRAY: b"["}
 _NUMBER_OR_NULL = tuple(bytes([byte]) for byte in b"-0123456789n")
 
 
@@ -361,7 +360,7 @@ _NUMBER_BYTES = np.isin(np.arange(256), np.frombuffer(b"-0123456789", np.uint8))
 
 
 def _build_nested(column: Column, texts: list[bytes]) -> tuple[pa.StringArray, list[int]]:
-    first_byte = _FIRST_BYTES.get(column.type, b"")
+    first_byte = OPENING_BRACKETS.get(column.type, "").encode()
     invalid = {
         position
         for position, text in enumerate(texts)

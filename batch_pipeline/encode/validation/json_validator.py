@@ -36,7 +36,14 @@ from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
-from batch_pipeline.encode.chunks import Chunk, JsonRecords, MalformedRecord, Table, TextLines
+from batch_pipeline.encode.chunks import (
+    Chunk,
+    JsonRecords,
+    MalformedRecord,
+    Table,
+    TextLines,
+    numbers_at,
+)
 from batch_pipeline.encode.validation.json_records import (
     OPTIONAL,
     BadRecordError,
@@ -97,10 +104,6 @@ class _ChunkResult:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self.good), pa.struct([])))
         return pa.RecordBatch.from_pydict(arrays)
 
-    def of_good(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Select the numbers of the good records."""
-        return [numbers[at] for at in self.good] if self.bad else numbers
-
 
 @dataclass(slots=True)
 class _Segment:
@@ -140,8 +143,8 @@ class JsonValidator:
             for at, reason in sorted(result.bad.items())
         )
         counts: dict[str, Any] = {
-            "line_numbers": result.of_good(chunk.line_numbers),
-            "record_numbers": result.of_good(chunk.record_numbers),
+            "line_numbers": numbers_at(chunk.line_numbers, result.good),
+            "record_numbers": numbers_at(chunk.record_numbers, result.good),
             "bad": (*chunk.bad, *bad),
             "filtered": chunk.filtered,
             "rescued": chunk.rescued + result.rescued,

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, column_of
+from batch_pipeline.encode.arrow_types import JSON_TYPES, OPENING_BRACKETS, arrow_type_of, column_of
 from batch_pipeline.encode.chunks import Table, move_rows_to_bad
 from batch_pipeline.encode.json_values import json_text, nonfinite_text
 from batch_pipeline.encode.validation.type_inference import (
@@ -32,7 +32,7 @@ from batch_pipeline.model.schema import Column, ColumnType, needed
 from batch_pipeline.model.stream import Stream
 
 Rescued = dict[int, dict[str, bytes]]  # JSON text of values by name, by row
-_JSON_TYPES_BY_FIRST_CHARACTER = {"{": ColumnType.OBJECT, "[": ColumnType.ARRAY}
+_JSON_TYPES_BY_FIRST_CHARACTER = {text: one for one, text in OPENING_BRACKETS.items()}
 # Types whose text cells are the values.
 _NOT_PARSED = JSON_TYPES | {ColumnType.UNKNOWN, ColumnType.STRING}
 
@@ -163,7 +163,7 @@ class TableValidator:
             inferred = InferredType(column)
             if self._rescues and not self._profile.accepts(inferred, text=False):
                 return None
-            self._profile.add_names([name])
+            self._profile.add_name(name)
             if column.type is not ColumnType.UNKNOWN:
                 self._profile.add(inferred, text=False)
             known = self._profile.columns[name]
@@ -260,8 +260,8 @@ def _convert_json(name: str, texts: pa.StringArray, known: Column | None) -> Con
     if known is not None and known.type in (ColumnType.ANY, json_type):
         return ConvertedColumn(texts)
     invalid = texts.is_valid()
-    if known is not None and known.type in (ColumnType.OBJECT, ColumnType.ARRAY):
-        invalid = pc.not_equal(first, "{" if known.type is ColumnType.OBJECT else "[")
+    if known is not None and known.type in OPENING_BRACKETS:
+        invalid = pc.not_equal(first, OPENING_BRACKETS[known.type])
     inferred = InferredType(Column(name=name, type=json_type))
     return ConvertedColumn(texts, _rows(invalid), inferred=inferred)
 

@@ -9,7 +9,6 @@ has the same digits. How two types widen to a common one is decided by `model.sc
 import base64
 import binascii
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import assert_never
@@ -20,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batch_pipeline.encode.arrow_types import arrow_type_of, exact_cast, text_offsets
+from batch_pipeline.encode.arrow_types import arrow_type_of, check_range, exact_cast, text_offsets
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.schema import (
     MAX_PRECISION,
@@ -239,7 +238,6 @@ _MIN_LENGTHS = {
     ColumnType.LOCAL_TIMESTAMP: 16,
 }
 _EPOCH_DAY = "1970-01-01T"
-_MIN_DATE, _MAX_DATE = "0001-01-01", "9999-12-31"  # the range of datetime in Python
 # Arrow's cast turns some numbers close to 0 into 0, and overflows silently on too many digits.
 _UNSAFE_DECIMAL = r"[eE]|\.[0-9]{38}|[0-9]{39}"
 _TRAILING_ZEROS = r"(\.[0-9]{6})0+"  # after the microseconds
@@ -368,15 +366,8 @@ def _parse_times(texts: pa.StringArray, column: Column) -> pa.Array:
         values = pc.cast(texts, pa.date32())
     else:
         values = _cast_times(texts, arrow_type_of(column))
-    bounds = pc.min_max(values if column.type is ColumnType.DATE else _dates(values))
-    first, last = (pa.scalar(day).cast(pa.date32()) for day in (_MIN_DATE, _MAX_DATE))
-    if pc.less(bounds["min"], first).as_py() or pc.greater(bounds["max"], last).as_py():
-        raise pa.ArrowInvalid
+    check_range(values, column.type)
     return values
-
-
-def _dates(values: pa.TimestampArray) -> pa.Array:
-    return values.cast(pa.timestamp("us")).cast(pa.date32(), safe=False)
 
 
 def _cast_times(texts: pa.StringArray, kind: pa.DataType) -> pa.TimestampArray:
@@ -580,12 +571,11 @@ class SchemaProfile:
         if column != known:
             self._first_misfits.setdefault(name, (self.item, line, seen.column.type_text))
 
-    def add_names(self, names: Iterable[str], *, line: int | None = None) -> None:
-        """Add the columns of a header, none of whose values has been seen."""
-        for name in names:
-            if name not in self.columns:
-                self.columns[name] = Column(name=name, type=ColumnType.UNKNOWN)
-                self._first_misfits[name] = (self.item, line, ColumnType.UNKNOWN.value)
+    def add_name(self, name: str) -> None:
+        """Add a column none of whose values has been seen."""
+        if name not in self.columns:
+            self.columns[name] = Column(name=name, type=ColumnType.UNKNOWN)
+            self._first_misfits[name] = (self.item, None, ColumnType.UNKNOWN.value)
 
 
 class _ObservedTypes:

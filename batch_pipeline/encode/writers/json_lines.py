@@ -59,11 +59,8 @@ class JsonCells:
         return pc.binary_join_element_wise(prefix, self.text, suffix, pa.scalar(""))
 
 
-def encode_text_cells(array: pa.StringArray, column: Column) -> JsonCells:
-    """Encode text cells: unquoted if JSON does not quote the column's type, else as strings."""
-    if column.type in _UNQUOTED_TYPES:
-        return JsonCells(array)
-    return JsonCells(_escape(array), '"', '"')
+def _strings(text: pa.StringArray) -> JsonCells:
+    return JsonCells(text, '"', '"')
 
 
 def encode_json_cells(array: pa.StringArray) -> JsonCells:
@@ -86,14 +83,14 @@ def encode_values(array: pa.Array, on_nonfinite: OnNonfinite) -> JsonCells:
     if at.is_floating(kind):
         return JsonCells(_encode_floats(array, on_nonfinite))
     if at.is_binary(kind):
-        return JsonCells(_encode_base64(array), '"', '"')
+        return _strings(_encode_base64(array))
     if at.is_timestamp(kind):
         return JsonCells(_encode_timestamps(array), '"', '"' if kind.tz is None else 'Z"')
     if at.is_boolean(kind) or at.is_integer(kind) or at.is_decimal(kind):
         return JsonCells(array.cast(pa.string()))
     if at.is_date(kind) or at.is_time(kind):
-        return JsonCells(array.cast(pa.string()), '"', '"')
-    return JsonCells(_escape(array), '"', '"')
+        return _strings(array.cast(pa.string()))
+    return _strings(_escape(array))
 
 
 def _text_bytes(array: pa.StringArray) -> npt.NDArray[np.uint8]:
@@ -259,7 +256,8 @@ def encode_column(
 ) -> JsonCells:
     """Write the values of a table's column as JSON."""
     if column.name in table.text:
-        return encode_text_cells(array, column)
+        is_quoted = column.type not in _UNQUOTED_TYPES
+        return _strings(_escape(array)) if is_quoted else JsonCells(array)
     if column.name in table.json:
         return encode_json_cells(array)
     return encode_values(array, on_nonfinite)
@@ -291,9 +289,5 @@ def _lines(
     joined = pc.binary_join_element_wise(
         *parts, pa.scalar(literal, _TEXT), "", null_handling="replace", null_replacement="null"
     )
-    return _lines_of(joined)
-
-
-def _lines_of(joined: pa.StringArray) -> Lines:
     ends = text_offsets(joined)[1:].astype(np.int64)
     return Lines(memoryview(joined.buffers()[2])[: int(ends[-1])], ends)

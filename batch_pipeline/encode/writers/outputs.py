@@ -156,7 +156,6 @@ class Quarantine(LineWriter):
 
     def __init__(self, names: PartNames) -> None:
         super().__init__(names, _ENDLESS, Compression.GZIP)
-        self._has_folder = False
 
     def add(self, item_id: int, location: str, bad: MalformedRecord | str) -> None:
         """Write a bad record, or the reason why a whole file is bad.
@@ -164,9 +163,6 @@ class Quarantine(LineWriter):
         Raises:
             StorageUnavailableError: the file cannot be written.
         """
-        if not self._has_folder:  # create it once: there may be a million bad records
-            self._names.make_folder()
-            self._has_folder = True
         line: dict[str, Any] = {"item_id": item_id, "location": location}
         if isinstance(bad, MalformedRecord):
             raw = bad.raw[:MAX_RAW_BYTES].decode("utf-8", "backslashreplace")

@@ -16,7 +16,7 @@ from batch_pipeline.encode.chunks import Ends
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline.model.stream import PartLimits
+from batch_pipeline.model.stream import PartLimits, Stream
 from batch_pipeline.storage.filesystem import FileWriter, filesystem_of
 
 
@@ -119,34 +119,37 @@ class PartNames:
     suffix: str
     folder: str = ""
 
+    @classmethod
+    def of(cls, stream: Stream, stem: str, task: int, execution: str) -> Self:
+        """Return the names of a task's part files."""
+        return cls(
+            root=stream.storage.root,
+            stem=f"{stream.storage.prefix}{stem}",
+            task=task,
+            execution=execution,
+            suffix=stream.encoding.suffix,
+        )
+
     def name(self, part: int) -> str:
         """Return the name of part number `part`."""
         return f"{self.stem}-{self.task:04d}{part:04d}-{self.execution}.{self.suffix}"
 
     def open(self, part: int) -> OpenPart:
-        """Open part number `part` for writing.
+        """Open part number `part` for writing, in a folder that may not exist yet.
 
         Raises:
             StorageUnavailableError: the file cannot be created.
         """
         files = filesystem_of(self.root)
         with storage_errors(self.root):
+            if self.folder:
+                files.make_folder(self.uri)
             return OpenPart(files.create(files.join(self.uri, self.name(part))), self.root)
 
     @property
     def uri(self) -> str:
         """The URI of the folder of the files."""
         return join_uri(self.root, self.folder)
-
-    def make_folder(self) -> None:
-        """Create the folder below the root, in stores that have folders.
-
-        Raises:
-            StorageUnavailableError: the folder cannot be created.
-        """
-        if self.folder:
-            with storage_errors(self.root):
-                filesystem_of(self.root).make_folder(self.uri)
 
 
 def remove(part: PartFile) -> None:
