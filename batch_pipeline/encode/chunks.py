@@ -15,6 +15,10 @@ import pyarrow as pa
 from batch_pipeline.encode.json_values import json_text
 from batch_pipeline.model.record_rules import OnNonfinite
 
+Octets = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MalformedRecord:
@@ -105,8 +109,6 @@ def move_rows_to_bad(table: Table, reasons: Mapping[int, str]) -> Table:
 
 
 Chunk = JsonRecords | Table
-
-Ends = npt.NDArray[np.int64]  # the end of each record, in bytes from the start of the first one
 _LINE_FEED = ord("\n")
 
 
@@ -117,7 +119,7 @@ class TextLines(Sequence[bytes]):
     objects only when a line is accessed: most steps work on the text and the ends.
     """
 
-    def __init__(self, text: bytes, ends: Ends) -> None:
+    def __init__(self, text: bytes, ends: Offsets) -> None:
         self.text = text
         self.ends = ends
         self._lines: list[bytes] | None = None

@@ -21,18 +21,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv
 
-from batch_pipeline.encode.chunks import LazyNumbers, MalformedRecord
+from batch_pipeline.encode.chunks import LazyNumbers, MalformedRecord, Octets, Offsets
 from batch_pipeline.model.stream import CsvOptions
 
 NEWLINE, RETURN = b"\n", b"\r"
 _MASK = 0  # not a delimiter, quote, escape or line end
-
-Octets = npt.NDArray[np.uint8]
-Positions = npt.NDArray[np.int64]
 
 
 def find_end_of_records(data: bytes, options: CsvOptions, *, eof: bool) -> int | None:
@@ -61,11 +57,11 @@ def longest_record_bytes(data: bytes, options: CsvOptions) -> int:
 
 
 def line_ends_outside_quotes(
-    octets: Octets, quotes: Positions, *, starts_in_quotes: bool = False
-) -> Positions:
+    octets: Octets, quotes: Offsets, *, starts_in_quotes: bool = False
+) -> Offsets:
     """Return the positions of line feeds and returns with an even number of quotes before them."""
     ends = np.flatnonzero((octets == ord(NEWLINE)) | (octets == ord(RETURN)))
-    outside: Positions = ends[(np.searchsorted(quotes, ends) + starts_in_quotes) % 2 == 0]
+    outside: Offsets = ends[(np.searchsorted(quotes, ends) + starts_in_quotes) % 2 == 0]
     return outside
 
 
@@ -114,17 +110,17 @@ def special_bytes(options: CsvOptions) -> bytes:
     return f"{options.delimiter}{options.quote}{options.escape or ''}\r\n".encode()
 
 
-def find_escapes(octets: Octets, escape: int) -> Positions:
+def find_escapes(octets: Octets, escape: int) -> Offsets:
     """Return the escapes that are not escaped themselves: in a run, every second one."""
     positions = np.flatnonzero(octets == escape)
     index = np.arange(len(positions))
     is_first = np.diff(positions, prepend=-2) != 1
     first_of_run = np.maximum.accumulate(np.where(is_first, index, 0))
-    active: Positions = positions[(index - first_of_run) % 2 == 0]
+    active: Offsets = positions[(index - first_of_run) % 2 == 0]
     return active
 
 
-def _quotes_follow_rules(octets: Octets, quotes: Positions, options: CsvOptions) -> bool:
+def _quotes_follow_rules(octets: Octets, quotes: Offsets, options: CsvOptions) -> bool:
     """Return whether quotes open at the start of a cell, close at its end, and are doubled inside.
 
     Counted from 1, odd quotes open and even ones close; a doubled quote closes and opens again.
@@ -155,7 +151,7 @@ def guess_in_quotes(text: bytes, options: CsvOptions) -> bool:
     return _quotes_follow_rules(octets, quotes[1:], options)
 
 
-def _last_line_end(data: bytes, quotes: Positions) -> int:
+def _last_line_end(data: bytes, quotes: Offsets) -> int:
     """Return the end of the last line that ends outside of quotes."""
     end = data.rfind(NEWLINE) + 1
     if end and np.searchsorted(quotes, end) % 2 == 0:

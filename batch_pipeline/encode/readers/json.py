@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers
+from batch_pipeline.encode.chunks import JsonRecords, LazyNumbers, Mask, Octets, Offsets
 from batch_pipeline.encode.readers.csv_parsers import find_escapes
 from batch_pipeline.encode.readers.decoded_file import BLOCK_BYTES, DecodedFile
 from batch_pipeline.model.stream import Stream
@@ -30,7 +28,6 @@ _SIDE_BITS, _SIDE_OF_OPENING = 0b110, 0b010
 
 _IS_BRACKET = np.isin(np.arange(256), list(b"[]{}"))
 
-ByteArray = npt.NDArray[np.uint8]
 Spans = list[tuple[int, int]]  # start and stop offsets
 
 
@@ -73,21 +70,19 @@ def scan_brackets(text: bytes) -> BracketScan:
     )
 
 
-def _mark_quotes(data: ByteArray) -> npt.NDArray[np.bool_]:
+def _mark_quotes(data: Octets) -> Mask:
     """Mark the quotes that start or end a string, that is, all that are not escaped."""
-    quotes: npt.NDArray[Any] = data == _QUOTE
+    quotes: Mask = data == _QUOTE
     escaped = find_escapes(data, _BACKSLASH) + 1
     quotes[escaped[escaped < len(data)]] = False
     return quotes
 
 
-def _are_outside_strings(
-    quotes: npt.NDArray[np.bool_], at: npt.NDArray[np.intp]
-) -> npt.NDArray[np.bool_]:
+def _are_outside_strings(quotes: Mask, at: Offsets) -> Mask:
     """Mark the positions outside of strings, which have an even number of quotes before them."""
     bounds = np.concatenate(([0], at))
     odd = np.bitwise_xor.reduceat(quotes.view(np.uint8), bounds)[:-1]
-    outside: npt.NDArray[np.bool_] = np.bitwise_xor.accumulate(odd) == 0
+    outside: Mask = np.bitwise_xor.accumulate(odd) == 0
     return outside
 
 

@@ -29,7 +29,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Struct
@@ -40,6 +39,9 @@ from batch_pipeline.encode.chunks import (
     Chunk,
     JsonRecords,
     MalformedRecord,
+    Mask,
+    Octets,
+    Offsets,
     Table,
     TextLines,
     numbers_at,
@@ -287,10 +289,6 @@ class JsonValidator:
         return arrays, [positions[row] for row in sorted(rows)]
 
 
-ByteArray = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE, _BLANK = b'":,{} '
 _SLICE_BYTES = 96 * 2**10  # the arrays of one slice stay in the processor's cache
 _WORD_BYTES = 8
@@ -352,7 +350,7 @@ def find_layout(lines: TextLines) -> FlatLayout | None:
     return FlatLayout(keys, starts + is_string, stops - is_string, is_string)
 
 
-def _find_quotes(data: ByteArray) -> tuple[Offsets, int]:
+def _find_quotes(data: Octets) -> tuple[Offsets, int]:
     """Return the offsets of all quotes, and the number of control characters."""
     quotes = []
     controls = 0
@@ -363,13 +361,13 @@ def _find_quotes(data: ByteArray) -> tuple[Offsets, int]:
     return np.concatenate(quotes), controls
 
 
-def _count_uniform_blanks(data: ByteArray, offsets: Offsets) -> int | None:
+def _count_uniform_blanks(data: Octets, offsets: Offsets) -> int | None:
     """Return 1 if there is a blank at every offset, 0 if at none, and None otherwise."""
     count = int(np.count_nonzero(data[offsets] == _BLANK))
     return int(count > 0) if count in (0, offsets.size) else None
 
 
-def _have_separators(data: ByteArray, lines: TextLines, first: Offsets, stops: Offsets) -> bool:
+def _have_separators(data: Octets, lines: TextLines, first: Offsets, stops: Offsets) -> bool:
     """Return whether each key follows the opening brace of its line or a comma."""
     begins = np.append(0, lines.ends[:-1])
     return bool(
@@ -380,9 +378,7 @@ def _have_separators(data: ByteArray, lines: TextLines, first: Offsets, stops: O
     )
 
 
-def _have_matching_quotes(
-    data: ByteArray, starts: Offsets, stops: Offsets, is_string: Mask
-) -> bool:
+def _have_matching_quotes(data: Octets, starts: Offsets, stops: Offsets, is_string: Mask) -> bool:
     """Return whether no value is empty, and exactly the strings start and end with a quote."""
     return bool(
         (stops > starts + is_string).all()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batch_pipeline.encode.arrow_types import arrow_type_of, check_range, exact_cast, text_offsets
+from batch_pipeline.encode.chunks import Mask, Offsets
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.schema import (
     MAX_PRECISION,
@@ -34,7 +35,6 @@ from batch_pipeline.model.schema import (
 MAX_TEXT_BYTES = 2**31 - 1  # of an Arrow string array, whose offsets have 32 bits
 MAX_EXACT_INTEGER = 2**53  # a double represents every integer up to this one
 _MAX_EXACT_LENGTH = 18  # one more than an integer of at most 2^53 has, sign included
-Offsets = npt.NDArray[np.int64]
 
 
 def narrowest_decimal(name: str, text: str) -> Column:
@@ -90,8 +90,6 @@ def slice_strings(
 _EXACT_DIGITS = 15  # a double represents every decimal number of this many digits
 MAX_INTEGER_DIGITS = 19  # of a 64-bit integer; the cast rejects those of 19 digits that overflow
 _MINUS, _POINT, _ZERO, _NINE = b"-.09"
-
-Mask = npt.NDArray[np.bool_]
 
 
 class NumberSyntax:
@@ -150,7 +148,7 @@ class NumberSyntax:
         other: Mask = (self._bytes - _ZERO > _NINE - _ZERO) & (self._bytes != allowed)
         return other
 
-    def _cells_containing(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _cells_containing(self, places: Offsets) -> Offsets:
         is_one_each = len(places) == len(self._ends)
         if is_one_each and (places >= self._starts).all() and (places < self._ends).all():
             return np.arange(len(places))
@@ -172,7 +170,7 @@ class ParsedDoubles:
     """Nearest doubles of text cells, and the positions of cells that differ from their double."""
 
     values: pa.DoubleArray
-    inexact: npt.NDArray[np.int64]
+    inexact: Offsets
 
 
 def parse_text_doubles(cells: pa.StringArray) -> ParsedDoubles | None:
@@ -206,15 +204,13 @@ def _is_exact_number(text: str) -> bool:
     return is_exact_double(text)
 
 
-def _round_trips(
-    values: pa.DoubleArray, cells: pa.StringArray, positions: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
+def _round_trips(values: pa.DoubleArray, cells: pa.StringArray, positions: Offsets) -> Mask:
     """Mark the cells whose doubles have exactly the same text."""
     if len(positions) < len(cells):
         values, cells = values.take(pa.array(positions)), cells.take(pa.array(positions))
     written = pc.cast(values, pa.string())
     # Also false for NaN and infinities, which Arrow parses but which are not JSON numbers.
-    same: npt.NDArray[np.bool_] = np.abs(values.to_numpy()) <= MAX_EXACT_INTEGER
+    same: Mask = np.abs(values.to_numpy()) <= MAX_EXACT_INTEGER
     if not written.equals(cells):
         same &= pc.equal(written, cells).to_numpy(zero_copy_only=False)
     return same

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, text_offsets
-from batch_pipeline.encode.chunks import Ends, Table
+from batch_pipeline.encode.chunks import Offsets, Table
 from batch_pipeline.encode.writers.json_lines import encode_column
 from batch_pipeline.encode.writers.part_writer import (
     OpenPart,
@@ -78,12 +78,12 @@ class TableRows:
     """
 
     batch: pa.RecordBatch
-    ends: Ends
+    ends: Offsets
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> "TableRows":
         """Return the rows of a batch with their sizes."""
-        ends: Ends = np.zeros(batch.num_rows, np.int64)
+        ends: Offsets = np.zeros(batch.num_rows, np.int64)
         width = 0
         for column in batch.columns:
             if at.is_string(column.type) or at.is_binary(column.type):

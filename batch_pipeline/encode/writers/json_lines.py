@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as at
 
 from batch_pipeline.encode.arrow_types import text_offsets
-from batch_pipeline.encode.chunks import Ends, Table, TextLines
+from batch_pipeline.encode.chunks import Octets, Offsets, Table, TextLines
 from batch_pipeline.encode.writers.part_writer import (
     OpenPart,
     PartNames,
@@ -93,7 +92,7 @@ def encode_values(array: pa.Array, on_nonfinite: OnNonfinite) -> JsonCells:
     return _strings(_escape(array))
 
 
-def _text_bytes(array: pa.StringArray) -> npt.NDArray[np.uint8]:
+def _text_bytes(array: pa.StringArray) -> Octets:
     octets = array.buffers()[2]
     if octets is None or not len(array):
         return np.empty(0, np.uint8)
@@ -163,7 +162,7 @@ class Lines:
     """Complete lines: their text with line feeds, and the end of each line in it."""
 
     text: bytes | memoryview
-    ends: Ends
+    ends: Offsets
 
     @classmethod
     def of(cls, records: Sequence[bytes]) -> "Lines":

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from batch_pipeline.encode.chunks import Ends
+from batch_pipeline.encode.chunks import Offsets
 from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import PartFile
@@ -167,7 +167,7 @@ class SizeLimit:
     records: int = 0
     size_bytes: int = 0
 
-    def admit(self, ends: Ends, first: int) -> int:
+    def admit(self, ends: Offsets, first: int) -> int:
         """Count the records from `first` on that still fit, and return the position after them."""
         start = start_of(ends, first)
         room = start + self.max_bytes - self.size_bytes
@@ -182,7 +182,7 @@ class SizeLimit:
         return stop
 
 
-def start_of(ends: Ends, record: int) -> int:
+def start_of(ends: Offsets, record: int) -> int:
     """Return the position at which a record starts."""
     return int(ends[record - 1]) if record else 0
 
@@ -191,7 +191,7 @@ class Piece(Protocol):
     """Consecutive records; `ends` holds the end of each record in the uncompressed bytes."""
 
     @property
-    def ends(self) -> Ends:
+    def ends(self) -> Offsets:
         """Bytes from the start of the first record to the end of each."""
         ...
 
