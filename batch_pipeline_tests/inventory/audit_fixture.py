@@ -1,4 +1,4 @@
-"""A job on a user's meta table for tests of audits."""
+"""A job on a user's meta table: acquire, publish and audit."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ class Feed:
     bounds: Limits = field(default_factory=lambda: limits(max_count=3))
     taken: list[int] = field(default_factory=list)
     job: str = "job"
+    terms: dict[str, Any] = field(default_factory=dict)
     source: MetaSource = field(init=False)
 
     def __post_init__(self) -> None:
@@ -36,20 +37,34 @@ class Feed:
         choice = choose_watermark(self.table, Strategy.REGISTRAR)
         self.source = MetaSource(table=self.table, choice=choice)
 
-    def request(self, window: IdRange = ALL_IDS) -> AcquireRequest:
+    def request(self, window: IdRange = ALL_IDS, **changed_terms: Any) -> AcquireRequest:
         """Return the request for the next batch."""
-        terms = JobTerms(
-            name=self.job, meta_table=self.table.canonical_name, where=self.table.where
-        )
+        terms: dict[str, Any] = {
+            "name": self.job,
+            "meta_table": self.table.canonical_name,
+            "where": self.table.where,
+        }
         config: dict[str, Any] = {"batch_id_min": None, "batch_id_max": None}
         if window != ALL_IDS:
             config = {"batch_id_min": window.first_id, "batch_id_max": window.last_id}
         config |= {"batch_weight": self.bounds.max_weight, "batch_count": self.bounds.max_count}
-        return AcquireRequest(terms=terms, limits=self.bounds, config=config, window=window)
+        return AcquireRequest(
+            terms=JobTerms(**(terms | self.terms | changed_terms)),
+            limits=self.bounds,
+            config=config,
+            window=window,
+        )
 
-    def acquire(self, window: IdRange = ALL_IDS) -> Attempt | None:
+    def acquire(self, window: IdRange = ALL_IDS, **changed_terms: Any) -> Attempt | None:
         """Start an attempt on the next batch."""
-        return self.database.acquisitions.acquire(self.request(window), self.source)
+        request = self.request(window, **changed_terms)
+        return self.database.acquisitions.acquire(request, self.source)
+
+    def acquired(self, **changed_terms: Any) -> Attempt:
+        """Start an attempt on the next batch, which must exist."""
+        attempt = self.acquire(**changed_terms)
+        assert attempt is not None
+        return attempt
 
     def succeed(self, attempt: Attempt) -> list[int]:
         """Publish an attempt and return the ids of its items."""

@@ -1,20 +1,20 @@
 """Backfills of streams and of users' tables: selections, limits, estimates, progress."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.backfill import Backfill, Selection
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, IdRange
+from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, IdRange
 from batch_pipeline.model.errors import (
     ConfigurationError,
     InvalidValueError,
@@ -22,16 +22,12 @@ from batch_pipeline.model.errors import (
     MetaTableError,
 )
 from batch_pipeline.model.filter import Condition, Filter, Operator
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits, Planned
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.inventory.audit_fixture import Feed, row_counts
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.meta_tables.user_tables import (
-    CREATE_FILES,
-    FILES,
-    insert,
-)
+from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, insert
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute as execute_on,
 )
@@ -48,15 +44,11 @@ from batch_pipeline_tests.seeds import (
 )
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-TABLES = ("job", "bookmark", "batch", "batch_state", "attempt")
 
 
-def request(
-    *, name: str = "2023", bounds: Limits | None = None, ids: IdRange | None = None, **what: object
-) -> Backfill:
+def request(*, name: str = "2023", bounds: Limits | None = None, **what: Any) -> Backfill:
     """Return a backfill of `orders`, ten items a batch."""
-    selection = Selection(**({} if ids is None else {"ids": ids}), **what)  # type: ignore[arg-type] # keywords of the tests
-    return Backfill.of_stream("orders", name, selection, bounds or limits())
+    return Backfill.of_stream("orders", name, Selection(**what), bounds or limits())
 
 
 def window(first_id: int, last_id: int) -> IdRange:
@@ -87,11 +79,6 @@ def ranges(database: Database, name: str = "2023") -> list[str]:
 def item_lists(database: Database, name: str = "2023") -> list[tuple[int, ...] | None]:
     """Return the item lists of a backfill's batches."""
     return [batch.item_ids for batch in batches(database, name)]
-
-
-def row_counts(database: Database) -> list[int]:
-    """Return the row count of each table."""
-    return [query(database, f"SELECT count(*) FROM batch_pipeline.{name}")[0][0] for name in TABLES]  # noqa: S608 - names from above
 
 
 def set_registered_at(database: Database, item_id: int, moment: datetime) -> None:
@@ -233,9 +220,7 @@ def test_backfill_of_listed_items_selects_only_them(database: Database) -> None:
     check_invariants(database)
 
 
-def test_backfill_of_failed_batches_uses_its_own_limits(
-    database: Database,
-) -> None:
+def test_backfill_of_failed_batches_uses_its_own_limits(database: Database) -> None:
     table = orders(database, 28)
     first, second, third, fourth = (s.batch for s in database.batches.statuses("orders"))
     fail(database, first)
@@ -312,9 +297,7 @@ def test_backfill_of_100_000_batches_becomes_visible_at_once(
     assert query(rival, "SELECT count(*) FROM batch_pipeline.batch_state") == [(100_000,)]
 
 
-def test_estimate_matches_plan_and_writes_nothing(
-    database: Database,
-) -> None:
+def test_estimate_matches_plan_and_writes_nothing(database: Database) -> None:
     table = orders(database, 60)
     fail(database, database.batches.statuses("orders")[2].batch)
     for name, backfill in {
@@ -429,85 +412,52 @@ def test_encode_of_backfill_writes_separate_files(harness: EncodeHarness) -> Non
     check_invariants(database)
 
 
-NAME = "history"
-
-
 @pytest.fixture
-def table(database: Database) -> ReflectedMetaTable:
-    """A table `ops.files` in the inventory's database, with the ids 1..100 of weight 10."""
+def feed(database: Database) -> Feed:
+    """A job `history` on `ops.files` in the inventory's database: the ids 1..100 of weight 10."""
     execute_on(database.engine, "CREATE SCHEMA ops", CREATE_FILES)
-    opened = ReflectedMetaTable.open(database.engine, "ops.files", FILES)
-    insert(opened, dict.fromkeys(range(1, 101), 10))
-    return opened
+    table = ReflectedMetaTable.open(database.engine, "ops.files", FILES)
+    insert(table, dict.fromkeys(range(1, 101), 10))
+    return Feed(database, table, limits(), job="history")
 
 
-def source(table: ReflectedMetaTable, where: Filter | None = None) -> MetaSource:
-    """Return the table with an optional filter and its high watermark."""
-    opened = ReflectedMetaTable.open(table.engine, table.canonical_name, FILES, where)
-    return MetaSource(table=opened, choice=choose_watermark(opened))
+def filtered(feed: Feed, where: Filter) -> Feed:
+    """Return the same job with a filter."""
+    name = feed.table.canonical_name
+    table = ReflectedMetaTable.open(feed.table.engine, name, FILES, where)
+    return replace(feed, table=table, taken=[])
 
 
-def history(parent: str | None = None, **what: object) -> Backfill:
-    """Return a backfill `history`, ten items a batch."""
-    selection = Selection(**what)  # type: ignore[arg-type] # keywords of the tests
-    return Backfill(name=NAME, limits=limits(), selection=selection, parent=parent)
+def history(name: str = "history", parent: str | None = None, **what: Any) -> Backfill:
+    """Return a backfill, ten items a batch."""
+    return Backfill(name=name, limits=limits(), selection=Selection(**what), parent=parent)
 
 
-def acquire(
-    database: Database, table: MetaSource, name: str = NAME, **more: object
-) -> Attempt | None:
-    """Acquire with the job's name as the only term."""
-    terms = JobTerms(name=name, meta_table=table.name, **more)  # type: ignore[arg-type] # keywords of the tests
-    acquire_request = AcquireRequest(terms=terms, limits=limits(), config={})
-    return database.acquisitions.acquire(acquire_request, table)
+def plan_history(
+    feed: Feed, name: str = "history", parent: str | None = None, **what: Any
+) -> Planned:
+    """Plan a backfill of the table of a job."""
+    return feed.database.backfills.plan(history(name, parent, **what), feed.source)
 
 
-def acquire_all(database: Database, table: MetaSource) -> Iterator[str]:
-    """Acquire and publish until nothing is left; yield id ranges or item lists."""
-    while (attempt := acquire(database, table)) is not None:
-        database.attempts.succeed(attempt, logging=None, seen=None)
-        batch = attempt.batch
-        yield str(batch.id_range if batch.item_ids is None else list(batch.item_ids))
-
-
-def set_imported(table: ReflectedMetaTable, **moments: str) -> None:
-    """Set the import times of items; the others get NULL."""
-    execute_on(table.engine, f"UPDATE {table.table.fullname} SET imported = NULL")  # noqa: S608 - constant name
-    for item_id, moment in moments.items():
-        execute_on(
-            table.engine,
-            f"UPDATE {table.table.fullname} SET imported = :moment WHERE id = :id",  # noqa: S608 - constant name
-            moment=moment,
-            id=int(item_id.removeprefix("id")),
-        )
-
-
-def test_acquire_of_full_backfill_skips_later_items(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    files = source(table)
-    database.backfills.plan(history(), files)
-    assert len(list(acquire_all(database, files))) == 10
-    insert(table, dict.fromkeys(range(101, 150), 10))
+def test_acquire_of_full_backfill_skips_later_items(feed: Feed) -> None:
+    plan_history(feed)
+    assert len(feed.drain()) == 10
+    insert(feed.table, dict.fromkeys(range(101, 150), 10))
     for _ in range(2):
-        assert acquire(database, source(table)) is None  # the high watermark includes them
-    assert database.backfills.plan(history(), source(table)).items == 49
-    check_invariants(database)
+        assert replace(feed).acquire() is None  # its high watermark includes them
+    assert plan_history(feed).items == 49
+    check_invariants(feed.database)
 
 
-def test_backfill_uses_filter_and_rejects_other_filter(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    even = source(table, Condition("id", Operator.IN, tuple(range(2, 101, 2))))
-    done = database.backfills.plan(history(), even)
+def test_backfill_uses_filter_and_rejects_other_filter(feed: Feed) -> None:
+    even = filtered(feed, Condition("id", Operator.IN, tuple(range(2, 101, 2))))
+    done = plan_history(even)
     assert (done.batches, done.items) == (5, 50)
-    for rejected_call in (
-        lambda: database.backfills.plan(history(), source(table)),
-        lambda: acquire(database, source(table)),
-    ):
+    for rejected_call in (lambda: plan_history(feed), feed.acquire):
         with pytest.raises(JobChangedError, match="its filter differs"):
             rejected_call()
-    assert acquire(database, even, where=even.table.where) is not None
+    assert even.acquire() is not None
 
 
 def test_backfill_by_import_time_on_sqlite(
@@ -517,124 +467,104 @@ def test_backfill_by_import_time_on_sqlite(
 
     NULL is not selected, and a filter applies too.
     """
-    insert(sqlite_files, dict.fromkeys(range(1, 8), 10))
-    set_imported(
-        sqlite_files,
-        id1="2026-02-28 23:59:59",
-        id2="2026-03-01 00:00:00",
-        id3="2026-03-01 00:00:00.000000",
-        id4="2026-03-01 23:59:59.999999",
-        id5="2026-03-02 00:00:00",
-        id6="2026-03-02 00:00:00.000000",
-    )
-    march = Selection(
-        since=datetime(2026, 3, 1, tzinfo=UTC),
-        until=datetime(2026, 3, 2, tzinfo=UTC),
-        time_column="imported",
-    )
-    files, backfill = source(sqlite_files), Backfill(name=NAME, limits=limits(), selection=march)
-    assert database.backfills.estimate(backfill, files).items == 3
-    assert database.backfills.plan(backfill, files).items == 3
-    assert list(acquire_all(database, files)) == ["[2, 3, 4]"]
-    below = source(sqlite_files, Condition("id", Operator.LESS, 4))
-    other = Backfill(name="below", limits=limits(), selection=march)
-    assert database.backfills.plan(other, below).items == 2
+    moments = {
+        1: "2026-02-28 23:59:59",
+        2: "2026-03-01 00:00:00",
+        3: "2026-03-01 00:00:00.000000",
+        4: "2026-03-01 23:59:59.999999",
+        5: "2026-03-02 00:00:00",
+        6: "2026-03-02 00:00:00.000000",
+        7: None,
+    }
+    insert(sqlite_files, dict.fromkeys(moments, 10))
+    for item_id, moment in moments.items():
+        change = "UPDATE files SET imported = :moment WHERE id = :id"
+        execute_on(sqlite_files.engine, change, moment=moment, id=item_id)
+    march: dict[str, Any] = {
+        "since": datetime(2026, 3, 1, tzinfo=UTC),
+        "until": datetime(2026, 3, 2, tzinfo=UTC),
+        "time_column": "imported",
+    }
+    feed = Feed(database, sqlite_files, limits(), job="history")
+    assert database.backfills.estimate(history(**march), feed.source).items == 3
+    assert plan_history(feed, **march).items == 3
+    assert feed.drain() == [[2, 3, 4]]
+    below = filtered(feed, Condition("id", Operator.LESS, 4))
+    assert plan_history(below, "below", **march).items == 2
 
 
-def test_backfill_by_date_column_selects_whole_days(
-    database: Database, table: ReflectedMetaTable
-) -> None:
+def test_backfill_by_date_column_selects_whole_days(feed: Feed) -> None:
     """A time within a day is rejected."""
     execute_on(
-        table.engine,
+        feed.table.engine,
         "ALTER TABLE ops.files ADD day date",
         "UPDATE ops.files SET day = date '2026-03-01' + (id / 10)::int",
     )
+    feed = replace(feed, table=ReflectedMetaTable.open(feed.table.engine, "ops.files", FILES))
     since = datetime(2026, 3, 10, tzinfo=UTC)
-    database.backfills.plan(history(since=since, time_column="day"), source(table))
-    assert list(acquire_all(database, source(table))) == [
-        str(list(range(90, 100))), "[100]",
-    ]  # fmt: skip
+    plan_history(feed, since=since, time_column="day")
+    assert feed.drain() == [list(range(90, 100)), [100]]
+    noon = history("noon", since=since.replace(hour=12), time_column="day")
     with pytest.raises(InvalidValueError, match="a whole day"):
-        database.backfills.estimate(
-            Backfill(
-                name="noon",
-                limits=limits(),
-                selection=Selection(since=since.replace(hour=12), time_column="day"),
-            ),
-            source(table),
-        )
+        feed.database.backfills.estimate(noon, feed.source)
 
 
-def test_backfill_by_invalid_time_column_is_rejected(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    invalid: list[tuple[str | None, type[Exception], str]] = [
+@pytest.mark.parametrize(
+    ("column", "error", "message"),
+    [
         (None, InvalidValueError, "time"),
         ("imported_at", MetaTableError, "has no column 'imported_at'"),
         ("file_location", MetaTableError, "'file_location' cannot be the time"),
-    ]
-    for column, error, message in invalid:
-        with pytest.raises(error, match=message):
-            database.backfills.plan(history(since=NOON, time_column=column), source(table))
-
-
-def test_backfill_of_listed_items_uses_filter(
-    database: Database, table: ReflectedMetaTable
+    ],
+)
+def test_backfill_by_invalid_time_column_is_rejected(
+    feed: Feed, column: str | None, error: type[Exception], message: str
 ) -> None:
+    with pytest.raises(error, match=message):
+        plan_history(feed, since=NOON, time_column=column)
+
+
+def test_backfill_of_listed_items_uses_filter(feed: Feed) -> None:
     """3,000 ids take a few reads; ids that the filter excludes are named."""
-    insert(table, dict.fromkeys(range(101, 3001), 0))
-    everything = history(item_ids=tuple(range(3000, 0, -1)))
-    assert database.backfills.plan(everything, source(table)).items == 3000
-    below = source(table, Condition("id", Operator.LESS, 50))
-    other = Backfill(name="below", limits=limits(), selection=Selection(item_ids=(49, 50, 51)))
-    with pytest.raises(ConfigurationError, match="has no items") as caught:
-        database.backfills.plan(other, below)
-    assert "has no items 50, 51 " in str(caught.value)
+    with feed.table.engine.begin() as connection:
+        rows = [{"id": uid, "size_in_bytes": 0} for uid in range(101, 3_001)]
+        connection.execute(sa.insert(feed.table.table), rows)
+    assert plan_history(feed, item_ids=tuple(range(3000, 0, -1))).items == 3000
+    below = filtered(feed, Condition("id", Operator.LESS, 50))
+    with pytest.raises(ConfigurationError, match="has no items 50, 51 "):
+        plan_history(below, "below", item_ids=(49, 50, 51))
 
 
-def test_backfill_plans_nothing_above_watermark(
-    database: Database, table: ReflectedMetaTable
-) -> None:
+def test_backfill_plans_nothing_above_watermark(feed: Feed) -> None:
     """Even listed rows wait for an open insert below them."""
-    files = source(table)
-    files.read_high_watermark()
-    with database.engine.connect() as writer:
+    feed.source = MetaSource(table=feed.table, choice=choose_watermark(feed.table))
+    feed.source.read_high_watermark()
+    with feed.table.engine.connect() as writer:
         writer.execute(sa.text("INSERT INTO ops.files (id, size_in_bytes) VALUES (150, 10)"))
-        insert(table, {160: 10})
-        backfill = history(ids=IdRange(first_id=91, last_id=200))
-        assert database.backfills.plan(backfill, files).ids == IdRange(first_id=91, last_id=100)
-        named = Backfill(name="named", limits=limits(), selection=Selection(item_ids=(160,)))
+        insert(feed.table, {160: 10})
+        assert plan_history(feed, ids=window(91, 200)).ids == window(91, 100)
         with pytest.raises(ConfigurationError, match="up to its high watermark 100"):
-            database.backfills.plan(named, files)
+            plan_history(feed, "named", item_ids=(160,))
         writer.commit()
-    assert database.backfills.plan(backfill, files).ids == IdRange(first_id=101, last_id=160)
-    assert database.backfills.plan(named, files) == Planned(
-        batches=1, items=1, weight=10, ids=IdRange(first_id=160, last_id=160)
+    assert plan_history(feed, ids=window(91, 200)).ids == window(101, 160)
+    assert plan_history(feed, "named", item_ids=(160,)) == Planned(
+        batches=1, items=1, weight=10, ids=window(160, 160)
     )
 
 
-def test_backfill_of_failed_batches_needs_parent(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    files = source(table)
-    attempt = acquire(database, files, "daily")
-    assert attempt is not None
-    database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
+def test_backfill_of_failed_batches_needs_parent(feed: Feed) -> None:
+    attempt = feed.acquired(name="daily")
+    feed.database.attempts.fail(attempt, "bad", AttemptStatus.FAILED)
     with pytest.raises(InvalidValueError, match="with the failed batches"):
-        database.backfills.plan(history(failed_only=True), files)
-    database.backfills.plan(history(failed_only=True, parent="daily"), files)
-    assert list(acquire_all(database, files)) == [str(list(range(1, 11)))]
+        plan_history(feed, failed_only=True)
+    plan_history(feed, parent="daily", failed_only=True)
+    assert feed.drain() == [list(range(1, 11))]
 
 
-def test_estimate_uses_throughput_of_parent_only(
-    database: Database, table: ReflectedMetaTable
-) -> None:
-    files = source(table)
-    attempt = acquire(database, files, "daily")
-    assert attempt is not None
-    database.attempts.succeed(attempt, logging=None, seen=None)
-    assert database.backfills.estimate(history(), files).pace is None
-    estimate = database.backfills.estimate(history(parent="daily"), files)
-    assert estimate.pace is not None
-    assert (estimate.pace.job, estimate.pace.attempts, estimate.batches) == ("daily", 1, 10)
+def test_estimate_uses_throughput_of_parent_only(feed: Feed) -> None:
+    feed.succeed(feed.acquired(name="daily"))
+    estimate = feed.database.backfills.estimate
+    assert estimate(history(), feed.source).pace is None
+    of_parent = estimate(history(parent="daily"), feed.source)
+    assert of_parent.pace is not None
+    assert (of_parent.pace.job, of_parent.pace.attempts, of_parent.batches) == ("daily", 1, 10)

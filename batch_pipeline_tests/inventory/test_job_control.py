@@ -5,11 +5,8 @@ from functools import partial
 
 import pytest
 
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import (
     AmbiguousJobError,
@@ -19,9 +16,9 @@ from batch_pipeline.model.errors import (
     UnknownBatchError,
     UnknownJobError,
 )
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.factories import encoded, limits, stream
+from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import insert
 from batch_pipeline_tests.seeds import (
@@ -55,35 +52,24 @@ def _cancel(database: Database) -> None:
     database.jobs.cancel("orders")
 
 
-def _request(**terms: object) -> AcquireRequest:
-    facts = {"name": "import", "meta_table": "ops.files", **terms}
-    return AcquireRequest(terms=JobTerms(**facts), limits=limits(max_count=2), config={})  # type: ignore[arg-type] # overrides by name
-
-
-def _acquired(database: Database, source: MetaSource, **terms: object) -> Attempt:
-    attempt = database.acquisitions.acquire(_request(**terms), source)
-    assert attempt is not None
-    return attempt
-
-
 @pytest.fixture
-def source(files: ReflectedMetaTable) -> MetaSource:
-    """A table of six items: three batches."""
+def feed(database: Database, files: ReflectedMetaTable) -> Feed:
+    """A job `import` on a table of six items: three batches."""
     insert(files, dict.fromkeys(range(1, 7), 10))
-    return MetaSource(table=files, choice=choose_watermark(files))
+    return Feed(database, files, limits(max_count=2), job="import")
 
 
-def test_paused_job_acquires_nothing_until_resumed(database: Database, source: MetaSource) -> None:
+def test_paused_job_acquires_nothing_until_resumed(database: Database, feed: Feed) -> None:
     """A running attempt can still publish."""
-    running = _acquired(database, source)
+    running = feed.acquired()
     assert database.jobs.pause("import", " disk full ").paused == "disk full"
     with pytest.raises(JobPausedError) as caught:
-        database.acquisitions.acquire(_request(), source)
+        feed.acquire()
     assert (caught.value.job, caught.value.reason) == ("import", "disk full")
     assert "batch-pipeline jobs resume import" in str(caught.value)
-    assert database.attempts.succeed(running, logging=None, seen=None) == 1
+    assert feed.succeed(running) == [1, 2]
     assert database.jobs.resume("import").paused is None
-    assert _acquired(database, source).batch.id_range.first_id == 3
+    assert feed.acquired().batch.id_range.first_id == 3
     check_invariants(database)
 
 
@@ -163,16 +149,16 @@ def test_concurrent_cancel_and_publish_are_serialized(database: Database, rival:
         check_invariants(database)
 
 
-def test_retry_of_dead_batch_resets_attempt_count(database: Database, source: MetaSource) -> None:
+def test_retry_of_dead_batch_resets_attempt_count(database: Database, feed: Feed) -> None:
     """It gets three more attempts."""
-    while (attempt := database.acquisitions.acquire(_request(), source)) is not None:
+    while (attempt := feed.acquire()) is not None:
         database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     assert _states(database) == ["dead"] * 3
     assert database.jobs.retry("import", batches=["1..2", 3]) == 2
     assert _states(database) == ["interrupted", "dead", "interrupted"]
     check_invariants(database)
     numbers = []
-    while (attempt := database.acquisitions.acquire(_request(), source)) is not None:
+    while (attempt := feed.acquire()) is not None:
         numbers.append((attempt.batch.id, attempt.number))
         database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
     assert sorted(numbers) == [(1, 4), (1, 5), (1, 6), (3, 4), (3, 5), (3, 6)]
@@ -204,9 +190,9 @@ def test_retry_of_published_or_running_batch_is_rejected(database: Database, one
     assert _states(database) == ["published"]
 
 
-def test_ambiguous_job_name_needs_table(database: Database, source: MetaSource) -> None:
+def test_ambiguous_job_name_needs_table(database: Database, feed: Feed) -> None:
     for table in ("ops.files", "ops.other"):
-        _acquired(database, source, meta_table=table)
+        feed.acquired(meta_table=table)
     with pytest.raises(AmbiguousJobError) as caught:
         database.jobs.cancel("import")
     assert caught.value.meta_tables == ("ops.files", "ops.other")
@@ -244,11 +230,11 @@ def test_ambiguous_list_batches_need_id(database: Database, one: Batch) -> None:
         database.jobs.cancel("orders", "1..9")
 
 
-def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaSource) -> None:
+def test_jobs_reports_states_backlog_and_pause(database: Database, feed: Feed) -> None:
     done, failed, _, _ = planned(database, 4)
     publish(database, done)
     _fail(database, failed)
-    _acquired(database, source)
+    feed.acquired()
     database.jobs.pause("import", "disk full")
     first, second = database.jobs.jobs()
     assert (first.job.name, first.job.paused, first.publish_count) == ("import", "disk full", 0)
@@ -269,26 +255,22 @@ def test_jobs_reports_states_backlog_and_pause(database: Database, source: MetaS
     ]
 
 
-def test_late_job_is_cancelled_and_retried_with_its_parent(database: Database) -> None:
-    planned(database, 1)
-    execute(
-        database,
-        "INSERT INTO batch_pipeline.job (name, meta_table, kind, parent_id) "
-        "VALUES ('orders.late', 'batch_pipeline.item', 'late', 1)",
-    )
-    execute(
-        database,
-        "INSERT INTO batch_pipeline.batch "
-        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
-        "VALUES (2, 2, 2, 10, 1, '{}', '{2}')",
-    )
-    execute(database, "INSERT INTO batch_pipeline.batch_state VALUES (2, 2, 'planned')")
-    assert database.jobs.cancel("orders").batches == 2
-    assert database.jobs.retry("orders", batches=["2..2"]) == 1
-    assert _states(database) == ["cancelled", "planned"]
+def test_late_job_is_cancelled_and_retried_with_its_parent(
+    database: Database, files: ReflectedMetaTable
+) -> None:
+    feed = Feed(database, files)
+    insert(files, {1: 10, 3: 10})
+    feed.drain()
+    insert(files, {4: 10})
+    feed.acquired()
+    insert(files, {2: 10})
+    assert feed.audit().late.first == (2,)
+    assert database.jobs.cancel("job").batches == 2
+    assert database.jobs.retry("job", batches=["2..2"]) == 1
+    assert _states(database) == ["published", "cancelled", "planned"]
     reports = database.jobs.jobs()
     assert [(report.job.name, report.parent) for report in reports] == [
-        ("orders", None),
-        ("orders.late", "orders"),
+        ("job", None),
+        ("job.late", "job"),
     ]
     check_invariants(database)
