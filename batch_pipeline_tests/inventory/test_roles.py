@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
@@ -26,7 +25,6 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
 from batch_pipeline.inventory.tables import metadata
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
 from batch_pipeline.model.errors import MetaTableError, PermissionDeniedError
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.load import Claim as LoadClaim
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.schema import Column, ColumnType
@@ -34,7 +32,8 @@ from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness, open_defs_harness
 from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconciled
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
-from batch_pipeline_tests.inventory.logins import Logins, run, url_for_login
+from batch_pipeline_tests.inventory.audit_fixture import Feed
+from batch_pipeline_tests.inventory.logins import Logins, database_name, run, url_for_login
 from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, meta_engine
 from batch_pipeline_tests.inventory.operations_fixture import OPERATIONS, InventoryFixture
 from batch_pipeline_tests.seeds import (
@@ -94,8 +93,9 @@ def admin(granted_url: str) -> Iterator[Database]:
 def test_roles_file_grants_select_and_insert_on_every_table(admin: Database) -> None:
     rows = query(admin, PRIVILEGES)
     tables = {table.name for table in TABLES}
-    read = {table for who, table, verb in rows if (who, verb) == ("bp_reader", "SELECT")}
-    assert read == tables | {"alembic_version", "inventory", "published"}
+    for group in ("bp_planner", "bp_worker", "bp_reader"):
+        read = {table for who, table, verb in rows if (who, verb) == (group, "SELECT")}
+        assert read == tables | {"alembic_version", "inventory", "published"}, group
     assert {table for _, table, verb in rows if verb == "INSERT"} == tables
 
 
@@ -194,11 +194,6 @@ def _claimed_load(
     return database.loads.claim("orders", "warehouse", loadings, run_id="run-1", lease=LEASE)
 
 
-def _load(database: Database, state: RolesFixture) -> None:
-    with _claimed_load(database, list(database.loads.due(stream(), "warehouse"))):
-        pytest.fail("it was claimed")
-
-
 def test_reader_can_read_every_table_and_view(state: RolesFixture) -> None:
     reader = state.logins.of("rita")
     for table in TABLES:
@@ -213,95 +208,76 @@ def test_reader_can_read_every_table_and_view(state: RolesFixture) -> None:
     assert [report.publish_count for report in reader.jobs.jobs()] == [1]
 
 
-def _register(database: Database, state: RolesFixture) -> None:
-    database.meta_table("orders").register([found_file(99)], accept_changed=False)
-
-
-def _accept(database: Database, state: RolesFixture) -> None:
-    database.meta_table("orders").register([found_file(1, size_bytes=9)], accept_changed=True)
-
-
-def _plan(database: Database, state: RolesFixture) -> None:
-    plan(database, limits())
-
-
-def _pause(database: Database, state: RolesFixture) -> None:
-    database.jobs.pause("orders")
-
-
-def _retry(database: Database, state: RolesFixture) -> None:
-    database.jobs.retry("orders")
-
-
-def _save(database: Database, state: RolesFixture | None = None) -> None:
+def _save(database: Database) -> None:
     candidates = Candidates(strategy=Strategy.LOCKS, epoch="")
     StoredCandidates(database.engine, "here").save("ops.files", candidates)
 
 
-def _claim(database: Database, state: RolesFixture) -> None:
-    with claimed(database, state.published):
-        pytest.fail("it was claimed")
+def _claim_load(database: Database) -> None:
+    with _claimed_load(database, list(database.loads.due(stream(), "warehouse"))):
+        pass
 
 
-def _publish(database: Database, state: RolesFixture) -> None:
-    database.attempts.publish(state.attempt, encoded("forged"), stream())
-
-
-def _succeed(database: Database, state: RolesFixture) -> None:
-    database.attempts.succeed(state.attempt, result=None, logging=None, seen=None)
-
-
-def _fail(database: Database, state: RolesFixture) -> None:
-    database.attempts.fail(state.attempt, "forged", AttemptStatus.FAILED)
-
-
-def _widen(database: Database, state: RolesFixture) -> None:
-    amount = Column(name="amount", type=ColumnType.NUMBER)
-    database.schemas.widen("orders", [amount], text_source=True)
-
-
-def _delete_stream(database: Database, state: RolesFixture) -> None:
-    database.delete_stream("orders")
-
-
-def _runs(statement: str) -> Callable[[Database, RolesFixture], None]:
-    def runs(database: Database, state: RolesFixture) -> None:
-        with transaction(database.engine) as connection:
-            connection.execute(sa.text(statement))
-
-    return runs
-
-
-_renew = _runs("UPDATE batch_pipeline.attempt SET lease_until = lease_until + interval '1 hour'")
-OWNER_ONLY = (
-    _delete_stream,
-    _runs("DELETE FROM batch_pipeline.attempt_item"),
-    _runs("UPDATE batch_pipeline.batch SET last_id = last_id"),
-    _runs("UPDATE batch_pipeline.attempt SET token = gen_random_uuid()"),
-    _runs("TRUNCATE batch_pipeline.part_file"),
-    _runs("ALTER TABLE batch_pipeline.job ADD own text"),
-    _runs("CREATE TABLE batch_pipeline.own ()"),
-    _runs("DROP VIEW batch_pipeline.inventory"),
-)
-FORBIDDEN: dict[str, tuple[Callable[[Database, RolesFixture], None], ...]] = {
-    "paul": (_claim, _publish, _succeed, _renew, _widen, _load, *OWNER_ONLY),
-    "wanda": (_register, _accept, _plan, _pause, _save, *OWNER_ONLY),
-    "rita": (
-        *(_register, _accept, _plan, _pause, _retry, _save),
-        *(_claim, _publish, _succeed, _fail, _renew, _widen, _load),
-        *OWNER_ONLY,
+USES: dict[str, Callable[[Database, RolesFixture], object]] = {
+    "register": lambda database, _: register(database, 1, first=99),
+    "accept": lambda database, _: database.meta_table("orders").register(
+        [found_file(1, size_bytes=9)], accept_changed=True
     ),
+    "plan": lambda database, _: plan(database, limits()),
+    "pause": lambda database, _: database.jobs.pause("orders"),
+    "retry": lambda database, _: database.jobs.retry("orders"),
+    "save candidates": lambda database, _: _save(database),
+    "claim": lambda database, state: claimed(database, state.published).__enter__(),
+    "publish": lambda database, state: database.attempts.publish(
+        state.attempt, encoded("forged"), stream()
+    ),
+    "succeed": lambda database, state: database.attempts.succeed(
+        state.attempt, result=None, logging=None, seen=None
+    ),
+    "fail": lambda database, state: database.attempts.fail(
+        state.attempt, "forged", AttemptStatus.FAILED
+    ),
+    "widen": lambda database, _: database.schemas.widen(
+        "orders", [Column(name="amount", type=ColumnType.NUMBER)], text_source=True
+    ),
+    "load": lambda database, _: _claim_load(database),
+    "delete a stream": lambda database, _: database.delete_stream("orders"),
 }
+RENEW = "UPDATE batch_pipeline.attempt SET lease_until = lease_until + interval '1 hour'"
+OWNER_ONLY = (
+    "delete a stream",
+    "DELETE FROM batch_pipeline.attempt_item",
+    "UPDATE batch_pipeline.batch SET last_id = last_id",
+    "UPDATE batch_pipeline.attempt SET token = gen_random_uuid()",
+    "TRUNCATE batch_pipeline.part_file",
+    "ALTER TABLE batch_pipeline.job ADD own text",
+    "CREATE TABLE batch_pipeline.own ()",
+    "DROP VIEW batch_pipeline.inventory",
+)
+PLANNER_ONLY = ("register", "accept", "plan", "pause", "save candidates")
+WORKER_ONLY = ("claim", "publish", "succeed", RENEW, "widen", "load")
+FORBIDDEN = {  # names of uses, and statements
+    "paul": (*WORKER_ONLY, *OWNER_ONLY),
+    "wanda": (*PLANNER_ONLY, *OWNER_ONLY),
+    "rita": (*PLANNER_ONLY, *WORKER_ONLY, "retry", "fail", *OWNER_ONLY),
+}
+
+
+def _run(use: str, database: Database, state: RolesFixture) -> None:
+    if use in USES:
+        USES[use](database, state)
+    else:
+        with transaction(database.engine) as connection:
+            connection.execute(sa.text(use))
 
 
 @pytest.mark.parametrize("login", FORBIDDEN)
 def test_role_is_denied_other_operations(state: RolesFixture, admin: Database, login: str) -> None:
     """Denied operations change nothing."""
-    before = _all_rows(admin)
-    for operation in FORBIDDEN[login]:
-        with pytest.raises(PermissionDeniedError) as caught:
-            operation(state.logins.of(login), state)
-        assert "permission denied" in str(caught.value) or "must be owner" in str(caught.value)
+    before, database = _all_rows(admin), state.logins.of(login)
+    for use in FORBIDDEN[login]:
+        with pytest.raises(PermissionDeniedError, match=r"permission denied|must be owner"):
+            _run(use, database, state)
     assert _all_rows(admin) == before
     attempts = state.logins.of("wanda").attempts
     assert attempts.publish(state.attempt, encoded(), stream()).generation == 1
@@ -326,79 +302,58 @@ def test_owner_can_delete_stream(state: RolesFixture) -> None:
     assert [query(owner, "SELECT FROM batch_pipeline.item, batch_pipeline.job")] == [[]]
 
 
-def test_planner_and_worker_can_acquire(logins: Logins, granted_url: str) -> None:
+@contextmanager
+def _feed(logins: Logins, login: str, max_count: int = 10) -> Iterator[Feed]:
+    """Create a meta table of ten files that a login may only read, and a job of the login."""
+    run(logins.url, "CREATE SCHEMA ops")
+    run(logins.url, CREATE_FILES)
+    run(logins.url, "INSERT INTO ops.files (size_in_bytes) SELECT 1 FROM generate_series(1, 10)")
+    run(logins.url, f"GRANT USAGE ON SCHEMA ops TO {login}")
+    run(logins.url, f"GRANT SELECT ON ops.files TO {login}")
+    with meta_engine(url_for_login(logins.url, login)) as engine:
+        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
+        feed = Feed(logins.of(login), table, limits(max_count=max_count), job="orders")
+        feed.source = MetaSource(table=table, choice=choose_watermark(table))
+        yield feed
+
+
+def test_planner_and_worker_can_acquire(logins: Logins) -> None:
     """SELECT on the meta table is enough."""
-    _create_files(granted_url, "lib")
-    database = logins.of("lib")
-    with meta_engine(url_for_login(granted_url, "lib")) as engine:
-        source = _source(engine)
-        assert source.choice.strategy is Strategy.LOCKS
-        terms = JobTerms(name="orders", meta_table=source.name)
-        request = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
-        ranges = []
-        while (attempt := database.acquisitions.acquire(request, source)) is not None:
-            ranges.append(str(attempt.batch.id_range))
-            database.attempts.succeed(attempt, logging=None, seen=None)
-        store = StoredCandidates(database.engine, "here")
-        choose_watermark(source.table, store=store).watermark.read()
-        table = source.table
-        cuts = [str(cut.id_range) for cut in all_cuts(table, None, 10, limits(max_count=4))]
-    assert [ids.split("..")[1] for ids in ranges] == ["4", "8", "10"]
+    with _feed(logins, "lib", max_count=4) as feed:
+        assert feed.source.choice.strategy is Strategy.LOCKS
+        assert feed.drain() == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+        store = StoredCandidates(feed.database.engine, "here")
+        choose_watermark(feed.table, store=store).watermark.read()
+        cuts = [str(cut.id_range) for cut in all_cuts(feed.table, None, 10, feed.bounds)]
     assert cuts == ["1..4", "5..8", "9..10"]
 
 
 @pytest.mark.parametrize("login", ["paul", "wanda"])
 def test_planner_or_worker_alone_cannot_acquire(
-    logins: Logins, granted_url: str, admin: Database, login: str
+    logins: Logins, admin: Database, login: str
 ) -> None:
     """A denied acquire leaves nothing."""
-    _create_files(granted_url, login)
-    with meta_engine(url_for_login(granted_url, login)) as engine:
-        source = _source(engine)
-        request = AcquireRequest(
-            terms=JobTerms(name="orders", meta_table=source.name), limits=limits(), config={}
-        )
+    with _feed(logins, login) as feed:
         before = _all_rows(admin)
         with pytest.raises(PermissionDeniedError):
-            logins.of(login).acquisitions.acquire(request, source)
+            feed.acquire()
     assert _all_rows(admin) == before
 
 
-def test_meta_table_without_select_is_rejected(logins: Logins, granted_url: str) -> None:
-    _create_files(granted_url, "paul")
+def test_meta_table_without_select_is_rejected(logins: Logins) -> None:
     with (
-        meta_engine(url_for_login(granted_url, "wanda")) as engine,
+        _feed(logins, "paul"),
+        meta_engine(url_for_login(logins.url, "wanda")) as engine,
         pytest.raises(MetaTableError, match="cannot be read"),
     ):
-        _source(engine).read_high_watermark()
+        ReflectedMetaTable.open(engine, "ops.files", FILES)
 
 
-def test_acquire_without_temporary_privilege(logins: Logins, granted_url: str) -> None:
-    _create_files(granted_url, "lib")
-    name = granted_url.rsplit("/", 1)[1].split("?", maxsplit=1)[0]
-    run(granted_url, f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC")
-    database = logins.of("lib")
-    with meta_engine(url_for_login(granted_url, "lib")) as engine:
-        source = _source(engine)
-        terms = JobTerms(name="orders", meta_table=source.name)
-        request = AcquireRequest(terms=terms, limits=limits(max_count=2), config={})
-        acquired = [database.acquisitions.acquire(request, source) for _ in range(6)]
-        assert [attempt is None for attempt in acquired] == [False] * 5 + [True]
-        assert len(list(all_cuts(source.table, None, 10, limits(max_count=4)))) == 3
-
-
-def _create_files(url: str, reader: str) -> None:
-    """Create a meta table of ten files that a login may only read."""
-    run(url, "CREATE SCHEMA ops")
-    run(url, CREATE_FILES)
-    run(url, "INSERT INTO ops.files (size_in_bytes) SELECT 1 FROM generate_series(1, 10)")
-    run(url, f"GRANT USAGE ON SCHEMA ops TO {reader}")
-    run(url, f"GRANT SELECT ON ops.files TO {reader}")
-
-
-def _source(engine: sa.Engine) -> MetaSource:
-    table = ReflectedMetaTable.open(engine, "ops.files", FILES)
-    return MetaSource(table=table, choice=choose_watermark(table))
+def test_acquire_without_temporary_privilege(logins: Logins) -> None:
+    run(logins.url, f"REVOKE TEMPORARY ON DATABASE {database_name(logins.url)} FROM PUBLIC")
+    with _feed(logins, "lib", max_count=2) as feed:
+        assert len(feed.drain()) == 5
+        assert len(list(all_cuts(feed.table, None, 10, limits(max_count=4)))) == 3
 
 
 pytestmark = [

@@ -12,8 +12,7 @@ def marked_tests() -> dict[str, list[str]]:
     """Return the sorted ids of the tests of each promise.
 
     An id is that of the function, followed by `[name]` if the mark is on a single parameter of a
-    test or fixture. Tests that are collected only on some machines are included. The tests that
-    `test_as_roles.py` repeats are not.
+    test or fixture. Tests that are collected only on some machines are included.
     """
     ids: dict[str, set[str]] = defaultdict(set)
     for path in TESTS.rglob("test_*.py"):
