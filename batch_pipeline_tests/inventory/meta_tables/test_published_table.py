@@ -1,14 +1,11 @@
 """Chained jobs: one job reads the published rows of another, each exactly once."""
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
 from importlib.resources import files as files_of
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from batch_pipeline import Batch, acquire_batch, client, inventory
 from batch_pipeline.client.session import SESSIONS
@@ -24,11 +21,14 @@ from batch_pipeline.model.errors import (
     MetaTableRestartedError,
 )
 from batch_pipeline.model.filter import parse_filter
-from batch_pipeline_tests.client.client_tables import acquired, fill_evenly
+from batch_pipeline_tests.client.client_tables import acquire_or_none, acquired, fill_evenly
 from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.logins import Logins
-from batch_pipeline_tests.inventory.meta_tables.user_tables import record_statements
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    record_statements,
+    rows_scanned_by_table,
+)
 from batch_pipeline_tests.seeds import execute, planned, publish, query
 
 FUNCTION = (files_of(inventory) / "acquire_in_server.sql").read_text(encoding="utf-8")
@@ -54,6 +54,12 @@ def read_all(
         batches.append(batch.items)
         batch.succeeded()
     return batches
+
+
+PLANNED_UP_TO = """
+SELECT max(last_id) FROM batch_pipeline.bookmark JOIN batch_pipeline.job ON id = job_id
+ WHERE name = 'down'
+"""
 
 
 @pytest.fixture
@@ -106,9 +112,9 @@ def test_upstream_weights_and_counts_limit_chained_batches(ten_files: Database) 
     assert read_all("counted", "up", batch_count=3, meta_table_cols=columns) == [[1, 2, 3], [4]]
 
 
+@pytest.mark.usefixtures("configured")
 def test_republished_batch_is_delivered_as_new_row(database: Database) -> None:
     """The items are the part file URIs of each generation."""
-    client.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
     batches = planned(database, batches=2)
     manifests = [publish(database, batch) for batch in batches]
     expected = [[part.uri for part in manifest.part_files] for manifest in manifests]
@@ -120,7 +126,6 @@ def test_republished_batch_is_delivered_as_new_row(database: Database) -> None:
     assert read_all("second generations", "orders", *second) == [
         [[part.uri for part in again.part_files]]
     ]
-    client.close()
 
 
 def test_batch_without_result_is_delivered_as_empty_list(ten_files: Database) -> None:
@@ -155,20 +160,12 @@ def test_publishes_of_other_jobs_do_not_move_bookmark(ten_files: Database) -> No
     assert read_all("down", "up") == [[2]]
 
 
-def acquire_up() -> Batch | None:
-    """Acquire three files."""
-    columns = {"uid": "id", "item": "file", "weight": "size_in_mib"}
-    return acquire_batch("up", "meta_table", columns, batch_count=3)
-
-
-def test_concurrent_publish_and_acquire_delivers_each_batch_once(
-    meta_table: Database,
-) -> None:
+def test_concurrent_publish_and_acquire_delivers_each_batch_once(meta_table: Database) -> None:
     fill_evenly(meta_table.engine, 240)
 
     def upstream() -> list[Any]:
         done = []
-        while batch := acquire_up():
+        while (batch := acquire_or_none("up", batch_count=3)) is not None:
             batch.succeeded(result=batch.id_range.first_id)
             done.append(batch.id_range.first_id)
         return done
@@ -177,12 +174,11 @@ def test_concurrent_publish_and_acquire_delivers_each_batch_once(
         items: list[Any] = []
         while len(items) < 80:
             batch = read("down", "up", batch_count=3)
-            if batch is None:
-                if has_published_all(meta_table, "up") and is_fully_planned(meta_table):
-                    break
-                continue
-            items += batch.items
-            batch.succeeded()
+            if batch is not None:
+                items += batch.items
+                batch.succeeded()
+            elif query(meta_table, PLANNED_UP_TO) == [(80,)]:
+                break
         return items
 
     results = together(*[upstream] * 8, *[downstream] * 2)
@@ -193,21 +189,6 @@ def test_concurrent_publish_and_acquire_delivers_each_batch_once(
     )
     assert produced == list(range(1, 241, 3))
     assert received == produced
-
-
-def has_published_all(database: Database, job: str) -> bool:
-    """Return whether all 80 batches of a job are published."""
-    counted = "SELECT publish_count FROM batch_pipeline.job WHERE name = :job"
-    return query(database, counted, job=job) == [(80,)]
-
-
-def is_fully_planned(database: Database) -> bool:
-    """Return whether the downstream job is planned up to the end."""
-    planned_up_to = (
-        "SELECT max(last_id) FROM batch_pipeline.bookmark JOIN batch_pipeline.job ON id = job_id "
-        "WHERE name = 'down'"
-    )
-    return query(database, planned_up_to) == [(80,)]
 
 
 def test_job_that_reads_itself_is_rejected(ten_files: Database) -> None:
@@ -284,9 +265,9 @@ def test_other_ids_watermarks_and_columns_are_rejected(ten_files: Database) -> N
         read("down", "up", equals("status", "running"))
 
 
+@pytest.mark.usefixtures("configured")
 def test_deleted_upstream_is_reported_as_restart(database: Database) -> None:
     """Its publish numbers start again."""
-    client.configure(settings={"inventory_conn": str(database.engine.url.render_as_string(False))})
     [batch] = planned(database)
     publish(database, batch)
     publish(database, batch)
@@ -296,7 +277,6 @@ def test_deleted_upstream_is_reported_as_restart(database: Database) -> None:
     publish(database, batch)
     with pytest.raises(MetaTableRestartedError, match=r"planned its ids up to 2.* will be 2"):
         read("down", "orders")
-    client.close()
 
 
 def test_chain_works_with_meta_tables_in_another_database(
@@ -357,22 +337,3 @@ def test_chained_batch_reads_only_its_rows_and_one_more(
             read = rows_scanned_by_table(database.engine, statements)
             assert read["batch"] == read["attempt"]
             assert rows * jobs - 1 <= read["batch"] <= rows * jobs
-
-
-def rows_scanned_by_table(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> Counter[str]:
-    """Run EXPLAIN ANALYZE and count the rows that were read from each table."""
-    [(statement, parameters)] = statements
-    with engine.connect() as connection:
-        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
-        [plan] = connection.exec_driver_sql(explain, parameters).scalar_one()
-    return _scanned(plan["Plan"])
-
-
-def _scanned(node: dict[str, Any]) -> Counter[str]:
-    count: Counter[str] = Counter()
-    for inner in node.get("Plans", ()):
-        count += _scanned(inner)
-    if "Relation Name" in node:
-        met = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
-        count[node["Relation Name"]] += round(met * node["Actual Loops"])
-    return count

@@ -1,7 +1,7 @@
 """High watermarks of InnoDB tables: a locking read that sees open inserts and blocks no writer."""
 
 import random
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 
 import pytest
@@ -16,8 +16,10 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import MetaTableError
 from batch_pipeline.model.stream import Strategy
-from batch_pipeline_tests.concurrency import eventually
-from batch_pipeline_tests.inventory.meta_tables.test_watermarks_under_writers import Planner
+from batch_pipeline_tests.inventory.meta_tables.test_watermarks_under_writers import (
+    Planner,
+    consume_under_writers,
+)
 from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, item_ids
 
 INSERT = "INSERT INTO files (file_location, size_in_bytes) VALUES ('f', 1)"
@@ -135,29 +137,10 @@ def test_planner_with_watermark_loses_no_row_that_max_id_bookmark_loses(
     watermark: HighWatermark, mariadb_files: ReflectedMetaTable
 ) -> None:
     """Every row is processed once, while a bookmark at `max(id)` misses rows in the same run."""
-    table, stop = mariadb_files, Event()
-    planner = Planner(table, watermark)
-    writers = sa.create_engine(table.engine.url, pool_size=WRITERS)
-    with ThreadPoolExecutor(WRITERS) as pool:
-        running = [pool.submit(write, writers, seed, stop) for seed in range(WRITERS)]
-
-        def is_enough() -> bool:
-            planner.poll()
-            has_missed_rows = len(planner.processed) >= ROWS and bool(planner.missed_by_max_id())
-            return has_missed_rows or any(future.done() for future in running)
-
-        def has_ended() -> bool:
-            planner.poll()
-            return all(future.done() for future in running)
-
-        try:
-            eventually(is_enough)
-        finally:
-            stop.set()
-        eventually(has_ended)
-        for future in running:
-            future.result()
-    planner.poll()
-    writers.dispose()
-    assert planner.processed == item_ids(table, IdRange(first_id=1, last_id=10**9))
+    planner, stop = Planner(mariadb_files, watermark), Event()
+    engine = sa.create_engine(mariadb_files.engine.url, pool_size=WRITERS)
+    writers = [partial(write, engine, seed, stop) for seed in range(WRITERS)]
+    consume_under_writers(planner, writers, stop, rows=ROWS)
+    engine.dispose()
+    assert planner.processed == item_ids(mariadb_files, IdRange(first_id=1, last_id=10**9))
     assert planner.missed_by_max_id()

@@ -7,7 +7,7 @@ rows up to the high watermark, and a second bookmark at `max(id)` shows what wou
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -191,19 +191,22 @@ class Planner:
             self.naive_bookmark = highest
 
 
-def consume_under_writers(planner: Planner, writers: Sequence[Writer], rows: int) -> None:
+def consume_under_writers(
+    planner: Planner, writers: Sequence[Callable[[], None]], stop: Event, rows: int
+) -> None:
     """Run the writers until `max(id)` has missed rows, then process the rest."""
-
-    def has_missed_rows() -> bool:
-        planner.poll()
-        return len(planner.processed) >= rows and bool(planner.missed_by_max_id())
-
     with ThreadPoolExecutor(len(writers)) as pool:
-        running = [pool.submit(writer.run) for writer in writers]
+        running = [pool.submit(writer) for writer in writers]
+
+        def has_missed_rows() -> bool:
+            planner.poll()
+            is_enough = len(planner.processed) >= rows and bool(planner.missed_by_max_id())
+            return is_enough or any(future.done() for future in running)
+
         try:
-            eventually(lambda: has_missed_rows() or any(future.done() for future in running))
+            eventually(has_missed_rows)
         finally:
-            writers[0].stop.set()
+            stop.set()
         for future in running:
             future.result(PATIENCE_SECONDS)
     assert planner.poll() == planner.table.highest_id()
@@ -225,7 +228,8 @@ def test_planner_with_watermark_loses_no_row_that_max_id_bookmark_loses(
     planner, stop = Planner(files, choice.watermark), Event()
     url, kinds = embedded_server.ensure_running(two_phase_folder), TABLES[table_kind][1]
     writers = [Writer(url, seed, stop, kinds) for seed in range(WRITERS)]
-    consume_under_writers(planner, writers, rows=150_000 if long_form else 1_500)
+    runs = [writer.run for writer in writers]
+    consume_under_writers(planner, runs, stop, rows=150_000 if long_form else 1_500)
     rows = item_ids(files, IdRange(first_id=1, last_id=10**9))
     figures(
         writers=float(WRITERS),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -105,7 +106,14 @@ def record_statements(engine: sa.Engine) -> Iterator[list[tuple[str, Any]]]:
 
 def rows_scanned(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> int:
     """Run EXPLAIN ANALYZE on Postgres and count the rows that the scans read."""
-    rows = 0
+    return rows_scanned_by_table(engine, statements).total()
+
+
+def rows_scanned_by_table(
+    engine: sa.Engine, statements: Sequence[tuple[str, Any]]
+) -> Counter[str | None]:
+    """Run EXPLAIN ANALYZE on Postgres and count the rows that the scans read of each table."""
+    rows: Counter[str | None] = Counter()
     with engine.connect() as connection:
         for statement, parameters in statements:
             explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
@@ -114,12 +122,14 @@ def rows_scanned(engine: sa.Engine, statements: Sequence[tuple[str, Any]]) -> in
     return rows
 
 
-def _scanned(node: dict[str, Any]) -> int:
-    inner = sum(_scanned(child) for child in node.get("Plans", []))
-    if not node["Node Type"].endswith("Scan") or node["Node Type"] == "Subquery Scan":
-        return inner
-    rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
-    return inner + int(rows * node["Actual Loops"])
+def _scanned(node: dict[str, Any]) -> Counter[str | None]:
+    rows: Counter[str | None] = Counter()
+    for child in node.get("Plans", []):
+        rows += _scanned(child)
+    if node["Node Type"].endswith("Scan") and node["Node Type"] != "Subquery Scan":
+        read = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        rows[node.get("Relation Name")] += round(read * node["Actual Loops"])
+    return rows
 
 
 def item_ids(table: ReflectedMetaTable, ids: IdRange) -> list[int]:
