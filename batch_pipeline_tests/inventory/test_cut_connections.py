@@ -4,7 +4,7 @@ Points are counted while an operation runs, so new statements are covered automa
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -33,13 +33,7 @@ SNAPSHOT = {
     "schema_version": "job_id, version, columns::text",
 }
 # The main steps of a batch; the other operations are run with --long.
-BY_DEFAULT = {
-    "plan",
-    "publish",
-    "acquire server-side",
-    "succeed",
-    "claim a load",
-}
+BY_DEFAULT = {"plan", "publish", "acquire server-side", "succeed", "claim a load"}
 _OWNED = """
 SELECT token FROM batch_pipeline.attempt
  WHERE status = 'running' AND lease_until > clock_timestamp()
@@ -77,13 +71,15 @@ def inventory(fault: tuple[str, ConnectionCutter | LostReplies]) -> Iterator[Inv
 
 
 def _snapshot(database: Database) -> Snapshot:
-    return {
-        table: set(map(_hashable, query(database, f"SELECT {columns} FROM batch_pipeline.{table}")))  # noqa: S608 - names from above
-        for table, columns in SNAPSHOT.items()
-    }
+    rows = {}
+    with database.engine.connect() as connection:
+        for table, columns in SNAPSHOT.items():
+            select = f"SELECT {columns} FROM batch_pipeline.{table}"  # noqa: S608 - names from above
+            rows[table] = set(map(_hashable, connection.exec_driver_sql(select)))
+    return rows
 
 
-def _hashable(row: tuple[Any, ...]) -> tuple[Any, ...]:
+def _hashable(row: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 

@@ -1,6 +1,7 @@
 """Planning and splitting on Postgres: limits, gaps, overlaps, concurrency, poison items."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -10,12 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.connection import transaction
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
+from batch_pipeline.inventory.meta_tables.sources import read_items
 from batch_pipeline.inventory.planning import split_batch
 from batch_pipeline.model.batch import (
     MAX_ID,
@@ -32,9 +31,9 @@ from batch_pipeline.model.errors import (
     InvariantError,
     UnknownBatchError,
 )
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.concurrency import together
-from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.factories import found_file, limits
+from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import delete, insert
 from batch_pipeline_tests.seeds import claimed, execute, plan, publish, query, register, unplanned
@@ -118,21 +117,27 @@ def test_item_registered_during_plan_is_planned_next_time(
 def test_concurrent_plans_and_registrations_have_no_gap_or_overlap(
     database: Database, rival: Database
 ) -> None:
-    def plan_often(inventory: Database) -> None:
-        for _ in range(10):
+    """Both registrations list the same hundred files, in opposite order."""
+
+    def plan_often(inventory: Database) -> int:
+        for _ in range(20):
             plan(inventory, limits(max_count=3))
+        return 0
 
-    def register_often(inventory: Database, first: int) -> None:
-        for number in range(first, first + 50, 5):
-            register(inventory, 5, first=number)
+    def register_often(inventory: Database, listing: range) -> int:
+        table, new = inventory.meta_table("orders"), 0
+        for first in listing:
+            files = [found_file(number) for number in range(first, first + 5)]
+            new += table.register(files, accept_changed=False).new_items
+        return new
 
-    errors = together(
+    done = together(
         partial(plan_often, database),
         partial(plan_often, rival),
-        partial(register_often, database, 1),
-        partial(register_often, rival, 51),
+        partial(register_often, database, range(1, 101, 5)),
+        partial(register_often, rival, range(96, 0, -5)),
     )
-    assert errors == [None] * 4
+    assert sum(number for number in done if isinstance(number, int)) == 100, done
     plan(database, limits(max_count=3))
     stored = _stored_batches(database)
     assert (stored[0].id_range.first_id, stored[-1].id_range.last_id) == (1, 100)
@@ -141,6 +146,9 @@ def test_concurrent_plans_and_registrations_have_no_gap_or_overlap(
     for batch in stored:
         assert batch.count == batch.id_range.last_id - batch.id_range.first_id + 1 <= 3
         assert batch.weight == batch.count * 10
+        assert len(list(database.meta_table("orders").items(batch))) == batch.count
+    locations = "SELECT count(DISTINCT location) FROM batch_pipeline.item"
+    assert query(database, locations) == [(100,)]
 
 
 @pytest.mark.guarantee("G2")
@@ -227,45 +235,35 @@ def test_key_without_batch_raises_unknown_batch(database: Database) -> None:
         assert f"{key!r} is not a planned batch" in str(caught.value)
 
 
-def _source(files: ReflectedMetaTable, items: int) -> MetaSource:
-    insert(files, dict.fromkeys(range(1, items + 1), 10))
-    return MetaSource(table=files, choice=choose_watermark(files))
-
-
-def _request(max_count: int, **terms: object) -> AcquireRequest:
-    facts = {"name": "import", "meta_table": "ops.files", "bisect": True, **terms}
+def _feed(
+    database: Database, files: ReflectedMetaTable, ids: Iterable[int], max_count: int
+) -> Feed:
+    """Return a job that splits dead batches, on a table of items of 10 bytes."""
+    insert(files, dict.fromkeys(ids, 10))
     bounds = limits(max_weight=10_000, max_count=max_count)
-    return AcquireRequest(terms=JobTerms(**facts), limits=bounds, config={"origin": "test"})  # type: ignore[arg-type] # overrides by name
+    return Feed(database, files, bounds, terms={"bisect": True})
 
 
-def _process_all(
-    database: Database, source: MetaSource, request: AcquireRequest, is_bad: Callable[[int], bool]
-) -> list[Attempt]:
+def _process_all(feed: Feed, bad: set[int]) -> list[Attempt]:
     """Acquire until nothing is left; batches with a bad item fail."""
     attempts: list[Attempt] = []
-    while (attempt := database.acquisitions.acquire(request, source)) is not None:
+    while (attempt := feed.acquire()) is not None:
         attempts.append(attempt)
         assert len(attempts) < 200, "it does not end"
-        ids = [item.id for item in read_items(database.engine, source.table, attempt.batch)]
-        if any(map(is_bad, ids)):
-            database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
+        items = read_items(feed.database.engine, feed.table, attempt.batch)
+        if bad & {item.id for item in items}:
+            feed.database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
         else:
-            database.attempts.succeed(attempt, result=ids, logging=None, seen=None)
+            feed.succeed(attempt)
     return attempts
 
 
-def _dead_items(database: Database, table: ReflectedMetaTable) -> dict[int, BatchStatus]:
+def _dead_items(feed: Feed) -> dict[int, BatchStatus]:
     """Return the dead batches of the job by their only item."""
-    dead = [
-        status for status in database.jobs.unfinished("import") if status.state is BatchState.DEAD
-    ]
-    items = [read_items(database.engine, table, status.batch) for status in dead]
+    unfinished = feed.database.jobs.unfinished(feed.job)
+    dead = [status for status in unfinished if status.state is BatchState.DEAD]
+    items = [read_items(feed.database.engine, feed.table, status.batch) for status in dead]
     return {item.id: status for status, [item] in zip(dead, items, strict=True)}
-
-
-def _published_ids(database: Database) -> list[int]:
-    results = query(database, "SELECT result FROM batch_pipeline.attempt WHERE result IS NOT NULL")
-    return sorted(item_id for (ids,) in results for item_id in ids)
 
 
 def _live_batches(database: Database) -> list[tuple[int, int, str]]:
@@ -282,44 +280,37 @@ def test_bisect_isolates_one_bad_item_of_hundred(
     database: Database, files: ReflectedMetaTable, bad: int
 ) -> None:
     """The other items are published once, within 3 + 2 * 7 + 2 attempts."""
-    source = _source(files, 100)
-    attempts = _process_all(database, source, _request(100), lambda item_id: item_id == bad)
-    assert _published_ids(database) == [item_id for item_id in range(1, 101) if item_id != bad]
-    [(first, last)] = [
-        (first, last) for first, last, state in _live_batches(database) if state == "dead"
-    ]
-    assert (first, last) == (bad, bad)
+    feed = _feed(database, files, range(1, 101), max_count=100)
+    attempts = _process_all(feed, {bad})
+    assert sorted(feed.taken) == [item_id for item_id in range(1, 101) if item_id != bad]
+    dead = [batch for batch in _live_batches(database) if batch[2] == "dead"]
+    assert dead == [(bad, bad, "dead")]
     assert len(attempts) <= 3 + 2 * ceil(log2(100)) + 2
     check_invariants(database)
-    [(item_id, status)] = _dead_items(database, source.table).items()
+    [(item_id, status)] = _dead_items(feed).items()
     assert (item_id, status.error) == (bad, "a bad item")
-    assert database.acquisitions.acquire(_request(100), source) is None
+    assert feed.acquire() is None
 
 
 def test_concurrent_bisect_publishes_every_good_item_once(
     database: Database, rival: Database, files: ReflectedMetaTable
 ) -> None:
-    sources = [_source(files, 60), MetaSource(table=files, choice=choose_watermark(files))]
-    bad = {7, 8, 31, 60}
-    results = together(
-        lambda: _process_all(database, sources[0], _request(20), lambda item_id: item_id in bad),
-        lambda: _process_all(rival, sources[1], _request(20), lambda item_id: item_id in bad),
-    )
+    feed, bad = _feed(database, files, range(1, 61), max_count=20), {7, 8, 31, 60}
+    other = replace(feed, database=rival, taken=[])
+    results = together(partial(_process_all, feed, bad), partial(_process_all, other, bad))
     assert [result for result in results if isinstance(result, Exception)] == []
-    _process_all(database, sources[0], _request(20), lambda item_id: item_id in bad)
-    assert _published_ids(database) == sorted(set(range(1, 61)) - bad)
-    assert set(_dead_items(database, files)) == bad
+    _process_all(feed, bad)
+    assert sorted(feed.taken + other.taken) == sorted(set(range(1, 61)) - bad)
+    assert set(_dead_items(feed)) == bad
     check_invariants(database)
 
 
 def test_half_is_split_at_first_failure_or_third_interruption(
     database: Database, files: ReflectedMetaTable
 ) -> None:
-    source, request = _source(files, 4), _request(4, max_attempts=3)
+    feed = _feed(database, files, range(1, 5), max_count=4)
     for status in [AttemptStatus.FAILED] * 3 + [AttemptStatus.ABANDONED] * 3:
-        attempt = database.acquisitions.acquire(request, source)
-        assert attempt is not None
-        database.attempts.fail(attempt, "gone", status)
+        database.attempts.fail(feed.acquired(max_attempts=3), "gone", status)
     assert _live_batches(database) == [(1, 2, "dead"), (3, 4, "planned")]
     check_invariants(database)
 
@@ -328,50 +319,35 @@ def test_split_tiles_range_and_halves_remaining_items(
     database: Database, files: ReflectedMetaTable
 ) -> None:
     """Ids of deleted rows belong to the first half."""
+    feed = _feed(database, files, [], max_count=100)
     insert(files, {10: 1, 20: 2, 30: 4, 40: 8, 50: 16})
-    source = MetaSource(table=files, choice=choose_watermark(files))
-    attempt = database.acquisitions.acquire(_request(100), source)
-    assert attempt is not None
+    attempt = feed.acquired()
     database.attempts.fail(attempt, "a bad item", AttemptStatus.FAILED)
     delete(files, files.uid == 20)
-    first, second = database.jobs.split("import", attempt.batch.id, files)
-    assert (first.id_range, first.weight, first.count) == (IdRange(first_id=10, last_id=39), 5, 2)
-    assert (second.id_range, second.weight, second.count) == (
-        IdRange(first_id=40, last_id=50),
-        24,
-        2,
-    )
-    assert query(database, "SELECT DISTINCT config FROM batch_pipeline.batch") == [
-        ({"origin": "test"},)
+    halves = database.jobs.split("job", attempt.batch.id, files)
+    assert [(str(half.id_range), half.weight, half.count) for half in halves] == [
+        ("10..39", 5, 2),
+        ("40..50", 24, 2),
     ]
+    configs = query(database, "SELECT DISTINCT config FROM batch_pipeline.batch")
+    assert configs == [(feed.request().config,)]
     check_invariants(database)
 
 
 def test_split_of_list_batch_divides_list(database: Database, files: ReflectedMetaTable) -> None:
     """All listed ids are kept, including one whose row was deleted."""
-    source = _source(files, 100)
-    attempt = database.acquisitions.acquire(_request(100), source)
-    assert attempt is not None
-    database.attempts.succeed(attempt, result=[], logging=None, seen=None)
-    execute(
-        database,
-        "INSERT INTO batch_pipeline.job (name, meta_table, kind, parent_id) "
-        "VALUES ('import.late', 'ops.files', 'late', 1)",
-    )
-    execute(
-        database,
-        "INSERT INTO batch_pipeline.batch "
-        "(job_id, first_id, last_id, weight, item_count, config, item_ids) "
-        "VALUES (2, 5, 90, 40, 5, '{}', '{5,6,50,77,90}')",
-    )
-    execute(database, "INSERT INTO batch_pipeline.batch_state VALUES (2, 2, 'planned')")
+    late = [5, 6, 50, 77, 90]
+    feed = _feed(database, files, set(range(1, 101)).difference(late), max_count=100)
+    feed.drain()
+    insert(files, dict.fromkeys(late, 10))
+    assert feed.audit().late_batches == 1
     delete(files, files.uid == 50)
-    first, second = database.jobs.split("import", "5..90", files)
+    first, second = database.jobs.split("job", "5..90", files)
     assert (first.item_ids, first.weight, str(first.id_range)) == ((5, 6, 50), 20, "5..50")
     assert (second.item_ids, second.weight, str(second.id_range)) == ((77, 90), 20, "77..90")
     check_invariants(database)
-    _process_all(database, source, _request(100), lambda item_id: item_id == 77)
-    [(item_id, status)] = _dead_items(database, files).items()
+    _process_all(feed, {77})
+    [(item_id, status)] = _dead_items(feed).items()
     assert (item_id, status.batch.item_ids) == (77, (77,))
     check_invariants(database)
 
@@ -449,13 +425,9 @@ def test_bisect_skips_dead_batch_that_cannot_be_split(
     database: Database, files: ReflectedMetaTable
 ) -> None:
     """The dead batch has shrunk to one item."""
-    source, request = _source(files, 4), _request(2, max_attempts=1)
+    feed = _feed(database, files, range(1, 5), max_count=2)
     for _ in range(2):
-        attempt = database.acquisitions.acquire(request, source)
-        assert attempt is not None
-        database.attempts.fail(attempt, "no", AttemptStatus.FAILED)
+        database.attempts.fail(feed.acquired(max_attempts=1), "no", AttemptStatus.FAILED)
     delete(files, files.uid == 1)
-    attempt = database.acquisitions.acquire(request, source)
-    assert attempt is not None
-    assert attempt.batch.id_range == IdRange(first_id=3, last_id=3)
+    assert feed.acquired(max_attempts=1).batch.id_range == IdRange(first_id=3, last_id=3)
     check_invariants(database)

@@ -1,9 +1,6 @@
 """The product's own meta table: ids, ranges of files, and concurrent registrations."""
 
 import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -20,9 +17,9 @@ from batch_pipeline.model.batch import MAX_ID, Batch, IdRange
 from batch_pipeline.model.item import Item, LandedFile, Registered, modified_at
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source, SourceFormat
-from batch_pipeline_tests.concurrency import eventually, next_line, python, run_python, together
-from batch_pipeline_tests.factories import NOON, batch, found_file, limits, stream
-from batch_pipeline_tests.seeds import has_lock_waiters, plan, query, register
+from batch_pipeline_tests.concurrency import eventually, run_python, together
+from batch_pipeline_tests.factories import NOON, batch, found_file, stream
+from batch_pipeline_tests.seeds import has_lock_waiters, query, register
 
 ALL_ITEMS: Batch = batch(id_range=IdRange(first_id=0, last_id=MAX_ID))
 
@@ -40,10 +37,7 @@ def test_register_assigns_ids_in_listing_order_and_skips_known_files(database: D
     registered = table.register([found_file(4), *files[1:]], accept_changed=False)
     assert registered == Registered(found=3, new_items=1)
     assert _items(database) == [
-        Item(id=1, file=files[0]),
-        Item(id=2, file=files[1]),
-        Item(id=3, file=files[2]),
-        Item(id=4, file=found_file(4)),
+        Item(id=uid, file=file) for uid, file in enumerate([*files, found_file(4)], start=1)
     ]
 
 
@@ -172,10 +166,6 @@ def _register_with_ranges(
     return table.register(files, accept_changed=accept, cutter=chosen)
 
 
-def _ranges(database: Database) -> list[str]:
-    return [item.file.location.partition("#")[2] for item in _items(database)]
-
-
 def test_large_file_is_registered_as_ranges_in_listing_order(
     database: Database, large_file: Path
 ) -> None:
@@ -183,19 +173,13 @@ def test_large_file_is_registered_as_ranges_in_listing_order(
     registered = _register_with_ranges(database, found_file(1), file, found_file(2))
     assert registered == Registered(found=3, new_items=5)
     items = _items(database)
-    assert [(item.id, item.weight) for item in items] == [
-        (1, 10),
-        (2, 36),
-        (3, 36),
-        (4, 18),
-        (5, 10),
-    ]
-    assert _ranges(database) == [
-        "",
-        "bytes=0-35,size=90",
-        "bytes=36-71,size=90",
-        "bytes=72-89,size=90",
-        "",
+    ranges = [item.file.location.partition("#")[2] for item in items]
+    assert [(item.id, item.weight, ids) for item, ids in zip(items, ranges, strict=True)] == [
+        (1, 10, ""),
+        (2, 36, "bytes=0-35,size=90"),
+        (3, 36, "bytes=36-71,size=90"),
+        (4, 18, "bytes=72-89,size=90"),
+        (5, 10, ""),
     ]
     assert {replace(item.file, location=item.file.uri) for item in items[1:4]} == {file}
 
@@ -315,71 +299,3 @@ def test_ranges_of_file_are_looked_up_by_index(database: Database) -> None:
     statement = str(select.compile(database.engine, compile_kwargs={"literal_binds": True}))
     rows = query(database, f"EXPLAIN {statement}")
     assert any("item_file_idx" in row[0] for row in rows)
-
-
-PROCESSES = 8
-CALLS = 25
-FILES_PER_CALL = 4
-FILES = CALLS * FILES_PER_CALL
-
-# Half of each call's files belong to the process alone, half are listed by all processes.
-REGISTER_OFTEN = f"""
-import sys
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline_tests.factories import found_file
-database = open_database(sys.argv[1], migrated=None)
-table, process, new = database.meta_table("orders"), int(sys.argv[2]), 0
-print("ready")
-sys.stdin.readline()
-for call in range({CALLS}):
-    numbers = range({FILES_PER_CALL} * call, {FILES_PER_CALL} * (call + 1))
-    files = [found_file(1_000 * (process + 1) + number) for number in numbers]
-    files += [found_file(number) for number in numbers]
-    new += table.register(files, accept_changed=False).new_items
-print(new)
-"""
-
-
-@pytest.fixture
-def processes(database_url: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that are ready to register and wait for a line of input."""
-    with ExitStack() as stack:
-        children = [
-            stack.enter_context(python(REGISTER_OFTEN, database_url, str(number)))
-            for number in range(PROCESSES)
-        ]
-        assert [next_line(child) for child in children] == ["ready"] * PROCESSES
-        yield children
-
-
-def plan_and_list_ids(database: Database) -> list[int]:
-    """Plan what is available and return the ids of the new batches."""
-    ids: list[int] = []
-    bounds = limits(max_weight=10_000, max_count=7)
-    for new_batch in plan(database, bounds):
-        batch_ids = [item.id for item in database.meta_table("orders").items(new_batch)]
-        assert len(batch_ids) == new_batch.count
-        ids += batch_ids
-    return ids
-
-
-def test_planner_loses_nothing_during_concurrent_registrations(
-    database: Database, processes: list[subprocess.Popen[str]]
-) -> None:
-    plans: list[list[int]] = []
-    for child in processes:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    while any(child.poll() is None for child in processes):
-        plans.append(plan_and_list_ids(database))
-    plans.append(plan_and_list_ids(database))
-    total = PROCESSES * FILES + FILES
-    assert sum(int(next_line(child)) for child in processes) == total
-    assert len([ids for ids in plans if ids]) > 3
-    assert [uid for ids in plans for uid in ids] == list(range(1, total + 1))
-    everything = batch(id_range=IdRange(first_id=1, last_id=total + 1))
-    locations = {item.file.location for item in database.meta_table("orders").items(everything)}
-    assert len(locations) == total
-    counted = "SELECT count(*), max(id) FROM batch_pipeline.item"
-    assert query(database, counted) == [(total, total)]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,9 +73,8 @@ def test_recovered_prepared_transaction_holds_all_candidates() -> None:
 def test_falling_ids_reset_watermark() -> None:
     """The table was emptied, or its ids start again."""
     state = read_once(read_once(NOTHING, 100), 120, "3/1")
-    assert read_once(state, 5, "3/2") == Candidates(
-        strategy=Strategy.LOCKS, epoch="1", waiting=(Candidate(5, frozenset({"3/2"})),)
-    )
+    waiting = (Candidate(5, frozenset({"3/2"})),)
+    assert read_once(state, 5, "3/2") == replace(NOTHING, waiting=waiting)
     assert read_once(state, None).released is None
 
 
@@ -140,7 +140,7 @@ events = st.tuples(
 
 @given(st.lists(events, max_size=60))
 def test_no_open_transaction_holds_id_below_watermark(schedule: list[tuple[str, int]]) -> None:
-    simulation, state, highest, reading = TransactionSimulation(), NOTHING, None, False
+    simulation, state, highest, is_reading = TransactionSimulation(), NOTHING, None, False
     for event, choice in schedule:
         if event == "begin":
             simulation.begin()
@@ -148,25 +148,18 @@ def test_no_open_transaction_holds_id_below_watermark(schedule: list[tuple[str, 
             simulation.insert(choice)
         elif event in {"commit", "rollback"}:
             simulation.end(choice, commit=event == "commit")
-        elif not reading:
-            highest, reading = (
-                max(simulation.visible, default=None),
-                True,
-            )  # the first half of a read
-        else:
-            before, reading = state.released or 0, False
-            state = read_once(
-                state, highest, *simulation.running
-            )  # the second half, some events later
+        elif not is_reading:  # the first half of a read
+            highest, is_reading = max(simulation.visible, default=None), True
+        else:  # the second half, some events later
+            before, is_reading = state.released or 0, False
+            state = read_once(state, highest, *simulation.running)
             assert (state.released or 0) >= before
         held = [uid for ids in simulation.running.values() for uid in ids]
         assert all(uid > (state.released or 0) for uid in held)
 
 
 @given(st.lists(events, max_size=60))
-def test_watermark_reaches_highest_id_when_idle(
-    schedule: list[tuple[str, int]],
-) -> None:
+def test_watermark_reaches_highest_id_when_idle(schedule: list[tuple[str, int]]) -> None:
     simulation, state = TransactionSimulation(), NOTHING
     for event, choice in schedule:
         if event == "read":
@@ -308,12 +301,8 @@ def test_invalid_state_is_ignored(store: StoredCandidates, database: Database) -
 def test_stored_format_is_stable(store: StoredCandidates, database: Database) -> None:
     """Releases must understand each other's states."""
     insert_state(database, json.dumps(VALID))
-    assert store.load("ops.files") == Candidates(
-        strategy=Strategy.LOCKS,
-        epoch="1",
-        released=5,
-        waiting=(Candidate(7, frozenset({"3/1"})),),
-    )
+    waiting = (Candidate(7, frozenset({"3/1"})),)
+    assert store.load("ops.files") == replace(NOTHING, released=5, waiting=waiting)
 
 
 ids = st.integers(MIN_ID, MAX_ID)
@@ -328,12 +317,8 @@ holders = st.frozensets(st.from_regex(r"-?\d{1,3}/\d{1,6}", fullmatch=True), max
 def test_any_state_round_trips_through_json(waiting: list[tuple[int, frozenset[str]]]) -> None:
     candidates = sorted(waiting)
     released = candidates.pop(0)[0] if len(candidates) % 2 else None
-    state = Candidates(
-        strategy=Strategy.LOCKS,
-        epoch="1",
-        released=released,
-        waiting=tuple(Candidate(uid, names) for uid, names in candidates),
-    )
+    waiting_candidates = tuple(Candidate(uid, names) for uid, names in candidates)
+    state = replace(NOTHING, released=released, waiting=waiting_candidates)
     assert _from_json(json.loads(json.dumps(_to_json(state)))) == state
 
 
@@ -379,8 +364,10 @@ def test_processes_share_stored_candidates(
             assert next_line(other) == "2"
 
 
-def locks(value: int | None, *held_by: LockHolder) -> WatermarkReading:
-    return WatermarkReading(value=value, strategy=Strategy.LOCKS, held_by=held_by)
+def reading(
+    value: int | None, strategy: Strategy = Strategy.LOCKS, *held_by: LockHolder
+) -> WatermarkReading:
+    return WatermarkReading(value=value, strategy=strategy, held_by=held_by)
 
 
 def holder(
@@ -389,54 +376,45 @@ def holder(
     return LockHolder(pid=pid, application=application, age_seconds=age_seconds)
 
 
+HELD = "held back by pid 4711 (psql) for 73 s"
+LOCKS = Strategy.LOCKS
+
+
 @pytest.mark.parametrize(
-    ("reading", "expected"),
+    ("described", "expected"),
     [
+        (reading(12, LOCKS, holder()), f"high watermark 12 (locks); {HELD}"),
         (
-            locks(1200, holder()),
-            "high watermark 1200 (locks); held back by pid 4711 (psql) for 73 s",
+            reading(12, LOCKS, holder(), holder("job"), holder("job")),
+            f"high watermark 12 (locks); {HELD}, and 2 more",
         ),
+        (reading(12), "high watermark 12 (locks); nothing holds it back"),
+        (reading(12, Strategy.SQLITE), "high watermark 12 (sqlite); nothing holds it back"),
+        (reading(None, LOCKS, holder()), f"no high watermark yet (locks); {HELD}"),
         (
-            locks(1200, holder(), holder("job"), holder("job")),
-            "high watermark 1200 (locks); held back by pid 4711 (psql) for 73 s, and 2 more",
-        ),
-        (
-            WatermarkReading(value=1200, strategy=Strategy.LOCKS),
-            "high watermark 1200 (locks); nothing holds it back",
-        ),
-        (
-            WatermarkReading(value=1200, strategy=Strategy.SQLITE),
-            "high watermark 1200 (sqlite); nothing holds it back",
-        ),
-        (
-            WatermarkReading(value=1200, strategy=Strategy.REGISTRAR),
-            "high watermark 1200 (registrar); nothing holds it back",
-        ),
-        (
-            locks(None, holder()),
-            "no high watermark yet (locks); held back by pid 4711 (psql) for 73 s",
-        ),
-        (
-            WatermarkReading(value=7, strategy=Strategy.LOCKING_READ),
+            reading(7, Strategy.LOCKING_READ),
             "high watermark 7 (locking_read); the database does not report what may hold it back",
         ),
         (
-            WatermarkReading(value=7, strategy=Strategy.SETTLE),
+            reading(7, Strategy.SETTLE),
             "high watermark 7 (settle); rows younger than its delay are ignored",
         ),
         (
-            locks(9, holder("prepared transaction late", pid=None, age_seconds=5.0)),
+            reading(9, LOCKS, holder("prepared transaction late", pid=None, age_seconds=5.0)),
             "high watermark 9 (locks); held back by prepared transaction late for 5 s",
         ),
-        (locks(9, holder("", age_seconds=None)), "high watermark 9 (locks); held back by pid 4711"),
         (
-            locks(9, holder("x" * 81)),
+            reading(9, LOCKS, holder("", age_seconds=None)),
+            "high watermark 9 (locks); held back by pid 4711",
+        ),
+        (
+            reading(9, LOCKS, holder("x" * 81)),
             f"high watermark 9 (locks); held back by pid 4711 ({'x' * 80}…) for 73 s",
         ),
     ],
 )
-def test_describe_reading(reading: WatermarkReading, expected: str) -> None:
-    assert describe_reading(reading) == expected
+def test_describe_reading(described: WatermarkReading, expected: str) -> None:
+    assert describe_reading(described) == expected
 
 
 @pytest.mark.parametrize(
@@ -444,6 +422,6 @@ def test_describe_reading(reading: WatermarkReading, expected: str) -> None:
     ["ps\x1b]0;owned\x07ql", "ps\nql", "ps\r\tql", "ps\u202eql", "ps\u2028ql", "ps\x9bql", "\x00"],
 )
 def test_control_characters_in_application_name_are_removed(name: str) -> None:
-    described = describe_reading(locks(9, holder(name)))
+    described = describe_reading(reading(9, LOCKS, holder(name)))
     assert described.isprintable()
     assert described.startswith("high watermark 9 (locks); held back by pid 4711")
