@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,9 +24,7 @@ from batch_pipeline.model.checks import Finding
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.status import MANY_PARTITIONS
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.inventory.meta_tables.user_tables import (
-    execute as execute_on,
-)
+from batch_pipeline_tests.inventory.meta_tables.user_tables import execute as execute_on
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     item_ids,
     record_statements,
@@ -49,15 +46,6 @@ def findings(results: Iterator[Finding]) -> list[tuple[str, str, str]]:
     return [(finding.level.value, finding.subject, finding.text) for finding in results]
 
 
-@contextmanager
-def open_transaction(database: Database) -> Iterator[None]:
-    """Keep a transaction of another program open."""
-    with database.engine.connect() as other, other.begin():
-        other.exec_driver_sql("SET application_name = 'a notebook'")
-        other.exec_driver_sql("SELECT 1")
-        yield
-
-
 def findings_without_settings(results: Iterator[Finding]) -> list[tuple[str, str, str]]:
     """Leave out the settings that the test server disables for speed."""
     return [
@@ -72,9 +60,7 @@ def test_settings_that_may_lose_commits_warn(database: Database) -> None:
     assert all(text.endswith("Turn it on.") for _, _, text in warnings)
 
 
-def test_invalid_index_fails_with_reindex_statement(
-    database: Database,
-) -> None:
+def test_invalid_index_fails_with_reindex_statement(database: Database) -> None:
     """A cancelled `CREATE INDEX CONCURRENTLY` leaves an invalid index."""
     execute(
         database,
@@ -89,7 +75,8 @@ def test_invalid_index_fails_with_reindex_statement(
 
 
 def test_long_transaction_warns(database: Database) -> None:
-    with open_transaction(database):
+    with database.engine.connect() as other, other.begin():
+        other.exec_driver_sql("SET application_name = 'a notebook'")
         assert findings_without_settings(check_server(database.engine)) == []
         [(level, _, text)] = findings_without_settings(
             check_server(database.engine, long=timedelta(0))
@@ -160,12 +147,7 @@ def test_dagster_daemon_not_started_or_running_is_ok(database: Database) -> None
 
 
 @pytest.mark.parametrize(
-    ("is_own", "queued", "level"),
-    [
-        (False, 0, "warn"),
-        (True, 0, "ok"),
-        (True, 1, "warn"),
-    ],
+    ("is_own", "queued", "level"), [(False, 0, "warn"), (True, 0, "ok"), (True, 1, "warn")]
 )
 def test_silent_dagster_daemon_warns(
     database: Database, is_own: bool, queued: int, level: str

@@ -72,6 +72,13 @@ def _accepts_queries(url: str) -> bool:
         return connection.execute("SELECT 1").fetchone() == (1,)
 
 
+def _setting(url: str, name: str) -> str:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(f"SHOW {name}".encode()).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
 def test_last_process_stops_shared_server(data: Path) -> None:
     with python(USE_SERVER, str(data)) as first, python(USE_SERVER, str(data)) as second:
         assert next_line(first) == next_line(second) == str(data)
@@ -124,10 +131,7 @@ def test_server_restarted_by_other_process_counts_as_ended(data: Path) -> None:
 def test_ensure_running_twice_needs_one_release(data: Path) -> None:
     url = embedded_server.ensure_running(data)
     assert embedded_server.ensure_running(data) == url
-    with psycopg.connect(url) as connection:
-        names = ("max_connections", "listen_addresses")
-        shown = [connection.execute(f"SHOW {name}").fetchone() for name in names]
-    assert shown == [("200",), ("",)]
+    assert (_setting(url, "max_connections"), _setting(url, "listen_addresses")) == ("200", "")
     postmaster = _postmaster(data)
     embedded_server.release(data)
     assert not is_running(postmaster)
@@ -147,10 +151,7 @@ def test_stale_lock_files_do_not_prevent_start(data: Path, owner: str) -> None:
 
 def test_stale_pid_of_other_server_is_not_used(data: Path, server_url: str) -> None:
     """The other server is not stopped either."""
-    with psycopg.connect(server_url) as connection:
-        row = connection.execute("SHOW data_directory").fetchone()
-    assert row is not None
-    other = _postmaster(Path(row[0]))
+    other = _postmaster(Path(_setting(server_url, "data_directory")))
     (data / "postmaster.pid").write_text(PID_FILE.format(pid=other.pid, folder=data))
     url = embedded_server.ensure_running(data)
     assert _accepts_queries(url)
@@ -213,10 +214,8 @@ def test_socket_folder_is_private(url: str) -> None:
     assert "a-long-name" not in str(path)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    with psycopg.connect(url) as connection:
-        row = connection.execute("SHOW data_directory").fetchone()
-    assert row is not None
-    assert stat.S_IMODE(Path(row[0]).stat().st_mode) == 0o700
+    folder = Path(_setting(url, "data_directory"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     if IS_ROOT:  # only root can switch to another user
         assert not _connects_as_other_user(path)
 
@@ -240,8 +239,7 @@ def test_home_folder_stays_private(tmp_path: Path) -> None:
     home.mkdir(mode=0o700)
     data = home / "postgres"
     try:
-        with psycopg.connect(embedded_server.ensure_running(data)) as connection:
-            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert _accepts_queries(embedded_server.ensure_running(data))
     finally:
         embedded_server.release(data)
     assert stat.S_IMODE(home.stat().st_mode) == (0o710 if IS_ROOT else 0o700)

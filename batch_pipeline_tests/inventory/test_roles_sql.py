@@ -17,17 +17,14 @@ from click.testing import CliRunner
 from psycopg.errors import InsufficientPrivilege, InvalidSchemaName
 
 from batch_pipeline.cli import cli
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.inventory.migrate import REVISION
 from batch_pipeline.model.errors import PermissionDeniedError
 from batch_pipeline.model.filter import Condition, Operator
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline_tests.factories import limits
+from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.logins import (
     ROLES_FILE,
     create_login,
@@ -258,9 +255,7 @@ def hostile_path_url(empty_database_url: str) -> Iterator[str]:
     run(empty_database_url, f"DROP ROLE {login}")
 
 
-def test_hostile_search_path_is_not_used(
-    hostile_path_url: str,
-) -> None:
+def test_hostile_search_path_is_not_used(hostile_path_url: str) -> None:
     with pytest.raises(psycopg.errors.RaiseException, match="reached"):
         run(hostile_path_url, "SELECT to_regclass('nothing')")
     with closing(open_database(hostile_path_url, migrated=True)) as database:
@@ -288,10 +283,7 @@ def test_cut_with_user_defined_type_runs_on_users_connection(
         execute(engine, FILES)
         columns = MetaColumns(uid="id", item="item", weight="weight")
         table = ReflectedMetaTable.open(engine, "public.files", columns, where)
-        source = MetaSource(table=table, choice=choose_watermark(table))
-        assert (source.cut_statements(database.engine) is not None) is is_server_side
-        terms = JobTerms(name="job", meta_table=source.name, where=where)
-        request = AcquireRequest(terms=terms, limits=limits(max_count=4), config={})
-        attempts = [database.acquisitions.acquire(request, source) for _ in range(2)]
-        assert [str(attempt.batch.id_range) for attempt in attempts if attempt] == ["1..4", "5..8"]
+        feed = Feed(database, table, limits(max_count=4))
+        assert (feed.source.cut_statements(database.engine) is not None) is is_server_side
+        assert [str(feed.acquired().batch.id_range) for _ in range(2)] == ["1..4", "5..8"]
     assert query(database, "SELECT count(*) FROM batch_pipeline.attempt") == [(2,)]
