@@ -1,7 +1,7 @@
 """Users' meta tables: names and columns, cutting, weights of any type, reads, filters."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import inf, nan
@@ -462,50 +462,35 @@ LARGEST_BELOW_2_63 = 9_223_372_036_854_774_784
 FLOATING = [kind for kind in TYPES if kind[1] in {"float8", "DOUBLE"}]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedTable:
-    """A table `weighed` with weights of one type."""
-
-    engine: sa.Engine
-    kind: str
-
-    def table(self, on_bad_weight: int | None = None) -> ReflectedMetaTable:
-        """Open the table."""
-        return ReflectedMetaTable.open(self.engine, "weighed", ROLES, on_bad_weight=on_bad_weight)
-
-
 @pytest.fixture(params=TYPES, ids=" ".join)
-def weighted(request: pytest.FixtureRequest) -> Iterator[WeightedTable]:
+def weighted(request: pytest.FixtureRequest) -> Iterator[ReflectedMetaTable]:
     """An empty table `weighed` for each weight type."""
     database, kind = request.param
     engine: sa.Engine = request.getfixturevalue(database)
-    create = (
-        f"CREATE TABLE weighed (id bigint NOT NULL PRIMARY KEY, file varchar(99), weight {kind})"
-    )
-    execute(engine, create)
-    yield WeightedTable(engine, kind)
+    columns = f"id bigint NOT NULL PRIMARY KEY, file varchar(99), weight {kind}"
+    execute(engine, f"CREATE TABLE weighed ({columns})")
+    yield ReflectedMetaTable.open(engine, "weighed", ROLES)
     execute(engine, "DROP TABLE weighed")
 
 
-def test_fractions_are_rounded_up_and_bad_weights_rejected(weighted: WeightedTable) -> None:
+def test_fractions_are_rounded_up_and_bad_weights_rejected(weighted: ReflectedMetaTable) -> None:
     """By every read, and per item."""
-    table = weighted.table()
-    insert(table, FRACTIONS)
-    assert [item.weight for item in table.items(ids(1, 6))] == ROUNDED
-    assert [weight for _, weight in table.weights(None, 6)] == ROUNDED
-    assert table.facts(ids(1, 6)).weight == sum(ROUNDED)
+    insert(weighted, FRACTIONS)
+    assert [item.weight for item in weighted.items(ids(1, 6))] == ROUNDED
+    assert [weight for _, weight in weighted.weights(None, 6)] == ROUNDED
+    assert weighted.facts(ids(1, 6)).weight == sum(ROUNDED)
     halves = [ids(1, 3), ids(4, 6)]
-    assert [facts.weight for facts in range_facts(table, halves) if facts] == [5, 4]
+    assert [facts.weight for facts in range_facts(weighted, halves) if facts] == [5, 4]
     bounds = limits(max_weight=4)
-    cuts = cut_all(table, 6, bounds)
+    cuts = cut_all(weighted, 6, bounds)
     assert [(cut.count, cut.weight) for cut in cuts] == [(2, 3), (2, 2), (2, 4)]
-    assert list(all_cuts(table, None, 6, bounds)) == cuts
+    assert list(all_cuts(weighted, None, 6, bounds)) == cuts
     for uid, bad in ((7, None), (8, -0.5)):
-        insert(table, {uid: bad})
+        insert(weighted, {uid: bad})
         with pytest.raises(BadWeightError) as caught:
-            table.next_cut(uid - 1, uid, limits())
+            weighted.next_cut(uid - 1, uid, limits())
         assert caught.value.item_id == uid
-    counted = weighted.table(on_bad_weight=7).items(ids(6, 8))
+    counted = replace(weighted, on_bad_weight=7).items(ids(6, 8))
     assert [item.weight for item in counted] == [1, 7, 7]
 
 
@@ -523,13 +508,12 @@ def test_fractions_are_rounded_up_and_bad_weights_rejected(weighted: WeightedTab
     indirect=["weighted"],
 )
 def test_weights_beyond_64_bits_are_rejected(
-    weighted: WeightedTable, largest: float | Decimal, too_large: float | Decimal, weight: int
+    weighted: ReflectedMetaTable, largest: float | Decimal, too_large: float | Decimal, weight: int
 ) -> None:
-    table = weighted.table()
-    insert(table, {1: largest, 2: too_large})
-    assert table.items(ids(1, 1))[0].weight == weight
+    insert(weighted, {1: largest, 2: too_large})
+    assert weighted.items(ids(1, 1))[0].weight == weight
     with pytest.raises(BadWeightError):
-        table.items(ids(2, 2))
+        weighted.items(ids(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -538,12 +522,11 @@ def test_weights_beyond_64_bits_are_rejected(
     indirect=True,
     ids=" ".join,
 )
-def test_nan_and_infinity_are_rejected(weighted: WeightedTable) -> None:
-    table = weighted.table()
+def test_nan_and_infinity_are_rejected(weighted: ReflectedMetaTable) -> None:
     for uid, bad in enumerate((nan, inf, -inf), start=1):
         execute(weighted.engine, "INSERT INTO weighed VALUES (:id, 'file', :bad)", id=uid, bad=bad)
         with pytest.raises(BadWeightError, match=r"from 0 to 2\^63 - 1"):
-            table.next_cut(uid - 1, uid, limits())
+            weighted.next_cut(uid - 1, uid, limits())
 
 
 @pytest.mark.usefixtures("configured")
