@@ -14,7 +14,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.acquire import AcquireRequest
 from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
@@ -23,7 +22,6 @@ from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import MAX_ID, Attempt, AttemptStatus, Batch, IdRange
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline.model.item import ItemIdSet
-from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.load import Loaded, Loading
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.schema import Column, ColumnType
@@ -121,14 +119,7 @@ class InventoryFixture:
         self, bounds: Limits = SINGLE, window: IdRange = ALL_IDS, name: str = "job", **terms: Any
     ) -> Attempt | None:
         """Acquire from the user's table and keep the attempt until `finish`."""
-        source = self.files_job.source
-        request = AcquireRequest(
-            terms=JobTerms(name=name, meta_table=source.name, **terms),
-            limits=bounds,
-            config={"batch_weight": bounds.max_weight, "batch_count": bounds.max_count},
-            window=window,
-        )
-        attempt = self.database.acquisitions.acquire(request, source)
+        attempt = self.files_job.acquire(bounds, name, window, **terms)
         if attempt is not None:
             self.held.append(attempt)
         return attempt
@@ -144,15 +135,12 @@ class InventoryFixture:
         """Publish an attempt of the stream or of one of its backfills."""
         items = self.database.meta_table("orders").items(attempt.batch)
         reports = tuple(item_report(item.id) for item in items)
-        return self.database.attempts.publish(
-            attempt, encoded(attempt.stem, items=reports), stream()
-        )
+        what = encoded(attempt.stem, items=reports)
+        return self.database.attempts.publish(attempt, what, stream())
 
     def succeed(self, attempt: Attempt) -> int:
         """Publish an attempt of the user's table."""
-        items = read_items(
-            self.files_job.database.engine, self.files_job.source.table, attempt.batch
-        )
+        items = read_items(self.database.engine, self.files_job.source.table, attempt.batch)
         seen = ItemIdSet.of((item.id for item in items), weight=sum(item.weight for item in items))
         return self.database.attempts.succeed(attempt, logging=None, seen=seen)
 
@@ -209,11 +197,11 @@ class InventoryFixture:
             self._finish_job(name)
 
     def _jobs(self) -> set[str]:
-        reports = self.database.jobs.jobs()
-        table_jobs = [
-            report for report in reports if report.job.stream is None and report.parent is None
-        ]
-        return {"job", *(report.job.name for report in table_jobs)}
+        return {"job"} | {
+            report.job.name
+            for report in self.database.jobs.jobs()
+            if report.job.stream is None and report.parent is None
+        }
 
 
 def _widening(inventory: InventoryFixture) -> Call:
@@ -243,10 +231,8 @@ def _publishing(inventory: InventoryFixture) -> Call:
 
 
 def _acquiring_client_side(inventory: InventoryFixture) -> Call:
-    table = inventory.files_job.source.table
-    inventory.files_job.source = ClientSideSource(
-        table=table, choice=inventory.files_job.source.choice
-    )
+    source = inventory.files_job.source
+    inventory.files_job.source = ClientSideSource(table=source.table, choice=source.choice)
     inventory.insert_rows(2)
     return inventory.acquire
 

@@ -47,12 +47,9 @@ def _liveness_lock_pid(database: Database, attempt: Attempt) -> int | None:
 
 
 def _renewal(database: Database, attempt: Attempt) -> tuple[datetime, datetime]:
-    rows = query(
-        database,
-        "SELECT renewed_at, lease_until FROM batch_pipeline.attempt WHERE token = :token",
-        token=attempt.token,
-    )
-    return rows[0][0], rows[0][1]
+    times = "SELECT renewed_at, lease_until FROM batch_pipeline.attempt WHERE token = :token"
+    [(renewed_at, lease_until)] = query(database, times, token=attempt.token)
+    return renewed_at, lease_until
 
 
 def test_claim_planned_batch_starts_attempt_one(database: Database, one: Batch) -> None:
@@ -111,11 +108,8 @@ def test_claim_takes_over_from_killed_process_before_lease_expires(
         before = everything(database)
         with pytest.raises(FencedError) as caught:
             database.attempts.publish(zombie, encoded("zombie"), stream())
-        assert (caught.value.stream, caught.value.key, caught.value.number) == (
-            "orders",
-            one.key,
-            1,
-        )
+        fenced = caught.value
+        assert (fenced.stream, fenced.key, fenced.number) == ("orders", one.key, 1)
         assert everything(database) == before
         assert database.attempts.publish(attempt, encoded(), stream()).attempt == 2
 
