@@ -121,6 +121,9 @@ def test_roles_file_grants_nothing_else(admin: Database) -> None:
         ("batch_state", "UPDATE state"),
         ("job", "UPDATE publish_count"),
     ]
+    changeable = ("max_attempts", "bisect", "config", "paused_at", "paused_reason")
+    of_jobs = {row[2] for row in rows if row[:2] == ("bp_planner", "job")}
+    assert of_jobs == {"SELECT", "INSERT", *(f"UPDATE {name}" for name in changeable)}
     planner = {row[2] for row in rows if row[:2] == ("bp_planner", "attempt")}
     assert planner == {
         "SELECT",
