@@ -346,10 +346,11 @@ def sent_generations(
 
 
 def test_published_after_returns_stream_then_late_then_backfills(database: Database) -> None:
-    """And in publish order within each job."""
+    """And in publish order within each job, whichever job is older."""
     first, second, third = planned(database, 3)
+    old = backfill(database, "b", 4, 6)
     late = published_late_batch(database, first)
-    old, older = backfill(database, "b", 4, 6), backfill(database, "a", 1, 3)
+    older = backfill(database, "a", 1, 3)
     for batch in (older, old, late, third, second):
         publish(database, batch)
     planned(database, name="clicks")
