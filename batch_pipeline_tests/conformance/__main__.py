@@ -11,6 +11,7 @@ from batch_pipeline_tests.conformance.rules import broken_resume, broken_rules
 
 if __name__ == "__main__":
     producer = Producer(command=sys.argv[1:], environment=os.environ)
-    problems = [*broken_rules(producer.lines()), *broken_resume(producer)]
+    lines = producer.lines()
+    problems = [*broken_rules(lines), *broken_resume(producer, lines)]
     sys.stdout.writelines(f"{problem}\n" for problem in problems)
     sys.exit(1 if problems else 0)

@@ -29,9 +29,9 @@ def broken_rules(lines: Sequence[bytes], json_schema: Any = None) -> list[str]:
     return [f"line {number}: {problem}" for number, problem in _problems(lines, json_schema)]
 
 
-def broken_resume(producer: Producer) -> list[str]:
-    """Return each STATE after which a resumed run does not send exactly the remaining batches."""
-    messages, sent = parsed(producer.lines()), 0
+def broken_resume(producer: Producer, lines: Sequence[bytes]) -> list[str]:
+    """Return each STATE of a whole run after which another run does not send exactly the rest."""
+    messages, sent = parsed(lines), 0
     batches = [message for message in messages if message["type"] == "BATCH"]
     problems: list[str] = []
     for message in messages:

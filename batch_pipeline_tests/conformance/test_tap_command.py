@@ -1,12 +1,12 @@
 """The command `tap-batch-pipeline`, and the SDK's standard tests for taps."""
 
 import json
-import subprocess
 import sys
 from xml.etree import ElementTree as Xml
 
 import pytest
 
+from batch_pipeline_tests.acceptance.sandbox import CompletedCommand, program_output, run_program
 from batch_pipeline_tests.conformance.producer import Producer, parsed
 from batch_pipeline_tests.conformance.published_home import PublishedHome
 
@@ -17,27 +17,17 @@ TestTap = get_tap_test_class(BatchPipelineTap, config={config!r})
 """
 
 
-def run(producer: Producer, *options: str) -> subprocess.CompletedProcess[str]:
+def run(producer: Producer, *options: str) -> CompletedCommand:
     """Run a command with additional options."""
-    command = [*producer.command, *options]
-    return subprocess.run(
-        command, env=dict(producer.environment), capture_output=True, text=True, check=False
-    )
+    return run_program(*producer.command, *options, env=producer.environment)
 
 
 def test_tap_passes_the_standard_tests_of_the_sdk(home: PublishedHome) -> None:
     folder = home.sandbox.folder / "standard"
     folder.mkdir()
     (folder / "test_standard.py").write_text(STANDARD.format(config=home.config()))
-    completed = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml"],
-        cwd=folder,
-        env=home.sandbox.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stdout
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    program_output(*command, "--junitxml=report.xml", cwd=folder, env=home.sandbox.environment)
     [suite] = Xml.parse(folder / "report.xml").getroot()  # noqa: S314 - pytest wrote it just now
     counts = {name: int(suite.attrib[name]) for name in ("failures", "errors", "skipped")}
     assert counts == {"failures": 0, "errors": 0, "skipped": 0}
