@@ -4,7 +4,7 @@ import bz2
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,13 @@ from batch_pipeline_tests.acceptance.sandbox import (
 )
 
 RECORDS = [{"id": number, "name": f"Zoë {number}"} for number in range(1, 21)]
+# One encoding of each code path. Other compressions and levels are tested with the writers.
 OUTPUTS: dict[str, dict[str, Any]] = {
     "as_jsonl_gzip": {"format": "jsonl", "compression": "gzip", "level": 9},
     "as_jsonl_zstd": {"format": "jsonl", "compression": "zstd"},
-    "as_jsonl_plain": {"format": "jsonl", "compression": "none"},
-    "as_parquet_snappy": {"format": "parquet", "compression": "snappy"},
-    "as_parquet_zstd": {"format": "parquet", "compression": "zstd"},
-    "as_parquet_gzip": {"format": "parquet", "compression": "gzip"},
-    "as_parquet_plain": {"format": "parquet", "compression": "none"},
+    "as_parquet": {"format": "parquet", "compression": "snappy"},
     "as_arrow": {"format": "arrow", "compression": "none"},
-    "as_arrow_zstd": {"format": "arrow", "compression": "zstd"},
     "as_orc": {"format": "orc", "compression": "zstd"},
-    "as_orc_snappy": {"format": "orc", "compression": "snappy"},
-}
-DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress,
-    ".zst": lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
 }
 ORDER_SCHEMA = {
     "type": "object",
@@ -66,9 +57,8 @@ def totals(sales: DataFrame) -> DataFrame:
 
 def csv(records: list[dict[str, Any]]) -> bytes:
     """Return records as csv."""
-    return "".join(
-        ["id,name\n", *(f"{record['id']},{record['name']}\n" for record in records)]
-    ).encode()
+    rows = (f"{record['id']},{record['name']}\n" for record in records)
+    return "".join(["id,name\n", *rows]).encode()
 
 
 def jsonl(records: list[dict[str, Any]]) -> bytes:
@@ -151,16 +141,18 @@ def sandbox(shared_sandbox: Sandbox) -> Sandbox:
 def records_of(sandbox: Sandbox, stream: str) -> Iterator[dict[str, Any]]:
     """Yield the records of a stream's part files, read by independent libraries."""
     for _, path in part_files(sandbox.storage(stream)):
-        if stream.startswith("as_parquet") or stream == "declared":
-            yield from pq.read_table(path).to_pylist()
-        elif stream.startswith("as_arrow"):
-            with pa.memory_map(str(path)) as source:
-                yield from pa.ipc.open_file(source).read_all().to_pylist()
-        elif stream.startswith("as_orc"):
-            yield from orc.read_table(path).to_pylist()
-        else:
-            decompress = DECOMPRESS.get(path.suffix, bytes)
-            yield from map(json.loads, decompress(path.read_bytes()).splitlines())
+        match path.suffix:
+            case ".parquet":
+                yield from pq.read_table(path).to_pylist()
+            case ".arrow":
+                yield from pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()
+            case ".orc":
+                yield from orc.read_table(path).to_pylist()
+            case ".zst":
+                decompress = zstandard.ZstdDecompressor().decompressobj().decompress
+                yield from map(json.loads, decompress(path.read_bytes()).splitlines())
+            case _:
+                yield from map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
 
 
 @pytest.mark.parametrize("stream", OUTPUTS)
