@@ -7,7 +7,6 @@ import gzip
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -130,15 +129,3 @@ def _read(file: LandedFile, bytes_before: int, change: str, other: bytes) -> Non
         change_file(Path(to_path(file.location)), change, other)
         while source.read(2**20):
             pass
-
-
-@pytest.mark.guarantee("G9")
-def test_file_registered_without_size_and_time_is_not_compared(tmp_path: Path) -> None:
-    """A limitation: the tables of users need not have sizes or times."""
-    file = new_folder(tmp_path / "in").land("orders", rows(0))
-    assert file.modified_at is not None
-    other_time = replace(file, modified_at=file.modified_at - timedelta(seconds=1))
-    with pytest.raises(BadFileError), open_source(other_time, STREAM):
-        pass
-    with open_source(LandedFile(location=file.location), STREAM) as source:
-        assert source.read(3) == b"id\n"
