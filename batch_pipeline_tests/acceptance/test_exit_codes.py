@@ -25,6 +25,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     process_names,
     wait_until,
 )
+from batch_pipeline_tests.cli.commands import make_runner, run_json
 from batch_pipeline_tests.seeds import has_lock_waiters, query
 
 RUNNING = "SELECT count(*) FROM batch_pipeline.attempt WHERE status = 'running'"
@@ -94,10 +95,11 @@ def test_database_without_inventory_exits_1_and_names_migrate(
     check_error(sandbox.run("status"), 1, "no inventory schema", "batch-pipeline migrate")
     with psycopg.connect(empty_database_url) as connection:
         assert connection.execute(count).fetchone() == (0,)
-    migrated = sandbox.json_of("migrate")
+    run_in_process = make_runner(sandbox.folder, empty_database_url)
+    migrated = run_json(run_in_process, "migrate")
     assert migrated["before"] == "none"
-    assert sandbox.json_of("migrate")["before"] == migrated["after"]
-    [status] = sandbox.json_of("status")["streams"]
+    assert run_json(run_in_process, "migrate")["before"] == migrated["after"]
+    [status] = run_json(run_in_process, "status")["streams"]
     assert status["batches"]["published"] == 0
 
 

@@ -12,6 +12,7 @@ from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.defs.sensors import new_files_sensor
 from batch_pipeline.inventory.database import Database
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, manifests
+from batch_pipeline_tests.cli.commands import make_runner, run_json
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.seeds import execute, query
 
@@ -44,7 +45,7 @@ def orders(sandbox: Sandbox, database_url: str) -> Sandbox:
     sandbox.write_stream("orders", batch={"max_count": 2})
     sandbox.land("orders", {f"{number}.csv": b"id\n1\n" for number in range(1, 5)})
     configured = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    configured.output_of("plan", "orders")
+    run_json(make_runner(sandbox.folder, database_url), "plan", "orders")
     return configured
 
 
@@ -166,14 +167,12 @@ def test_jobs_on_user_tables_are_shown_without_unit_and_split(
 
     A split uses the columns and the filter of the batch.
     """
-    sandbox = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
+    run = make_runner(sandbox.folder, database_url)
     for statement in (USER_TABLE + ";" + STREAM_BATCH).split(";"):
         execute(database, statement)
-    output = sandbox.output_of("jobs")
+    output = run("jobs").stdout
     assert "waiting     batches: 1, items: 4, weight 3,000\n" in output
     assert "waiting     batches: 1, items: 4, 2.9 KiB\n" in output
-    halves = sandbox.json_of("jobs", "split", "orders", "--batch", "1..6")["halves"]
-    assert [(half["first_id"], half["last_id"], half["items"]) for half in halves] == [
-        (1, 4, 2),
-        (5, 6, 2),
-    ]
+    halves = run_json(run, "jobs", "split", "orders", "--batch", "1..6")["halves"]
+    ranges = [(half["first_id"], half["last_id"], half["items"]) for half in halves]
+    assert ranges == [(1, 4, 2), (5, 6, 2)]

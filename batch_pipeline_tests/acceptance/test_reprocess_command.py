@@ -15,6 +15,7 @@ from batch_pipeline_tests.acceptance.sandbox import (
     manifests,
     wait_until,
 )
+from batch_pipeline_tests.cli.commands import invoke
 
 KEYS = [f"{number:08}-{number:08}" for number in (1, 2, 3)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in (1, 2, 3)}
@@ -74,7 +75,7 @@ def test_interrupted_reprocess_prints_the_command_to_continue(sandbox: Sandbox) 
 
 
 @pytest.mark.parametrize("words", [(), ("--all", "--batch", KEYS[0])])
-def test_reprocess_needs_exactly_one_selection(sandbox: Sandbox, words: tuple[str, ...]) -> None:
-    refused = sandbox.run("reprocess", "orders", *words)
-    assert refused.returncode == 2
+def test_reprocess_needs_exactly_one_selection(words: tuple[str, ...]) -> None:
+    refused = invoke("reprocess", "orders", *words)
+    assert refused.exit_code == 2
     assert "--batch BATCHES, --all, --since TIME or --until TIME" in refused.stderr
