@@ -1,4 +1,4 @@
-"""Batches encoded again through Dagster's backfills: all, some, failed ones, and concurrently."""
+"""Batches encoded again through Dagster's backfills: all, failed ones, and concurrently."""
 
 import pytest
 
@@ -11,7 +11,6 @@ pytestmark = pytest.mark.long
 KEYS = [f"{number:08}-{number:08}" for number in range(1, 6)]
 FILES = {f"{number}.csv": f"id\n{number}\n".encode() for number in range(1, 6)}
 BAD = KEYS[1]
-UNKNOWN_KEY = "00000007"
 RETRY = """
 mutation Retry($id: String!) {
   reexecutePartitionBackfill(reexecutionParams: {parentRunId: $id, strategy: FROM_FAILURE}) {
@@ -19,13 +18,6 @@ mutation Retry($id: String!) {
     ... on LaunchBackfillSuccess { backfillId }
     ... on PythonError { message }
   }
-}
-"""
-ADD = """
-mutation Add($selector: RepositorySelector!, $set: String!, $key: String!) {
-  addDynamicPartition(
-    repositorySelector: $selector, partitionsDefName: $set, partitionKey: $key
-  ) { __typename ... on PythonError { message } }
 }
 """
 RELOAD = """
@@ -36,9 +28,9 @@ mutation Reload($name: String!) {
 
 
 def test_backfills_fail_and_are_retried_by_batch(sandbox: Sandbox, warm_spark: str) -> None:
-    """Backfills of all partitions, of some with an unknown one, and two of the same at once."""
+    """A backfill of all partitions, and two of the same at once."""
     warm = sandbox.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark)
-    for name in ("some", "twice", "whole"):
+    for name in ("twice", "whole"):
         warm.write_stream(name, batch={"max_count": 1}, dagster={"partitions_per_run": 3})
         warm.land(name, FILES)
     warm.output_of("run")
@@ -46,22 +38,14 @@ def test_backfills_fail_and_are_retried_by_batch(sandbox: Sandbox, warm_spark: s
     slow = warm.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:1")
     with live_dev(slow) as dev:
         [entry] = ask(dev.port, WORKSPACE, {})["workspaceOrError"]["locationEntries"]
-        [repository] = entry["locationOrLoadError"]["repositories"]
-        selector = {"repositoryName": repository["name"], "repositoryLocationName": entry["name"]}
-        variables = {"selector": selector, "set": "some.batches", "key": UNKNOWN_KEY}
-        added = ask(dev.port, ADD, variables)["addDynamicPartition"]
-        assert added["__typename"] == "AddDynamicPartitionSuccess", added
         whole = dev.launch("whole")
-        some = dev.launch("some", [*KEYS[:2], UNKNOWN_KEY])
         twice = [dev.launch("twice", KEYS) for _ in range(2)]
         wait_until(lambda: bool(dev.run_processes("whole")), "a batch is encoded")
         ask(dev.port, RELOAD, {"name": entry["name"]})
         assert dev.status_of(whole) == "COMPLETED_FAILED"
-        assert dev.status_of(some) == "COMPLETED_FAILED"
         statuses = {dev.status_of(backfill) for backfill in twice}
         dev.wait_until_idle()
         assert dev.partitions("whole")["failed"] == {BAD}
-        _check_some(dev)
         _check_twice(dev, statuses)
 
         warm.land("whole", {"2.csv": FILES["2.csv"]})
@@ -77,24 +61,12 @@ def test_backfills_fail_and_are_retried_by_batch(sandbox: Sandbox, warm_spark: s
         assert ids == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
-def _check_some(dev: LiveDev) -> None:
-    """Assert that no other batch was encoded, and that the unknown key failed alone."""
-    assert dev.generations("some") == {key: [1, 2] if key in KEYS[:2] else [1] for key in KEYS}
-    assert f"'{UNKNOWN_KEY}' is not a planned batch" in _messages(dev)
-    assert dev.partitions("some")["materialized"] == {*KEYS}
-    assert UNKNOWN_KEY in dev.partitions("some")["failed"]
-
-
 def _check_twice(dev: LiveDev, statuses: set[str]) -> None:
     """A batch is encoded by one or both backfills; a refusal names the running attempt."""
     for key, generations in dev.generations("twice").items():
         assert generations in ([1, 2], [1, 2, 3]), key
     assert statuses <= {"COMPLETED_SUCCESS", "COMPLETED_FAILED"}
-    assert ("COMPLETED_FAILED" in statuses) == ("is running (run" in _messages(dev))
-    assert dev.partitions("twice")["materialized"] == {*KEYS}
-
-
-def _messages(dev: LiveDev) -> str:
-    """Return the messages of failed runs."""
     failed = [run["runId"] for run in dev.runs() if run["status"] == "FAILURE"]
-    return str([ask(dev.port, RUN, {"id": run_id}) for run_id in failed])
+    messages = str([ask(dev.port, RUN, {"id": run_id}) for run_id in failed])
+    assert ("COMPLETED_FAILED" in statuses) == ("is running (run" in messages)
+    assert dev.partitions("twice")["materialized"] == {*KEYS}
