@@ -21,6 +21,17 @@ from batch_pipeline_tests.acceptance.sandbox import (
     wait_until,
 )
 
+# Words in the command lines of the processes of `dev`.
+SERVICES = {
+    "PostgreSQL": ("bin/postgres", "-D"),
+    "Spark": ("SparkConnectServer",),
+    "daemon": ("dagster._daemon",),
+    "code server": ("code-server", "start"),
+    "webserver": ("dagster_webserver",),
+    "definitions": ("api", "grpc"),
+    "dev": ("batch_pipeline", "dev", "--port"),
+}
+WORKERS = {"run": ("spawn_main", "--multiprocessing-fork"), "Python worker": ("worker_daemon",)}
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 ATTEMPTS = """
 SELECT lpad(b.first_id::text, 8, '0') || '-' || lpad(b.last_id::text, 8, '0') AS partition,

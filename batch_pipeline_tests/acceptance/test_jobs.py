@@ -135,31 +135,6 @@ def test_paused_and_cancelled_batches_are_neither_launched_nor_run(
         assert run_encodes_nothing()
 
 
-@pytest.mark.long
-def test_repeated_splits_isolate_the_bad_file(
-    sandbox: Sandbox, database_url: str, database: Database, warm_spark: str
-) -> None:
-    sandbox.write_stream("orders")
-    files = {f"{number}.csv": b"id\n1\n" for number in range(1, 5)}
-    sandbox.land("orders", files | {"3.csv": b'id\n"1\n'})
-    orders = sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=database_url)
-    orders.output_of("plan", "orders")
-    halves = orders.json_of("jobs", "split", "orders", "--batch", "00000001-00000004")["halves"]
-    assert [half["batch_id"] for half in halves] == [FIRST, SECOND]
-    orders.output_of("jobs", "split", "orders", "--batch", SECOND)
-    assert orders.with_variables(BATCH_PIPELINE_SPARK_REMOTE=warm_spark).run("run").returncode == 3
-    assert _states(orders) == {"published": 2, "failed": 1, "superseded": 2}
-    [unfinished] = orders.json_of("jobs", "list", "orders")["unfinished"]
-    assert unfinished["items"] == 1
-    assert "3.csv" in unfinished["error"]
-    refused = orders.run("jobs", "split", "orders", "--batch", str(unfinished["number"]))
-    assert refused.returncode == 1
-    assert "one item, 3 (" in refused.stderr
-    assert "3.csv" in refused.stderr
-    assert len(manifests(orders.storage("orders"))) == 2
-    check_invariants(database)
-
-
 def test_jobs_on_user_tables_are_shown_without_unit_and_split(
     sandbox: Sandbox, database_url: str, database: Database
 ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from batch_pipeline_tests.acceptance.live_dev import LiveDev, kill, live_dev
+from batch_pipeline_tests.acceptance.live_dev import SERVICES, LiveDev, kill, live_dev
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Sandbox,
@@ -25,20 +25,14 @@ QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 # A run of two batches is so slow that another run starts before its end, even on a machine where
 # processes take ten seconds to start.
 SLOW = "encode.before_publish=sleep:8"
-# Words of the command line, and the message of `dev`, which has none if it is killed itself.
-SERVICES: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "database": (("bin/postgres", "-D"), "database ended"),
-    "Spark": (("SparkConnectServer",), "Spark server ended with exit code 137"),
-    "code server": (("code-server", "start"), "code server ended with exit code 137"),
-    "definitions": (("api", "grpc"), "code server lost the process that loads the definitions"),
-    "webserver": (("dagster_webserver",), "webserver ended with exit code 137"),
-    "daemon": (("dagster._daemon",), "daemon ended with exit code 137"),
-    "dev": (("batch_pipeline", "dev", "--port"), None),
-}
-SUCCEEDED = ("succeeded", None)
-DIED = {
-    ("abandoned", "the worker exited without reporting"),
-    ("abandoned", "its run failed without closing it"),
+# The message of `dev` for each service. It has none if it is killed itself.
+MESSAGES = {
+    "PostgreSQL": "database ended",
+    "Spark": "Spark server ended with exit code 137",
+    "code server": "code server ended with exit code 137",
+    "definitions": "code server lost the process that loads the definitions",
+    "webserver": "webserver ended with exit code 137",
+    "daemon": "daemon ended with exit code 137",
 }
 
 
@@ -65,12 +59,6 @@ def land(dev: LiveDev, count: int) -> list[str]:
     return [f"{number:08}-{number:08}" for number in numbers]
 
 
-def wait_for_runs(dev: LiveDev, runs: int) -> dict[str, int]:
-    """Wait until this many runs are encoding; return their processes by partition."""
-    wait_until(lambda: len(dev.run_processes("orders")) == runs, f"{runs} runs encode")
-    return dev.run_processes("orders")
-
-
 def check_published_once(dev: LiveDev, partitions: list[str], *, generations: int = 1) -> None:
     """Wait until the work ends; assert that each batch is published once and materialized."""
     expected = list(range(1, generations + 1))
@@ -87,46 +75,26 @@ def check_published_once(dev: LiveDev, partitions: list[str], *, generations: in
     assert are_published()
 
 
-def test_killed_run_is_retried(dev: LiveDev, figures: Figures) -> None:
-    partitions = land(dev, 2)
-    [(killed, pid)] = wait_for_runs(dev, 1).items()
-    kill(pid)
-    check_published_once(dev, partitions)
-    first, *others = dev.attempts("orders")[killed]
-    assert first in DIED
-    assert others == [SUCCEEDED]
-    figures(dev_processes_killed=1)
-
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_killed_service_stops_dev_and_the_next_dev_publishes_once(
     dev: LiveDev, service: str, figures: Figures
 ) -> None:
-    words, message = SERVICES[service]
     partitions = land(dev, 2)
-    wait_for_runs(dev, 1)
-    processes = dev.find_processes(*words)
+    wait_until(lambda: bool(dev.run_processes("orders")), "a run encodes")
+    processes = dev.find_processes(*SERVICES[service])
     assert processes
     kill(*processes)
-    if message is None:
+    if service == "dev":
         assert dev.wait_for_exit() == -signal.SIGKILL
     else:
         assert dev.process.wait(LONGEST_SECONDS) == 75
         assert process_names(dev.sandbox.processes()) == []
-        assert f"Error: The {message}. Published batches are not" in dev.sandbox.output.read_text()
-        assert "Traceback" not in dev.sandbox.output.read_text()
+        output = dev.sandbox.output.read_text()
+        assert f"Error: The {MESSAGES[service]}. Published batches are not" in output
+        assert "Traceback" not in output
     dev.start()
     check_published_once(dev, partitions)
     figures(dev_processes_killed=len(processes))
-
-
-def test_killed_spark_python_workers_are_replaced(dev: LiveDev, figures: Figures) -> None:
-    partitions = land(dev, 2)
-    wait_for_runs(dev, 1)
-    workers = dev.find_processes("worker_daemon")
-    kill(*workers)
-    check_published_once(dev, partitions)
-    figures(dev_processes_killed=len(workers))
 
 
 def test_killed_run_of_a_backfill_is_retried_in_the_backfill(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import psutil
 import psycopg
 
-from batch_pipeline_tests.acceptance.live_dev import LiveDev
+from batch_pipeline_tests.acceptance.live_dev import SERVICES, WORKERS, LiveDev
 
 _MAX_WAIT_SECONDS = 15.0
 _QUIET_END = 0.9
@@ -23,19 +23,6 @@ SELECT count(*) FROM batch_pipeline.batch_state s
 JOIN batch_pipeline.job j ON j.id = s.job_id
 WHERE s.state = 'running' AND s.generation IS NULL AND s.attempts - s.forgiven + 1 >= j.max_attempts
 """
-COMMAND_WORDS = {  # in the command lines of the processes of each kind
-    "run": ("spawn_main", "--multiprocessing-fork"),
-    "Python worker": ("worker_daemon",),
-    "PostgreSQL": ("postgres", "-D"),
-    "Spark": ("SparkConnectServer",),
-    "daemon": ("dagster._daemon",),
-    "code server": ("code-server", "start"),
-    "webserver": ("dagster_webserver",),
-    "definitions": ("api", "grpc"),
-    "dev": ("batch_pipeline", "dev", "--port"),
-}
-WORKERS = ("run", "Python worker")
-SERVICES = tuple(kind for kind in COMMAND_WORDS if kind not in WORKERS)
 
 
 def schedule(
@@ -46,11 +33,11 @@ def schedule(
     Until `services_until_seconds`, every second fault hits a service. The last tenth has no faults.
     """
     rng = random.Random(seed)  # noqa: S311 - not a secret
-    services = list(SERVICES)
+    services = [*SERVICES]
     rng.shuffle(services)
     at, number = every_seconds, 0
     while at < seconds * _QUIET_END:
-        kinds = services if number % 2 == 1 and at < services_until_seconds else WORKERS
+        kinds = services if number % 2 == 1 and at < services_until_seconds else [*WORKERS]
         yield at + rng.uniform(-0.2, 0.2) * every_seconds, kinds[number // 2 % len(kinds)]
         at, number = at + every_seconds, number + 1
 
@@ -99,13 +86,13 @@ class Faults:
 
 
 def _processes_of(dev: LiveDev, kind: str) -> list[psutil.Process]:
-    processes = dev.find_processes(*COMMAND_WORDS[kind])
+    processes = dev.find_processes(*(SERVICES | WORKERS)[kind])
     if kind == "Python worker":
         return [process for process in processes if _is_fork(process)]
     if kind == "PostgreSQL":
         return [process for process in processes if "postgres" in process.name()]
     if kind == "code server":
-        return [*processes, *dev.find_processes(*COMMAND_WORDS["definitions"])]
+        return [*processes, *dev.find_processes(*SERVICES["definitions"])]
     return processes
 
 

@@ -8,22 +8,13 @@ from statistics import median
 import psutil
 import psycopg
 
-from batch_pipeline_tests.acceptance.live_dev import LiveDev
+from batch_pipeline_tests.acceptance.live_dev import SERVICES, LiveDev
 from batch_pipeline_tests.acceptance.sandbox import Sandbox
 
 _START_UP = 0.1  # the share of its life in which a process initializes itself
 _MIN_SERIES = 8
 _MEBIBYTE = 2**20
-# Words in the command line of each part. The command line of a guardian includes its child's.
-_GUARDIAN = "run_while_parent_lives.py"
-_PARTS = {
-    "daemon": ("dagster._daemon",),
-    "webserver": ("dagster_webserver",),
-    "code server": ("code-server", "start"),
-    "definitions": ("api", "grpc"),
-    "Spark": ("SparkConnectServer",),
-    "dev": ("batch_pipeline", "dev", "--port"),
-}
+_GUARDIAN = "run_while_parent_lives.py"  # its command line includes its child's
 _LIVE = """
 batch_pipeline.batch b
 JOIN batch_pipeline.batch_state s ON s.batch_id = b.id
@@ -74,7 +65,9 @@ def _measure_processes(sandbox: Sandbox) -> Iterator[tuple[Process, Numbers]]:
     for process in sandbox.processes():
         with suppress(psutil.Error, OSError):
             line = " ".join(process.cmdline())
-            parts = (part for part, words in _PARTS.items() if all(word in line for word in words))
+            parts = (
+                name for name, words in SERVICES.items() if all(word in line for word in words)
+            )
             part = next(parts, None)
             if part is None or _GUARDIAN in line:
                 continue

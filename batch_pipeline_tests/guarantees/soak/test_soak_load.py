@@ -4,7 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from batch_pipeline_tests.guarantees.soak.faults import COMMAND_WORDS, WORKERS, schedule
+from batch_pipeline_tests.acceptance.live_dev import SERVICES, WORKERS
+from batch_pipeline_tests.guarantees.soak.faults import schedule
 from batch_pipeline_tests.guarantees.soak.load import FEEDS, MALFORMED_MARKER, Arrivals
 from batch_pipeline_tests.guarantees.soak.measurements import (
     Sample,
@@ -16,7 +17,7 @@ from batch_pipeline_tests.guarantees.soak.measurements import (
 
 def test_fault_schedule_hits_services_first_and_ends_before_last_tenth() -> None:
     due = [*schedule(1_800, every_seconds=20, services_until_seconds=600, seed=8)]
-    assert {kind for seconds, kind in due if seconds < 604} == {*COMMAND_WORDS}
+    assert {kind for seconds, kind in due if seconds < 604} == {*SERVICES, *WORKERS}
     assert {kind for seconds, kind in due if seconds > 604} == {*WORKERS}
     assert 1_500 < due[-1][0] < 1_624
 
