@@ -5,7 +5,6 @@ A backup is a copy of the database, which the server creates from a template.
 
 import gzip
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,6 @@ from batch_pipeline_tests.regression.golden import TaskEncoder
 from batch_pipeline_tests.seeds import query
 from batch_pipeline_tests.storage_roots import Root, content
 
-_LONG_AGO = 1_700_000_000
 _UNPUBLISHED = {"planned", "interrupted", "failed"}
 _TABLES = (
     *("item", "job", "bookmark", "batch", "batch_state", "schema_version"),
@@ -91,10 +89,9 @@ class RestorableStream:
 
     def land(self, first: int, last: int) -> None:
         """Land files whose only record is their number."""
-        for number in range(first, last + 1):
-            path = self.folder / "landing" / "orders" / f"{number:04d}.csv"
-            path.write_text(f"order_id\n{number}\n")
-            os.utime(path, (_LONG_AGO, _LONG_AGO))
+        numbers = range(first, last + 1)
+        files = {f"{number:04d}.csv": b"order_id\n%d\n" % number for number in numbers}
+        Sandbox(folder=self.folder).land("orders", files)
 
     def publish(self) -> list[Manifest]:
         """Register, plan, encode and publish, as a sensor and its runs do."""

@@ -222,7 +222,7 @@ def damaged_text(*corpus: str) -> st.SearchStrategy[Batch]:
 
 
 def _remove(value: Any, _others: Sequence[Any], *, place: int) -> Any:
-    holder, key = _at(value, place)
+    holder, key = place_in(value, place)
     if holder:
         del holder[key]
     return value
@@ -232,7 +232,7 @@ def _set_key(
     value: Any, others: Sequence[Any], *, place: int, name: str, new: Callable[..., Any] | None
 ) -> Any:
     """Add a key to an object, or rename one."""
-    holder, key = _at(value, place)
+    holder, key = place_in(value, place)
     if isinstance(holder, dict):
         holder[name] = new(others) if new else holder.pop(key)
     return value
@@ -240,7 +240,7 @@ def _set_key(
 
 def _change(value: Any, others: Sequence[Any], *, place: int, new: Callable[..., Any]) -> Any:
     """Replace a value in a tree, or the whole tree."""
-    holder, key = _at(value, place)
+    holder, key = place_in(value, place)
     if not holder or place == _LAST:
         return new(others)
     holder[key] = new(others)
@@ -250,14 +250,14 @@ def _change(value: Any, others: Sequence[Any], *, place: int, new: Callable[...,
 def _extend(
     value: Any, others: Sequence[Any], *, place: int, new: Callable[..., Any], times: int
 ) -> Any:
-    holder, key = _at(value, place)
+    holder, key = place_in(value, place)
     if isinstance(holder, list):
         holder[key:key] = [new(others) for _ in range(times)]
     return value
 
 
 def _wrap(value: Any, _others: Sequence[Any], *, place: int, key: str | None, depth: int) -> Any:
-    holder, at = _at(value, place)
+    holder, at = place_in(value, place)
     if holder:
         for _ in range(depth):
             holder[at] = [holder[at]] if key is None else {key: holder[at]}
@@ -270,7 +270,7 @@ def _constant(_others: Sequence[Any], *, value: Any) -> Any:
 
 def _part(others: Sequence[Any], *, start: tuple[int, int]) -> Any:
     value = others[_index(others, start[0])]
-    holder, key = _at(value, start[1])
+    holder, key = place_in(value, start[1])
     return _copy(holder[key] if holder else value)
 
 
@@ -278,7 +278,7 @@ def _copy(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _at(value: Any, place: int) -> tuple[Any, Any]:
+def place_in(value: Any, place: int) -> tuple[Any, Any]:
     """Return the container and the key of a value in a tree; both are None if it has no values."""
     paths: list[tuple[Any, Any]] = []
     waiting = [value] if isinstance(value, dict | list) else []

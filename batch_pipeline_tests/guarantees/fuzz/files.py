@@ -27,6 +27,7 @@ from batch_pipeline_tests.guarantees.fuzz.damage import (
     Damage,
     choices,
     few,
+    place_in,
     rarely,
     variants,
 )
@@ -199,16 +200,8 @@ def _other_type(parts: _Avro, _others: Sequence[_Avro], *, at: int, word: str) -
         schema = json.loads(parts.schema)
     except ValueError:
         return parts
-    places: list[tuple[Any, Any]] = []
-    waiting = [schema]
-    while waiting:
-        holder = waiting.pop()
-        if isinstance(holder, dict | list):
-            keys = list(holder) if isinstance(holder, dict) else range(len(holder))
-            places += [(holder, key) for key in keys]
-            waiting += [holder[key] for key in keys]
-    if places:
-        holder, key = places[at % len(places)]
+    holder, key = place_in(schema, at)
+    if holder:
         holder[key] = json.loads(word)
     return replace(parts, schema=json.dumps(schema).encode())
 

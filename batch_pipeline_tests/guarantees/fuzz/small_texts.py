@@ -49,6 +49,7 @@ STATES = damaged_json(*CORPUS["states"])
 POINTERS = damaged_json(manifest().to_json(), manifest(generation=7).to_json(), {"token": "x"})
 SCHEMAS = damaged_json(*CORPUS["declared columns"])
 CONFIGS = damaged_json(*CORPUS["configs"])
+_OWN = manifest()
 
 
 def text(data: bytes) -> str:
@@ -56,108 +57,113 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def refusing(check: Callable[[bytes], object], *errors: type[Exception]) -> Check:
-    """Convert a function that raises one of the errors for bad input.
+def refusing(*errors: type[Exception]) -> Callable[[Callable[[bytes], object]], Check]:
+    """Decorate a function that raises one of the errors for bad input, so that it is a check.
 
     The message of the error must not be empty or too long.
     """
 
-    def checked(data: bytes) -> Outcome:
+    def decorated(check: Callable[[bytes], object]) -> Check:
+        def checked(data: bytes) -> Outcome:
+            try:
+                check(data)
+            except errors as error:
+                reason = str(error)
+                expect(0 < len(reason) < 100_000, "a message of", len(reason), "characters")
+                return Outcome.REFUSED
+            return Outcome.READ
+
+        return checked
+
+    return decorated
+
+
+def of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
+    """Decorate a function of a JSON value; refuse invalid JSON as callers of the product do."""
+
+    def checked(data: bytes) -> None:
         try:
-            check(data)
-        except errors as error:
-            reason = str(error)
-            expect(0 < len(reason) < 100_000, "a message of", len(reason), "characters")
-            return Outcome.REFUSED
-        return Outcome.READ
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            raise InvalidValueError("JSON", "(not shown)", "JSON") from None
+        check(value)
 
     return checked
 
 
-def open_keys(_folder: Path) -> Check:
-    """Return the check that a parsed key is formatted like the input."""
-
-    def check(data: bytes) -> None:
-        written = text(data)
-        name, colon, key = written.rpartition(":")
-        if colon:
-            name, id_range = parse_backfill_key(written)
-        else:
-            id_range = parse_partition_key(key)
-        key = partition_key(id_range, key_digits(key))
-        again = backfill_key(name, key) if colon else key
-        expect(again == written, written, "became", again)
-
-    return refusing(check, InvalidValueError)
+@refusing(InvalidValueError)
+def check_key(data: bytes) -> None:
+    """Check that a parsed key is formatted like the input."""
+    written = text(data)
+    name, colon, key = written.rpartition(":")
+    if colon:
+        name, id_range = parse_backfill_key(written)
+    else:
+        id_range = parse_partition_key(key)
+    key = partition_key(id_range, key_digits(key))
+    again = backfill_key(name, key) if colon else key
+    expect(again == written, written, "became", again)
 
 
-def open_locations(_folder: Path) -> Check:
-    """Return the check that normalizing and splitting keep a location: path, URI or range."""
-
-    def check(data: bytes) -> None:
-        location = to_location(text(data))
-        expect(to_location(location) == location, location, "became", to_location(location))
-        uri, part = split_location(location)
-        again = uri if part is None else uri + part.fragment
-        expect(again == location, location, "became", again)
-        expect("\0" not in shown(location), "a NUL in", location)
-        if location.startswith("file:"):
-            path = to_path(location)
-            expect(path.startswith("/") and to_path(to_uri(path)) == path, path)
-
-    return refusing(check, InvalidValueError)
+@refusing(InvalidValueError)
+def check_location(data: bytes) -> None:
+    """Check that normalizing and splitting keep a location: path, URI or range."""
+    location = to_location(text(data))
+    expect(to_location(location) == location, location, "became", to_location(location))
+    uri, part = split_location(location)
+    again = uri if part is None else uri + part.fragment
+    expect(again == location, location, "became", again)
+    expect("\0" not in shown(location), "a NUL in", location)
+    if location.startswith("file:"):
+        path = to_path(location)
+        expect(path.startswith("/") and to_path(to_uri(path)) == path, path)
 
 
-def open_names(_folder: Path) -> Check:
-    """Return the check that a name is either written by the product or unknown."""
-
-    def check(data: bytes) -> Outcome:
-        name = text(data)
-        found = [parse_name(folder, name) for folder in Folder]
-        known = [file for file in found if file is not None]
-        for file in known:
-            is_right = isinstance(file, Probe) or file.head in name
-            expect(is_right and name.isascii(), name, "is", file)
-        return Outcome.READ if known else Outcome.REFUSED
-
-    return check
+def check_name(data: bytes) -> Outcome:
+    """Check that a name is either written by the product or unknown."""
+    name = text(data)
+    found = [parse_name(folder, name) for folder in Folder]
+    known = [file for file in found if file is not None]
+    for file in known:
+        is_right = isinstance(file, Probe) or file.head in name
+        expect(is_right and name.isascii(), name, "is", file)
+    return Outcome.READ if known else Outcome.REFUSED
 
 
-def open_sizes(_folder: Path) -> Check:
-    """Return the check that sizes, durations and times are within their bounds."""
-
-    def size(written: str) -> None:
-        expect(0 <= parse_bytes(written) <= MAX_BYTES, written)
-
-    def duration(written: str) -> None:
-        expect(0 <= parse_duration(written).total_seconds() <= MAX_DURATION.total_seconds())
-
-    def time(written: str) -> None:
-        expect(parse_time(written).astimezone(UTC).tzinfo is UTC, written)
-
-    checks = [refusing(_of_text(parse), InvalidValueError) for parse in (size, duration, time)]
-
-    def check(data: bytes) -> Outcome:
-        outcomes = {check_type(data) for check_type in checks}
-        return Outcome.READ if Outcome.READ in outcomes else Outcome.REFUSED
-
-    return check
+@refusing(InvalidValueError)
+def _check_bytes(data: bytes) -> None:
+    expect(0 <= parse_bytes(text(data)) <= MAX_BYTES, data)
 
 
-def open_filters(_folder: Path) -> Check:
-    """Return the check that a parsed filter is equal after a round trip."""
+@refusing(InvalidValueError)
+def _check_duration(data: bytes) -> None:
+    expect(0 <= parse_duration(text(data)).total_seconds() <= MAX_DURATION.total_seconds())
 
-    def check(value: Any) -> None:
-        found = parse_filter(value)
-        expect(parse_filter(found.to_json()) == found, found)
 
-    return refusing(_of_json(check), InvalidValueError)
+@refusing(InvalidValueError)
+def _check_time(data: bytes) -> None:
+    expect(parse_time(text(data)).astimezone(UTC).tzinfo is UTC, data)
+
+
+def check_size(data: bytes) -> Outcome:
+    """Check that sizes, durations and times are within their bounds."""
+    outcomes = {check(data) for check in (_check_bytes, _check_duration, _check_time)}
+    return Outcome.READ if Outcome.READ in outcomes else Outcome.REFUSED
+
+
+@refusing(InvalidValueError)
+@of_json
+def check_filter(value: Any) -> None:
+    """Check that a parsed filter is equal after a round trip."""
+    found = parse_filter(value)
+    expect(parse_filter(found.to_json()) == found, found)
 
 
 def open_states(folder: Path) -> Check:
     """Return the check that a bookmark has valid publish numbers, or is refused."""
     path = folder / "state.json"
 
+    @refusing(ConfigurationError)
     def check(data: bytes) -> None:
         path.write_bytes(data)
         bookmark = read_bookmark(path, "orders")
@@ -168,60 +174,36 @@ def open_states(folder: Path) -> Check:
             written = state.get("value", state).get("bookmarks", {}).get("orders")
             expect(written is None, "a bookmark that was ignored", written)
 
-    return refusing(check, ConfigurationError)
+    return check
 
 
-def open_pointers(_folder: Path) -> Check:
-    """Return the check that a manifest file belongs to a manifest only if the token matches."""
-    own = manifest()
-    expect(json.loads(manifest_file_text(own)) == own.to_json(), "a manifest file")
-
-    def check(data: bytes) -> None:
-        check_manifest_file(data, own, "file:///batches/manifests/x.json")
-        expect(json.loads(data)["token"] == str(own.token), "another attempt's")
-
-    return refusing(check, ManifestFileTakenError)
+@refusing(ManifestFileTakenError)
+def check_pointer(data: bytes) -> None:
+    """Check that a manifest file belongs to a manifest only if the token matches."""
+    expect(json.loads(manifest_file_text(_OWN)) == _OWN.to_json(), "a manifest file")
+    check_manifest_file(data, _OWN, "file:///batches/manifests/x.json")
+    expect(json.loads(data)["token"] == str(_OWN.token), "another attempt's")
 
 
-def open_schemas(_folder: Path) -> Check:
-    """Return the check that declared columns are equal after a round trip."""
-
-    def check(value: Any) -> None:
-        schema = schema_of(value)
-        expect(RecordSchema.from_json(schema.to_json()) == schema, schema)
-        expect(set(schema.names) == set(value["properties"]), schema.names)
-
-    return refusing(_of_json(check), InvalidValueError)
+@refusing(InvalidValueError)
+@of_json
+def check_schema(value: Any) -> None:
+    """Check that declared columns are equal after a round trip."""
+    schema = schema_of(value)
+    expect(RecordSchema.from_json(schema.to_json()) == schema, schema)
+    expect(set(schema.names) == set(value["properties"]), schema.names)
 
 
-def open_configs(_folder: Path) -> Check:
-    """Return the check of the target's config, after its JSON Schema as in the Singer SDK."""
-    known = CONFIG_SCHEMA["properties"]
-    validator = JSONSchemaValidator(CONFIG_SCHEMA)
-
-    def check(value: Any) -> None:
-        if not validator.is_valid(value):
-            raise ConfigurationError("the config does not fit the JSON Schema")
-        read_config(value, known)
-
-    return refusing(_of_json(check), ConfigurationError)
+_CONFIG_VALIDATOR = JSONSchemaValidator(CONFIG_SCHEMA)
 
 
-def _of_text(check: Callable[[str], object]) -> Callable[[bytes], object]:
-    return lambda data: check(text(data))
-
-
-def _of_json(check: Callable[[Any], object]) -> Callable[[bytes], object]:
-    """Parse JSON, and refuse invalid JSON as callers of the product do."""
-
-    def checked(data: bytes) -> None:
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            raise InvalidValueError("JSON", "(not shown)", "JSON") from None
-        check(value)
-
-    return checked
+@refusing(ConfigurationError)
+@of_json
+def check_config(value: Any) -> None:
+    """Check the target's config, after its JSON Schema as in the Singer SDK."""
+    if not _CONFIG_VALIDATOR.is_valid(value):
+        raise ConfigurationError("the config does not fit the JSON Schema")
+    read_config(value, CONFIG_SCHEMA["properties"])
 
 
 # Manifest files with everything that is read after a restore
@@ -235,26 +217,21 @@ MANIFESTS = damaged_json(
 )
 
 
-def open_manifests(_folder: Path) -> Check:
-    """Return the check that compares a parsed manifest file with its JSON."""
-
-    def check(data: bytes) -> Outcome:
-        try:
-            found = parse_manifest_file(data, NAME)
-        except ManifestUnfitError as error:
-            reason = str(error)
-            expect(NAME in reason and len(reason) < 20_000, reason[:200])
-            return Outcome.REFUSED
-        values = json.loads(data)
-        expect(
-            found.records == sum(part["records"] for part in values["part_files"]), found.records
-        )
-        origin = values.get("inventory")
-        expect(found.number == (origin and origin["publish_number"]), found.number)
-        expect(found.stream == (origin and origin["job"]["stream"]), found.stream)
-        return Outcome.READ
-
-    return check
+def check_manifest(data: bytes) -> Outcome:
+    """Compare a parsed manifest file with its JSON."""
+    try:
+        found = parse_manifest_file(data, NAME)
+    except ManifestUnfitError as error:
+        reason = str(error)
+        expect(NAME in reason and len(reason) < 20_000, reason[:200])
+        return Outcome.REFUSED
+    values = json.loads(data)
+    records = sum(part["records"] for part in values["part_files"])
+    expect(found.records == records, found.records)
+    origin = values.get("inventory")
+    expect(found.number == (origin and origin["publish_number"]), found.number)
+    expect(found.stream == (origin and origin["job"]["stream"]), found.stream)
+    return Outcome.READ
 
 
 # Stream files

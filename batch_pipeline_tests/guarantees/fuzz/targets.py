@@ -22,6 +22,11 @@ def _files(*declared: SourceFormat) -> Callable[[Path], Check]:
     return partial(whole_files.open_check, declared=declared)
 
 
+def _always(check: Check) -> Callable[[Path], Check]:
+    """Return a check that needs no folder."""
+    return lambda _folder: check
+
+
 _ALL = (
     Target("csv", files.text(files.CSV), _files(_CSV, _AUTO), 20, 40_000),
     Target("jsonl", files.text(files.JSONL), _files(_JSONL, _AUTO), 20, 40_000),
@@ -33,16 +38,16 @@ _ALL = (
     Target("large", files.LARGE, _files(_AUTO, _CSV, _JSON, _JSONL), 2, 200),
     Target("dialects", files.text(files.TEXT), whole_files.open_dialects, 20, 30_000),
     Target("declared", declared_files.tables(), declared_files.open_check, 20, 40_000),
-    Target("keys", small_texts.KEYS, small_texts.open_keys, 60, 150_000),
-    Target("locations", small_texts.LOCATIONS, small_texts.open_locations, 60, 120_000),
-    Target("names", small_texts.NAMES, small_texts.open_names, 30, 60_000),
-    Target("sizes", small_texts.SIZES, small_texts.open_sizes, 30, 60_000),
-    Target("filters", small_texts.FILTERS, small_texts.open_filters, 60, 80_000),
+    Target("keys", small_texts.KEYS, _always(small_texts.check_key), 60, 150_000),
+    Target("locations", small_texts.LOCATIONS, _always(small_texts.check_location), 60, 120_000),
+    Target("names", small_texts.NAMES, _always(small_texts.check_name), 30, 60_000),
+    Target("sizes", small_texts.SIZES, _always(small_texts.check_size), 30, 60_000),
+    Target("filters", small_texts.FILTERS, _always(small_texts.check_filter), 60, 80_000),
     Target("states", small_texts.STATES, small_texts.open_states, 30, 60_000),
-    Target("manifest files", small_texts.POINTERS, small_texts.open_pointers, 30, 30_000),
-    Target("manifests", small_texts.MANIFESTS, small_texts.open_manifests, 30, 30_000),
-    Target("declared columns", small_texts.SCHEMAS, small_texts.open_schemas, 30, 40_000),
-    Target("configs", small_texts.CONFIGS, small_texts.open_configs, 30, 60_000),
+    Target("manifest files", small_texts.POINTERS, _always(small_texts.check_pointer), 30, 30_000),
+    Target("manifests", small_texts.MANIFESTS, _always(small_texts.check_manifest), 30, 30_000),
+    Target("declared columns", small_texts.SCHEMAS, _always(small_texts.check_schema), 30, 40_000),
+    Target("configs", small_texts.CONFIGS, _always(small_texts.check_config), 30, 60_000),
     Target("messages", singer_lines.MESSAGES, singer_lines.open_messages, 60, 120_000),
     Target("schemas", singer_lines.SCHEMAS, singer_lines.open_schemas, 20, 20_000),
     Target("batch files", singer_lines.BATCH_FILES, singer_lines.open_batch_files, 30, 40_000),
