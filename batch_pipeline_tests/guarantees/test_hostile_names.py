@@ -33,7 +33,7 @@ NAMES = [text for text in VALUES if len(text.encode()) < MAX_NAME_BYTES]
 SYSTEM_COLUMNS = {"ctid", "xmin", "tableoid"}  # of every Postgres table
 ALL_IDS = IdRange(first_id=MIN_ID, last_id=MAX_ID)
 SHORT_FORM_STEP = 8  # the short form tries one in this many texts
-SHORT_FORM_PAIRS = 29  # and one in this many pairs of a text and an operator
+SHORT_FORM_PAIRS = 29  # and one in this many pairs of a text and an operator, beside some quotes
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
@@ -91,8 +91,9 @@ def test_filter_patterns_and_lists_are_bound(
     )
     operators = [each for each in Operator if each not in {Operator.IS_NULL, Operator.IS_NOT_NULL}]
     pairs = list(product(VALUES, operators))
-    pairs = pairs if long_form else pairs[::SHORT_FORM_PAIRS]
-    assert {operator for _, operator in pairs} == {*operators}
+    if not long_form:
+        quotes = [text for text in VALUES if "'" in text]
+        pairs = [*product(quotes[:2], operators), *pairs[::SHORT_FORM_PAIRS]]
     for text, operator in pairs:
         value = [text, "a"] if operator in {Operator.IN, Operator.NOT_IN} else text
         condition = {"column": "file_location", "operator": operator.value, "value": value}
