@@ -36,7 +36,7 @@ FIRST_DAY_OF_NEW_LAYOUT = "2021-01-15"
 
 
 def write_streams(sandbox: Sandbox, landing: Path) -> None:
-    """Extract the daily files, and write two streams of twelve batches each."""
+    """Extract the daily files, and write two streams of three batches each."""
     landing.mkdir()
     with tarfile.open(ARCHIVE) as archive:
         for member in archive:
@@ -47,7 +47,7 @@ def write_streams(sandbox: Sandbox, landing: Path) -> None:
         sandbox.write_stream(
             name,
             source={"uri": str(landing), "include": ["dpc-*.csv"]},
-            batch={"max_count": 150},
+            batch={"max_count": 600},
             encoding=encoding,
             key_properties=["data", "codice_regione"],
         )
