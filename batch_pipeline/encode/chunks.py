@@ -6,7 +6,7 @@ remain in the counts of the chunk, so that every record read is accounted for at
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +157,11 @@ class TextLines(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
         return self._split()[index]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -191,7 +195,11 @@ class LazyNumbers(Sequence[int]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         if self._numbers is None:
             self._numbers = self._compute()
         return self._numbers[index]
