@@ -212,7 +212,9 @@ class LocalWriter:
         self._path = path
         self._hidden = path.with_name(hidden_name(path.name))
         self._is_finished = False
-        self._file = self._hidden.open("xb", buffering=0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file = os.open(self._hidden, flags, 0o666)
+        self._is_open = True
         self._unsent = 0  # bytes since the last call of `_start_write_back`
 
     @property
@@ -222,7 +224,7 @@ class LocalWriter:
     def write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         while rest:
-            written = self._file.write(rest)
+            written = os.write(self._file, rest)
             rest = rest[written:]
             self._unsent += written
         if self._unsent >= _WRITE_BACK_BYTES and sys.platform == "linux":
@@ -231,14 +233,15 @@ class LocalWriter:
     def _start_write_back(self) -> None:
         # Linux starts to write the range, which stays cached. Otherwise all of a file is written by
         # `fsync`, while the task waits: 5 % of the time from csv to parquet.
-        start = self._file.tell() - self._unsent
+        start = os.lseek(self._file, 0, os.SEEK_CUR) - self._unsent
         with suppress(OSError):  # only a hint
-            os.posix_fadvise(self._file.fileno(), start, self._unsent, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._file, start, self._unsent, os.POSIX_FADV_DONTNEED)
         self._unsent = 0
 
     def finish(self) -> None:
-        os.fsync(self._file.fileno())
-        self._file.close()
+        os.fsync(self._file)
+        self._is_open = False
+        os.close(self._file)
         failpoint("encode.before_rename")
         self._hidden.rename(self._path)
         self._is_finished = True
@@ -249,7 +252,9 @@ class LocalWriter:
 
     def abort(self) -> bool:
         with suppress(OSError):
-            self._file.close()
+            if self._is_open:
+                self._is_open = False
+                os.close(self._file)
         path = self._path if self._is_finished else self._hidden
         try:
             path.unlink(missing_ok=True)

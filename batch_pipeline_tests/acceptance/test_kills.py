@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from batch_pipeline_tests.acceptance.live_dev import SERVICES, LiveDev, kill, live_dev
+from batch_pipeline_tests.acceptance.live_dev import SERVICES, WORKERS, LiveDev, kill, live_dev
 from batch_pipeline_tests.acceptance.sandbox import (
     LONGEST_SECONDS,
     Sandbox,
@@ -25,6 +25,10 @@ QUICK = {"run_monitoring": {"poll_interval_seconds": 2}}
 # A run of two batches is so slow that another run starts before its end, even on a machine where
 # processes take ten seconds to start.
 SLOW = "encode.before_publish=sleep:8"
+DIED = {
+    ("abandoned", "the worker exited without reporting"),
+    ("abandoned", "its run failed without closing it"),
+}
 # The message of `dev` for each service. It has none if it is killed itself.
 MESSAGES = {
     "PostgreSQL": "database ended",
@@ -59,6 +63,12 @@ def land(dev: LiveDev, count: int) -> list[str]:
     return [f"{number:08}-{number:08}" for number in numbers]
 
 
+def wait_for_runs(dev: LiveDev) -> dict[str, int]:
+    """Wait until a run is encoding; return the processes of runs by partition."""
+    wait_until(lambda: bool(dev.run_processes("orders")), "a run encodes")
+    return dev.run_processes("orders")
+
+
 def check_published_once(dev: LiveDev, partitions: list[str], *, generations: int = 1) -> None:
     """Wait until the work ends; assert that each batch is published once and materialized."""
     expected = list(range(1, generations + 1))
@@ -75,12 +85,23 @@ def check_published_once(dev: LiveDev, partitions: list[str], *, generations: in
     assert are_published()
 
 
+def test_killed_run_is_retried(dev: LiveDev, figures: Figures) -> None:
+    partitions = land(dev, 2)
+    [(killed, pid)] = wait_for_runs(dev).items()
+    kill(pid)
+    check_published_once(dev, partitions)
+    first, *others = dev.attempts("orders")[killed]
+    assert first in DIED
+    assert others == [("succeeded", None)]
+    figures(dev_processes_killed=1)
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_killed_service_stops_dev_and_the_next_dev_publishes_once(
     dev: LiveDev, service: str, figures: Figures
 ) -> None:
     partitions = land(dev, 2)
-    wait_until(lambda: bool(dev.run_processes("orders")), "a run encodes")
+    wait_for_runs(dev)
     processes = dev.find_processes(*SERVICES[service])
     assert processes
     kill(*processes)
@@ -95,6 +116,15 @@ def test_killed_service_stops_dev_and_the_next_dev_publishes_once(
     dev.start()
     check_published_once(dev, partitions)
     figures(dev_processes_killed=len(processes))
+
+
+def test_killed_spark_python_workers_are_replaced(dev: LiveDev, figures: Figures) -> None:
+    partitions = land(dev, 2)
+    wait_for_runs(dev)
+    workers = dev.find_processes(*WORKERS["Python worker"])
+    kill(*workers)
+    check_published_once(dev, partitions)
+    figures(dev_processes_killed=len(workers))
 
 
 def test_killed_run_of_a_backfill_is_retried_in_the_backfill(
