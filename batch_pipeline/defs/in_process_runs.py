@@ -68,7 +68,7 @@ def run_in_process(
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end if there was a Ctrl-C, whatever happened to it.
+    """Raise KeyboardInterrupt at the end if an interrupt arrived, even if it was lost or replaced.
 
     Dagster raises its own exception, or discards the interrupt after the last step of a run. Other
     libraries may raise another error instead. The wakeup descriptor receives the number of each

@@ -41,7 +41,7 @@ class Lineage:
         return self._added_to_json(chunk)
 
     def added_to_table(self, table: Table) -> Table:
-        """Return the table with the lineage columns, of which there is at least one."""
+        """Return the table with the lineage columns; there must be at least one."""
         arrays, names = table.batch.columns, table.batch.schema.names
         for column in self.columns:
             names.append(column.value)

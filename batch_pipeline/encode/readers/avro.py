@@ -341,7 +341,7 @@ def _nested(kind: str, decoded: Any, children: Collection[AvroType], min_bytes: 
 
 
 def _record(fields: dict[str, AvroType], decoded: Callable[[AvroType], Any]) -> AvroType:
-    """Return the type of records with these fields, each of which is decoded by its own schema."""
+    """Return the type of records with these fields; each field is decoded by its own schema."""
     listed = [{"name": name, "type": decoded(field)} for name, field in fields.items()]
     min_bytes = sum(field.min_bytes for field in fields.values())
     return _nested("record", {"type": "record", "fields": listed}, fields.values(), min_bytes)
