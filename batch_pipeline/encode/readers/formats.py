@@ -44,7 +44,7 @@ class SourceReader:
         return read(source, stream)
 
     def find_cuts(self, source: "DecodedFile", stream: Stream, max_bytes: int) -> Sequence[int]:
-        """Return the offsets at which all items but the first start; none if it cannot be cut.
+        """Return the offsets at which all items but the first start, if files can be cut.
 
         Raises:
             BadFileError: the header of a csv file cannot be read.
