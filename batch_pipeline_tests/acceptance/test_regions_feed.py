@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 from batch_pipeline_tests.acceptance.conftest import ARCHIVE
 from batch_pipeline_tests.acceptance.sandbox import (
@@ -14,6 +15,8 @@ from batch_pipeline_tests.acceptance.sandbox import (
     part_files,
     sha256,
 )
+
+pytestmark = pytest.mark.long
 
 FILES = 1_781
 RECORDS = 37_401

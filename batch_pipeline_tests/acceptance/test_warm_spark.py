@@ -9,6 +9,8 @@ import pytest
 from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, Sandbox, wait_until
 from batch_pipeline_tests.concurrency import is_running
 
+pytestmark = pytest.mark.long  # without --long, spark/test_warm_server.py covers the server
+
 CSV = b"id,name\n1,one\n2,two\n"
 LARGE_CSV = b"id,name\n" + b"".join(b"%d,name %d\n" % (n, n) for n in range(1_000_000))
 
@@ -40,7 +42,6 @@ def test_runs_share_a_server_until_it_is_stopped(sandbox: Sandbox) -> None:
     assert "spark_server" not in sandbox.json_of("status")
 
 
-@pytest.mark.long
 def test_interrupted_run_leaves_the_server_and_the_next_run_publishes(sandbox: Sandbox) -> None:
     sandbox = sandbox.with_variables(BATCH_PIPELINE_SPARK_KEEP_MINUTES="5")
     sandbox.write_stream("orders")

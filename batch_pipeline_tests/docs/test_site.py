@@ -13,6 +13,8 @@ from batch_pipeline_tests.acceptance.dagster_pages import ARGUMENTS, CHROMIUM
 from batch_pipeline_tests.acceptance.sandbox import program_output
 from batch_pipeline_tests.docs.pages import DOCS, PROJECT
 
+pytestmark = pytest.mark.long
+
 COMMAND = "uv run sphinx-build -W --keep-going batch_pipeline/docs site"
 
 
@@ -81,7 +83,6 @@ FIRST_RESULTS = {
 }
 
 
-@pytest.mark.long
 def test_search_finds_the_page_that_answers_first(site: Path) -> None:
     assert CHROMIUM, "no chromium: `apt-get install chromium`"
     results = "#search-results ul.search li > a"
