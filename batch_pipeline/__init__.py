@@ -36,7 +36,7 @@ Where to change what:
 - what sensors add and launch           defs/partition_sync.py, defs/sensors.py
 - checks of published batches           model/checks.py, pipeline/verify.py, defs/checks.py
 - what garbage collection removes       model/garbage.py, pipeline/collect_garbage.py
-- restored backups                      pipeline/restore_check.py
+- restored backups                      pipeline/reconcile.py
 - acquiring batches without Dagster     client/, inventory/acquire.py
 - reading published batches             pipeline/published_batches.py, defs/batch_reader.py
 - commands                              cli/, COMMANDS in cli/__init__.py

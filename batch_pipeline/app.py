@@ -41,7 +41,7 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import EncodeContext
 from batch_pipeline.pipeline.collect_garbage import Collected, collect_garbage
 from batch_pipeline.pipeline.load import FileCheck, LoadContext, Loader, Outcome, load
-from batch_pipeline.pipeline.restore_check import (
+from batch_pipeline.pipeline.reconcile import (
     ensure_inventory_current,
     ensure_not_paused_as_older,
 )

@@ -54,7 +54,7 @@ def load(stream: str, names: tuple[str, ...], batch: tuple[str, ...], as_json: b
     Example:
       batch-pipeline load orders --target warehouse
     """
-    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+    from batch_pipeline.pipeline.reconcile import ensure_inventory_current
 
     run_id = f"load-{uuid4().hex[:12]}"
     with opened() as pipeline, progress() as print_line:

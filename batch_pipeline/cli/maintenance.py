@@ -29,8 +29,7 @@ from batch_pipeline.model.progress import start_step
 
 if TYPE_CHECKING:
     from batch_pipeline.pipeline.collect_garbage import Collected
-    from batch_pipeline.pipeline.reconcile import Reconciled
-    from batch_pipeline.pipeline.restore_check import Discarded
+    from batch_pipeline.pipeline.reconcile import Discarded, Reconciled
 
 _NEWEST = 1_000
 
@@ -160,11 +159,11 @@ def reconcile(
     Example:
       batch-pipeline reconcile orders --discard --dry-run
     """
-    from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
-    from batch_pipeline.pipeline.restore_check import (
+    from batch_pipeline.pipeline.reconcile import (
         discard_unknown_manifests,
         ensure_inventory_current,
     )
+    from batch_pipeline.pipeline.reconcile import reconcile as reconcile_step
 
     if dry_run and not discard:
         raise click.UsageError("--dry-run needs --discard.")

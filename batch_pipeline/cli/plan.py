@@ -86,7 +86,7 @@ def plan(
       batch-pipeline plan orders --backfill march --since 2026-03-01 --dry-run
     """
     from batch_pipeline.config.backfill_form import BackfillForm
-    from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+    from batch_pipeline.pipeline.reconcile import ensure_inventory_current
 
     given = [name for name, value in of_backfill.items() if value not in (None, False, ())]
     if backfill is None and given:

@@ -25,8 +25,7 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.garbage import Reason
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.collect_garbage import Collected
-from batch_pipeline.pipeline.reconcile import reconcile
-from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+from batch_pipeline.pipeline.reconcile import ensure_inventory_current, reconcile
 
 RECONCILE_AT = "41 * * * *"
 COLLECT_GARBAGE_AT = "23 3 * * *"

@@ -38,7 +38,7 @@ from batch_pipeline.model.errors import FilesRemovedError, LoadRunningError, Pip
 from batch_pipeline.model.load import LoadedGeneration, PostgresTarget, Target
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.load import Outcome
-from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
+from batch_pipeline.pipeline.reconcile import CheckedInventory, ensure_inventory_current
 
 _MAX_WAITS = 120
 _PAUSE_SECONDS = 15

@@ -22,8 +22,12 @@ from batch_pipeline.model.batch import Batch, BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.planning import Planned
-from batch_pipeline.pipeline.reconcile import pointer_of, reconcile
-from batch_pipeline.pipeline.restore_check import CheckedInventory, ensure_inventory_current
+from batch_pipeline.pipeline.reconcile import (
+    CheckedInventory,
+    ensure_inventory_current,
+    pointer_of,
+    reconcile,
+)
 from batch_pipeline.storage.filesystem import FileSystem
 from batch_pipeline.storage.landing_poll import PolledLanding
 

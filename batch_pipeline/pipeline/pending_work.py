@@ -14,7 +14,7 @@ from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.job import JobKind
-from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+from batch_pipeline.pipeline.reconcile import ensure_inventory_current
 
 if TYPE_CHECKING:
     from batch_pipeline.inventory.database import Database

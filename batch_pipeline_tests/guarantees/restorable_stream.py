@@ -20,7 +20,7 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.attempt import encode
-from batch_pipeline.pipeline.restore_check import (
+from batch_pipeline.pipeline.reconcile import (
     Discarded,
     discard_unknown_manifests,
     ensure_inventory_current,

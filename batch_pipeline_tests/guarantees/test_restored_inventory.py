@@ -16,7 +16,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.failpoint import VARIABLE
 from batch_pipeline.model.manifest import Manifest
-from batch_pipeline.pipeline.restore_check import (
+from batch_pipeline.pipeline.reconcile import (
     CheckedInventory,
     ensure_inventory_current,
     find_unknown_manifests,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_pipeline.model.errors import OLDER, InventoryOlderError
-from batch_pipeline.pipeline.restore_check import ensure_inventory_current
+from batch_pipeline.pipeline.reconcile import ensure_inventory_current
 from batch_pipeline_tests.guarantees.restorable_stream import RestorableStream, open_stream
 from batch_pipeline_tests.inventory.logins import url_for_login
 
