@@ -67,6 +67,9 @@ def test_dev_publishes_backfills_refuses_other_sites_and_stops(
         assert dev.status_of(backfill) == "COMPLETED_SUCCESS"
         added = storage / "manifests" / f"{STREAM}-{ADDED}.g1.json"
         wait_until(added.exists, "the dropped file is published")
+        assert any(
+            "multiprocessing.forkserver" in name for name in process_names(sandbox.processes())
+        )
         sockets = Observations()
         sockets.poll_sockets(sandbox.processes())
         statuses = [_response_status(dev.port, request) for request in CROSS_SITE_REQUESTS]

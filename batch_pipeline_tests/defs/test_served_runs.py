@@ -1,4 +1,4 @@
-"""Health checks of runs on a separate code server."""
+"""Runs on a separate code server: health checks, forked processes."""
 
 import json
 import subprocess
@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.launcher.base import WorkerStatus
@@ -19,7 +20,8 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from batch_pipeline.defs.instance.served_runs import ServedRunLauncher
 from batch_pipeline_tests.acceptance.ports import free_port
-from batch_pipeline_tests.acceptance.sandbox import wait_until
+from batch_pipeline_tests.acceptance.sandbox import LONGEST_SECONDS, wait_until
+from batch_pipeline_tests.concurrency import is_running
 
 DEFINITIONS = """
 import os
@@ -38,6 +40,17 @@ def waits():
     wait()
 
 defs = dg.Definitions(jobs=[waits])
+"""
+
+FORKED = f"""
+import atexit
+from pathlib import Path
+from batch_pipeline.defs.instance.private_api import fork_runs
+{DEFINITIONS}
+FOLDER, NAME = Path(__file__).parent, str(os.getpid())
+(FOLDER / "parents" / NAME).write_text(str(SERVER))
+atexit.register((FOLDER / "ended" / NAME).touch)
+fork_runs()
 """
 
 
@@ -79,6 +92,27 @@ def test_run_on_a_local_socket_is_checked_by_its_process(instance: dg.DagsterIns
     assert launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
 
 
+def test_forked_run_can_be_cancelled_and_calls_its_exit_functions(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    port = free_port()
+    parents, ended = tmp_path / "parents", tmp_path / "ended"
+    parents.mkdir()
+    ended.mkdir()
+    with _server(tmp_path, port, FORKED) as server:
+        run = _launch(instance, port)
+        [forked] = [path for path in parents.iterdir() if path.name != str(server)]
+        parent = psutil.Process(int(forked.read_text()))
+        assert "multiprocessing.forkserver" in " ".join(parent.cmdline())
+        assert instance.run_launcher.terminate(run.run_id)
+        wait_until(lambda: [path.name for path in ended.iterdir()] == [forked.name], "it ends")
+        stored = instance.get_run_by_id(run.run_id)
+        assert stored is not None
+        assert stored.status is dg.DagsterRunStatus.CANCELED
+    psutil.wait_procs([parent], timeout=LONGEST_SECONDS)
+    assert not is_running(parent)
+
+
 def _launch(instance: dg.DagsterInstance, port: int) -> dg.DagsterRun:
     """Launch a run as the daemon does and wait for its start."""
     target = GrpcServerTarget(host="127.0.0.1", port=port, socket=None, location_name="code")
@@ -111,16 +145,17 @@ def _run(instance: dg.DagsterInstance, server: dict[str, object]) -> dg.DagsterR
 
 
 @contextmanager
-def _server(folder: Path, port: int) -> Iterator[None]:
+def _server(folder: Path, port: int, definitions: str = DEFINITIONS) -> Iterator[int]:
+    """Start a code server and yield the id of its process."""
     path = folder / "waiting_job.py"
-    path.write_text(DEFINITIONS)
+    path.write_text(definitions)
     command = [sys.executable, "-m", "dagster", "api", "grpc", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--python-file", str(path)]
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         wait_until(lambda: _answers(port), "the code server answers")
-        yield
+        yield process.pid
     finally:
         process.kill()  # like the end of a container, without any notification
         process.wait()

@@ -1,12 +1,26 @@
 """Functions that definitions need and that the public API of Dagster does not provide."""
 
+import atexit
+import multiprocessing
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from multiprocessing.util import Finalize
 from typing import Any
 
 import dagster as dg
 
+FORK_RUNS = "BATCH_PIPELINE_FORK_RUNS"  # set by `dev` for its code server
+# What a run imports. None opens anything or starts a thread, except for those of OpenBLAS and
+# jemalloc, which both prepare for forks.
+_IMPORTED_BY_RUNS = [
+    "dagster._grpc.impl",
+    "batch_pipeline.defs.build",
+    "batch_pipeline.defs.instance.launcher",
+    "batch_pipeline.defs.instance.storage",
+    "batch_pipeline.spark.encoder",
+    "pyspark.sql.connect.session",
+]
 _MATERIALIZATION = dg.DagsterEventType.ASSET_MATERIALIZATION
 
 
@@ -97,3 +111,22 @@ def keep_interrupts_from_log_processes(instance: dg.DagsterInstance) -> None:
             yield context
 
     manager.capture_logs = capture  # type: ignore[method-assign]
+
+
+def fork_runs() -> None:
+    """Make the code server of this process fork the processes of runs.
+
+    Dagster starts an interpreter for each run, whose imports take longer than encoding a small
+    file. They are forked from a process that has only imported what runs need. Changed modules of
+    the user are still imported anew by each run.
+    """
+    if multiprocessing.parent_process() is not None:  # this is a run
+        # A fork does not call the functions that were registered for the exit.
+        Finalize(None, atexit._run_exitfuncs, exitpriority=0)  # noqa: SLF001
+        return
+    from dagster._grpc.server import DagsterApiServer
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED_BY_RUNS)
+    # A property, because the constructor assigns the context that starts interpreters.
+    DagsterApiServer._mp_ctx = property(lambda _: context, lambda *_: None)  # type: ignore[assignment] # noqa: SLF001

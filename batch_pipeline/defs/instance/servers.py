@@ -22,6 +22,7 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from batch_pipeline.config.home import Home
 from batch_pipeline.defs.instance.dagster_home import prepare_dagster_home
+from batch_pipeline.defs.instance.private_api import FORK_RUNS
 from batch_pipeline.model.errors import RetryableError, port_in_use
 from batch_pipeline.spark import run_while_parent_lives
 from batch_pipeline.storage.local import PrivateFolder
@@ -207,6 +208,7 @@ def dagster_servers(home: Home, *, port: int, spark_remote: str) -> Iterator[lis
             "DAGSTER_HOME": str(home.dagster),
             "BATCH_PIPELINE_HOME": str(home.path),
             "BATCH_PIPELINE_SPARK_REMOTE": spark_remote,
+            FORK_RUNS: "1",
             # Without this, a backfill and its runs fail if the backfill is evaluated while the code
             # server is being replaced; with it, the backfill waits.
             "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": "1",
