@@ -36,7 +36,7 @@ _NEWEST = 1_000
 
 @click.command()
 @all_streams
-@click.option("--deep", is_flag=True, help="Read all files and check SHA-256 and records.")
+@click.option("--deep", is_flag=True, help="Read all files and check their SHA-256.")
 @click.option(
     "--last",
     metavar="COUNT",

@@ -127,15 +127,3 @@ class Encoding:
     def suffix(self) -> str:
         """Return the file name extension, without a leading dot."""
         return self.part_format.suffixes[self.compression]
-
-
-def format_of_file(name: str) -> tuple[Format, Compression] | None:
-    """Return the format and compression that a file name states, None if it states none.
-
-    The compression is valid only for jsonl; files of other formats state theirs inside.
-    """
-    for file_format, part_format in PART_FORMATS.items():
-        for compression, suffix in part_format.suffixes.items():
-            if name.endswith(f".{suffix}"):
-                return file_format, compression
-    return None

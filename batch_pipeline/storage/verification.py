@@ -1,20 +1,14 @@
 """Verification of published files: do they exist, and do they match what was published?
 
 A store that is unreachable or refuses access says nothing about its files: that raises an error and
-is not a result. Contents are read once, the end of a columnar file twice; memory use is one block.
+is not a result. Contents are read once; memory use is constant.
 """
 
 import hashlib
-import io
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from typing_extensions import Buffer
-
-from batch_pipeline.model.encoding import PART_FORMATS, Format, format_of_file
 from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import PartFile
@@ -27,82 +21,11 @@ from batch_pipeline.storage.filesystem import (
     local_file,
     reason_of,
 )
-from batch_pipeline.storage.part_formats import table_codec
-from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, count_lines
 from batch_pipeline.storage.part_storage import parse_manifest_object
-
-_BLOCK = 2**20
 
 
 class UnusablePartError(Exception):
     """A part file that is missing or differs from what was published; the text says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """The contents of a file; `damage` says why not all of its records can be read.
-
-    `records` is None if the file is damaged, or if its name does not say how to read it.
-    """
-
-    sha256: str
-    records: int | None = None
-    damage: str | None = None
-
-
-def read_contents(uri: str) -> Contents:
-    """Read all bytes of a file or an object and count its records.
-
-    Raises:
-        InvalidValueError: the URI does not name a file or an object.
-        OSError: it does not exist or cannot be read.
-    """
-    stated = format_of_file(uri)
-    is_columnar = stated is not None and PART_FORMATS[stated[0]].is_columnar
-    records, damage = None, None
-    with filesystem_of(uri).open(uri) as file:
-        hashing = _HashingReader(file)
-        if stated is not None and not is_columnar:
-            try:
-                records = count_lines(io.BufferedReader(hashing, _BLOCK), stated[1])
-            except DECOMPRESSION_ERRORS as error:
-                damage = str(error)
-        while hashing.read(_BLOCK):
-            pass  # the bytes that counting lines left unread
-        if stated is not None and is_columnar:
-            file.seek(0)
-            records, damage = _count_rows(file, stated[0])
-    return Contents(sha256=hashing.sum.hexdigest(), records=records, damage=damage)
-
-
-def _count_rows(file: BinaryIO, file_format: Format) -> tuple[int | None, str | None]:
-    import pyarrow as pa  # 0.2 s
-
-    try:
-        return table_codec(file_format).count_rows(file), None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise  # an error of the system or the store; Arrow's own errors have no errno
-        return None, str(error).strip()
-
-
-class _HashingReader(io.RawIOBase):
-    """A file that hashes the bytes that are read from it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
-        self._file = file
-        self.sum = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        data = self._file.read(len(view))
-        view[: len(data)] = data
-        self.sum.update(data)
-        return len(data)
 
 
 def size_problem(part: PartFile) -> str | None:
@@ -128,12 +51,7 @@ def content_problem(part: PartFile) -> str | None:
     facts = _facts(part)
     if isinstance(facts, str):
         return facts
-    if facts.sha256 is not None:
-        return None
-    try:
-        return _sum_problem(part, digest(part.uri))
-    except OSError as error:
-        return store_problem(part.uri, error, "read")
+    return _read_problem(part) if facts.sha256 is None else None
 
 
 def problem_before_reading(part: PartFile) -> str | None:
@@ -168,26 +86,14 @@ def verified_file(part: PartFile) -> Iterator[Path]:
 
 
 def verify_contents(part: PartFile) -> str | None:
-    """Return what is wrong with a file, judged by all of its bytes and its number of records.
+    """Return what is wrong with a file, judged by its size and by reading all of its bytes.
+
+    Memory use is constant. Records are not counted: published bytes determine them.
 
     Raises:
         RetryableError: its store is unreachable now, or refuses access.
     """
-    problem = size_problem(part)
-    if problem is not None:
-        return problem
-    try:
-        contents = read_contents(part.uri)
-    except OSError as error:
-        return store_problem(part.uri, error, "read")
-    other, inside = _sum_problem(part, contents.sha256), None
-    if contents.damage is not None:
-        inside = f"cannot be read to its end ({contents.damage})"
-    elif contents.records is not None and contents.records != part.records:
-        inside = f"has a record count of {contents.records:,}, published: {part.records:,}"
-    if inside is None:
-        return other
-    return f"{shown(part.uri)} {inside}" if other is None else f"{other}, and {inside}"
+    return size_problem(part) or _read_problem(part)
 
 
 def store_problem(uri: str, error: OSError, verb: str) -> str:
@@ -218,6 +124,14 @@ def _facts(part: PartFile) -> FileFacts | str:
         size = f"{facts.size_bytes:,} B, published: {part.size_bytes:,} B"
         return f"{shown(part.uri)} has {size}"
     return (facts.sha256 and _sum_problem(part, facts.sha256)) or facts
+
+
+def _read_problem(part: PartFile) -> str | None:
+    """Return what is wrong with the bytes of a file, which are read."""
+    try:
+        return _sum_problem(part, digest(part.uri))
+    except OSError as error:
+        return store_problem(part.uri, error, "read")
 
 
 def _sum_problem(part: PartFile, sha256: str) -> str | None:

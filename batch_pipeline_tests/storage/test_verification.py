@@ -1,18 +1,13 @@
-"""Verification of published files: checksums, record counts, damage, manifest files."""
+"""Verification of published files: sizes, checksums, manifest files."""
 
-import gzip
 import hashlib
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
-from pyarrow import feather, orc
 
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
@@ -22,124 +17,51 @@ from batch_pipeline.storage.part_storage import manifest_file_text
 from batch_pipeline.storage.verification import (
     content_problem,
     manifest_file_problem,
-    read_contents,
     size_problem,
     verify_contents,
 )
 from batch_pipeline_tests.factories import manifest, part_file
 
-LINES = b'{"id":1}\n{"id":2}\n{"id":3}\n'
+CHECKS = [size_problem, content_problem, verify_contents]
 
 
-def gzipped(lines: bytes) -> bytes:
-    """Compress reproducibly with gzip."""
-    return gzip.compress(lines, mtime=0)
-
-
-def table_file(write: Callable[[pa.Table, pa.NativeFile], object]) -> bytes:
-    """Return a file of three rows."""
-    sink = pa.BufferOutputStream()
-    write(pa.table({"id": [1, 2, 3]}), sink)
-    return bytes(sink.getvalue())
-
-
-DATA_BY_SUFFIX = {
-    "jsonl": LINES,
-    "jsonl.gz": gzipped(LINES),
-    "jsonl.zst": zstandard.ZstdCompressor(write_checksum=True).compress(LINES),
-    "parquet": table_file(pq.write_table),
-    "arrow": table_file(lambda table, sink: feather.write_feather(table, sink, chunksize=2)),
-    "orc": table_file(orc.write_table),
-}
-
-
-def publish(folder: Path, suffix: str, data: bytes, records: int = 3) -> PartFile:
+def publish(folder: Path, data: bytes) -> PartFile:
     """Write a file and return its entry in the manifest."""
-    path = folder / f"orders-0.{suffix}"
+    path = folder / "orders-0.jsonl"
     path.write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
-    return PartFile(uri=to_uri(path), records=records, size_bytes=len(data), sha256=digest)
-
-
-def flip_bit(data: bytes, index: int) -> bytes:
-    return data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :]
-
-
-@pytest.mark.parametrize("suffix", DATA_BY_SUFFIX)
-def test_contents_of_each_encoding_are_verified(suffix: str, tmp_path: Path) -> None:
-    data = DATA_BY_SUFFIX[suffix]
-    part = publish(tmp_path, suffix, data)
-    found = read_contents(part.uri)
-    assert (found.records, found.damage) == (3, None)
-    assert found.sha256 == part.sha256
-    assert verify_contents(part) is None
-    (tmp_path / f"orders-0.{suffix}").write_bytes(flip_bit(data, len(data) // 2))
-    problem = str(verify_contents(part))
-    assert problem.startswith(f"{tmp_path}/orders-0.{suffix} has the SHA-256 ")
-    assert f"{part.sha256[:12]}… was published" in problem
-
-
-def test_damage_before_publishing_is_found_by_reading(tmp_path: Path) -> None:
-    data = gzipped(LINES)
-    part = publish(tmp_path, "jsonl.gz", flip_bit(data, len(data) - 8))
-    problem = str(verify_contents(part))
-    assert problem.startswith(f"{tmp_path}/orders-0.jsonl.gz cannot be read to its end (")
-
-
-def test_truncated_file_is_found_by_reading(tmp_path: Path) -> None:
-    for suffix in ("jsonl.gz", "parquet", "arrow", "orc"):
-        data = DATA_BY_SUFFIX[suffix]
-        truncated = data[: len(data) // 2]
-        found = read_contents(publish(tmp_path, suffix, truncated).uri)
-        assert (found.records, bool(found.damage)) == (None, True), suffix
-        assert found.sha256 == hashlib.sha256(truncated).hexdigest()
-
-
-def test_missing_line_is_found_by_record_count(tmp_path: Path) -> None:
-    two = gzipped(LINES[9:])
-    expected = "has a record count of 2, published: 3"
-    part = publish(tmp_path, "jsonl.gz", two)
-    assert verify_contents(part) == f"{tmp_path}/orders-0.jsonl.gz {expected}"
-    before = publish(tmp_path, "jsonl.gz", gzipped(b'{"id":9}\n{"id":8}\n{"id":7}\n'))
-    (tmp_path / "orders-0.jsonl.gz").write_bytes(two.ljust(before.size_bytes, b"\0"))
-    assert str(verify_contents(before)).endswith(f"was published, and {expected}")
-
-
-def test_last_line_without_line_end_is_counted(tmp_path: Path) -> None:
-    assert read_contents(publish(tmp_path, "jsonl", LINES[:-1]).uri).records == 3
-    assert read_contents(publish(tmp_path, "jsonl", b"").uri).records == 0
-
-
-def test_concatenated_members_are_one_file(tmp_path: Path) -> None:
-    assert read_contents(publish(tmp_path, "jsonl.gz", gzipped(LINES) * 2).uri).records == 6
-    frames = DATA_BY_SUFFIX["jsonl.zst"] * 2
-    assert read_contents(publish(tmp_path, "jsonl.zst", frames).uri).records == 6
-
-
-def test_records_of_unknown_suffix_are_not_counted(tmp_path: Path) -> None:
-    found = read_contents(publish(tmp_path, "txt", b"abc").uri)
-    assert (found.records, found.damage) == (None, None)
-    assert found.sha256 == hashlib.sha256(b"abc").hexdigest()
+    return PartFile(uri=to_uri(path), records=1, size_bytes=len(data), sha256=digest)
 
 
 def test_changed_byte_is_found_only_by_reading(tmp_path: Path) -> None:
-    part = publish(tmp_path, "jsonl", b"12345")
-    assert (size_problem(part), content_problem(part)) == (None, None)
+    part = publish(tmp_path, b"12345")
+    assert [check(part) for check in CHECKS] == [None] * 3
     (tmp_path / "orders-0.jsonl").write_bytes(b"12945")
     assert size_problem(part) is None
-    assert "has the SHA-256" in str(content_problem(part))
+    changed = hashlib.sha256(b"12945").hexdigest()
+    sums = f"{changed[:12]}…, {part.sha256[:12]}… was published"
+    expected = f"{tmp_path}/orders-0.jsonl has the SHA-256 {sums}"
+    assert content_problem(part) == verify_contents(part) == expected
 
 
-def test_shorter_missing_or_inaccessible_file_is_found_by_size(tmp_path: Path) -> None:
-    part = publish(tmp_path, "jsonl", b"12345")
+def test_truncated_missing_or_inaccessible_file_is_found_by_size(tmp_path: Path) -> None:
+    part = publish(tmp_path, b"12345")
     path = tmp_path / "orders-0.jsonl"
     path.write_bytes(b"123")
-    assert size_problem(part) == f"{path} has 3 B, published: 5 B"
-    assert content_problem(part) == size_problem(part)
+    assert [check(part) for check in CHECKS] == [f"{path} has 3 B, published: 5 B"] * 3
     path.unlink()
-    assert size_problem(part) == f"{path} is missing"
+    assert [check(part) for check in CHECKS] == [f"{path} is missing"] * 3
     path.symlink_to(path.name)
-    assert "cannot be accessed" in str(size_problem(part))
+    assert all("cannot be accessed" in str(check(part)) for check in CHECKS)
+
+
+def test_file_that_cannot_be_read_is_found_by_reading(tmp_path: Path) -> None:
+    part = publish(tmp_path, b"12345")
+    (tmp_path / "orders-0.jsonl").unlink()
+    (tmp_path / "orders-0.jsonl").mkdir()
+    folder = replace(part, size_bytes=(tmp_path / "orders-0.jsonl").stat().st_size)
+    assert size_problem(folder) is None
+    assert "cannot be read (is a directory)" in str(verify_contents(folder))
 
 
 OTHER = str(UUID(int=7))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from batch_pipeline.model.encoding import Encoding, Format
 
@@ -32,8 +32,8 @@ class TableCodec:
 
     `open_writer` starts a file in an object with `write`; it is passed the first group of rows.
     `read_batches` yields the rows of a file in the types that were written, limited to some columns
-    and to a number of rows per batch. `count_rows` decodes no more than it needs. Both raise a
-    `pa.ArrowException` or an `OSError` if the file is damaged or has another format.
+    and to a number of rows per batch; it raises a `pa.ArrowException` or an `OSError` if the file
+    is damaged or has another format.
 
     `unsupported_rows` returns the rows with values that the format cannot represent, and the reason
     for each; the schema has the types of the columns in the file. The format adds `json_metadata`
@@ -42,7 +42,6 @@ class TableCodec:
 
     open_writer: Callable[[Any, "pa.Table", Encoding], TableWriter]
     read_batches: Callable[[Path, Collection[str] | None, int], "Iterator[pa.RecordBatch]"]
-    count_rows: Callable[[BinaryIO], int]
     unsupported_rows: Callable[["pa.RecordBatch", "pa.Schema"], Mapping[int, str]] = (
         lambda _batch, _schema: {}
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +40,6 @@ def _read_batches(
             batch = reader.get_batch(index).select(names)
             for start in range(0, batch.num_rows, max_rows):
                 yield batch.slice(start, max_rows)
-
-
-def _count_rows(file: BinaryIO) -> int:
-    reader = pa.ipc.open_file(file)
-    batches = range(reader.num_record_batches)
-    return sum(int(reader.get_batch(index).num_rows) for index in batches)
 
 
 def normalize_nulls(column: pa.Array) -> pa.Array:
@@ -99,7 +93,6 @@ def _mask(column: pa.BooleanArray) -> npt.NDArray[np.bool_]:
 CODEC = TableCodec(
     open_writer=_Writer,
     read_batches=_read_batches,
-    count_rows=_count_rows,
     # Readers that know Arrow's JSON extension, among them the Singer SDK, decode such text.
     json_metadata={"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""},
 )

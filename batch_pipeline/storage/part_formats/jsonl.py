@@ -95,16 +95,3 @@ def read_lines(
         remainder = [piece[end:]] if end < len(piece) else []
     if remainder:
         yield b"".join((*remainder, b"\n"))
-
-
-def count_lines(file: BinaryIO, compression: Compression) -> int:
-    """Return the number of lines of a file, the last one with or without its line end.
-
-    Memory use is one block, regardless of line length.
-    """
-    text = decompressed(file, compression)
-    lines, last = 0, b"\n"
-    while block := text.read(_BLOCK_BYTES):
-        lines += block.count(b"\n")
-        last = block[-1:]
-    return lines + (last != b"\n")

@@ -8,7 +8,7 @@ timestamp outside of that range is not written.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -124,10 +124,6 @@ def _read_batches(
                 yield pa.RecordBatch.from_arrays(arrays, names) if arrays else batch
 
 
-def _count_rows(file: BinaryIO) -> int:
-    return int(orc.ORCFile(file).nrows)
-
-
 def _unsupported_rows(batch: pa.RecordBatch, schema: pa.Schema) -> Mapping[int, str]:
     reasons: dict[int, str] = {}
     present = set(batch.schema.names)
@@ -154,6 +150,5 @@ def _shown(microseconds: int) -> str:
 CODEC = TableCodec(
     open_writer=_Writer,
     read_batches=_read_batches,
-    count_rows=_count_rows,
     unsupported_rows=_unsupported_rows,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,8 +56,4 @@ def _read_batches(
         yield from parquet.iter_batches(max_rows, columns=selected, use_threads=False)
 
 
-def _count_rows(file: BinaryIO) -> int:
-    return int(pq.ParquetFile(file, pre_buffer=False).metadata.num_rows)
-
-
-CODEC = TableCodec(open_writer=_Writer, read_batches=_read_batches, count_rows=_count_rows)
+CODEC = TableCodec(open_writer=_Writer, read_batches=_read_batches)
