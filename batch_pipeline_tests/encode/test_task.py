@@ -191,7 +191,7 @@ def test_task_reports_storage_write_error_and_cleans_up(task: TaskFixture, forma
     with file_size_limit(50_000):
         report = task.encode(a="string")
 
-    assert report.storage_error == "File too large"
+    assert report.storage_error == "file too large"
     assert task.files() == []
 
 
@@ -200,7 +200,7 @@ def test_task_reports_missing_storage_root(task: TaskFixture) -> None:
     task.land(b"a\n1\n")
     task.root.rmdir()
 
-    assert task.encode(a="integer").storage_error == "No such file or directory"
+    assert task.encode(a="integer").storage_error == "no such file or directory"
 
 
 def test_run_tasks_returns_one_report_per_spec(task: TaskFixture) -> None:

@@ -118,7 +118,7 @@ def test_encode_to_missing_storage_raises(run: EncodeRun) -> None:
     run.land(b"a\n1\n")
     run.root.rmdir()
 
-    with pytest.raises(StorageUnavailableError, match=r"batches cannot be written \(No such file"):
+    with pytest.raises(StorageUnavailableError, match=r"batches cannot be written \(no such file"):
         run.encode(a="integer")
 
 

@@ -5,9 +5,9 @@ A part file is hashed while it is written, and becomes visible when the task has
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from batch_pipeline.model.errors import StorageUnavailableError
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.stream import PartLimits, Stream
-from batch_pipeline.storage.filesystem import FileWriter, filesystem_of
+from batch_pipeline.storage.filesystem import FileWriter, filesystem_of, raise_as
 
 
 class OpenPart:
@@ -91,17 +91,9 @@ class OpenPart:
         self.closed = True
 
 
-@contextmanager
-def storage_errors(root: str) -> Iterator[None]:
-    """Translate operating system errors into `StorageUnavailableError`.
-
-    Raises:
-        StorageUnavailableError: an operating system error occurred.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise StorageUnavailableError(root, error.strerror or str(error)) from error
+def storage_errors(root: str) -> AbstractContextManager[None]:
+    """Convert an `OSError` of the block to a `StorageUnavailableError`."""
+    return raise_as(partial(StorageUnavailableError, root))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
