@@ -1,4 +1,8 @@
-"""Migrate the inventory schema to this release's revision, under a lock, with Alembic."""
+"""Create the inventory schema, or upgrade that of an earlier release, under a lock.
+
+A new schema is created from the metadata of `tables.py` and `views.sql`. Alembic is only needed to
+upgrade.
+"""
 
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +19,7 @@ from batch_pipeline.inventory.connection import (
     location,
     lock_in_transaction,
     lock_timeout,
+    named_statement,
     transaction,
 )
 from batch_pipeline.inventory.tables import SCHEMA, metadata
@@ -97,44 +102,58 @@ def _lock_timeout_error(connection: sa.Connection, holders: list[str]) -> Retrya
 
 
 REVISION = "0009"
+_OLDEST_REVISION = "0006"  # of release 0.1.0
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _LOCK_TIMEOUT = timedelta(seconds=5)
 
 
 def migrate(engine: sa.Engine, *, patience: timedelta = _LOCK_TIMEOUT) -> tuple[str, str]:
-    """Upgrade the schema in one transaction; return the revisions before and after.
+    """Create or upgrade the schema in one transaction; return the revisions before and after.
 
-    Waits for other migrations and open transactions. Running attempts continue. A schema at this
-    revision is not changed, and downgrades are not supported.
+    The revision before is "none" if there was no inventory. Waits for other migrations and open
+    transactions. Running attempts continue. A schema at this revision is not changed, and
+    downgrades are not supported.
 
     Raises:
-        ConfigurationError: the schema belongs to a later release.
+        ConfigurationError: the schema's revision is of a later release, or older than 0.1.0.
         RetryableError: a session held a lock for too long; the message names it.
     """
     with transaction(engine) as connection:
         lock_migration(connection, patience)
         before = _revision(connection)
-        if before != "none" and before > REVISION:
+        if before != "none" and not _OLDEST_REVISION <= before <= REVISION:
             raise _revision_error(engine, before)
         if before != REVISION:
             _set_role_to_owner(connection)
             lock_tables(connection, patience)
-            upgrade(connection, REVISION)
+            if before == "none":
+                _create_tables(connection)
+            else:
+                _upgrade_tables(connection)
+            connection.execute(named_statement("views"))
             _set_role(connection, "none")
         return before, REVISION
 
 
-def upgrade(connection: sa.Connection, revision: str) -> None:
-    """Run the migrations up to a revision in the caller's transaction, which holds the locks."""
+def _create_tables(connection: sa.Connection) -> None:
+    """Create the tables, and the schema unless an administrator has created it."""
+    if _owner(connection) is None:
+        connection.execute(sa.schema.CreateSchema(SCHEMA))
+    metadata.create_all(connection, checkfirst=False)
+    _VERSION_TABLE.create(connection, checkfirst=True)
+    connection.execute(_VERSION_TABLE.insert().values(version_num=REVISION))
+
+
+def _upgrade_tables(connection: sa.Connection) -> None:
     from alembic import command  # takes 0.2 s, needed only here
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    if _owner(connection) is None:
-        connection.execute(sa.schema.CreateSchema(SCHEMA))
-    command.upgrade(config, revision)
+    command.upgrade(config, REVISION)
+    for table in metadata.sorted_tables:
+        connection.execute(sa.schema.SetTableComment(table))
 
 
 def check_revision(engine: sa.Engine) -> None:
@@ -162,9 +181,14 @@ def ensure_revision_unchanged(connection: sa.Connection) -> None:
         raise _revision_error(connection.engine, revision)
 
 
-_VERSION = sa.select(sa.column("version_num", sa.Text)).select_from(
-    sa.table("alembic_version", schema=SCHEMA)
+# As Alembic creates it.
+_VERSION_TABLE = sa.Table(
+    "alembic_version",
+    sa.MetaData(schema=SCHEMA),
+    sa.Column("version_num", sa.String(32)),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
+_VERSION = sa.select(_VERSION_TABLE.c.version_num)
 
 
 def _revision(connection: sa.Connection) -> str:
@@ -201,8 +225,10 @@ def _revision_error(engine: sa.Engine, found: str) -> ConfigurationError:
     schema = "no inventory schema"
     if found != "none":
         schema = f"the inventory schema at revision {found}"
+    step = "Run `batch-pipeline migrate` (or install the release that the schema belongs to)."
+    if found < _OLDEST_REVISION:
+        step = "Install batch-pipeline 0.1.0 and run its `batch-pipeline migrate` first."
     return ConfigurationError(
         f"The database at {location(engine)} has {schema}; this release works with revision "
-        f"{REVISION}. Nothing was changed. Run `batch-pipeline migrate` (or install the "
-        f"release that the schema belongs to)."
+        f"{REVISION}. Nothing was changed. {step}"
     )

@@ -5,7 +5,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,23 @@ from click.testing import CliRunner
 
 from batch_pipeline.cli import cli
 from batch_pipeline.cli.console import exit_code
-from batch_pipeline.inventory.database import open_database
-from batch_pipeline.inventory.migrate import upgrade
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline_tests.acceptance.sandbox import Sandbox, run_program
+from batch_pipeline_tests.regression.home_0_1_0 import restore_database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSetup:
     """The initial state of a page: a stream, its files, and whether these are published.
 
-    With a `revision`, the page has its own inventory with the schema of an earlier release.
+    With `release_0_1_0`, the page has its own inventory, which that release wrote.
     """
 
     stream: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     published: bool = False
-    revision: str | None = None
+    release_0_1_0: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,9 @@ class ExampleProject:
             code, output = self.run(f"batch-pipeline run {setup.stream}")
             assert code == 0, output
 
-    def at_revision(self, revision: str, url: str) -> "ExampleProject":
-        """Return the project with another inventory at a revision, in an empty database."""
-        database = open_database(url, migrated=None)
-        with closing(database), database.engine.begin() as connection:
-            upgrade(connection, revision)
+    def at_release_0_1_0(self, url: str) -> "ExampleProject":
+        """Return the project with an inventory of release 0.1.0, in an empty database."""
+        restore_database(url)
         return replace(self, sandbox=self.sandbox.with_variables(BATCH_PIPELINE_INVENTORY_CONN=url))
 
     def change(self, stream: str, attributes: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ SETUPS = {
         attributes={"batch": {"max_count": 2}},
         published=True,
     ),
-    "upgrade": PageSetup(stream="stock", revision="0005"),
+    "upgrade": PageSetup(stream="stock", release_0_1_0=True),
 }
 
 
@@ -157,9 +157,8 @@ def test_how_to_commands_print_what_the_page_shows(
     project: ExampleProject, page: str, request: pytest.FixtureRequest
 ) -> None:
     setup = SETUPS[page]
-    if setup.revision is not None:
-        url = request.getfixturevalue("empty_database_url")
-        project = project.at_revision(setup.revision, url)
+    if setup.release_0_1_0:
+        project = project.at_release_0_1_0(request.getfixturevalue("empty_database_url"))
     project.set_up(setup)
     for step in steps(PAGES[page]):
         if isinstance(step, StreamFileEdit):

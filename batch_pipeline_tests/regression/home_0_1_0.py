@@ -129,8 +129,7 @@ def restore(folder: Path, url: str) -> Home:
         path.write_text(_read_with_folder(path, folder), encoding="utf-8")
     for path in folder.glob("landing/*/*"):
         os.utime(path, (_LANDED_AT, _LANDED_AT))
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(_read_with_folder(_SOURCE / _DUMP, folder).encode())
+    restore_database(url, folder)
     environment = {
         "BATCH_PIPELINE_HOME": str(folder / "home"),
         "BATCH_PIPELINE_STREAMS": str(folder / "streams"),
@@ -138,6 +137,12 @@ def restore(folder: Path, url: str) -> Home:
         "WAREHOUSE_URL": url,
     }
     return Home(folder=folder, url=url, environment=environment)
+
+
+def restore_database(url: str, folder: Path = Path(_OLD_FOLDER)) -> None:
+    """Restore the dump into an empty database; files are expected in the folder."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_read_with_folder(_SOURCE / _DUMP, folder).encode())
 
 
 def _read_with_folder(path: Path, folder: Path) -> str:
