@@ -1,4 +1,4 @@
-"""Cutting batches: the reference plan, in the server or streamed, at bounded cost."""
+"""Cutting batches: the reference plan, at bounded cost."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,14 +55,6 @@ def fill(table: ReflectedMetaTable, rows: list[dict[str, Any]]) -> None:
             connection.execute(sa.insert(table.table), rows)
 
 
-def is_cut_in_server(table: ReflectedMetaTable, high_watermark: int = MAX_ID) -> bool:
-    """Return whether the cuts of a table are computed by a function in the server."""
-    with record_statements(table.engine) as statements:
-        list(all_cuts(table, 0, high_watermark, limits()))
-    streamed = any("array_agg" not in text and "ORDER BY" in text for text, _ in statements)
-    return not streamed
-
-
 def fill_ops_files(postgres: sa.Engine, rows: int) -> None:
     """Fill `ops.files` with rows of 0 to 999 bytes."""
     insertion = (
@@ -87,7 +79,6 @@ def fill_ops_files(postgres: sa.Engine, rows: int) -> None:
     start=st.integers(-20, 5),
     high_watermark=st.integers(-10, 150),
     after_id=st.none() | st.integers(-30, 30),
-    page_rows=st.integers(1, 70),
 )
 def test_all_cuts_match_reference_plan(
     any_table: ReflectedMetaTable,
@@ -99,7 +90,6 @@ def test_all_cuts_match_reference_plan(
     start: int,
     high_watermark: int,
     after_id: int | None,
-    page_rows: int,
 ) -> None:
     rows: list[dict[str, Any]] = []
     uid = start
@@ -122,10 +112,7 @@ def test_all_cuts_match_reference_plan(
     expected = list(
         cut(matching_rows, after_id=start_after, high_watermark=high_watermark, limits=batch_limits)
     )
-    assert (
-        list(all_cuts(table, after_id, high_watermark, batch_limits, page_rows=page_rows))
-        == expected
-    )
+    assert list(all_cuts(table, after_id, high_watermark, batch_limits)) == expected
     assert cut_all(table, high_watermark, batch_limits, after_id=after_id) == expected
     assert list(table.weights(start_after, high_watermark)) == matching_rows
 
@@ -140,8 +127,7 @@ def test_64_bit_ids_and_weights_are_cut_and_counted(any_table: ReflectedMetaTabl
         f"{MAX_ID}..{MAX_ID}",
     ]
     assert [cut.weight for cut in cuts] == [MAX_ID, MAX_ID, 2**62, MAX_ID]
-    for page_rows in (1, 2, 100):
-        assert list(all_cuts(any_table, None, MAX_ID, UNLIMITED, page_rows=page_rows)) == cuts
+    assert list(all_cuts(any_table, None, MAX_ID, UNLIMITED)) == cuts
     facts = any_table.facts(IdRange(first_id=MIN_ID, last_id=MAX_ID))
     assert facts.weight == 3 * MAX_ID + 2**62
     assert any_table.next_cut(MAX_ID, MAX_ID, UNLIMITED) is None
@@ -200,24 +186,21 @@ def test_table_dropped_after_opening_raises_table_changed(any_table: ReflectedMe
         any_table.next_cut(0, 10, limits())
 
 
-# Where cuts are computed
+# Drivers, sessions and columns
 
 
 @pytest.mark.parametrize(
     ("driver", "read_only"), [("psycopg", "off"), ("psycopg2", "off"), ("psycopg", "on")]
 )
-def test_all_cuts_run_in_server_unless_session_is_read_only(
+def test_all_cuts_with_other_driver_or_read_only_session(
     files: ReflectedMetaTable, postgres: sa.Engine, driver: str, read_only: str
 ) -> None:
     insert(files, dict.fromkeys(range(1, 26), 1))
-    url, options = (
-        {"drivername": f"postgresql+{driver}"},
-        f"-c default_transaction_read_only={read_only}",
-    )
+    url = {"drivername": f"postgresql+{driver}"}
+    options = f"-c default_transaction_read_only={read_only}"
     with engine_with(postgres, url, options=options) as engine:
         table = ReflectedMetaTable.open(engine, "ops.files", FILES)
         assert item_counts(table) == [10, 10, 5]
-        assert is_cut_in_server(table) == (read_only == "off")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +212,7 @@ def test_all_cuts_run_in_server_unless_session_is_read_only(
         ("weight bigint PRIMARY KEY, item text, uid bigint", "weight", "uid"),
     ],
 )
-def test_columns_of_any_width_and_name_are_cut_in_server(
+def test_columns_of_any_width_and_name_are_cut(
     postgres: sa.Engine, definition: str, uid: str, weight: str
 ) -> None:
     """The high watermark may exceed the type of a narrow column."""
@@ -238,35 +221,8 @@ def test_columns_of_any_width_and_name_are_cut_in_server(
     table = ReflectedMetaTable.open(postgres, "ops.odd", columns)
     insert(table, {1: 60, 2: 60})
     assert item_counts(table) == [1, 1]
-    assert is_cut_in_server(table)
     assert [cut.count for cut in cut_all(table, MAX_ID, limits())] == [1, 1]
     assert list(table.weights(None, MAX_ID)) == [(1, 60), (2, 60)]
-
-
-@pytest.mark.guarantee("L1")
-def test_repeated_cuts_on_one_connection_do_not_grow_memory(
-    files: ReflectedMetaTable, postgres: sa.Engine
-) -> None:
-    """The connection keeps one function, whatever the number of cuts."""
-    insert(files, dict.fromkeys(range(1, 26), 1))
-    with engine_with(postgres, {}) as engine:
-        table = ReflectedMetaTable.open(engine, "ops.files", FILES)
-        item_counts(table)
-        item_counts(table)
-        before = _server_memory(engine)
-        for _ in range(30):
-            assert item_counts(table) == [10, 10, 5]
-        assert _server_memory(engine) - before < 2**20  # thirty functions take six times as much
-        left = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'batch_pipeline%'"
-        with engine.connect() as connection:
-            assert connection.execute(sa.text(left)).scalar_one() == 1
-
-
-def _server_memory(engine: sa.Engine) -> int:
-    """Return the bytes that the server holds for the engine's only connection."""
-    with engine.connect() as connection:
-        query = "SELECT sum(total_bytes) FROM pg_backend_memory_contexts"
-        return int(connection.execute(sa.text(query)).scalar_one())
 
 
 def test_closing_all_cuts_early_returns_connection(files: ReflectedMetaTable) -> None:
@@ -277,15 +233,16 @@ def test_closing_all_cuts_early_returns_connection(files: ReflectedMetaTable) ->
     assert item_counts(files) == [10, 10, 5]
 
 
-def test_view_streams_rows(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
+def test_view_is_cut_in_one_statement(files: ReflectedMetaTable, postgres: sa.Engine) -> None:
     """Otherwise the view would be computed once per page."""
     execute(postgres, "CREATE VIEW ops.light AS SELECT * FROM ops.files WHERE size_in_bytes < 5")
     insert(files, {1: 1, 2: 9, 3: 1})
     view = ReflectedMetaTable.open(postgres, "ops.light", FILES)
     assert "unique cannot be checked" in view.notes[0]
-    assert item_counts(view) == [2]
     assert [str(cut.id_range) for cut in cut_all(view, 3, limits())] == ["1..3"]
-    assert not is_cut_in_server(view)
+    with record_statements(postgres) as statements:
+        assert item_counts(view) == [2]
+    assert len(statements) == 1
 
 
 @pytest.mark.guarantee("G14")
@@ -295,14 +252,14 @@ def test_all_cuts_read_each_row_once(
     rows = 1_000_000 if long_form else 20_000
     fill_ops_files(postgres, rows)
     before = table_statistics(postgres)
-    cuts = list(all_cuts(files, 0, rows, limits(max_count=1_000), page_rows=rows // 20))
+    cuts = list(all_cuts(files, 0, rows, limits(max_count=1_000)))
     after = table_statistics(postgres)
     assert sum(cut.count for cut in cuts) == rows
     assert after["seq_tup_read"] == before["seq_tup_read"]
     read = after["idx_tup_fetch"] - before["idx_tup_fetch"]
     figures(rows_planned=rows, rows_read_to_plan_them=read)
-    # The query planner looks up the first and the last row of the index for each page.
-    assert 0 <= read - rows <= 3 * 21
+    # The query planner looks up the first and the last row of the index.
+    assert 0 <= read - rows <= 3
 
 
 def item_counts(table: ReflectedMetaTable) -> list[int]:
