@@ -12,9 +12,9 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
+from batch_pipeline_tests.inventory.meta_tables.user_tables import choose_watermark
 
 CREATE = """
 CREATE TABLE public.meta (

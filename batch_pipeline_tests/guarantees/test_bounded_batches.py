@@ -11,7 +11,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable, all_cuts
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.batch import MAX_ID, AttemptStatus
 from batch_pipeline.model.errors import BadWeightError
 from batch_pipeline.model.filter import Condition, Operator
@@ -22,6 +21,7 @@ from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
+    choose_watermark,
     execute,
     insert,
     meta_engine,

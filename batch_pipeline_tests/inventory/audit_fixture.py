@@ -8,7 +8,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import Attempt, Batch, IdRange
 from batch_pipeline.model.item import ItemIdSet
@@ -16,7 +15,10 @@ from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.factories import limits
-from batch_pipeline_tests.inventory.meta_tables.user_tables import insert
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    choose_watermark,
+    insert,
+)
 from batch_pipeline_tests.seeds import query
 
 

@@ -15,7 +15,9 @@ from batch_pipeline.inventory.database import Database, open_database
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource, read_items
-from batch_pipeline.inventory.meta_tables.watermarks import StoredCandidates, choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    StoredCandidates,
+)
 from batch_pipeline.model.batch import Attempt, Batch, IdRange
 from batch_pipeline.model.filter import Condition, Filter, Operator
 from batch_pipeline.model.item import ItemIdSet
@@ -23,6 +25,7 @@ from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits
 from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.inventory.machine_model import ALL_IDS, Job, Row
+from batch_pipeline_tests.inventory.meta_tables.user_tables import choose_watermark
 from batch_pipeline_tests.inventory.test_acquire import ClientSideSource
 from batch_pipeline_tests.seeds import query
 

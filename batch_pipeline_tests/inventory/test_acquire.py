@@ -18,7 +18,6 @@ from batch_pipeline.inventory.jobs import ALL_IDS
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import CutStatements, ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, Attempt, AttemptStatus, IdRange
 from batch_pipeline.model.errors import FencedError, JobChangedError
 from batch_pipeline.model.filter import Condition, Operator
@@ -26,7 +25,10 @@ from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.planning import Limits, cut
 from batch_pipeline_tests.concurrency import python, run_python, together
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.meta_tables.user_tables import meta_engine
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    choose_watermark,
+    meta_engine,
+)
 from batch_pipeline_tests.seeds import execute, query
 
 ALL = Limits(max_weight=MAX_ID, max_count=MAX_ID)

@@ -12,7 +12,6 @@ from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.own_table import OwnMetaTable
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import choose_watermark
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, IdRange
 from batch_pipeline.model.errors import (
@@ -27,7 +26,12 @@ from batch_pipeline_tests.concurrency import together
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.audit_fixture import Feed, row_counts
 from batch_pipeline_tests.inventory.invariants import check_invariants
-from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, insert
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    CREATE_FILES,
+    FILES,
+    choose_watermark,
+    insert,
+)
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     execute as execute_on,
 )

@@ -11,7 +11,9 @@ from batch_pipeline.inventory import late_arrivals
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.meta_tables.sources import MetaSource
-from batch_pipeline.inventory.meta_tables.watermarks import SettleBy, choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    SettleBy,
+)
 from batch_pipeline.model.audit import Audit, CountedNames
 from batch_pipeline.model.batch import MIN_ID, AttemptStatus, Batch, IdRange
 from batch_pipeline.model.errors import JobChangedError, UnknownJobError
@@ -29,6 +31,7 @@ from batch_pipeline_tests.inventory.audit_fixture import (
 from batch_pipeline_tests.inventory.invariants import check_invariants
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
+    choose_watermark,
     delete,
     execute,
     insert,

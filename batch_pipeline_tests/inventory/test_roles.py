@@ -20,7 +20,6 @@ from batch_pipeline.inventory.meta_tables.sources import MetaSource
 from batch_pipeline.inventory.meta_tables.watermarks import (
     Candidates,
     StoredCandidates,
-    choose_watermark,
 )
 from batch_pipeline.inventory.tables import metadata
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
@@ -34,7 +33,12 @@ from batch_pipeline_tests.defs.test_maintenance import collected, facts, reconci
 from batch_pipeline_tests.factories import encoded, found_file, limits, stream
 from batch_pipeline_tests.inventory.audit_fixture import Feed
 from batch_pipeline_tests.inventory.logins import Logins, database_name, run, url_for_login
-from batch_pipeline_tests.inventory.meta_tables.user_tables import CREATE_FILES, FILES, meta_engine
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    CREATE_FILES,
+    FILES,
+    choose_watermark,
+    meta_engine,
+)
 from batch_pipeline_tests.inventory.operations_fixture import OPERATIONS, InventoryFixture
 from batch_pipeline_tests.seeds import (
     LEASE,

@@ -9,6 +9,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -63,7 +64,6 @@ from batch_pipeline.model.location import (
     S3,
     S3_SCHEMES,
     is_object,
-    scheme_of,
     to_location,
     to_path,
 )
@@ -601,18 +601,14 @@ def source_terms_of_stream(table_source: TableSource) -> SourceTerms:
 def _matches(table: ReflectedMetaTable, query: str) -> sa.ColumnElement[bool]:
     column: sa.Column[Any] = table.table.c[table.columns.item]
     text = column if isinstance(column.type, sa.String) else sa.cast(column, sa.String(4_000))
-    spellings = {query}
-    try:
-        locations = _equivalent_uris(to_location(query))
-    except InvalidValueError:
-        locations = ()  # a name, or an id
-    spellings.update(locations)
-    is_range = any(MARK in location for location in locations)
-    if locations and not is_range and scheme_of(locations[0]) == "file":
-        spellings.add(to_path(locations[0]))
+    uris: tuple[str, ...] = ()
+    with suppress(InvalidValueError):  # a name, or an id
+        uris = _equivalent_uris(to_location(query))
+    spellings = {query, *uris}
+    if uris and not is_object(uris[0]) and MARK not in uris[0]:
+        spellings.add(to_path(uris[0]))
     conditions = [text == spelling for spelling in sorted(spellings)]
-    if not is_range:
-        conditions += [text.startswith(location + MARK, autoescape=True) for location in locations]
+    conditions += [text.startswith(uri + MARK, autoescape=True) for uri in uris]
     if "/" not in query:
         conditions.append(text.endswith(f"/{query}", autoescape=True))
         conditions.append(text.contains(f"/{query}{MARK}", autoescape=True))

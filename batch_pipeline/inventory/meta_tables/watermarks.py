@@ -148,38 +148,84 @@ class Candidates:
         return replace(self, waiting=tuple(reversed(kept)))
 
 
-class CandidateStore(Protocol):
-    """The saved states of high watermarks, by the canonical name of the meta table.
+@dataclass(frozen=True, slots=True)
+class StoredCandidates:
+    """The candidates of high watermarks in the inventory, one row for each meta table.
 
+    `scope` names the meta tables' database, since canonical names are unique only within it. Each
+    call is one autocommitted statement that locks only the row of the table.
     Readers may overwrite each other: every saved state stays valid, and a lost one costs only time.
+
+    Raises:
+        DatabaseUnreachableError: the inventory does not answer.
+        RetryableError: another process held the row of the table for more than 5 s.
     """
 
-    def load(self, table: str) -> Candidates | None:
-        """Return the last saved state; None if there is none."""
-        ...
-
-    def save(self, table: str, candidates: Candidates) -> None:
-        """Replace the saved state."""
-        ...
-
-
-class InMemoryCandidates:
-    """A store that lasts as long as the process."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, Candidates] = {}
+    engine: sa.Engine
+    scope: str
 
     def load(self, table: str) -> Candidates | None:
-        """Return the last saved state; None if there is none."""
-        return self._states.get(table)
+        """Return the last saved state; None if there is none or it is not valid."""
+        query = sa.select(ceiling_candidate.c.state).where(*self._key(table))
+        return _from_json(fetch_value(self._autocommit(), query))
 
     def save(self, table: str, candidates: Candidates) -> None:
-        """Replace the saved state."""
-        self._states[table] = candidates
+        """Replace the saved state, unless it is the same."""
+        state = sa.literal(_to_json(candidates), pg.JSONB)
+        same = sa.exists().where(*self._key(table), ceiling_candidate.c.state == state)
+        row = sa.select(sa.literal(self.scope), sa.literal(table), state).where(~same)
+        insert = pg.insert(ceiling_candidate).from_select(["scope", "meta_table", "state"], row)
+        upsert = insert.on_conflict_do_update(
+            constraint=ceiling_candidate.primary_key,
+            set_={"state": insert.excluded.state, "saved_at": sa.func.clock_timestamp()},
+        )
+        with transaction(self._autocommit()) as connection:
+            connection.execute(upsert)
+
+    def _key(self, table: str) -> tuple[sa.ColumnElement[bool], ...]:
+        columns = ceiling_candidate.c
+        return columns.scope == self.scope, columns.meta_table == table
+
+    def _autocommit(self) -> sa.Engine:
+        # One round trip for each call; BEGIN and COMMIT would be two more.
+        return self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _to_json(candidates: Candidates) -> dict[str, Any]:
+    return {
+        "strategy": candidates.strategy.value,
+        "epoch": candidates.epoch,
+        "released": candidates.released,
+        "waiting": [[candidate.id, sorted(candidate.holders)] for candidate in candidates.waiting],
+    }
+
+
+def _from_json(state: Any) -> Candidates | None:
+    """Return the state; None if `_to_json` cannot have written it, as after a change of release."""
+    try:
+        candidates = Candidates(
+            strategy=Strategy(state["strategy"]),
+            epoch=state["epoch"],
+            released=state["released"],
+            waiting=tuple(Candidate(uid, frozenset(names)) for uid, names in state["waiting"]),
+        )
+        is_whole = _to_json(candidates) == state
+    except (KeyError, TypeError, ValueError):
+        return None
+    released = [] if candidates.released is None else [candidates.released]
+    ids = [*released, *(candidate.id for candidate in candidates.waiting)]
+    names = [candidates.epoch, *(name for one in candidates.waiting for name in one.holders)]
+    is_valid = (
+        is_whole
+        and all(type(uid) is int and MIN_ID <= uid <= MAX_ID for uid in ids)
+        and all(below < above for below, above in pairwise(ids))
+        and all(isinstance(name, str) for name in names)
+    )
+    return candidates if is_valid else None
 
 
 def load_candidates(
-    store: CandidateStore, table: str, strategy: Strategy, epoch: str
+    store: StoredCandidates, table: str, strategy: Strategy, epoch: str
 ) -> Candidates:
     """Return the state of a table, an empty one if the strategy or the epoch differs."""
     state = store.load(table)
@@ -228,7 +274,7 @@ class SettleTimeWatermark:
 
     table: ReflectedMetaTable
     settle_by: SettleBy
-    store: CandidateStore
+    store: StoredCandidates
 
     def __post_init__(self) -> None:
         role, name = "insert time", self.settle_by.column
@@ -285,7 +331,7 @@ class LocksWatermark:
     """The high watermark of a Postgres table whose ids come from a sequence with CACHE 1."""
 
     table: ReflectedMetaTable
-    store: CandidateStore
+    store: StoredCandidates
 
     def read(self) -> WatermarkReading:
         """Add the highest id as a candidate and release those whose lock holders are gone."""
@@ -346,7 +392,7 @@ class LockingReadWatermark:
     """The high watermark of an InnoDB table with an AUTO_INCREMENT id; reads each row once."""
 
     table: ReflectedMetaTable
-    store: CandidateStore
+    store: StoredCandidates
 
     def read(self) -> WatermarkReading:
         """Read from the last high watermark to each candidate, up to the first open insert."""
@@ -441,7 +487,7 @@ def choose_watermark(
     requested: Strategy | None = None,
     *,
     settle_by: SettleBy | None = None,
-    store: CandidateStore | None = None,
+    store: StoredCandidates,
 ) -> WatermarkChoice:
     """Choose the strategy for a table's high watermark, or check the requested strategy.
 
@@ -453,7 +499,6 @@ def choose_watermark(
         MetaTableError: the conditions of the requested strategy do not hold, `settle` is needed and
             no time column is named, or the time column is not valid.
     """
-    memory = InMemoryCandidates() if store is None else store
     exact, obstacle = _exact_strategy(table)
     strategy = requested or (Strategy.SETTLE if obstacle else exact)
     if strategy not in {Strategy.SETTLE, Strategy.REGISTRAR} and (strategy, None) != (
@@ -470,17 +515,17 @@ def choose_watermark(
         warnings = (f"{obstacle}: {late} audit finds them; set the sequence to CACHE 1",)
     match strategy:
         case Strategy.SETTLE:
-            watermark = _settle_watermark(table, settle_by, memory, "" if requested else obstacle)
+            watermark = _settle_watermark(table, settle_by, store, "" if requested else obstacle)
             delay = watermark.settle_by.delay
             long = f"rows of a transaction longer than {delay} are found only by an audit"
             reason, warnings = "requested" if requested else str(obstacle), (long, *warnings)
         case Strategy.REGISTRAR:
             reason = "requested: ids are assigned in commit order"
         case Strategy.LOCKS:
-            watermark = LocksWatermark(table=table, store=memory)
+            watermark = LocksWatermark(table=table, store=store)
             reason = "ids come from one sequence with CACHE 1"
         case Strategy.LOCKING_READ:
-            watermark = LockingReadWatermark(table=table, store=memory)
+            watermark = LockingReadWatermark(table=table, store=store)
             reason = "an AUTO_INCREMENT id in InnoDB"
         case Strategy.SQLITE:
             reason, warnings = "SQLite has one writer at a time", _reuse_warning(table)
@@ -492,7 +537,7 @@ def choose_watermark(
 def _settle_watermark(
     table: ReflectedMetaTable,
     settle_by: SettleBy | None,
-    store: CandidateStore,
+    store: StoredCandidates,
     obstacle: str | None,
 ) -> SettleTimeWatermark:
     if settle_by is not None:
@@ -563,78 +608,3 @@ def _reuse_warning(table: ReflectedMetaTable) -> tuple[str, ...]:
         f"and a job that has planned the id skips the new row"
     )
     return (warning,)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCandidates:
-    """The candidates of high watermarks in the inventory, one row for each meta table.
-
-    `scope` names the meta tables' database, since canonical names are unique only within it. Each
-    call is one autocommitted statement that locks only the row of the table.
-
-    Raises:
-        DatabaseUnreachableError: the inventory does not answer.
-        RetryableError: another process held the row of the table for more than 5 s.
-    """
-
-    engine: sa.Engine
-    scope: str
-
-    def load(self, table: str) -> Candidates | None:
-        """Return the last saved state; None if there is none or it is not valid."""
-        query = sa.select(ceiling_candidate.c.state).where(*self._key(table))
-        return _from_json(fetch_value(self._autocommit(), query))
-
-    def save(self, table: str, candidates: Candidates) -> None:
-        """Replace the saved state, unless it is the same."""
-        state = sa.literal(_to_json(candidates), pg.JSONB)
-        same = sa.exists().where(*self._key(table), ceiling_candidate.c.state == state)
-        row = sa.select(sa.literal(self.scope), sa.literal(table), state).where(~same)
-        insert = pg.insert(ceiling_candidate).from_select(["scope", "meta_table", "state"], row)
-        upsert = insert.on_conflict_do_update(
-            constraint=ceiling_candidate.primary_key,
-            set_={"state": insert.excluded.state, "saved_at": sa.func.clock_timestamp()},
-        )
-        with transaction(self._autocommit()) as connection:
-            connection.execute(upsert)
-
-    def _key(self, table: str) -> tuple[sa.ColumnElement[bool], ...]:
-        columns = ceiling_candidate.c
-        return columns.scope == self.scope, columns.meta_table == table
-
-    def _autocommit(self) -> sa.Engine:
-        # One round trip for each call; BEGIN and COMMIT would be two more.
-        return self.engine.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def _to_json(candidates: Candidates) -> dict[str, Any]:
-    return {
-        "strategy": candidates.strategy.value,
-        "epoch": candidates.epoch,
-        "released": candidates.released,
-        "waiting": [[candidate.id, sorted(candidate.holders)] for candidate in candidates.waiting],
-    }
-
-
-def _from_json(state: Any) -> Candidates | None:
-    """Return the state; None if `_to_json` cannot have written it, as after a change of release."""
-    try:
-        candidates = Candidates(
-            strategy=Strategy(state["strategy"]),
-            epoch=state["epoch"],
-            released=state["released"],
-            waiting=tuple(Candidate(uid, frozenset(names)) for uid, names in state["waiting"]),
-        )
-        is_whole = _to_json(candidates) == state
-    except (KeyError, TypeError, ValueError):
-        return None
-    released = [] if candidates.released is None else [candidates.released]
-    ids = [*released, *(candidate.id for candidate in candidates.waiting)]
-    names = [candidates.epoch, *(name for one in candidates.waiting for name in one.holders)]
-    is_valid = (
-        is_whole
-        and all(type(uid) is int and MIN_ID <= uid <= MAX_ID for uid in ids)
-        and all(below < above for below, above in pairwise(ids))
-        and all(isinstance(name, str) for name in names)
-    )
-    return candidates if is_valid else None

@@ -17,14 +17,12 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     MAX_CANDIDATES,
     Candidate,
     Candidates,
-    InMemoryCandidates,
     LockHolder,
     StoredCandidates,
     WatermarkReading,
     _from_json,
     _to_json,
     advance,
-    choose_watermark,
     describe_reading,
     load_candidates,
 )
@@ -32,7 +30,11 @@ from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import DatabaseUnreachableError
 from batch_pipeline.model.stream import Strategy
 from batch_pipeline_tests.concurrency import next_line, python
-from batch_pipeline_tests.inventory.meta_tables.user_tables import execute
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    InMemoryCandidates,
+    choose_watermark,
+    execute,
+)
 from batch_pipeline_tests.seeds import execute as execute_in
 from batch_pipeline_tests.seeds import query
 
@@ -97,7 +99,7 @@ def test_candidates_are_bounded() -> None:
 
 
 def test_state_of_other_epoch_or_strategy_is_ignored() -> None:
-    store = InMemoryCandidates()
+    store = InMemoryCandidates(sa.create_engine("sqlite://"), "memory")
     store.save("ops.files", read_once(NOTHING, 7))
     assert load_candidates(store, "ops.files", Strategy.LOCKS, "1").released == 7
     assert load_candidates(store, "ops.files", Strategy.LOCKS, "2").released is None

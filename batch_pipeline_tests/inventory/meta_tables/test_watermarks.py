@@ -14,7 +14,6 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.watermarks import (
     HighWatermark,
     SettleBy,
-    choose_watermark,
 )
 from batch_pipeline.model.errors import InvalidValueError, MetaTableError
 from batch_pipeline.model.filter import parse_filter
@@ -23,6 +22,7 @@ from batch_pipeline_tests.concurrency import eventually, together
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
+    choose_watermark,
     execute,
     insert,
     new_role,

@@ -11,7 +11,6 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.inventory.meta_tables.watermarks import (
     HighWatermark,
     SettleBy,
-    choose_watermark,
 )
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.errors import MetaTableError
@@ -20,7 +19,12 @@ from batch_pipeline_tests.inventory.meta_tables.test_watermarks_under_writers im
     Planner,
     consume_under_writers,
 )
-from batch_pipeline_tests.inventory.meta_tables.user_tables import FILES, execute, item_ids
+from batch_pipeline_tests.inventory.meta_tables.user_tables import (
+    FILES,
+    choose_watermark,
+    execute,
+    item_ids,
+)
 
 INSERT = "INSERT INTO files (file_location, size_in_bytes) VALUES ('f', 1)"
 INSERT_MANY = f"{INSERT}, ('f', 2), ('f', 3)"

@@ -20,7 +20,9 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory import embedded_server
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.inventory.meta_tables.watermarks import HighWatermark, choose_watermark
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    HighWatermark,
+)
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
@@ -28,6 +30,7 @@ from batch_pipeline_tests.concurrency import eventually
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
+    choose_watermark,
     execute,
     item_ids,
     meta_engine,

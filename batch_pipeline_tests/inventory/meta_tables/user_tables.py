@@ -5,14 +5,23 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.meta_tables import watermarks
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
+from batch_pipeline.inventory.meta_tables.watermarks import (
+    Candidates,
+    SettleBy,
+    StoredCandidates,
+    WatermarkChoice,
+)
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.planning import Cut, Limits
+from batch_pipeline.model.stream import Strategy
 
 MARIADB = bool(shutil.which("mariadbd") and importlib.util.find_spec("pymysql"))
 FILES = MetaColumns(uid="id", item="file_location", weight="size_in_bytes")
@@ -24,6 +33,33 @@ CREATE TABLE ops.files (
     imported timestamptz DEFAULT now()
 )
 """
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryCandidates(StoredCandidates):
+    """Candidates that last as long as the object, for tables without an inventory."""
+
+    states: dict[str, Candidates] = field(default_factory=dict)
+
+    def load(self, table: str) -> Candidates | None:
+        """Return the last saved state; None if there is none."""
+        return self.states.get(table)
+
+    def save(self, table: str, candidates: Candidates) -> None:
+        """Replace the saved state."""
+        self.states[table] = candidates
+
+
+def choose_watermark(
+    table: ReflectedMetaTable,
+    requested: Strategy | None = None,
+    *,
+    settle_by: SettleBy | None = None,
+    store: StoredCandidates | None = None,
+) -> WatermarkChoice:
+    """Choose a high watermark, by default with candidates in memory."""
+    store = store or InMemoryCandidates(table.engine, "memory")
+    return watermarks.choose_watermark(table, requested, settle_by=settle_by, store=store)
 
 
 @contextmanager
