@@ -103,14 +103,15 @@ def test_forked_run_can_be_cancelled_and_calls_its_exit_functions(
         run = _launch(instance, port)
         [forked] = [path for path in parents.iterdir() if path.name != str(server)]
         parent = psutil.Process(int(forked.read_text()))
-        assert "multiprocessing.forkserver" in " ".join(parent.cmdline())
+        command = " ".join(parent.cmdline())
         assert instance.run_launcher.terminate(run.run_id)
         wait_until(lambda: [path.name for path in ended.iterdir()] == [forked.name], "it ends")
         stored = instance.get_run_by_id(run.run_id)
-        assert stored is not None
-        assert stored.status is dg.DagsterRunStatus.CANCELED
     psutil.wait_procs([parent], timeout=LONGEST_SECONDS)
     assert not is_running(parent)
+    assert "multiprocessing.forkserver" in command
+    assert stored is not None
+    assert stored.status is dg.DagsterRunStatus.CANCELED
 
 
 def _launch(instance: dg.DagsterInstance, port: int) -> dg.DagsterRun:
