@@ -117,8 +117,8 @@ def fork_runs() -> None:
     """Make the code server of this process fork the processes of runs.
 
     Dagster starts an interpreter for each run, whose imports take longer than encoding a small
-    file. They are forked from a process that has only imported what runs need. Changed modules of
-    the user are still imported anew by each run.
+    file. They are forked from a process that has only imported what runs need, and no module of
+    users: each run imports their current version.
     """
     if multiprocessing.parent_process() is not None:  # this is a run
         # A fork does not call the functions that were registered for the exit.
