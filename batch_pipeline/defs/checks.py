@@ -73,7 +73,7 @@ def evaluate_run_checks(
     are published. Returns the descriptions of blocking checks that failed.
     """
     tried = len(context.partition_keys) if context.has_partition_key_range else 1
-    scope = Scope(kinds=checks.kinds, run=tried)
+    scope = Scope(kinds=checks.kinds)
     if _have_passed(context.instance, checks):
         scope = replace(scope, newest=max(_RECENT_BATCHES, tried))
     try:

@@ -28,8 +28,8 @@ from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.garbage import FILES_REMOVED_AT, QUARANTINE_REMOVED_AT
 from batch_pipeline.model.job import OWN_KINDS, JobKind, portable
 from batch_pipeline.model.manifest import VERSION, Manifest, PartFile
-from batch_pipeline.model.schema import RecordSchema, SchemaChange
-from batch_pipeline.model.status import PublishedBatch, RecentBatch, RecordCounts, SchemaStep
+from batch_pipeline.model.schema import RecordSchema
+from batch_pipeline.model.status import PublishedBatch, RecentBatch, RecordCounts
 
 _newer = attempt.alias("newer")
 # A later generation of the same batch was published.
@@ -426,28 +426,6 @@ class PublishedBatches:
             for row in reversed(rows)
         ]
 
-    def schema_step(self, stream: str, *, newest: int = 1) -> SchemaStep | None:
-        """Compare the schema versions of the newest published batch and the `newest`-th before it.
-
-        With fewer batches, the oldest is compared. Return None without published batches.
-        """
-        query = _newest(stream, [JobKind.INCREMENTAL]).limit(newest + 1)
-        with transaction(self.engine) as connection:
-            rows = connection.execute(query).all()
-            if not rows:
-                return None
-            last, before = rows[0], rows[-1]
-            if last is before:
-                return SchemaStep(newest=label_from_row(last), version=last.schema_version)
-            changes = _changes(connection, last.job_id, before.schema_version, last.schema_version)
-        return SchemaStep(
-            newest=label_from_row(last),
-            version=last.schema_version,
-            before=label_from_row(before),
-            version_before=before.schema_version,
-            changes=changes,
-        )
-
 
 def newest_generations(stream: str, *columns: Any) -> sa.Select[Any]:
     """Select the newest published generations of a stream's batches, with columns for labels."""
@@ -458,7 +436,6 @@ def _newest(stream: str, kinds: Sequence[JobKind]) -> sa.Select[Any]:
     columns = (
         attempt.c.generation,
         attempt.c.facts,
-        attempt.c.schema_version,
         attempt.c.token,
         attempt.c.pointer_uri,
     )
@@ -502,27 +479,6 @@ def _published(
         files_removed=removal_of(facts) is not None,
         token=row.token,
         pointer_uri=row.pointer_uri,
-    )
-
-
-def _changes(
-    connection: sa.Connection, job_id: int, before: int, after: int
-) -> tuple[SchemaChange, ...]:
-    """Read the schema changes between two versions, in either order."""
-    low, high = sorted((before, after))
-    query = (
-        sa.select(schema_version.c.changes)
-        .where(
-            schema_version.c.job_id == job_id,
-            schema_version.c.version > low,
-            schema_version.c.version <= high,
-        )
-        .order_by(schema_version.c.version)
-    )
-    return tuple(
-        SchemaChange.from_json(change)
-        for changes in connection.execute(query).scalars()
-        for change in changes or ()
     )
 
 

@@ -17,7 +17,6 @@ from batch_pipeline.model.errors import InvariantError, PipelineError
 from batch_pipeline.model.status import (
     BatchTotals,
     RecentBatch,
-    SchemaStep,
     StreamStatus,
     Stuck,
     Tiling,
@@ -32,7 +31,6 @@ class Check(StrEnum):
     POINTERS = "pointers"
     CONSERVATION = "conservation"
     QUARANTINE = "quarantine"
-    SCHEMA_DRIFT = "schema_drift"
     COVERAGE = "coverage"
     BACKLOG = "backlog"
 
@@ -53,7 +51,6 @@ _DESCRIPTIONS = {
     Check.POINTERS: "Every published batch has a manifest file that matches the inventory.",
     Check.CONSERVATION: "Every record that was read was written, filtered or quarantined.",
     Check.QUARANTINE: "The share of quarantined records is within its limit.",
-    Check.SCHEMA_DRIFT: "The newest batch has the same schema as the previous one.",
     Check.COVERAGE: "Every item below the bookmark is in exactly one live batch.",
     Check.BACKLOG: "No item waits, and no batch has failed, for longer than the limit.",
 }
@@ -160,30 +157,6 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
         worst=f"batch {worst.label} with {worst.quarantined:,} of {worst.read:,}",
         next_step="Look at its quarantine file, which has each record with its reason; correct the "
         "source, or set `dagster.max_quarantined_ratio` to what is normal.",
-    )
-
-
-def evaluate_schema(step: SchemaStep | None) -> CheckResult:
-    """Evaluate whether the newest published batch has the same schema as the previous one."""
-    if step is None:
-        return _nothing(Check.SCHEMA_DRIFT, {"schema_version": 0, "schema_changes": 0})
-    numbers = {"schema_version": step.version, "schema_changes": len(step.changes)}
-    passed = step.version_before in {None, step.version}
-    text = f"batch {step.newest} has schema version {step.version}"
-    if not passed:
-        changes = "; ".join(change.sentence for change in step.changes[:10]) or "no column differs"
-        more = "; …" if len(step.changes) > 10 else ""
-        text += f", batch {step.before} version {step.version_before}: {changes}{more}"
-    elif not step.before:
-        text += ", and there is none before"
-    return judged(
-        Check.SCHEMA_DRIFT,
-        numbers,
-        passed=passed,
-        text=f"{text}.",
-        worst=step.changes[0].sentence if step.changes else None,
-        next_step="Earlier files stay valid, since schemas only widen. Notify their readers, or "
-        "declare the schema with `evolution: fail` to stop such files.",
     )
 
 

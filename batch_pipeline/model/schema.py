@@ -288,11 +288,6 @@ class SchemaChange:
         change = asdict(self)
         return {"column": change.pop("name"), **change}
 
-    @classmethod
-    def from_json(cls, change: Mapping[str, Any]) -> "SchemaChange":
-        """Build the change from its stored form."""
-        return cls(name=change["column"], **{key: change[key] for key in change if key != "column"})
-
 
 def changes_between(
     before: RecordSchema, after: RecordSchema, because: Sequence[Misfit] = ()

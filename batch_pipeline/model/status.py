@@ -1,7 +1,7 @@
 """Status of a stream: its backlog, its age, and the problems that hold it back.
 
 `StreamStatus` counts batches by state and items without a batch. The other values describe single
-problems (`ManyPartitions`, `Stuck`, `Tiling`, `SchemaStep`) and the counters behind the metrics
+problems (`ManyPartitions`, `Stuck`, `Tiling`) and the counters behind the metrics
 (`Totals`). `PublishedBatch` and `RecentBatch` are published batches as the inventory records them,
 for verification and statistics. This module holds values only; queries are in `inventory.status`.
 """
@@ -16,7 +16,6 @@ from uuid import UUID
 from batch_pipeline.model.batch import WAITING, AttemptStatus, BatchState
 from batch_pipeline.model.job import JobKind
 from batch_pipeline.model.manifest import PartFile
-from batch_pipeline.model.schema import SchemaChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +120,6 @@ class Tiling:
     holes: int = 0
     doubled_items: int = 0
     worst: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaStep:
-    """Schema versions of the last two published batches, and the changes between them."""
-
-    newest: str
-    version: int
-    before: str | None = None
-    version_before: int | None = None
-    changes: tuple[SchemaChange, ...] = ()
 
 
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -1,4 +1,4 @@
-"""Verify published batches: their files, counters, schema and coverage of the meta table.
+"""Verify published batches: their files, counters and coverage of the meta table.
 
 Nothing is changed. Memory is bounded by a page of batches.
 """
@@ -17,7 +17,6 @@ from batch_pipeline.model.checks import (
     evaluate_backlog,
     evaluate_coverage,
     evaluate_quarantine,
-    evaluate_schema,
     inconclusive,
     judged,
 )
@@ -51,14 +50,12 @@ class Scope:
     """The published batches to verify; None means all.
 
     Files and counters of the `newest` batches are checked. The meta table is compared with batches
-    published within `since`. The newest schema is compared with the schema before the last `run`
-    batches.
+    published within `since`.
     """
 
     kinds: Sequence[JobKind] = ALL_KINDS
     newest: int | None = 1_000
     since: timedelta | None = timedelta(days=7)
-    run: int = 1
 
 
 def verify_stream(
@@ -197,8 +194,6 @@ def _verify_stream(
     if check is Check.QUARANTINE:
         recent = database.published.recent(stream.name, scope.kinds)
         return evaluate_quarantine(recent, stream.dagster.max_quarantined_ratio)
-    if check is Check.SCHEMA_DRIFT:
-        return evaluate_schema(database.published.schema_step(stream.name, newest=scope.run))
     if check is Check.BACKLOG:
         limit = stream.dagster.max_backlog_age
         status = statuses.status(stream.name, open_meta_table(stream))

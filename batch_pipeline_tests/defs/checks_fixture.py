@@ -28,7 +28,6 @@ def publish(
     batch: Batch,
     *,
     quarantined: int = 0,
-    schema_version: int = 1,
     unseen: int = 0,
 ) -> Manifest:
     """Publish a batch with five records per item and a part file of 100 bytes.
@@ -41,7 +40,7 @@ def publish(
     with claimed(harness.database, batch) as attempt:
         part = _write_part(harness, f"{attempt.stem}-0.jsonl", records=5 * len(items))
         result = encode_result(part_files=(part,), items=tuple(items))
-        encoded = Encoded(result=result, schema=record_schema(), schema_version=schema_version)
+        encoded = Encoded(result=result, schema=record_schema(), schema_version=1)
         manifest = harness.database.attempts.publish(attempt, encoded, harness.stream)
     pointer = PartFileStorage(harness.stream.storage).point_to(manifest)
     harness.database.attempts.record_pointer(manifest, pointer)

@@ -6,7 +6,6 @@ import pytest
 from batch_pipeline.defs.names import LAUNCH_TAG, batches_of
 from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.checks import Check, CheckResult
-from batch_pipeline.model.schema import Column, ColumnType, Misfit
 from batch_pipeline.pipeline.verify import Scope, verify_stream
 from batch_pipeline_tests.defs.checks_fixture import (
     check_results,
@@ -26,9 +25,9 @@ BATCH_CHECKS = ["batches.conservation", "batches.part_files", "batches.quarantin
 CHECKSUMS = {"resources": {"batch_pipeline_checks": {"config": {"checksums": True}}}}
 
 
-def run_check(harness: DefsHarness, check: Check, *, run: int = 1) -> CheckResult:
+def run_check(harness: DefsHarness, check: Check) -> CheckResult:
     """Run a check that is not an asset check in Dagster."""
-    scope = Scope(kinds=harness.batches.kinds, run=run)
+    scope = Scope(kinds=harness.batches.kinds)
     [result] = verify_stream(
         harness.database, harness.stream, [check], scope, harness.pipeline.meta_table
     )
@@ -116,23 +115,6 @@ def test_quarantined_records_above_the_limit_warn(harness: DefsHarness) -> None:
     assert result.severity is WARN
     assert numbers(result, "records_quarantined", "records_read") == [5, 65]
     assert f"batch {FIRST} with 5 of 20" in str(result.description)
-
-
-def test_schema_change_of_the_newest_batch_or_run_warns(harness: DefsHarness) -> None:
-    batches = [status.batch for status in harness.database.batches.statuses("orders")]
-    publish(harness, batches[0])
-    note = Column(name="note", type=ColumnType.STRING)
-    misfit = Misfit(column=note, item_id=4, location="file:///landing/orders-0004.csv", line=7)
-    harness.database.schemas.widen("orders", [note], text_source=True, because=[misfit])
-    publish(harness, batches[1], schema_version=2)
-    result = run_check(harness, Check.SCHEMA_DRIFT)
-    assert not result.passed
-    assert f"batch {SECOND} has schema version 2, batch {FIRST} version 1" in result.sentence
-    change = "added `note` (string), first in file:///landing/orders-0004.csv, line 7"
-    assert change in result.sentence
-    publish(harness, batches[2], schema_version=2)
-    assert run_check(harness, Check.SCHEMA_DRIFT).passed
-    assert not run_check(harness, Check.SCHEMA_DRIFT, run=2).passed
 
 
 def test_batch_waiting_too_long_warns(harness: DefsHarness) -> None:

@@ -12,14 +12,12 @@ from batch_pipeline.model.checks import (
     evaluate_backlog,
     evaluate_coverage,
     evaluate_quarantine,
-    evaluate_schema,
     format_age,
     inconclusive,
 )
 from batch_pipeline.model.status import (
     BatchTotals,
     RecentBatch,
-    SchemaStep,
     StreamStatus,
     Stuck,
     Tiling,
@@ -76,20 +74,6 @@ def test_quarantine_check(quarantined: int, limit: float, passed: bool) -> None:
     assert ("Worst: batch worst with" in result.sentence) is not passed
     assert ("Look at its quarantine file" in result.sentence) is not passed
     assert evaluate_quarantine([], 0.0).passed
-
-
-@pytest.mark.parametrize(
-    ("step", "passed"),
-    [
-        (None, True),
-        (SchemaStep(newest="b", version=1), True),
-        (SchemaStep(newest="b", version=2, before="a", version_before=2), True),
-        (SchemaStep(newest="b", version=3, before="a", version_before=2), False),
-        (SchemaStep(newest="b", version=1, before="a", version_before=2), False),
-    ],
-)
-def test_schema_check(step: SchemaStep | None, passed: bool) -> None:
-    assert evaluate_schema(step).passed is passed
 
 
 @pytest.mark.parametrize(
