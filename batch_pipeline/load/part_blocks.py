@@ -1,11 +1,10 @@
 """Part files as blocks of records in Arrow.
 
 `read_blocks` verifies the part files of a manifest and yields their records in order. `LineReader`
-parses JSON lines; the `array_of_…` functions parse the values of a column. Values are never rounded
-or truncated: a value that is invalid for its column's type is an error.
+parses JSON lines. Values are never rounded or truncated: a value that is invalid for its column's
+type is an error.
 """
 
-import binascii
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ import pyarrow.types as at
 from pyarrow import json
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES
+from batch_pipeline.encode.validation.type_inference import TYPED_TEXT_TYPES, parse_texts
 from batch_pipeline.load.types import IncompatibleValueError, arrow_type_of
 from batch_pipeline.model.manifest import Manifest, PartFile
 from batch_pipeline.model.schema import MAX_PRECISION, Column, ColumnType, RecordSchema
@@ -30,22 +30,15 @@ from batch_pipeline.storage.part_formats import table_codec
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read_lines
 from batch_pipeline.storage.verification import UnusablePartError, store_problem, verified_file
 
-_TIMES = (ColumnType.DATE, ColumnType.TIME, ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP)
-TEXT_TYPES = frozenset({ColumnType.BINARY, *_TIMES})
-RAW_JSON_TYPES = JSON_TYPES | {ColumnType.DECIMAL}  # parsed from the raw JSON, which has all digits
-PARSE_ERRORS = (ValueError, OverflowError, RecursionError)  # base classes of Arrow's and msgspec's
+_RAW_TYPES = JSON_TYPES | {ColumnType.DECIMAL}  # parsed from the raw JSON, which has all digits
+_PARSE_ERRORS = (ValueError, OverflowError, RecursionError)  # base classes of Arrow's and msgspec's
 _PYTHON_TYPES: dict[ColumnType, Any] = {
     ColumnType.BOOLEAN: bool | None,
     ColumnType.INTEGER: int | None,
     ColumnType.NUMBER: float | None,
     ColumnType.UNKNOWN: None,
 }
-_TRAILING_ZEROS = r"(\.[0-9]{6})0+"  # after the microseconds
-_ANY_DAY = "1970-01-01T"
-_NULL = b"null"
 _LONG_NUMBER = re.compile("[0-9]{39}")  # overflows in Arrow's cast, without an error
-
-RawValues = Sequence[bytes | msgspec.Raw | None]
 _BLOCK_BYTES = 4 * 2**20
 _BLOCK_RECORDS = 4096
 _ASSUMED_EXPANSION = 4  # of compressed columnar files, in memory
@@ -134,7 +127,7 @@ class LineReader:
         self._columns = schema.columns
         self._names = [column.name for column in schema.columns]
         kinds = {
-            column.name: pa.string() if column.type in TEXT_TYPES else arrow_type_of(column)
+            column.name: pa.string() if column.type in TYPED_TEXT_TYPES else arrow_type_of(column)
             for column in schema.columns
         }
         self._options = json.ParseOptions(
@@ -155,7 +148,7 @@ class LineReader:
             IncompatibleValueError: a record has an unknown key or an invalid value.
         """
         for parse in self._parsers:
-            with suppress(*PARSE_ERRORS):
+            with suppress(*_PARSE_ERRORS):
                 return parse(lines)
         return self.read_carefully(lines)  # reports which record is invalid
 
@@ -169,11 +162,12 @@ class LineReader:
             raise ValueError("a number may have more digits than a decimal")
         whole = json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
         table = json.read_json(pa.BufferReader(lines), whole, self._options)
-        arrays = [_single_chunk(table.column(index)) for index in range(len(self._columns))]
+        [batch] = table.combine_chunks().to_batches()
+        arrays = batch.columns
         if any(at.is_floating(array.type) and pc.any(pc.is_inf(array)).as_py() for array in arrays):
             raise ValueError("a number has too many digits for a double")
         return self._batch(
-            array_of_texts(array, column) if column.type in TEXT_TYPES else array
+            _parsed(array, column) if column.type in TYPED_TEXT_TYPES else array
             for array, column in zip(arrays, self._columns, strict=True)
         )
 
@@ -181,16 +175,14 @@ class LineReader:
         """Parse lines with msgspec, which preserves the text of values.
 
         Raises:
-            ValueError: msgspec cannot parse the lines; also the other `PARSE_ERRORS`.
+            ValueError: msgspec cannot parse the lines; also the other `_PARSE_ERRORS`.
         """
         if self._records is None:
             raise ValueError("msgspec does not take the name of a column")
         lines.decode()
         records = self._records.decode_lines(lines)
         return self._batch(
-            (array_of_json if column.type in RAW_JSON_TYPES else array_of_values)(
-                list(map(attrgetter(f"f{index}"), records)), column
-            )
+            _array_of(list(map(attrgetter(f"f{index}"), records)), column)
             for index, column in enumerate(self._columns)
         )
 
@@ -200,24 +192,22 @@ class LineReader:
         Raises:
             IncompatibleValueError: a record is invalid.
         """
-        records = [self._record(row, line) for row, line in enumerate(lines.split(b"\n")) if line]
+        records: list[dict[str, msgspec.Raw]] = []
+        for row, line in enumerate(filter(None, lines.split(b"\n"))):
+            try:
+                line.decode()
+                records.append(self._fields.decode(line))
+            except _PARSE_ERRORS as error:
+                raise IncompatibleValueError(row, "", f"is not a JSON object ({error})") from error
+            for name in records[-1].keys() - set(self._names):
+                raise IncompatibleValueError(row, name, "is not a column of the schema")
         return self._batch(
-            _read_column([record.get(column.name) for record in records], column)
+            _read_column([record.get(column.name, _RAW_NULL) for record in records], column)
             for column in self._columns
         )
 
-    def _batch(self, arrays: Any) -> pa.RecordBatch:
+    def _batch(self, arrays: Iterable[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(list(arrays), self._names)
-
-    def _record(self, row: int, line: bytes) -> dict[str, msgspec.Raw]:
-        try:
-            record = self._fields.decode(line)
-            line.decode()
-        except PARSE_ERRORS as error:
-            raise IncompatibleValueError(row, "", f"is not a JSON object ({error})") from error
-        for name in record.keys() - set(self._names):
-            raise IncompatibleValueError(row, name, "is not a column of the schema")
-        return record
 
 
 def _overflow_pattern(scale: int) -> re.Pattern[bytes]:
@@ -233,59 +223,52 @@ def _record_decoder(schema: RecordSchema) -> "msgspec.json.Decoder[Any] | None":
     if any(_INVALID_FIELD_NAME.search(name) for name in schema.names):
         return None
     fields = [
-        (f"f{index}", msgspec.Raw, _RAW_NULL)
-        if column.type in RAW_JSON_TYPES
-        else (f"f{index}", python_type(column), None)
-        for index, column in enumerate(schema.columns)
+        (f"f{index}", kind, _RAW_NULL if kind is msgspec.Raw else None)
+        for index, kind in enumerate(map(_python_type, schema.columns))
     ]
     names = {f"f{index}": name for index, name in enumerate(schema.names)}
     kind = msgspec.defstruct("Record", fields, rename=names, forbid_unknown_fields=True, gc=False)
     return msgspec.json.Decoder(kind)
 
 
-def _single_chunk(chunked: pa.ChunkedArray) -> pa.Array:
-    return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
+def _python_type(column: Column) -> Any:
+    """Return the type with which msgspec decodes a column; `Raw` preserves all digits."""
+    return msgspec.Raw if column.type in _RAW_TYPES else _PYTHON_TYPES.get(column.type, str | None)
 
 
-def _read_column(values: RawValues, column: Column) -> pa.Array:
+def _read_column(values: Sequence[msgspec.Raw], column: Column) -> pa.Array:
     """Return an array of a column's values, or raise an error that names the invalid row."""
+    kind = _python_type(column)
+
+    def parse(raw: Sequence[msgspec.Raw]) -> pa.Array:
+        return _array_of([msgspec.json.decode(value, type=kind) for value in raw], column)
+
     try:
-        return array_of_json(values, column)
-    except PARSE_ERRORS:
-        low, high = 0, len(values)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            array_of_json(values[low:middle], column)
-            low = middle
-        except PARSE_ERRORS:
-            high = middle
-    shown = bytes(values[low] or b"null").decode("utf-8", "backslashreplace")
-    raise IncompatibleValueError(
-        low, column.name, f"{shown:.200} is not of type {column.type_text}"
-    )
+        return parse(values)
+    except _PARSE_ERRORS as error:
+        for row, value in enumerate(values):
+            try:
+                parse([value])
+            except _PARSE_ERRORS:
+                text = f"{bytes(value).decode():.200} is not of type {column.type_text}"
+                raise IncompatibleValueError(row, column.name, text) from error
+        raise
 
 
-def python_type(column: Column) -> Any:
-    """Return the type with which msgspec decodes a column that is not in `RAW_JSON_TYPES`."""
-    return _PYTHON_TYPES.get(column.type, str | None)
-
-
-def array_of_json(values: RawValues, column: Column) -> pa.Array:
-    """Return an array of values given as JSON text; None is null.
+def _array_of(values: Sequence[Any], column: Column) -> pa.Array:
+    """Return an array of values that msgspec has decoded.
 
     Raises:
-        ValueError: a value is invalid for the column; also the other `PARSE_ERRORS`.
+        ValueError: a value is invalid for the column; also the other `_PARSE_ERRORS`.
     """
-    if column.type in RAW_JSON_TYPES:
-        texts = (None if raw is None else bytes(raw) for raw in values)
-        plain = [None if text is None or text == _NULL else text.decode() for text in texts]
-        if column.type is ColumnType.DECIMAL:
-            _check_digits(filter(None, plain), column)
-        return pa.array(plain, pa.string()).cast(arrow_type_of(column))
-    text = b"[" + b",".join(_NULL if raw is None else bytes(raw) for raw in values) + b"]"
-    kind: Any = list.__class_getitem__(python_type(column))
-    return array_of_values(msgspec.json.decode(text, type=kind), column)
+    if column.type in TYPED_TEXT_TYPES:
+        return _parsed(pa.array(values, pa.string()), column)
+    if column.type not in _RAW_TYPES:
+        return pa.array(values, arrow_type_of(column))
+    texts = [None if text == b"null" else text.decode() for text in map(bytes, values)]
+    if column.type is ColumnType.DECIMAL:
+        _check_digits(filter(None, texts), column)
+    return pa.array(texts, pa.string()).cast(arrow_type_of(column))
 
 
 def _check_digits(texts: Iterable[str], column: Column) -> None:
@@ -301,44 +284,13 @@ def _check_digits(texts: Iterable[str], column: Column) -> None:
                 raise ValueError("a number has more digits than a decimal")
 
 
-def array_of_values(values: Sequence[Any], column: Column) -> pa.Array:
-    """Return an array of values that msgspec has decoded.
-
-    Raises:
-        ValueError: a value is invalid for the column; also the other `PARSE_ERRORS`.
-    """
-    if column.type in TEXT_TYPES:
-        return array_of_texts(pa.array(values, pa.string()), column)
-    return pa.array(values, arrow_type_of(column))
-
-
-def array_of_texts(texts: pa.StringArray, column: Column) -> pa.Array:
-    """Return an array of values given as ISO 8601 with at most microseconds, or as base64.
+def _parsed(texts: pa.StringArray, column: Column) -> pa.Array:
+    """Return an array of values given as text.
 
     Raises:
         ValueError: a text is invalid for the column.
     """
-    kind = arrow_type_of(column)
-    if texts.null_count == len(texts):
-        return pa.nulls(len(texts), kind)
-    match column.type:
-        case ColumnType.BINARY:
-            octets = (
-                None if text is None else binascii.a2b_base64(text, strict_mode=True)
-                for text in texts.to_pylist()
-            )
-            return pa.array(octets, kind)
-        case ColumnType.DATE:
-            return texts.cast(kind)
-        case ColumnType.TIME:
-            days = pc.binary_join_element_wise(_ANY_DAY, texts, "")
-            return _timestamps(days, pa.timestamp("us")).cast(kind)
-        case _:
-            return _timestamps(texts, kind)
-
-
-def _timestamps(texts: pa.StringArray, kind: pa.DataType) -> pa.TimestampArray:
-    try:
-        return texts.cast(kind)
-    except pa.ArrowInvalid:
-        return pc.replace_substring_regex(texts, _TRAILING_ZEROS, r"\1").cast(kind)
+    array, invalid = parse_texts(texts, column)
+    if invalid:
+        raise ValueError("a text is not a value of the column's type")
+    return array
