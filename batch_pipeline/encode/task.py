@@ -5,7 +5,6 @@ Specs and reports travel between driver and tasks as JSON.
 
 import resource
 import secrets
-import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -41,7 +40,6 @@ from batch_pipeline.model.stream import SourceFormat, Stream
 from batch_pipeline.storage.filesystem import FileFacts
 
 MAX_REPORTED_BAD_RECORDS = 20
-_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes in a unit of `ru_maxrss`
 _MAX_JOINED_FILES = 50  # read again one by one if any record is irregular
 
 
@@ -201,7 +199,7 @@ def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 report = encode_items(spec, execution=secrets.token_hex(4))
             except Exception as error:  # noqa: BLE001 - the driver raises any error
                 report = error_report(spec.number, error)
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             report = replace(report, peak_bytes=peak)
             yield report_row(spec.number, report)
 

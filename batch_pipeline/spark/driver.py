@@ -286,9 +286,6 @@ def _jvm_environment(java: Path, environment: Mapping[str, str]) -> dict[str, st
     inherited = {
         name: value for name, value in environment.items() if name not in OTHER_SESSION_VARIABLES
     }
-    if sys.platform == "darwin":
-        # Workers are forks, and macOS kills forks of a process that has used its frameworks.
-        inherited["OBJC_DISABLE_INITIALIZE_FORK_SAFETY"] = "YES"
     return inherited | {
         "JAVA_HOME": str(java),
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -31,8 +30,6 @@ MIN_JAVA_VERSION = 17
 _PROBE_TIMEOUT_SECONDS = 20
 _VECTOR = "jdk.incubator.vector"
 _VECTOR_MODULE = f"--add-modules={_VECTOR}"
-# Opens a dialog if there is no Java; an installed one is found by JAVA_HOME.
-_MACOS_STUB = "/usr/bin/java" if sys.platform == "darwin" else None
 
 # The JVM has little to do, since records stay in Python: the first-tier compiler and the serial
 # collector start fastest. A user's `spark.driver.extraJavaOptions` come later and win.
@@ -126,7 +123,7 @@ def java_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]
         if configured:
             yield f"JAVA_HOME={configured}", Path(configured, "bin", "java")
         on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
-        if on_path and on_path != _MACOS_STUB:
+        if on_path:
             yield on_path, Path(on_path)
     if choice is not JavaChoice.SYSTEM:
         bundled = _bundled_java()

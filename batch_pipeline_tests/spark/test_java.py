@@ -47,7 +47,7 @@ def fake_java(folder: Path, *, version: str = "17", with_module: bool = True) ->
 
 
 def stub(folder: Path) -> Path:
-    """Create a folder with a `java` that always fails, like the one of macOS."""
+    """Create a folder with a `java` that always fails."""
     folder.mkdir()
     (folder / "java").write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
     (folder / "java").chmod(0o755)
