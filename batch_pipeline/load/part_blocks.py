@@ -31,6 +31,8 @@ from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, read
 from batch_pipeline.storage.verification import UnusablePartError, store_problem, verified_file
 
 _RAW_TYPES = JSON_TYPES | {ColumnType.DECIMAL}  # parsed from the raw JSON, which has all digits
+# For published values, Arrow's cast is the same as `parse_texts`, and faster.
+_CAST_TYPES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.LOCAL_TIMESTAMP)
 _PARSE_ERRORS = (ValueError, OverflowError, RecursionError)  # base classes of Arrow's and msgspec's
 _PYTHON_TYPES: dict[ColumnType, Any] = {
     ColumnType.BOOLEAN: bool | None,
@@ -290,6 +292,9 @@ def _parsed(texts: pa.StringArray, column: Column) -> pa.Array:
     Raises:
         ValueError: a text is invalid for the column.
     """
+    if column.type in _CAST_TYPES:
+        with suppress(pa.ArrowInvalid):
+            return texts.cast(arrow_type_of(column))
     array, invalid = parse_texts(texts, column)
     if invalid:
         raise ValueError("a text is not a value of the column's type")
