@@ -52,9 +52,10 @@ def test_bombs_are_refused_with_little_memory(
     figures(bombs=len(names), peak_mib=float(max(peak, open_quote)))
 
 
-@pytest.mark.parametrize("kind", ["gzip", "zstd", "parquet"])
+@pytest.mark.parametrize("kind", ["gzip", "zstd", "parquet", "parquet texts", "parquet items"])
 def test_bombs_in_batch_messages_are_refused(tmp_path: Path, kind: str, figures: Figures) -> None:
-    path, lines = tmp_path / "bomb", b'{"id": 1, "text": "%s"}\n' % (b"x" * MIB) * 16
+    path, key = tmp_path / "bomb", "id"
+    lines = b'{"id": 1, "text": "%s"}\n' % (b"x" * MIB) * 16
     encoding = BatchEncoding(format=Format.JSONL, compression=Compression.GZIP)
     match kind:
         case "gzip":
@@ -62,15 +63,18 @@ def test_bombs_in_batch_messages_are_refused(tmp_path: Path, kind: str, figures:
         case "zstd":
             encoding = replace(encoding, compression=Compression.ZSTD)
             path.write_bytes(pa.compress(lines, codec="zstd", asbytes=True) * 64)
-        case _:
+        case "parquet":
             encoding = BatchEncoding(format=Format.PARQUET, compression=None)
             table = pa.table({"id": [1] * 100, "text": ["x" * MIB] * 100})
             pq.write_table(table, path, compression="zstd", use_dictionary=False)
+        case _:
+            encoding, key = BatchEncoding(format=Format.PARQUET, compression=None), "a"
+            path.write_bytes(BOMBS[kind]())
     message = BatchMessage(line=2, stream="orders", encoding=encoding, manifest=(str(path),))
     file = BatchFile(location=to_uri(path), path=path)
     limits = ReadLimits(max_record_bytes=64 * MIB)
     with pytest.raises(MessageError, match=r"250-fold .* \(`max_expansion`\)"):
-        check(message, 0, file, keys=("id",), limits=limits)
+        check(message, 0, file, keys=(key,), limits=limits)
     if kind == "gzip":
         path.write_bytes(gzip.compress(lines, 9, mtime=0) * 6)
         wide = replace(limits, max_expansion=5_000)

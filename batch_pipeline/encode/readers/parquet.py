@@ -5,12 +5,13 @@ hostile file becomes a bad file and does not crash the process.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as at
 
@@ -112,6 +113,9 @@ def _damage_reason(error: BaseException) -> str:
 _CHUNK_BYTES = 4 * 2**20
 _CELL_BYTES = 16  # of most values in memory
 _MAX_ROWS = 2**15
+_MAX_REPEATED_BYTES = 32 * 2**20  # of a row group, if each value were the longest
+_LONG_VALUE_BYTES = 2**13  # up to this size, a batch has a thousand rows
+_FIXED = "FIXED_LEN_BYTE_ARRAY"
 _READ_BYTES = 2**16  # read ahead of each column
 _UNBUFFERED_BYTES = 32 * 2**20
 _MAX_METADATA_BYTES = 256 * 2**20
@@ -120,6 +124,101 @@ _MAX_METADATA_BYTES = 256 * 2**20
 def read_chunks(source: DecodedFile, stream: Stream) -> Iterator[Table]:
     """Yield the records of a file."""
     return ParquetReader(source, stream).chunks()
+
+
+class ParquetTable:
+    """An open parquet file, whose records are read a few MiB at a time.
+
+    Nothing else may move the position of the file. `check_growth` is called with the size of all
+    records in bytes, as far as it is known, and raises if the file may not expand that much.
+    `options` are those of `pq.ParquetFile`.
+    """
+
+    def __init__(self, file: BinaryIO, check_growth: Callable[[int], None], **options: Any) -> None:
+        self._file = file
+        self._check_growth = check_growth
+        self._file_bytes = file.seek(0, io.SEEK_END)
+        self._value_bytes = 0
+        self.file = _open(file, self._file_bytes, **options)
+        schema = self.file.schema
+        self._leaves = [schema.column(leaf) for leaf in range(len(schema))]
+        self._lists = [
+            number for number, leaf in enumerate(self._leaves) if leaf.max_repetition_level
+        ]
+        self._texts = [leaf.path for leaf in self._leaves if leaf.physical_type == "BYTE_ARRAY"]
+
+    def check_expansion(self, *, positions: bool = False) -> None:
+        """Check the sizes in the metadata before memory is allocated for them.
+
+        With `positions`, the metadata of columns is checked even if no size is taken from it.
+        """
+        metadata = self.file.metadata
+        groups = [metadata.row_group(group) for group in range(self.file.num_row_groups)]
+        self._check_growth(sum(group.total_byte_size for group in groups))
+        if self._lists or positions:
+            _check_column_metadata(self.file, self._file_bytes)
+        for leaf in self._lists:  # a record may have any number of values of no bytes
+            width = self._leaves[leaf].length  # of values of a fixed size, else 0
+            values = sum(group.column(leaf).num_values for group in groups)
+            self._check_growth(values * max(width, 1))
+
+    def batches(
+        self, group: int, int96: Sequence[str] = ()
+    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+        """Yield the records of a row group, and its columns `int96` in nanoseconds."""
+        size = self._rows_at_once(group)
+        exact: Iterator[pa.RecordBatch] = iter(())
+        if int96:
+            nanoseconds = _open(self._file, self._file_bytes)
+            exact = nanoseconds.iter_batches(
+                size, row_groups=[group], columns=[*int96], use_threads=False
+            )
+        for batch in self.file.iter_batches(size, row_groups=[group], use_threads=False):
+            self._value_bytes += decoded_bytes(batch)
+            self._check_growth(self._value_bytes)
+            yield batch, next(exact, None)
+
+    def _rows_at_once(self, group: int) -> int:
+        """Return how many rows of a group take a few MiB.
+
+        The file states only encoded sizes, in which a repeated value counts once: 300 bytes can
+        hold a thousand texts of 1 MiB. A row group has one dictionary for each column, which is
+        read with its first row.
+        """
+        metadata = self.file.metadata.row_group(group)
+        fixed = sum(leaf.length for leaf in self._leaves if leaf.physical_type == _FIXED)
+        row_bytes = metadata.total_byte_size // max(metadata.num_rows, 1)
+        row_bytes = max(row_bytes, metadata.num_columns * _CELL_BYTES + fixed, 1)
+        size: int = min(max(_CHUNK_BYTES // row_bytes, 1), _MAX_ROWS)
+        items = [metadata.column(leaf).num_values for leaf in self._lists]
+        values = max(metadata.num_rows, *items, 1)
+        if not self._texts or metadata.total_byte_size * values <= _MAX_REPEATED_BYTES:
+            return size
+        first = next(self._undecoded(group, 1), None)
+        longest = 0 if first is None else sum(map(_longest_value, first.columns))
+        if longest * values <= _MAX_REPEATED_BYTES:
+            return size
+        if longest <= _LONG_VALUE_BYTES and not self._lists:
+            return min(size, 2 * _CHUNK_BYTES // longest)
+        return self._measure_rows(group, size)
+
+    def _measure_rows(self, group: int, size: int) -> int:
+        """Return `size` or fewer rows; reads the group without decoding its dictionaries."""
+        total = largest = 0
+        for batch in self._undecoded(group, size):
+            size_bytes = decoded_bytes(batch)
+            total, largest = total + size_bytes, max(largest, size_bytes)
+            self._check_growth(self._value_bytes + total)
+        return size if largest <= 2 * _CHUNK_BYTES else max(size * _CHUNK_BYTES // largest, 1)
+
+    def _undecoded(self, group: int, size: int) -> Iterator[pa.RecordBatch]:
+        """Read columns of text and binary values as indexes into their dictionaries."""
+        options = {"metadata": self.file.metadata, "read_dictionary": self._texts}
+        file = _open(self._file, self._file_bytes, **options)
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(
+            size, row_groups=[group], columns=self._texts, use_threads=False
+        )
+        return batches
 
 
 class ParquetReader:
@@ -135,7 +234,6 @@ class ParquetReader:
         self._bad_file = source.bad_file
         self._part = source.part
         self._file_bytes = self._file.seek(0, io.SEEK_END)
-        self._value_bytes = 0
 
     def chunks(self) -> Iterator[Table]:
         """Yield the records in order, a few MiB at a time, or an empty table with the columns.
@@ -144,10 +242,11 @@ class ParquetReader:
             BadFileError: the file is damaged, or has columns that are not supported.
         """
         with self._translate_errors():
-            file = _open(self._file, self._file_bytes, coerce_int96_timestamp_unit="us")
+            table = ParquetTable(self._file, self._check_growth, coerce_int96_timestamp_unit="us")
+            file = table.file
             columns = columns_from_schema(file.schema_arrow, self._limits)
             int96 = _int96_columns(file)
-            self._check_expansion(file)
+            table.check_expansion(positions=self._part is not None)
             if not file.metadata.num_rows:
                 yield self._empty(file.schema_arrow, columns)
         number = 1
@@ -155,45 +254,25 @@ class ParquetReader:
             with self._translate_errors():
                 rows = file.metadata.row_group(group).num_rows
                 if self._is_in_part(file.metadata.row_group(group)):
-                    yield from self._read_group(file, group, columns, number, int96)
+                    yield from self._read_group(table, group, columns, number, int96)
             number += rows
 
     def _read_group(
         self,
-        file: pq.ParquetFile,
+        table: ParquetTable,
         group: int,
         columns: tuple[Column, ...],
         number: int,
         int96: list[str],
     ) -> Iterator[Table]:
-        left = file.metadata.row_group(group).num_rows
-        size = _rows_at_once(file, group)
-        exact: Iterator[pa.RecordBatch] = iter(())
-        if int96:
-            nanoseconds = _open(self._file, self._file_bytes)
-            exact = nanoseconds.iter_batches(
-                size, row_groups=[group], columns=int96, use_threads=False
-            )
-        for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
+        left = table.file.metadata.row_group(group).num_rows
+        for batch, exact in table.batches(group, int96):
             left -= batch.num_rows
-            self._value_bytes += decoded_bytes(batch)
-            self._check_growth(self._value_bytes)
-            errors = _find_int96_errors(batch, next(exact, None), int96)
+            errors = _find_int96_errors(batch, exact, int96)
             yield convert_batch(batch, columns, self._on_nonfinite, number, errors)
             number += batch.num_rows
         if left:
             raise self._bad_file(f"is damaged: row group {group + 1} lacks some of its records")
-
-    def _check_expansion(self, file: pq.ParquetFile) -> None:
-        """Check the sizes in the metadata before memory is allocated for them."""
-        groups = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
-        self._check_growth(sum(group.total_byte_size for group in groups))
-        leaves = range(len(file.schema))
-        lists = [leaf for leaf in leaves if file.schema.column(leaf).max_repetition_level]
-        if lists or self._part is not None:  # column sizes or positions are accessed
-            _check_column_metadata(file, self._file_bytes)
-        for leaf in lists:  # a record may have any number of values of no bytes
-            self._check_growth(sum(group.column(leaf).num_values for group in groups))
 
     def _check_growth(self, size_bytes: int) -> None:
         file_bytes, most = self._file_bytes, self._limits.max_expansion
@@ -266,21 +345,16 @@ def _open(file: BinaryIO, file_bytes: int, **options: Any) -> pq.ParquetFile:
     )
 
 
-def _rows_at_once(file: pq.ParquetFile, group: int) -> int:
-    """Return how many rows of a group take a few MiB.
-
-    The file states only encoded sizes, and repeated values are far larger when they are decoded: if
-    the encoded size is small, the first rows are read to measure their decoded size.
-    """
-    metadata = file.metadata.row_group(group)
-    encoded = metadata.total_byte_size // max(metadata.num_rows, 1)
-    row_bytes = max(encoded, metadata.num_columns * _CELL_BYTES, 1)
-    size: int = min(max(_CHUNK_BYTES // row_bytes, 1), _MAX_ROWS)
-    if encoded >= metadata.num_columns * _CELL_BYTES:
-        return size
-    first = next(file.iter_batches(size, row_groups=[group], use_threads=False), None)
-    size_bytes = 0 if first is None else decoded_bytes(first)
-    return size if size_bytes <= 2 * _CHUNK_BYTES else max(size * _CHUNK_BYTES // size_bytes, 1)
+def _longest_value(array: pa.Array) -> int:
+    """Return the size of the longest value in the dictionaries of an array, also nested ones."""
+    kind = array.type
+    if at.is_dictionary(kind):
+        return int(pc.max(pc.binary_length(array.dictionary)).as_py() or 0)
+    if at.is_struct(kind):
+        return sum(map(_longest_value, array.flatten()))
+    if at.is_map(kind):
+        return _longest_value(array.keys) + _longest_value(array.items)
+    return _longest_value(array.flatten()) if at.is_nested(kind) else 0
 
 
 def _int96_columns(file: pq.ParquetFile) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -20,12 +21,12 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batch_pipeline.encode.readers.compression import (
     EXPANSION_CHECKED_FROM_BYTES,
     detect_compression,
 )
+from batch_pipeline.encode.readers.parquet import ParquetTable
 from batch_pipeline.model.encoding import Compression, Format
 from batch_pipeline.model.errors import InvalidValueError, RetryableError
 from batch_pipeline.model.item import LandedFile
@@ -339,17 +340,28 @@ def _count_lines(
 
 def _count_rows(file: BatchFile, keys: tuple[str, ...], limits: ReadLimits) -> int:
     try:
-        with file.open() as opened, pq.ParquetFile(opened) as table:
-            row_groups = [table.metadata.row_group(index) for index in range(table.num_row_groups)]
-            size_bytes = sum(group.total_byte_size for group in row_groups)
-            _check_expansion(limits, file.path.stat().st_size, size_bytes)
-            missing = [key for key in keys if key not in table.schema_arrow.names]
+        with file.open() as opened:
+            table = _open_table(opened, file, limits)
+            missing = [key for key in keys if key not in table.file.schema_arrow.names]
             if missing:
                 raise UnusableFileError(f"has no column {missing[0]!r}, which is a key")
-            return sum(len(batch) for batch in table.iter_batches(10_000))
+            return sum(len(batch) for batch in _batches(table))
     except (pa.ArrowException, UnicodeDecodeError) as error:  # UnicodeDecodeError: a column name
         text = str(error).partition("\n")[0]
         raise UnusableFileError(f"is not a parquet file that can be read ({text})") from error
+
+
+def _open_table(opened: BinaryIO, file: BatchFile, limits: ReadLimits) -> ParquetTable:
+    packed_bytes = file.path.stat().st_size
+    table = ParquetTable(opened, partial(_check_expansion, limits, packed_bytes))
+    table.check_expansion()
+    return table
+
+
+def _batches(table: ParquetTable) -> Iterator[pa.RecordBatch]:
+    for group in range(table.file.num_row_groups):
+        for batch, _ in table.batches(group):
+            yield batch
 
 
 def records(
@@ -362,7 +374,7 @@ def records(
     """
     with _message_errors(message, file):
         if message.encoding.format is Format.PARQUET:
-            for row in _rows(file):
+            for row in _rows(file, limits):
                 yield None, _json_value(row)
             return
         for number, line in _numbered_lines(message, file, limits):
@@ -378,11 +390,11 @@ def records(
             yield line, record
 
 
-def _rows(file: BatchFile) -> Iterator[dict[str, Any]]:
+def _rows(file: BatchFile, limits: ReadLimits) -> Iterator[dict[str, Any]]:
     first = 1
     try:
-        with file.open() as opened, pq.ParquetFile(opened) as table:
-            for batch in table.iter_batches(10_000):
+        with file.open() as opened:
+            for batch in _batches(_open_table(opened, file, limits)):
                 yield from batch.to_pylist()
                 first += batch.num_rows
     except (ArithmeticError, ValueError, LookupError) as error:

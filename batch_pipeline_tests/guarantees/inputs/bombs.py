@@ -91,13 +91,36 @@ def _parquet_of_a_dictionary() -> bytes:
     return _parquet(pa.table({"a": texts}), 4096, compression="none")
 
 
+def _parquet_of_repeated_texts() -> bytes:
+    index = pa.array([0] * 400 + [1] * 400, pa.int32())  # the first rows are short
+    texts = pa.DictionaryArray.from_arrays(index, ["x", "x" * MIB])
+    options = {"store_schema": False, "dictionary_pagesize_limit": 16 * MIB}
+    return _parquet(pa.table({"a": texts}), 800, compression="zstd", **options)
+
+
+def _parquet_of_repeated_items() -> bytes:
+    index = pa.array([0] * 4096, pa.int32())
+    texts = pa.DictionaryArray.from_arrays(index, ["x" * MIB])
+    values = pa.ListArray.from_arrays([0, 4096], texts)
+    options = {"store_schema": False, "dictionary_pagesize_limit": 16 * MIB}
+    return _parquet(pa.table({"a": values}), 1, compression="zstd", **options)
+
+
+def _parquet_of_fixed_size() -> bytes:
+    values = pa.array([b"x" * MIB], pa.binary(MIB)).take(pa.array([0] * 64))
+    return _parquet(pa.table({"a": values}), 1024, compression="zstd")
+
+
 def _parquet_of_nulls() -> bytes:
     values = pa.ListArray.from_arrays([0, 64 * MIB], pa.nulls(64 * MIB, pa.int8()))
     return _parquet(pa.table({"a": values}), 1, compression="zstd")
 
 
 # The short form has one bomb for each code path.
-SHORT_FORM = ("gzip", "nested", "avro blocks", "avro count", "parquet dictionary", "parquet nulls")
+SHORT_FORM = (
+    *("gzip", "nested", "avro blocks", "avro count"),
+    *("parquet dictionary", "parquet texts", "parquet items", "parquet fixed", "parquet nulls"),
+)
 # Each has at most about a MiB and expands to a GiB or more.
 BOMBS: Mapping[str, Callable[[], bytes]] = {
     "gzip": lambda: gzip.compress(_LINES, 9, mtime=0) * 64,
@@ -114,6 +137,9 @@ BOMBS: Mapping[str, Callable[[], bytes]] = {
     "avro count": lambda: avro((2**60, b"\0" * 64), codec="null"),
     "parquet pages": _parquet_of_pages,
     "parquet dictionary": _parquet_of_a_dictionary,
+    "parquet texts": _parquet_of_repeated_texts,
+    "parquet items": _parquet_of_repeated_items,
+    "parquet fixed": _parquet_of_fixed_size,
     "parquet nulls": _parquet_of_nulls,
     "cell": lambda: gzip.compress(b'a\n"', mtime=0) + gzip.compress(_LINES, mtime=0) * 64,
 }
