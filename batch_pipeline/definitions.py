@@ -1,7 +1,7 @@
 """Definitions that Dagster loads in this checkout and in `dev`: those of the streams folder.
 
 An invalid stream file is logged and skipped; the other streams load. Sensors and schedules
-run by default, and runs execute in their own process, in `dev` a fork.
+run by default. Each run has its own process, which is a fork in `dev`.
 """
 
 import os
