@@ -7,6 +7,7 @@ hostile file becomes a bad file and does not crash the process.
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -213,12 +214,15 @@ class ParquetTable:
 
     def _undecoded(self, group: int, size: int) -> Iterator[pa.RecordBatch]:
         """Read columns of text and binary values as indexes into their dictionaries."""
-        options = {"metadata": self.file.metadata, "read_dictionary": self._texts}
-        file = _open(self._file, self._file_bytes, **options)
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(
+        batches: Iterator[pa.RecordBatch] = self._undecoded_file.iter_batches(
             size, row_groups=[group], columns=self._texts, use_threads=False
         )
         return batches
+
+    @cached_property
+    def _undecoded_file(self) -> pq.ParquetFile:
+        options = {"metadata": self.file.metadata, "read_dictionary": self._texts}
+        return _open(self._file, self._file_bytes, **options)
 
 
 class ParquetReader:
