@@ -40,7 +40,7 @@ from batch_pipeline.inventory.tables import (
 )
 from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch
 from batch_pipeline.model.encode_request import Encoded, EncodeResult
-from batch_pipeline.model.errors import ConflictError, FencedError
+from batch_pipeline.model.errors import ConflictError, FencedError, RetryableError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.manifest import Manifest
@@ -274,41 +274,47 @@ class FencedAttempts:
     def claim(self, claimed_batch: Batch, *, run_id: str, lease: timedelta) -> Iterator[Attempt]:
         """Start attempt n+1 and renew its lease until the block ends.
 
-        Locks the batch's state while the attempt is inserted.
+        Locks the batch's state while the attempt is inserted. An interrupt closes the attempt.
 
         Raises:
             ConflictError: another attempt on the batch is running.
         """
         token = uuid4()
-        with self.heartbeat.renew_if_committed(token, lease):
-            with transaction(self.engine) as connection:
-                ensure_revision_unchanged(connection)
-                batch_states.lock(connection, claimed_batch.id)
-                _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
-                _ensure_no_running_attempt(connection, claimed_batch)
-                self.heartbeat.take_lock()
-                number, generation = batch_states.mark_running(connection, claimed_batch)
-                values = {
-                    "batch_id": claimed_batch.id,
-                    "number": number,
-                    "token": token,
-                    "liveness_key": self.heartbeat.liveness_key,
-                    "status": AttemptStatus.RUNNING.value,
-                    "run_id": run_id,
-                    "lease_until": sa.func.clock_timestamp() + lease,
-                }
-                insert = sa.insert(attempt).values(values).returning(attempt.c.id)
-                claimed = Attempt(
-                    id=connection.execute(insert).scalar_one(),
-                    batch=claimed_batch,
-                    number=number,
-                    token=token,
-                    generation=generation,
-                )
-                failpoint("claim.before_commit")
-            failpoint("claim.after_commit")
+        claimed = None
         try:
+            with self.heartbeat.renew_if_committed(token, lease):
+                with transaction(self.engine) as connection:
+                    ensure_revision_unchanged(connection)
+                    batch_states.lock(connection, claimed_batch.id)
+                    _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
+                    _ensure_no_running_attempt(connection, claimed_batch)
+                    self.heartbeat.take_lock()
+                    number, generation = batch_states.mark_running(connection, claimed_batch)
+                    values = {
+                        "batch_id": claimed_batch.id,
+                        "number": number,
+                        "token": token,
+                        "liveness_key": self.heartbeat.liveness_key,
+                        "status": AttemptStatus.RUNNING.value,
+                        "run_id": run_id,
+                        "lease_until": sa.func.clock_timestamp() + lease,
+                    }
+                    insert = sa.insert(attempt).values(values).returning(attempt.c.id)
+                    claimed = Attempt(
+                        id=connection.execute(insert).scalar_one(),
+                        batch=claimed_batch,
+                        number=number,
+                        token=token,
+                        generation=generation,
+                    )
+                    failpoint("claim.before_commit")
+                failpoint("claim.after_commit")
             yield claimed
+        except BaseException as error:
+            if claimed is not None and not isinstance(error, Exception):
+                with suppress(RetryableError):
+                    self.fail(claimed, "interrupted", AttemptStatus.ABANDONED, counts=False)
+            raise
         finally:
             self.heartbeat.release(token)
 

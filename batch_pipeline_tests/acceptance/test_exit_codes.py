@@ -177,6 +177,7 @@ def test_closed_pipe_exits_141_without_a_message(sandbox: Sandbox) -> None:
         ("starting Dagster's step", signal.SIGINT),
         ("waiting for a lock", signal.SIGINT),
         ("starting Spark", signal.SIGINT),
+        ("claiming", signal.SIGINT),
         ("encoding", signal.SIGINT),
         ("encoding", signal.SIGTERM),
     ],
@@ -195,7 +196,11 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
     script = Path(sys.executable).with_name("batch-pipeline")
     sandbox = replace(sandbox, program=(str(script),)).with_variables(
         BATCH_PIPELINE_INVENTORY_CONN=database_url,
-        BATCH_PIPELINE_FAILPOINTS="encode.after_claim=sleep:600",
+        BATCH_PIPELINE_FAILPOINTS=(
+            "claim.after_commit=sleep:600"
+            if moment == "claiming"
+            else "encode.after_claim=sleep:600"
+        ),
     )
     with database.engine.begin() as connection:
         if moment == "waiting for a lock":
@@ -211,7 +216,7 @@ def test_interrupted_run_prints_one_message_and_no_traceback(
 
 
 def _has_reached(moment: str, sandbox: Sandbox, database: Database) -> bool:
-    if moment == "encoding":
+    if moment in ("claiming", "encoding"):
         return query(database, RUNNING) == [(1,)]
     if moment == "waiting for a lock":
         return has_lock_waiters(database)
