@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row, select_statuses
 from batch_pipeline.inventory.connection import fetch_column, fetch_rows, transaction
-from batch_pipeline.inventory.jobs import is_job_of, is_paused, of_stream
+from batch_pipeline.inventory.jobs import is_job_of, is_paused
 from batch_pipeline.inventory.tables import (
     UNFINISHED,
     attempt,
@@ -26,7 +26,7 @@ from batch_pipeline.inventory.tables import (
     job,
 )
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import OWN_KINDS, JobKind
 
 _PAGE = 1_000
 _Row: TypeAlias = sa.Row[*tuple[Any, ...]]
@@ -67,14 +67,14 @@ class ChangeFeed:
         return {row.id: row.publish_count for row in fetch_rows(self.engine, query)}
 
     def published_at(self, stream: str) -> dict[int, datetime]:
-        """Return when the newest generation of each batch of a stream's job was published, by id.
+        """Return when the newest generation of each batch of a stream was published, by id.
 
-        Times are those of the database's clock.
+        Backfills are left out. Times are those of the database's clock.
         """
         query = (
             sa.select(attempt.c.batch_id, sa.func.max(attempt.c.finished_at).label("at"))
             .select_from(attempts_of_jobs)
-            .where(of_stream(stream), attempt.c.status == AttemptStatus.SUCCEEDED)
+            .where(is_job_of(stream, *OWN_KINDS), attempt.c.status == AttemptStatus.SUCCEEDED)
             .group_by(attempt.c.batch_id)
         )
         return {row.batch_id: row.at for row in fetch_rows(self.engine, query)}

@@ -34,6 +34,16 @@ def test_default_selection_is_all_published_batches(harness: DefsHarness) -> Non
     assert _selected(harness, keys=[KEYS[2], KEYS[0]]) == {KEYS[0]: KEYS[0], KEYS[2]: KEYS[2]}
 
 
+def test_published_late_batches_are_selected(harness: DefsHarness) -> None:
+    first, second = harness.plan_late(2, 3)
+    publish(harness.database, harness.database.batches.batch("orders", second))
+    late = {second: "00000003-00000003"}
+    assert _selected(harness, keys=[second]) == late
+    assert _selected(harness) == {key: key for key in KEYS[:3]} | late
+    with pytest.raises(InvalidValueError, match=first):
+        _selected(harness, keys=[first])
+
+
 def test_key_of_unpublished_or_unknown_batch_is_rejected(harness: DefsHarness) -> None:
     for key in (KEYS[3], "00000099-00000099", "orders"):
         with pytest.raises(InvalidValueError, match=key):
