@@ -66,7 +66,8 @@ def batch(first_id: int = 1, last_id: int = 3, **overrides: Any) -> Batch:
 
 def batch_status(first_id: int, state: BatchState, attempts: int = 0) -> BatchStatus:
     """Return the status of a batch of ten ids."""
-    return BatchStatus(batch=batch(first_id, first_id + 9), state=state, attempts=attempts)
+    planned = batch(first_id, first_id + 9)
+    return BatchStatus(batch=planned, key=planned.label, state=state, attempts=attempts)
 
 
 def record_schema(*names: str) -> RecordSchema:

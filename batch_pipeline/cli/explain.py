@@ -14,8 +14,7 @@ from click.shell_completion import CompletionItem
 from batch_pipeline.cli.console import ago, at, fact, facts, head, lasting, note, print_json, say
 from batch_pipeline.cli.options import as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.model.backfill import backfill_key, backfill_name
-from batch_pipeline.model.batch import AttemptStatus, parse_late_key, stream_batch_key
+from batch_pipeline.model.batch import AttemptStatus, BatchState, parse_late_key
 from batch_pipeline.model.errors import (
     OF_ONE_META_TABLE,
     AmbiguousJobError,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 _MOST_ITEMS = 20  # maximum that a meta table returns for a name
-_BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
+_BATCH_NAME = re.compile(r"([^:/]+:)?[0-9]+-[0-9]+|late-[0-9]+|-?[0-9]+\.\.-?[0-9]+")
 
 
 @click.command()
@@ -115,6 +114,7 @@ def _item_story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[st
 
     database, part, within = pipeline.database, item.file.range, stream.source.within
     batch = database.batches.batch_of_item(stream.name, item.id)
+    status = None if batch is None else database.batches.status(batch)
     manifest = None if batch is None else database.manifests.of_batch(batch)
     attempts = [] if batch is None else database.history.of_item(batch, item.id)
     is_outside = within.refuse(item.file.location)
@@ -129,7 +129,8 @@ def _item_story(pipeline: "Pipeline", stream: "Stream", item: "Item") -> dict[st
         "now": f"it {within.advice}" if is_outside else compare(item.file),
         "meta_table": stream.user_table and stream.user_table.table,
         "item_id": item.id,
-        "batch_id": batch and stream_batch_key(batch, stream.name),
+        "batch_id": status and status.key,
+        "batch_state": status and status.state.value,
         "is_late": batch is not None and batch.item_ids is not None,
         "batch_items": batch and batch.count,
         "batch_weight_bytes": batch and batch.weight,
@@ -148,10 +149,10 @@ def _backfill_story(
     pipeline: "Pipeline", stream: "Stream", item: "Item", one: "BatchStatus"
 ) -> dict[str, Any]:
     """Describe a batch of a backfill that contains an item."""
-    database, name = pipeline.database, backfill_name(stream.name, one.batch.job)
+    database = pipeline.database
     return {
         "job": one.batch.job,
-        "partition": backfill_key(name, one.batch.key),
+        "partition": one.key,
         "state": one.state.value,
         "attempts": [asdict(each) for each in database.history.of_item(one.batch, item.id)],
         **_published(pipeline, stream, database.manifests.of_batch(one.batch)),
@@ -218,8 +219,7 @@ def _batch_stories(
         except (UnknownBatchError, UnknownJobError):
             continue
         else:
-            label = name if ":" in name else stream_batch_key(batch, stream.name)
-            yield _batch_story(pipeline, stream, batch, label)
+            yield _batch_story(pipeline, stream, batch)
 
 
 def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
@@ -238,9 +238,7 @@ def find_batch(pipeline: "Pipeline", stream: "Stream", name: str) -> "Batch":
         return database.batches.batch(stream.name, name)
 
 
-def _batch_story(
-    pipeline: "Pipeline", stream: "Stream", batch: "Batch", label: str
-) -> dict[str, Any]:
+def _batch_story(pipeline: "Pipeline", stream: "Stream", batch: "Batch") -> dict[str, Any]:
     database = pipeline.database
     status, manifest = database.batches.status(batch), database.manifests.of_batch(batch)
     try:
@@ -251,10 +249,10 @@ def _batch_story(
     return {
         "stream": stream.name,
         "job": batch.job,
-        "batch_id": label,
+        "batch_id": status.key,
         "number": batch.id,
         "state": status.state.value,
-        "is_late": parse_late_key(label) is not None,
+        "is_late": parse_late_key(status.key) is not None,
         "items": batch.count,
         "weight_bytes": batch.weight,
         "files": [
@@ -307,9 +305,9 @@ def _state(story: dict[str, Any], now: datetime) -> str:
     """Summarize the state of a file."""
     if story["batch_id"] is None:
         return "registered, not in a batch yet"
-    attempts, texts = story["attempts"], []
+    attempts, texts, state = story["attempts"], [], story["batch_state"]
     if not attempts:
-        return "planned, not started yet"
+        return "planned, not started yet" if state == BatchState.PLANNED else state
     if story["generation"] is not None:
         done = [one for one in attempts if one["generation"] == story["generation"]]
         ended = done[-1]["finished_at"] if done else None
@@ -330,17 +328,21 @@ def _state(story: dict[str, Any], now: datetime) -> str:
     elif last["status"] in _ENDED:
         ended = ago(last["finished_at"], now)
         texts.append(f"{_ENDED[last['status']]} {ended}, attempts: {len(attempts)}")
+        if state == BatchState.CANCELLED and last["status"] != AttemptStatus.CANCELLED:
+            texts.append("cancelled since")
+        if state == BatchState.INTERRUPTED and last["status"] != AttemptStatus.ABANDONED:
+            texts.append("to be tried again")
     return "; ".join(texts)
 
 
 def _next_steps(story: dict[str, Any]) -> Iterator[str]:
     """Yield the commands that a person has to run for the file to proceed."""
-    name, last = story["stream"], story["attempts"][-1]["status"] if story["attempts"] else None
-    if story["generation"] is not None or last == AttemptStatus.RUNNING:
+    name, state = story["stream"], story["batch_state"]
+    if state in {BatchState.PUBLISHED, BatchState.RUNNING}:
         return
-    if last == AttemptStatus.CANCELLED:
+    if state == BatchState.CANCELLED:
         yield f"`batch-pipeline jobs retry {name}` retries the batch"
-    elif last == AttemptStatus.FAILED:
+    elif state in {BatchState.FAILED, BatchState.DEAD}:
         retry = f"batch-pipeline jobs retry {name}"
         yield f"`{retry}`, then `batch-pipeline run {name}`, retries it"
         if story["batch_items"] != 1:

@@ -16,7 +16,7 @@ from batch_pipeline.cli.options import (
     some_batches,
 )
 from batch_pipeline.config.units import format_bytes
-from batch_pipeline.model.batch import Batch, BatchState, BatchStatus
+from batch_pipeline.model.batch import BatchState, BatchStatus
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError, closest
 from batch_pipeline.model.job import Job, JobReport
 
@@ -104,7 +104,7 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
     if not reports:
         say("No jobs yet: `batch-pipeline run` creates one for each stream.")
     lines = [
-        f"{one.batch.label} (number {one.batch.id}) {one.state}, attempts: {one.attempts}"
+        f"{one.key} (number {one.batch.id}) {one.state}, attempts: {one.attempts}"
         + (f": {one.error}" if one.error else "")
         for one in unfinished
     ]
@@ -229,14 +229,16 @@ def split(job: str, batch: str, meta_table: str | None, as_json: bool) -> None:
         control = pipeline.database.jobs
         one = pipeline.job(job, meta_table)
         number = control.batch(job, batch, one.meta_table).id  # checked before the table is opened
-        halves = control.split(job, number, pipeline.items_of(one), one.meta_table)
+        ranges = control.split(job, number, pipeline.items_of(one), one.meta_table)
+        halves = [pipeline.database.batches.status(half) for half in ranges]
     if as_json:
         print_json({"job": job, "halves": [_batch(half) for half in halves]})
         return
     say(f"{job}: {batch} was replaced by two batches:")
     for half in halves:
-        weight = _weight(one, half.weight)
-        say(f"  {half.label}  items: {half.count:>6}  {weight:>10}  number {half.id}")
+        weight = _weight(one, half.batch.weight)
+        items = f"items: {half.batch.count:>6}"
+        say(f"  {half.key}  {items}  {weight:>10}  number {half.batch.id}")
 
 
 def _weight(one: Job, weight: int) -> str:
@@ -271,20 +273,20 @@ def _report(report: JobReport) -> dict[str, Any]:
     }
 
 
-def _batch(one: Batch) -> dict[str, Any]:
+def _batch(one: BatchStatus) -> dict[str, Any]:
     return {
-        "number": one.id,
-        "batch_id": one.label,
-        "first_id": one.id_range.first_id,
-        "last_id": one.id_range.last_id,
-        "items": one.count,
-        "weight": one.weight,
+        "number": one.batch.id,
+        "batch_id": one.key,
+        "first_id": one.batch.id_range.first_id,
+        "last_id": one.batch.id_range.last_id,
+        "items": one.batch.count,
+        "weight": one.batch.weight,
     }
 
 
 def _status(one: BatchStatus) -> dict[str, Any]:
     facts = {"state": one.state.value, "attempts": one.attempts, "error": one.error}
-    return {**_batch(one.batch), "job": one.batch.job, **facts}
+    return {**_batch(one), "job": one.batch.job, **facts}
 
 
 def _print_report(report: JobReport) -> None:

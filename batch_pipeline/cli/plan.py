@@ -11,7 +11,7 @@ from batch_pipeline.cli.console import print_json, print_some, progress, say
 from batch_pipeline.cli.options import as_json, dry_run, one_stream, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.backfill import Backfill, Estimate
-from batch_pipeline.model.batch import Batch
+from batch_pipeline.model.batch import BatchStatus
 from batch_pipeline.model.errors import PipelineError
 from batch_pipeline.model.item import Registered
 from batch_pipeline.model.progress import start_step
@@ -26,7 +26,7 @@ _ID = click.IntRange(min=1)
 class _Done(NamedTuple):
     """New batches and registered files; `errors` prevented the registration of some files."""
 
-    batches: list[Batch]
+    batches: list[BatchStatus]
     registered: Registered = Registered(found=0, new_items=0)
     errors: Sequence[PipelineError] = ()
 
@@ -118,8 +118,8 @@ def plan(
         heavy = "  heavier than max_weight"
         print_some(
             [
-                f"{one.key}  files: {one.count:>6}  {format_bytes(one.weight):>10}"
-                + heavy * one.oversized
+                f"{one.key}  files: {one.batch.count:>6}  {format_bytes(one.batch.weight):>10}"
+                + heavy * one.batch.oversized
                 for one in done.batches
             ]
         )
@@ -139,7 +139,7 @@ def _plan(pipeline: "Pipeline", stream: "Stream", *, accept_changed: bool) -> _D
         done = _Done([], registered, landing.troubles)
     ids = database.batches.plan(pipeline.meta_table(stream), stream.limits, drain=True).ids
     statuses = [] if ids is None else database.batches.statuses(stream.name, ids)
-    return done._replace(batches=[one.batch for one in statuses])
+    return done._replace(batches=statuses)
 
 
 def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) -> _Done:
@@ -148,9 +148,9 @@ def _plan_backfill(pipeline: "Pipeline", stream: "Stream", request: Backfill) ->
     done = backfills.plan(request, table)
     if done.ids is None:
         return _Done([])
-    mine = [one.batch for one in backfills.statuses(request.name, table.name)]
-    newest = sorted(one.id for one in mine)[-done.batches :]
-    return _Done([one for one in mine if one.id >= newest[0]])
+    mine = backfills.statuses(request.name, table.name)
+    newest = sorted(one.batch.id for one in mine)[-done.batches :]
+    return _Done([one for one in mine if one.batch.id >= newest[0]])
 
 
 def _report(stream: "Stream", job: str, done: _Done) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _report(stream: "Stream", job: str, done: _Done) -> dict[str, Any]:
         "files_changed": list(registered.changed),
         "changes_accepted": registered.accepted,
         "batches": [
-            {"batch_id": one.key, "items": one.count, "weight_bytes": one.weight}
+            {"batch_id": one.key, "items": one.batch.count, "weight_bytes": one.batch.weight}
             for one in done.batches
         ],
     }

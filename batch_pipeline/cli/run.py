@@ -30,7 +30,6 @@ from batch_pipeline.cli.options import (
     some_batches,
 )
 from batch_pipeline.config.units import format_bytes, parse_time
-from batch_pipeline.model.batch import Batch, stream_batch_key
 from batch_pipeline.model.errors import JobPausedError, LandingTroubleError, PipelineError
 from batch_pipeline.model.location import shown
 from batch_pipeline.model.manifest import Manifest
@@ -141,9 +140,7 @@ def report_failures(results: Sequence[RunResult]) -> int:
     failed = [one for result in results for one in result.failed]
     ended = [result.error for result in results if result.error is not None]
     errors = [error for error in ended if not isinstance(error, JobPausedError)]
-    reasons = [
-        one.error or f"{one.batch.job}: batch {one.batch.key} is {one.state}." for one in failed
-    ]
+    reasons = [one.error or f"{one.batch.job}: batch {one.key} is {one.state}." for one in failed]
     for reason in dict.fromkeys([*map(str, errors), *reasons]):
         print_error(reason)
     paused = [error for error in ended if isinstance(error, JobPausedError)]
@@ -165,7 +162,7 @@ def _result_json(pipeline: "Pipeline", result: RunResult) -> dict[str, Any]:
         "failed": [
             {
                 "job": one.batch.job,
-                "batch_id": one.batch.key,
+                "batch_id": one.key,
                 "attempts": one.attempts,
                 "error": one.error,
             }
@@ -205,8 +202,7 @@ def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) 
     listed = statuses if len(statuses) <= 12 else statuses[:10]
     for one in listed:
         weight = format_bytes(one.batch.weight)
-        key, of = _key_and_job(result, one.batch)
-        fact("", f"{key}  files: {one.batch.count:>4}  {weight:>10}{of}")
+        fact("", f"{one.key}  files: {one.batch.count:>4}  {weight:>10}")
     if len(listed) < len(statuses):
         fact("", f"… and {len(statuses) - len(listed)} more")
     fact("4 partition", f"each batch is a partition of the Dagster asset {result.stream}/batches")
@@ -220,16 +216,8 @@ def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) 
     bad = sum(manifest.records_quarantined for manifest in done)
     fact("", f"records: {read} read = {written} written + {bad} quarantined")
     for one in result.failed:
-        key, of = _key_and_job(result, one.batch)
-        fact("failed", f"{key}{of}, attempt {one.attempts} (see the error below)")
+        fact("failed", f"{one.key}, attempt {one.attempts} (see the error below)")
     fact("7 publish", f"manifests: {len(done)}, in {shown(stream.storage.root)}/manifests")
-
-
-def _key_and_job(result: RunResult, batch: Batch) -> tuple[str, str]:
-    """Return the partition key, and for a backfill its job."""
-    if batch.job == result.stream or batch.item_ids is not None:
-        return stream_batch_key(batch, result.stream), ""
-    return batch.key, f"  {batch.job}"
 
 
 _SHOWN = 20

@@ -124,7 +124,8 @@ def _report(
         reading = table.read_high_watermark()
     except OF_ONE_META_TABLE as error:  # the rest is in the inventory
         status, problem = None, str(error)
-    statuses = database.batches.statuses(stream.name)
+    batches = database.batches
+    statuses = [*batches.statuses(stream.name), *batches.late_statuses(stream.name)]
     states = Counter(one.state for one in statuses)
     ends = [one.finished_at for one in statuses if one.state is BatchState.PUBLISHED]
     paused = database.backfills.paused(stream.name)
@@ -149,7 +150,7 @@ def _report(
         "batches": {state.value: states.get(state, 0) for state in BatchState},
         "unfinished": [
             {
-                "batch_id": one.batch.key,
+                "batch_id": one.key,
                 "state": one.state.value,
                 "attempts": one.attempts,
                 "finished_at": one.finished_at,

@@ -194,6 +194,7 @@ def status_from_row(row: sa.Row[Any]) -> BatchStatus:
     """Build a status from a row of `status_query`."""
     return BatchStatus(
         batch=batch_from_row(row),
+        key=label_from_row(row),
         state=BatchState(row.state),
         attempts=row.attempts,
         generation=row.generation,
@@ -319,13 +320,13 @@ def planned_ids(connection: sa.Connection, planned_batch: Batch) -> IdRuns | Non
 
 
 def label_from_row(row: sa.Row[Any]) -> str:
-    """Return the partition key of a stream's batch from a row of `BATCH_ROW`.
+    """Return the partition key of a batch from a row of `BATCH_ROW`.
 
-    Ranges of negative ids have none.
+    Ranges of negative ids, and batches of jobs without a stream, have none: return their range.
     """
     row_batch = batch_from_row(row)
     kind = JobKind(row.kind)
-    if kind is JobKind.INCREMENTAL:
+    if kind is JobKind.INCREMENTAL or row.stream is None:
         return row_batch.label
     if kind is JobKind.BACKFILL:
         return backfill_key(backfill_name(row.stream, row.name), row_batch.key)

@@ -11,7 +11,15 @@ from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.batch_states import BATCH_ROW, batch_from_row
 from batch_pipeline.inventory.tables import batch, bookmark, job
-from batch_pipeline.model.batch import MAX_ID, MIN_ID, Batch, IdRange, parse_partition_key
+from batch_pipeline.model.backfill import backfill_name
+from batch_pipeline.model.batch import (
+    MAX_ID,
+    MIN_ID,
+    Batch,
+    IdRange,
+    parse_late_key,
+    parse_partition_key,
+)
 from batch_pipeline.model.errors import (
     AmbiguousJobError,
     InvalidValueError,
@@ -349,17 +357,20 @@ def find_job(connection: sa.Connection, name: str, meta_table: str | None) -> Jo
 
 
 def find_batch(connection: sa.Connection, job_record: Job, identifier: int | str) -> Batch:
-    """Find an unsplit batch of a job or its late-arrivals job, by id, partition key or range.
+    """Find an unsplit batch of a job or its late-arrivals job, by number, partition key or range.
 
     Raises:
         UnknownBatchError: there is no such batch.
         InvalidValueError: several batches have this range.
     """
     text = str(identifier)
+    if job_record.kind is JobKind.BACKFILL and job_record.stream is not None:
+        text = text.removeprefix(f"{backfill_name(job_record.stream, job_record.name)}:")
     query = sa.select(*BATCH_ROW).join(job).where(job_with_late_arrivals(job_record.id))
     query = query.where(batch.c.superseded_at.is_(None))
-    if text.isascii() and text.isdigit():
-        query = query.where(batch.c.id == min(int(text), MAX_ID))
+    number = int(text) if text.isascii() and text.isdigit() else parse_late_key(text)
+    if number is not None:
+        query = query.where(batch.c.id == min(number, MAX_ID))
     else:
         ids = _id_range(job_record, text)
         query = query.where(batch.c.first_id == ids.first_id, batch.c.last_id == ids.last_id)

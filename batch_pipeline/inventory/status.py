@@ -12,7 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_pipeline.inventory import tables
-from batch_pipeline.inventory.batch_states import batch_from_row, select_statuses, status_query
+from batch_pipeline.inventory.batch_states import (
+    BATCH_ROW,
+    label_from_row,
+    select_statuses,
+    status_query,
+)
 from batch_pipeline.inventory.connection import fetch_rows, named_statement, transaction
 from batch_pipeline.inventory.jobs import (
     ALL_IDS,
@@ -38,7 +43,7 @@ from batch_pipeline.inventory.tables import (
     part_file,
 )
 from batch_pipeline.model.backfill import Progress
-from batch_pipeline.model.batch import MIN_ID, AttemptStatus, BatchState, IdRange, partition_key
+from batch_pipeline.model.batch import MIN_ID, AttemptStatus, BatchState
 from batch_pipeline.model.job import OWN_KINDS, JobKind, JobStatus, JobTerms
 from batch_pipeline.model.status import (
     MANY_PARTITIONS,
@@ -203,11 +208,7 @@ class StreamStatuses:
             bytes_not_planned=weight,
             not_planned_for=table.oldest_age(planned) if items else None,
             not_published_for=None if oldest is None else oldest.age,
-            oldest_batch=None
-            if oldest is None
-            else partition_key(
-                IdRange(first_id=oldest.first_id, last_id=oldest.last_id), oldest.key_digits
-            ),
+            oldest_batch=None if oldest is None else label_from_row(oldest),
             bookmark=planned,
             ceiling=table.high_watermark(),
         )
@@ -254,7 +255,7 @@ class StreamStatuses:
         reason = reasons[0] if reasons else None
         if row is None:
             return Stuck(paused=reason)
-        first = batch_from_row(row).label
+        first = label_from_row(row)
         return Stuck(batches=row.batches, first=first, error=row.error, paused=reason)
 
     def tiling(self, stream: str) -> Tiling:
@@ -300,7 +301,7 @@ def many_partitions(
 def _oldest_unfinished(stream: str) -> sa.Select[Any]:
     age = sa.func.clock_timestamp() - batch.c.planned_at
     return (
-        sa.select(batch.c.first_id, batch.c.last_id, job.c.key_digits, age.label("age"))
+        sa.select(*BATCH_ROW, age.label("age"))
         .join(batch_state, batch_state.c.batch_id == batch.c.id)
         .join(job, job.c.id == batch_state.c.job_id)
         .where(is_job_of(stream, *OWN_KINDS), batch_state.c.state.in_(sorted(UNFINISHED)))

@@ -151,9 +151,13 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
-    """Batch with the outcome of its latest attempt."""
+    """Batch with the outcome of its latest attempt.
+
+    `key` is its partition key, or its range if the job belongs to no stream.
+    """
 
     batch: Batch
+    key: str
     state: BatchState
     attempts: int
     generation: int | None = None

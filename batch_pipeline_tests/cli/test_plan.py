@@ -80,7 +80,7 @@ def test_backfill_uses_its_own_window_and_limits(database: Database, run: Run) -
     assert (dry_run["job"], dry_run["batches"], dry_run["items"]) == ("orders.b", 2, 6)
     done = run_json(run, *words, "--max-count", "5")
     batch_ids = [batch["batch_id"] for batch in done["batches"]]
-    assert batch_ids == ["00000002-00000006", "00000007-00000007"]
+    assert batch_ids == ["b:00000002-00000006", "b:00000007-00000007"]
     assert run_json(run, *words, "--max-count", "5")["batches"] == []
     assert jobs_with_batch_counts(database) == [("orders", 3), ("orders.b", 2)]
 
@@ -94,7 +94,9 @@ def test_backfill_accepts_sizes_times_and_items(database: Database, run: Run) ->
     words = ("plan", "orders", "--backfill", "time", "--since", "2020-01-01")
     assert sum(batch["items"] for batch in run_json(run, *words)["batches"]) == 10
     by_item = run_json(run, "plan", "orders", "--backfill", "items", "--item", "9", "--item", "2")
-    assert by_item["batches"] == [{"batch_id": "00000002-00000009", "items": 2, "weight_bytes": 20}]
+    assert by_item["batches"] == [
+        {"batch_id": "items:00000002-00000009", "items": 2, "weight_bytes": 20}
+    ]
 
 
 def test_invalid_backfill_options_are_refused(database: Database, run: Run) -> None:

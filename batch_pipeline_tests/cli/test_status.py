@@ -1,6 +1,7 @@
 """The text output of `status` and `explain`: problems first, then next steps."""
 
 import re
+from datetime import timedelta
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
-from batch_pipeline.model.batch import AttemptStatus
+from batch_pipeline.model.batch import AttemptStatus, late_key
 from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
@@ -275,6 +276,45 @@ def test_explain_of_a_backfill_batch_takes_its_partition_key(project: DefsHarnes
     (output,) = run_json(invoke, "explain", key)["batches"]
     assert (output["job"], output["batch_id"], output["state"]) == ("orders.2023", key, "planned")
     assert run_lines("explain", key)[1] == "  now         planned"
+
+
+def test_late_batches_have_their_partition_keys_in_all_commands(project: DefsHarness) -> None:
+    publish_all(project)
+    key, other = project.plan_late(2, 3)
+    run_lines("jobs", "cancel", "orders", "--batch", other)
+    fail_attempt(project, key)
+    report = run_json(invoke, "status")["streams"][0]
+    assert (report["batches"]["failed"], report["batches"]["cancelled"]) == (1, 1)
+    assert [batch["batch_id"] for batch in report["unfinished"]] == [key, other]
+    assert f"  failed      {key}, attempts: 1, just now" in run_lines("status")
+    listed = run_json(invoke, "jobs", "list", "orders")["unfinished"]
+    assert [batch["batch_id"] for batch in listed] == [key, other]
+    statuses = project.database.stream_statuses
+    assert statuses.stuck("orders", timedelta(0)).first == key
+    assert statuses.status("orders", project.database.meta_table("orders")).oldest_batch == key
+    (output,) = run_json(invoke, "explain", key)["batches"]
+    assert (output["batch_id"], output["is_late"], output["items"]) == (key, True, 1)
+    assert run_lines("explain", "2")[2].startswith(
+        "  next        `batch-pipeline jobs retry orders`"
+    )
+    assert run_json(invoke, "jobs", "retry", "orders", "--batch", key)["batches"] == 1
+    assert run_json(invoke, "jobs", "cancel", "orders", "--batch", f"{key},{other}")["batches"] == 1
+
+
+def test_explain_follows_cancelling_and_retrying(project: DefsHarness) -> None:
+    cancel, retry = ("jobs", "cancel", "orders"), ("jobs", "retry", "orders")
+    advice = "  next        `batch-pipeline jobs retry orders` retries the batch"
+    run_lines(*cancel, "--batch", FIRST)
+    assert run_lines("explain", "1")[1:3] == ["  now         cancelled", advice]
+    fail_attempt(project, SECOND)
+    run_lines(*cancel, "--batch", SECOND)
+    failed = "  now         failed just now, attempts: 1"
+    assert run_lines("explain", "4")[1:3] == [f"{failed}; cancelled since", advice]
+    run_lines(*retry)
+    assert run_lines("explain", "1")[1] == "  now         planned, not started yet"
+    now, following, *_ = run_lines("explain", "4")[1:]
+    assert now == f"{failed}; to be tried again"
+    assert following.startswith("  next        `batch-pipeline run orders` encodes it")
 
 
 def test_explain_of_a_split_batch_names_its_parts(project: DefsHarness) -> None:

@@ -54,9 +54,10 @@ class Queue:
         """Return the run requests of a sensor for planned batches of one item each."""
         stream = asset.stream.name
         job = stream if JobKind.INCREMENTAL in asset.kinds else f"{stream}.2023"
+        planned = [batch(number, number, job=job) for number in range(1, batches + 1)]
         statuses = [
-            BatchStatus(batch=batch(number, number, job=job), state=BatchState.PLANNED, attempts=0)
-            for number in range(1, batches + 1)
+            BatchStatus(batch=one, key=one.label, state=BatchState.PLANNED, attempts=0)
+            for one in planned
         ]
         order = [asset.key_of(status.batch) for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)

@@ -7,7 +7,7 @@ import pytest
 
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
-from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState
+from batch_pipeline.model.batch import Attempt, AttemptStatus, Batch, BatchState, late_key
 from batch_pipeline.model.errors import (
     AmbiguousJobError,
     FencedError,
@@ -257,6 +257,7 @@ def test_late_job_is_cancelled_and_retried_with_its_parent(
     assert feed.audit().late.first == (2,)
     assert database.jobs.cancel("job").batches == 2
     assert database.jobs.retry("job", batches=["2..2"]) == 1
+    assert database.jobs.batch("job", late_key(3)) == database.jobs.batch("job", "2..2")
     assert _states(database) == ["published", "cancelled", "planned"]
     jobs = [(report.job.name, report.parent) for report in database.jobs.jobs()]
     assert jobs == [("job", None), ("job.late", "job")]
