@@ -239,7 +239,13 @@ def _settings(facts: sa.Row[Any]) -> Iterator[Finding]:
 _STALE_AFTER = timedelta(minutes=10)
 _DAEMON_TIMEOUT = timedelta(minutes=5)  # Dagster's daemons send a heartbeat every 30 s
 _REQUIRED_DAEMONS = ("SENSOR", "SCHEDULER", "QUEUED_RUN_COORDINATOR")
-_HEARTBEATS = sa.text("SELECT daemon_type, timestamp FROM public.daemon_heartbeats")
+# `timestamp` is in the time zone of Dagster's session; the serialized body has epoch seconds.
+_HEARTBEATS = sa.text("""
+SELECT daemon_type, coalesce(
+    to_timestamp(substring(body FROM '"timestamp": ([0-9]+)')::float8),
+    daemon_heartbeats.timestamp AT TIME ZONE 'UTC') AS sent_at
+  FROM public.daemon_heartbeats
+""")
 _WAITING = sa.text("SELECT count(*) FROM public.runs WHERE status = 'QUEUED'")
 # NULL if a table does not exist.
 _IS_READABLE = sa.text(
@@ -303,17 +309,17 @@ def check_dagster(inventory: sa.Engine, *, is_own: bool) -> Iterator[Finding]:
         if not is_readable:
             yield fine("dagster", "not checked: this login may not read its tables.")
             return
-        heartbeats = {row.daemon_type: row.timestamp for row in connection.execute(_HEARTBEATS)}
+        heartbeats = {row.daemon_type: row.sent_at for row in connection.execute(_HEARTBEATS)}
         waiting = connection.execute(_WAITING).scalar_one()
         now = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
     newest = [heartbeats[name] for name in _REQUIRED_DAEMONS if name in heartbeats]
     last = min(newest, default=None)
-    if last is not None and now - last.replace(tzinfo=UTC) <= _DAEMON_TIMEOUT:
+    if last is not None and now - last <= _DAEMON_TIMEOUT:
         yield fine("dagster", f"its daemon is up; runs in the queue: {waiting}.")
         return
     last_seen = "was never started"
     if last is not None:
-        last_seen = f"sent its last heartbeat at {last:%Y-%m-%d %H:%M}"
+        last_seen = f"sent its last heartbeat at {last:%Y-%m-%d %H:%M} UTC"
     if waiting == 0 and (last is None or is_own):
         yield fine("dagster", f"its daemon {last_seen}; `batch-pipeline dev` starts it.")
         return

@@ -34,10 +34,12 @@ from batch_pipeline_tests.seeds import claimed, execute, insert_batches, planned
 
 DISABLED_SETTINGS = ("fsync", "full_page_writes", "autovacuum")
 DAEMONS = """
-CREATE TABLE daemon_heartbeats (daemon_type text, timestamp timestamp);
+CREATE TABLE daemon_heartbeats (daemon_type text, timestamp timestamp, body text);
 CREATE TABLE runs (status text);
-INSERT INTO daemon_heartbeats SELECT name, timezone('UTC', now()) - interval ':seconds s'
-  FROM unnest(ARRAY['SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR']) name
+INSERT INTO daemon_heartbeats SELECT name, timezone('{zone}', sent_at),
+       '{{"__class__": "DaemonHeartbeat", "timestamp": ' || extract(epoch FROM sent_at) || '}}'
+  FROM unnest(ARRAY['SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR']) name,
+       (SELECT now() - interval '{seconds} s') AS last (sent_at)
 """
 
 
@@ -136,11 +138,12 @@ def test_asset_with_many_partitions_warns(
 
 
 def test_dagster_daemon_not_started_or_running_is_ok(database: Database) -> None:
+    """Dagster stores the heartbeat's time in the server's zone, here hours behind UTC."""
     engine = database.engine
     assert findings(check_dagster(engine, is_own=False)) == [
         ("ok", "dagster", "was never started on this database.")
     ]
-    execute(database, DAEMONS.replace(":seconds", "20"))
+    execute(database, DAEMONS.format(seconds=20, zone="America/New_York"))
     assert findings(check_dagster(engine, is_own=False)) == [
         ("ok", "dagster", "its daemon is up; runs in the queue: 0.")
     ]
@@ -153,7 +156,7 @@ def test_silent_dagster_daemon_warns(
     database: Database, is_own: bool, queued: int, level: str
 ) -> None:
     """On the embedded server it matters only if runs are queued."""
-    execute(database, DAEMONS.replace(":seconds", "400"))
+    execute(database, DAEMONS.format(seconds=400, zone="Europe/Berlin"))
     for _ in range(queued):
         execute(database, "INSERT INTO runs VALUES ('QUEUED')")
     [(actual_level, _, text)] = findings(check_dagster(database.engine, is_own=is_own))
