@@ -124,7 +124,8 @@ def load_streams(folder: Path) -> dict[str, Stream]:
 def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFileError]]:
     """Read all valid streams of a folder, and return the errors of the other files.
 
-    If two files have the same stream, neither is loaded: the owner of the batches is unknown.
+    If two files have the same stream, neither is loaded: the owner of the batches is unknown. The
+    same applies to streams whose names differ only in `-`, `.` and `_`, which Dagster's do not.
     """
     read, errors, streams = [], [], {}
     for path in find_stream_files(folder):
@@ -136,7 +137,11 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
         except StreamFileError as error:
             errors.append(error)
     for path, stream, line in read:
-        same = [str(one) for one, other, _ in read if other.name == stream.name and one != path]
+        same = [
+            f"{one}{'' if other.name == stream.name else f' as {other.name}, the same in Dagster'}"
+            for one, other, _ in read
+            if other.identifier == stream.identifier and one != path
+        ]
         if same:
             problem = f"the stream {stream.name} is also described by {', '.join(same)}"
             step = "Neither was loaded. Rename one or remove one of the files, then run again."

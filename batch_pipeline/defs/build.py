@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,7 +44,7 @@ def build_definitions(
     `batch_pipeline_stream_files` fails until it is corrected.
 
     Raises:
-        InvalidValueError: two streams have the same name.
+        InvalidValueError: two streams have the same name, or differ only in `-`, `.` and `_`.
     """
     parts: list[dg.Definitions] = []
     if isinstance(streams, str | Path):
@@ -77,12 +76,13 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
     """Build the definitions that all streams of a code location share, except pipeline and Spark.
 
     Raises:
-        InvalidValueError: two streams have the same name.
+        InvalidValueError: two streams have the same name, or differ only in `-`, `.` and `_`.
     """
-    for name, count in Counter(stream.name for stream in streams).items():
-        if count > 1:
-            expected = f"a unique name per stream; {count} streams share it"
-            raise InvalidValueError("stream", name, expected)
+    for stream in streams:
+        same = [one.name for one in streams if one.identifier == stream.identifier]
+        if len(same) > 1:
+            shared = f"{len(same)} streams share it in Dagster: {', '.join(same)}"
+            raise InvalidValueError("stream", stream.name, f"a unique name per stream; {shared}")
     checks = [check_streams_job(streams)] if streams else []
     schedules = maintenance_schedules(streams) if streams else []
     return dg.Definitions(

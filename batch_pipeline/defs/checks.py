@@ -9,7 +9,7 @@ from pydantic import Field
 
 from batch_pipeline.app import Pipeline
 from batch_pipeline.defs.instance.private_api import has_failed, materialized_by_run
-from batch_pipeline.defs.names import CHECK_STREAMS_JOB, CHECKS_RESOURCE, files_key, identifier
+from batch_pipeline.defs.names import CHECK_STREAMS_JOB, CHECKS_RESOURCE, files_key
 from batch_pipeline.defs.partitions import PartitionedAsset, backfills_of, batches_of
 from batch_pipeline.defs.resources import PipelineResource
 from batch_pipeline.model.checks import Check, CheckResult
@@ -158,7 +158,7 @@ def check_streams_job(streams: Sequence[Stream]) -> Any:
 
 def _checks_definition(checks: AssetChecks) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
-        name=f"{identifier(checks.stream)}_{checks.asset_key.path[-1]}_checks",
+        name=f"{checks.stream.identifier}_{checks.asset_key.path[-1]}_checks",
         specs=[
             dg.AssetCheckSpec(
                 check.value,

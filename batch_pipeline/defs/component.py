@@ -181,7 +181,7 @@ class BatchStream(dg.Component, dg.Resolvable):
         """Build the definitions of the stream; with the first one, those that streams share.
 
         Raises:
-            InvalidValueError: two streams of the project have the same name.
+            InvalidValueError: two streams have the same name, or differ only in `-`, `.` and `_`.
         """
         own = stream_definitions(self.stream)
         components = _components(context, BatchStream) or [self]

@@ -72,7 +72,7 @@ def new_files_schedules(stream: Stream) -> list[dg.ScheduleDefinition]:
         return []
     return [
         _schedule(
-            f"{names.identifier(stream)}_new_files_at",
+            f"{stream.identifier}_new_files_at",
             names.register_job(stream),
             rules.schedule,
             execution_timezone=rules.timezone,

@@ -4,8 +4,6 @@ Names of a stream's objects start with the stream, all others with `batch_pipeli
 do not collide with those of the project that loads them.
 """
 
-import re
-
 import dagster as dg
 
 from batch_pipeline.model.stream import Stream, checked_name
@@ -79,39 +77,34 @@ def loaded_key(stream: Stream) -> dg.AssetKey:
     return dg.AssetKey([stream.name, "loaded"])
 
 
-def identifier(stream: Stream) -> str:
-    """Return the stream's name with the characters that Dagster allows in names."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", stream.name)
-
-
 def group(stream: Stream) -> str:
     """Return the name of the stream's asset group."""
-    return stream.dagster.group or identifier(stream)
+    return stream.dagster.group or stream.identifier
 
 
 def pool(stream: Stream) -> str:
     """Return the name of the pool that limits the stream's encoding runs."""
-    return stream.dagster.pool or identifier(stream)
+    return stream.dagster.pool or stream.identifier
 
 
 def register_job(stream: Stream) -> str:
     """Return the name of the Dagster job that registers files and plans batches."""
-    return f"{identifier(stream)}_register"
+    return f"{stream.identifier}_register"
 
 
 def encode_job(stream: Stream) -> str:
     """Return the name of the Dagster job that encodes batches."""
-    return f"{identifier(stream)}_encode"
+    return f"{stream.identifier}_encode"
 
 
 def encode_backfill_job(stream: Stream) -> str:
     """Return the name of the Dagster job that encodes batches of backfills."""
-    return f"{identifier(stream)}_encode_backfill"
+    return f"{stream.identifier}_encode_backfill"
 
 
 def load_job(stream: Stream) -> str:
     """Return the name of the Dagster job that loads pending batches."""
-    return f"{identifier(stream)}_load"
+    return f"{stream.identifier}_load"
 
 
 def run_tags(stream: Stream, first_key: str, last_key: str) -> dict[str, str]:

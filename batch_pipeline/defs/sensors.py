@@ -271,7 +271,7 @@ def _launching_sensor(
     stream = asset.stream
 
     @dg.sensor(
-        name=f"{names.identifier(stream)}_{name}",
+        name=f"{stream.identifier}_{name}",
         job_name=asset.job,
         minimum_interval_seconds=seconds,
         default_status=sensor_status(stream),

@@ -438,6 +438,11 @@ class Stream:
             require(self.message_keys or not is_upsert, name, "upsert", expected)
 
     @property
+    def identifier(self) -> str:
+        """Return the name with the characters that Dagster allows in names."""
+        return re.sub(r"[^A-Za-z0-9_]", "_", self.name)
+
+    @property
     def message_name(self) -> str:
         """Return the name of the stream in Singer messages."""
         return self.alias or self.name

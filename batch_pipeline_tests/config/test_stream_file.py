@@ -236,16 +236,21 @@ def test_load_streams_without_stream_file_is_rejected(tmp_path: Path, folder: st
     assert load_valid_streams(tmp_path / folder) == ({}, [])
 
 
-def test_streams_with_a_duplicate_name_are_not_loaded(tmp_path: Path) -> None:
-    stream_file(tmp_path, name="a")
-    stream_file(tmp_path, name="b")
+@pytest.mark.parametrize("names", [("orders", "orders"), ("or.ders", "or-ders")])
+def test_streams_with_a_duplicate_name_are_not_loaded(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """Names that differ only in `-`, `.` and `_` are the same in Dagster."""
+    for folder, name in zip("ab", names, strict=True):
+        stream_file(tmp_path, MINIMAL.replace("orders", name), name=folder)
     stream_file(tmp_path, MINIMAL.replace("orders", "customers"), name="c")
     streams, errors = load_valid_streams(tmp_path)
     assert list(streams) == ["customers"]
     paths = [f"{tmp_path}/{name}/defs.yaml" for name in "ab"]
     assert [(error.path, error.line) for error in errors] == [(path, 3) for path in paths]
     assert all(other in str(error) for error, other in zip(errors, paths[::-1], strict=True))
-    with pytest.raises(ConfigurationError, match="the stream orders is also described by"):
+    assert all(name in str(error) for error in errors for name in names)
+    with pytest.raises(ConfigurationError, match=f"the stream {names[0]} is also described by"):
         load_streams(tmp_path)
 
 

@@ -140,12 +140,16 @@ def test_mistakes_are_reported_with_file_line_and_key(
     assert str(error).startswith(f"{path}:{line}: {problem}")
 
 
-def test_components_with_the_same_stream_name_are_rejected(project: DgProject) -> None:
-    project.write("a/defs.yaml", ORDERS)
-    project.write("b/defs.yaml", ORDERS)
+@pytest.mark.parametrize("names", [("orders", "orders"), ("a-b", "a_b")])
+def test_components_with_the_same_stream_name_are_rejected(
+    project: DgProject, names: tuple[str, str]
+) -> None:
+    for folder, name in zip("ab", names, strict=True):
+        project.write(f"{folder}/defs.yaml", ORDERS.replace("orders", name))
     error = load_error(project)
     assert isinstance(error, InvalidValueError)
-    assert "a unique name per stream; 2 streams share it" in str(error)
+    shared = f"2 streams share it in Dagster: {', '.join(names)}"
+    assert f"a unique name per stream; {shared}" in str(error)
 
 
 RESOURCES = """\

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorType, SensorInstigatorData
 
-from batch_pipeline.defs.names import identifier
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.model.stream import Stream
 
@@ -34,7 +33,7 @@ def ensure_only_location(
     """
     if location is None:
         return
-    names = {f"{identifier(stream)}_{end}" for end in _LAUNCHING}
+    names = {f"{stream.identifier}_{end}" for end in _LAUNCHING}
     mark = f'"stream": {json.dumps(stream.name)}'
     active: dict[str, tuple[str, float]] = {}
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
