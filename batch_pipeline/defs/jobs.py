@@ -23,6 +23,7 @@ from batch_pipeline.model.errors import (
     UnknownStreamError,
 )
 from batch_pipeline.model.garbage import Reason
+from batch_pipeline.model.planning import Planned
 from batch_pipeline.model.stream import Stream
 from batch_pipeline.pipeline.collect_garbage import Collected
 from batch_pipeline.pipeline.reconcile import ensure_inventory_current, reconcile
@@ -136,9 +137,9 @@ def _for_each_stream(
             sums[name] = sums.get(name, 0) + count
     metadata = {"streams": len(streams) - len(failures), **sums}
     if failures:
-        others = "the others are done" if metadata["streams"] else "nothing was done"
+        others = ", the others are done" if metadata["streams"] else ""
         raise dg.Failure(
-            f"Streams failed: {len(failures)} of {len(streams)}, {others}: "
+            f"Streams failed: {len(failures)} of {len(streams)}{others}: "
             f"{'; '.join(f'{name}: {reason}' for name, reason in failures.items())}",
             metadata={**metadata, **{f"failed: {name}": why for name, why in failures.items()}},
             allow_retries=False,
@@ -232,7 +233,7 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
     def plan_or_estimate(
         context: dg.OpExecutionContext, config: PlanBackfill, batch_pipeline: PipelineResource
     ) -> None:
-        pipeline = batch_pipeline.pipeline
+        pipeline, planned = batch_pipeline.pipeline, None
         try:
             if config.stream not in by_name:
                 place = "the streams with `dagster.backfills: true`"
@@ -241,10 +242,17 @@ def plan_backfill_job(streams: Sequence[Stream]) -> dg.JobDefinition:
             request = config.request(stream)
             metadata = _estimate(context, pipeline, stream, request)
             if not config.dry_run:
-                metadata |= _plan(context, pipeline, stream, request)
+                ensure_inventory_current(pipeline.database, stream)
+                planned = pipeline.database.backfills.plan(request, pipeline.meta_table(stream))
+                metadata |= _add_partitions(context, pipeline, stream, request, planned)
         except PipelineError as error:
-            nothing = "" if isinstance(error, UnknownStreamError) else " Nothing was planned."
-            raise dg.Failure(f"{error}{nothing}", allow_retries=False) from error
+            text = str(error)
+            if planned is not None:
+                sensor = "the stream's sensor adds their partitions and launches them"
+                text = f"Batches planned: {planned.batches}; {sensor}. {error}"
+            elif not isinstance(error, UnknownStreamError):
+                text = f"{error} Nothing was planned."
+            raise dg.Failure(text, allow_retries=False) from error
         context.add_output_metadata(metadata)
 
     return op_job(
@@ -278,19 +286,21 @@ def _estimate(
     return metadata
 
 
-def _plan(
-    context: dg.OpExecutionContext, pipeline: Pipeline, stream: Stream, request: Backfill
+def _add_partitions(
+    context: dg.OpExecutionContext,
+    pipeline: Pipeline,
+    stream: Stream,
+    request: Backfill,
+    planned: Planned,
 ) -> dict[str, Any]:
-    """Plan a backfill and add its partitions."""
-    ensure_inventory_current(pipeline.database, stream)
-    backfills, table = pipeline.database.backfills, pipeline.meta_table(stream)
-    planned = backfills.plan(request, table)
+    """Add the partitions of the backfills of a stream, one of which was just planned."""
     asset = backfills_of(stream)
     sync = PartitionSync(asset, in_ticks=False).reconcile_and_diff(pipeline, context.instance)
     new_keys = list(sync.new_keys)
     context.instance.add_dynamic_partitions(asset.set_name, new_keys)
     if planned.batches:
-        progress = backfills.progress(request.name, table.name)
+        table = pipeline.meta_table(stream)
+        progress = pipeline.database.backfills.progress(request.name, table.name)
         context.log_event(backfill_observation(stream, progress))
     summary = (
         f"{request.name}: batches planned: {planned.batches}, partitions added: {len(new_keys)}; "

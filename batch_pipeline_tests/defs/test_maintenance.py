@@ -92,9 +92,17 @@ def test_dry_run_reports_the_same_garbage_and_deletes_nothing(harness: DefsHarne
     assert storage.there() == []
 
 
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """Return the message of a failed run."""
+    [error] = [one.step_failure_data.error for one in result.all_events if one.is_step_failure]
+    assert error is not None
+    return error.message
+
+
 def test_failing_stream_does_not_stop_the_collection_of_others(
     harness: DefsHarness, tmp_path: Path
 ) -> None:
+    """If all fail, it is not claimed that nothing was done: each may have changed something."""
     storage = garbage(harness)
     result = collected(harness, broken(tmp_path))
     metadata = facts(result)
@@ -102,6 +110,9 @@ def test_failing_stream_does_not_stop_the_collection_of_others(
     assert (metadata["streams"], metadata["removed_files"], storage.there()) == (1, 8, [])
     assert "not a directory" in metadata["failed: broken"]
     assert "cannot be collected" in metadata["failed: broken"]
+    assert "Streams failed: 1 of 2, the others are done: broken: " in failure(result)
+    alone = collected(harness, broken(tmp_path), streams=["broken"])
+    assert "Streams failed: 1 of 1: broken: " in failure(alone)
 
 
 def test_maintenance_is_limited_to_the_given_streams(harness: DefsHarness, tmp_path: Path) -> None:

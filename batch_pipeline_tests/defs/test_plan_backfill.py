@@ -1,11 +1,15 @@
 """The Dagster job `plan_backfill`."""
 
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
+from batch_pipeline.inventory import backfills
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.model.location import to_path
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
 from batch_pipeline_tests.seeds import publish, query
 
@@ -93,6 +97,29 @@ def test_invalid_config_fails_with_the_expected_values(harness: DefsHarness, dry
             run_plan_backfill(harness, dry_run=dry_run, **config)
         assert [word for word in words if word not in str(caught.value.description)] == []
     assert jobs(harness.database) == ["orders"]
+
+
+def test_failure_after_planning_says_that_batches_are_planned(
+    harness: DefsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest that the inventory does not know appears after the batches were committed."""
+    files = PartFileStorage(harness.stream.storage)
+    files.prepare()
+    unknown = Path(
+        to_path(harness.stream.storage.root), "manifests/orders-00000001-00000002.g9.json"
+    )
+
+    def write_manifest(point: str) -> None:
+        if point == "backfill.after_commit":
+            unknown.write_text("{}")
+
+    monkeypatch.setattr(backfills, "failpoint", write_manifest)
+    with pytest.raises(dg.Failure) as caught:
+        run_plan_backfill(harness, dry_run=False, max_count=4)
+    text = str(caught.value.description)
+    assert text.startswith("Batches planned: 3; the stream's sensor adds their partitions")
+    assert "the inventory is older than the storage" in text
+    assert jobs(harness.database) == ["orders", "orders.2023"]
 
 
 def test_config_with_unknown_fields_or_wrong_types_is_rejected(harness: DefsHarness) -> None:
