@@ -146,5 +146,6 @@ def _stop_on_signals() -> threading.Event:
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, request)
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`
+            signal.signal(number, request)
     return stop

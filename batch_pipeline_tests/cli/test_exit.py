@@ -1,7 +1,11 @@
+import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+from batch_pipeline.cli.dev import _stop_on_signals
 
 PROGRAM = """
 import atexit, os, sys, threading, time
@@ -49,6 +53,22 @@ def test_forked_child_has_its_own_exit_code() -> None:
         "    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) - 7)"
     )
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("handler", "stops"), [(signal.default_int_handler, True), (signal.SIG_IGN, False)]
+)
+def test_closing_the_terminal_stops_dev_unless_nohup_started_it(handler: Any, stops: bool) -> None:
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in signals}
+    signal.signal(signal.SIGHUP, handler)
+    try:
+        stop = _stop_on_signals()
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        for number, restored in before.items():
+            signal.signal(number, restored)
+    assert stop.is_set() is stops
 
 
 def run(end: str) -> "subprocess.CompletedProcess[str]":
