@@ -195,6 +195,19 @@ def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> Non
         _print_batches(stream, result, manifests(pipeline, result))
 
 
+def _record_counts(done: Sequence[Manifest]) -> str:
+    """Return what became of the records read; a transform may drop and add records."""
+    read = sum(one.records_read for one in done)
+    written = sum(one.records for one in done)
+    filtered = sum(one.records_filtered for one in done)
+    bad = sum(one.records_quarantined for one in done)
+    kept, rest = f"{written} written", ""
+    if any(one.records_transformed is not None for one in done):
+        kept, rest = f"{read - filtered - bad} transformed", f"; {written} written"
+    kept += f" + {filtered} filtered" if filtered else ""
+    return f"records: {read} read = {kept} + {bad} quarantined{rest}"
+
+
 def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) -> None:
     """Print steps 3 to 7."""
     statuses = result.statuses
@@ -211,10 +224,7 @@ def _print_batches(stream: Stream, result: RunResult, done: Sequence[Manifest]) 
     parts = sum(len(manifest.part_files) for manifest in done)
     size = format_bytes(sum(manifest.size_bytes for manifest in done))
     fact("6 encode", f"part files: {parts}, {size}")
-    read = sum(manifest.records_read for manifest in done)
-    written = sum(manifest.records for manifest in done)
-    bad = sum(manifest.records_quarantined for manifest in done)
-    fact("", f"records: {read} read = {written} written + {bad} quarantined")
+    fact("", _record_counts(done))
     for one in result.failed:
         fact("failed", f"{one.key}, attempt {one.attempts} (see the error below)")
     fact("7 publish", f"manifests: {len(done)}, in {shown(stream.storage.root)}/manifests")

@@ -1,10 +1,12 @@
-"""Formatting of ages, and exit codes of errors."""
+"""Formatting of ages and counts, and exit codes of errors."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from batch_pipeline.cli.console import ago, at, exit_code, lasting
+from batch_pipeline.cli.run import _record_counts
 from batch_pipeline.model.errors import (
     BatchDataError,
     ConfigurationError,
@@ -13,7 +15,7 @@ from batch_pipeline.model.errors import (
     RetryableError,
     StreamStoppedError,
 )
-from batch_pipeline_tests.factories import NOON
+from batch_pipeline_tests.factories import NOON, manifest
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,25 @@ def test_time_is_shown_with_its_age() -> None:
     assert ago(NOON, NOON + timedelta(minutes=5)) == "5 minutes ago"
     assert ago(NOON, NOON + timedelta(seconds=5)) == "just now"
     assert at(NOON, NOON + timedelta(days=3)) == f"{NOON:%Y-%m-%d} 12:00:00 UTC, 3 days ago"
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({"records_read": 6, "records_quarantined": 1}, "6 read = 5 written + 1 quarantined"),
+        (
+            {"records_read": 9, "records_filtered": 4},
+            "9 read = 5 written + 4 filtered + 0 quarantined",
+        ),
+        (
+            {"records_read": 9, "records_filtered": 1, "records_transformed": 8},
+            "9 read = 8 transformed + 1 filtered + 0 quarantined; 5 written",
+        ),
+    ],
+)
+def test_records_that_were_read_are_all_accounted_for(counts: dict[str, Any], text: str) -> None:
+    """The manifest's part file has five records."""
+    assert _record_counts([manifest(**counts)]) == f"records: {text}"
 
 
 STOPPED = StreamStoppedError("orders", "no such thing", "/logs/errors.log")
