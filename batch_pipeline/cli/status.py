@@ -13,7 +13,7 @@ from batch_pipeline.cli.console import ago, fact, facts, head, lasting, note, pr
 from batch_pipeline.cli.options import all_streams, as_json, chosen, opened
 from batch_pipeline.config.units import format_bytes, format_duration
 from batch_pipeline.model.batch import BatchState
-from batch_pipeline.model.errors import OF_ONE_META_TABLE
+from batch_pipeline.model.errors import OF_ONE_META_TABLE, resume_step
 from batch_pipeline.model.stream import Automation
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ def _in_short(report: dict[str, Any], now: datetime) -> str:
 def _next_steps(report: dict[str, Any]) -> Iterator[str]:
     """Yield next steps for the problems of a stream."""
     name, batches = report["stream"], report["batches"]
-    if report["paused"] is not None:
-        yield f"`batch-pipeline jobs resume {name}` resumes it"
+    if report["paused"] is not None and (step := resume_step(name, report["paused"])):
+        yield step.removesuffix(".")
     if batches["failed"]:
         yield f"`batch-pipeline run {name}` retries failed batches"
     if batches["dead"] or batches["cancelled"]:

@@ -24,7 +24,7 @@ from batch_pipeline.inventory.status import many_partitions
 from batch_pipeline.inventory.tables import SCHEMA, attempt, batch, job, metadata
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, AttemptStatus
 from batch_pipeline.model.checks import Finding, Level, compare_clocks, failure, fine, warning
-from batch_pipeline.model.errors import PipelineError
+from batch_pipeline.model.errors import PipelineError, resume_step
 from batch_pipeline.model.filter import AllOf, Condition, Filter, Operator
 
 
@@ -277,12 +277,10 @@ def check_work(inventory: sa.Engine) -> Iterator[Finding]:
         stale_rows = connection.execute(stale).all()
         many = many_partitions(connection, sa.true())
     for row in paused_rows:
-        reason = f": {row.paused_reason}" if row.paused_reason else ""
-        text = (
-            f"paused since {row.paused_at:%Y-%m-%d %H:%M} UTC{reason}. "
-            f"Run `batch-pipeline jobs resume {row.name}` to resume it."
-        )
-        yield warning(row.name, text)
+        reason = row.paused_reason or ""
+        why = f": {reason}" if reason else ""
+        since = f"paused since {row.paused_at:%Y-%m-%d %H:%M} UTC{why}."
+        yield warning(row.name, f"{since} {resume_step(row.name, reason)}".rstrip())
     for row in stale_rows:
         text = (
             f"running attempts whose lease expired more than ten minutes ago: {row.attempts}. "

@@ -13,7 +13,7 @@ from functools import partial
 
 from batch_pipeline.model.audit import Audit
 from batch_pipeline.model.batch import BatchState
-from batch_pipeline.model.errors import InvariantError, PipelineError
+from batch_pipeline.model.errors import InvariantError, PipelineError, resume_step
 from batch_pipeline.model.status import (
     BatchTotals,
     RecentBatch,
@@ -160,7 +160,9 @@ def evaluate_quarantine(recent: Sequence[RecentBatch], limit: float) -> CheckRes
     )
 
 
-def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> CheckResult:
+def evaluate_backlog(
+    stream: str, status: StreamStatus, stuck: Stuck, limit: timedelta
+) -> CheckResult:
     """Evaluate the age of the oldest unpublished item and of failed batches."""
     waiting, oldest = status.waiting, status.oldest
     numbers: dict[str, int | float] = {
@@ -181,7 +183,7 @@ def evaluate_backlog(status: StreamStatus, stuck: Stuck, limit: timedelta) -> Ch
     if stuck.batches:
         text += f" Batches failed or dead for longer than that: {stuck.batches:,}."
     passed = not (too_old or stuck.batches)
-    worst, step = _oldest_offender(status, stuck), _backlog_step(stuck)
+    worst, step = _oldest_offender(status, stuck), _backlog_step(stream, stuck)
     return judged(Check.BACKLOG, numbers, passed=passed, text=text, worst=worst, next_step=step)
 
 
@@ -205,14 +207,14 @@ def _oldest_offender(status: StreamStatus, stuck: Stuck) -> str:
     return "items that are in no batch yet"
 
 
-def _backlog_step(stuck: Stuck) -> str:
+def _backlog_step(stream: str, stuck: Stuck) -> str:
     if stuck.paused is not None:
         reason = f" ({stuck.paused})" if stuck.paused else ""
-        return f"The stream is paused{reason}; `batch-pipeline jobs resume` resumes it."
+        return f"The stream is paused{reason}. {resume_step(stream, stuck.paused)}".rstrip()
     if stuck.batches:
         return (
-            "Correct what the error names, then materialize the partition, or "
-            "`batch-pipeline jobs retry` the job."
+            "Correct what the error names, then materialize the partition, or run "
+            f"`batch-pipeline jobs retry {stream}`."
         )
     return "Check that the sensor is on and that runs start; `batch-pipeline status` shows more."
 

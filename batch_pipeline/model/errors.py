@@ -196,6 +196,11 @@ class JobChangedError(ConfigurationError):
         ).rstrip()
 
 
+def resume_step(job: str, reason: str) -> str:
+    """Return how to resume a paused job; empty if it would be paused again for its reason."""
+    return "" if reason.startswith(OLDER) else f"`batch-pipeline jobs resume {job}` resumes it."
+
+
 @dataclass(eq=False)
 class JobPausedError(RetryableError):
     """Job is paused."""
@@ -207,8 +212,8 @@ class JobPausedError(RetryableError):
         why = f" ({self.reason})" if self.reason else ""
         return (
             f"Job {self.job!r} is paused{why}. Nothing was planned or handed out. "
-            f"`batch-pipeline jobs resume {self.job}` resumes it."
-        )
+            f"{resume_step(self.job, self.reason)}"
+        ).rstrip()
 
 
 class StreamStoppedError(InvariantError):

@@ -197,7 +197,7 @@ def _verify_stream(
     if check is Check.BACKLOG:
         limit = stream.dagster.max_backlog_age
         status = statuses.status(stream.name, open_meta_table(stream))
-        return evaluate_backlog(status, statuses.stuck(stream.name, limit), limit)
+        return evaluate_backlog(stream.name, status, statuses.stuck(stream.name, limit), limit)
     tiling = statuses.tiling(stream.name)
     table = open_meta_table(stream).reflected()
     audit: Audit | None = None

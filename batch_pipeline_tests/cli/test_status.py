@@ -24,6 +24,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
 from batch_pipeline.model.batch import AttemptStatus, late_key
+from batch_pipeline.model.errors import OLDER
 from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
 from batch_pipeline_tests.defs.defs_fixture import DefsHarness
@@ -93,6 +94,8 @@ def test_status_lists_problems_first_and_a_command_for_each(project: DefsHarness
         "  batches     1 planned, 1 published, 1 failed, 1 cancelled",
         "  waiting     items not planned yet: 2, 20 B",
     ]
+    project.database.jobs.pause("orders", f"{OLDER}: reconcile --discard")
+    assert "jobs resume" not in invoke("status").output
 
 
 def set_dagster_status(instance: dg.DagsterInstance, name: str, status: str) -> None:

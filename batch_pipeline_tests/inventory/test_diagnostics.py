@@ -21,6 +21,7 @@ from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTa
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import IdRange
 from batch_pipeline.model.checks import Finding
+from batch_pipeline.model.errors import OLDER
 from batch_pipeline.model.filter import parse_filter
 from batch_pipeline.model.status import MANY_PARTITIONS
 from batch_pipeline_tests.factories import limits
@@ -95,7 +96,10 @@ def test_paused_job_warns_with_reason_and_command(database: Database) -> None:
     [(level, subject, text)] = findings(check_work(database.engine))
     assert (level, subject) == ("warn", "orders")
     assert "UTC: the target is being moved." in text
-    assert text.endswith("Run `batch-pipeline jobs resume orders` to resume it.")
+    assert text.endswith(" `batch-pipeline jobs resume orders` resumes it.")
+    database.jobs.pause("orders", f"{OLDER}: reconcile --discard")
+    [(_, _, text)] = findings(check_work(database.engine))
+    assert text.endswith(f"UTC: {OLDER}: reconcile --discard.")
 
 
 def test_running_attempt_with_expired_lease_warns(database: Database) -> None:

@@ -15,6 +15,7 @@ from batch_pipeline.model.checks import (
     format_age,
     inconclusive,
 )
+from batch_pipeline.model.errors import OLDER, JobPausedError
 from batch_pipeline.model.status import (
     BatchTotals,
     RecentBatch,
@@ -86,15 +87,21 @@ def test_quarantine_check(quarantined: int, limit: float, passed: bool) -> None:
     ],
 )
 def test_backlog_check(age: timedelta | None, stuck: int, passed: bool) -> None:
-    assert evaluate_backlog(waiting(age), Stuck(batches=stuck), HOUR).passed is passed
+    assert evaluate_backlog("orders", waiting(age), Stuck(batches=stuck), HOUR).passed is passed
 
 
 def test_backlog_check_names_reason_of_pause_or_oldest_items() -> None:
-    stuck = Stuck(batches=1, first="7", paused="disk is full")
-    assert "paused (disk is full)" in evaluate_backlog(waiting(HOUR), stuck, HOUR).sentence
+    """The advice to resume is left out where a job would be paused again."""
+    for reason, step in (("disk is full", " `batch-pipeline jobs resume orders`"), (OLDER, "")):
+        stuck = Stuck(batches=1, first="7", paused=reason)
+        sentence = evaluate_backlog("orders", waiting(HOUR), stuck, HOUR).sentence
+        assert f"paused ({reason}).{step}" in sentence
+        assert ("jobs resume" in str(JobPausedError("orders", reason))) is bool(step)
 
     status = StreamStatus(items_not_planned=1, not_planned_for=2 * HOUR, not_published_for=HOUR)
-    assert evaluate_backlog(status, Stuck(), HOUR).worst == "items that are in no batch yet"
+    assert (
+        evaluate_backlog("orders", status, Stuck(), HOUR).worst == "items that are in no batch yet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_backlog_check_counts_dead_batches_separately(
     states: dict[BatchState, BatchTotals], summary: str
 ) -> None:
     """Dead batches await an operator, not a worker."""
-    result = evaluate_backlog(StreamStatus(states=states), Stuck(), HOUR)
+    result = evaluate_backlog("orders", StreamStatus(states=states), Stuck(), HOUR)
     assert result.summary == f"{summary}; allowed: 60 minutes."
     assert result.numbers["items_unpublished"] == sum(one.items for one in states.values())
     assert result.numbers["batches_dead"] == states[BatchState.DEAD].batches
