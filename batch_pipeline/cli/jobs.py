@@ -17,7 +17,7 @@ from batch_pipeline.cli.options import (
 )
 from batch_pipeline.config.units import format_bytes
 from batch_pipeline.model.batch import BatchState, BatchStatus
-from batch_pipeline.model.errors import ConfigurationError, UnknownJobError, closest
+from batch_pipeline.model.errors import ConfigurationError, UnknownJobError, closest, resume_step
 from batch_pipeline.model.job import Job, JobReport
 
 if TYPE_CHECKING:
@@ -119,8 +119,9 @@ def list_jobs(job: str | None, meta_table: str | None, as_json: bool) -> None:
 def pause(job: str, reason: str, meta_table: str | None, as_json: bool) -> None:
     """Pause JOB.
 
-    None of its batches is planned or started until it is resumed. Running attempts continue, and
-    partitions can still be materialized by hand in Dagster.
+    Until it is resumed, no new items are planned and none of its batches is started. Backfills and
+    late items of a stream can still be planned, but are held back with it. Running attempts
+    continue, and partitions can still be materialized by hand in Dagster.
 
     \b
     Example:
@@ -148,9 +149,14 @@ def resume(job: str, meta_table: str | None, as_json: bool) -> None:
       batch-pipeline jobs resume orders
     """
     with _opened() as pipeline:
-        table = pipeline.job(job, meta_table).meta_table
-        one = pipeline.database.jobs.resume(job, table)
-    print_json(_job(one)) if as_json else say(f"{job} is resumed.")
+        control, table = pipeline.database.jobs, pipeline.job(job, meta_table).meta_table
+        one = control.resume(job, table)
+        reason = None if one.stream is None else control.paused(one.stream)
+    text = f"{job} is resumed."
+    if reason is not None:
+        step = resume_step(str(one.stream), reason)
+        text = f"{job} is resumed, but its stream is still paused. {step}".rstrip()
+    print_json(_job(one)) if as_json else say(text)
 
 
 @jobs.command()

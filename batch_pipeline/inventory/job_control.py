@@ -123,7 +123,7 @@ class JobControl:
             raise JobPausedError(stream, reason)
 
     def pause(self, name: str, reason: str = "", meta_table: str | None = None) -> Job:
-        """Pause a job: plan and acquire nothing. Running attempts continue."""
+        """Pause a job: plan no new items, start no batches. Running attempts continue."""
         why = check_storable("reason", reason.strip())
         return self._pause(name, meta_table, sa.func.clock_timestamp(), why or None)
 

@@ -57,6 +57,17 @@ def test_pause_distinguishes_unknown_streams_from_new_ones(project: DefsHarness)
     )
 
 
+def test_resumed_backfill_of_a_paused_stream_stays_paused(project: DefsHarness) -> None:
+    invoke("plan", "orders", "--backfill", "again")
+    for job in ("orders", "orders.again"):
+        invoke("jobs", "pause", job)
+    assert invoke("jobs", "resume", "orders.again").output == (
+        "orders.again is resumed, but its stream is still paused. "
+        "`batch-pipeline jobs resume orders` resumes it.\n"
+    )
+    assert invoke("jobs", "resume", "orders").output == "orders is resumed.\n"
+
+
 def test_reprocess_selects_by_range_number_key_and_publication_time(project: DefsHarness) -> None:
     """A dry run ignores the lock of the home."""
     publish_all(project)

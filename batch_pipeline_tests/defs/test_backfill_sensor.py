@@ -120,8 +120,9 @@ def test_paused_and_cancelled_backfills_are_not_launched(harness: DefsHarness) -
 
 
 def test_backfills_of_a_paused_stream_are_launched_once_it_is_resumed(harness: DefsHarness) -> None:
-    harness.plan()
+    """A backfill can be planned while the stream is paused."""
     harness.database.jobs.pause("orders", "schema change")
+    harness.plan()
     paused = harness.tick(SENSOR)
     assert not paused.run_requests
     assert harness.database.backfills.paused("orders") == {"orders.2023": "schema change"}
