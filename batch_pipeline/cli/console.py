@@ -280,11 +280,15 @@ class ReaderGoneError(Exception):
 
 @contextmanager
 def exit_on_errors(interrupted: str) -> Iterator[None]:
-    """Exit with one message for an operator error; bugs keep their traceback."""
+    """Exit with one message for an operator error; bugs keep their traceback.
+
+    `interrupted` is the next step after an interrupt, unless its exception has another one.
+    """
     try:
         yield
-    except (KeyboardInterrupt, click.Abort):
-        print_error(f"Interrupted. {interrupted}")
+    except (KeyboardInterrupt, click.Abort) as stop:
+        interrupt = stop.__cause__ or stop  # of click's exception
+        print_error(f"Interrupted. {str(interrupt) or interrupted}")
         sys.exit(EXIT_INTERRUPTED)
     except (ReaderGoneError, BrokenPipeError):  # exit like other filters
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,6 @@
 """The commands `run` and `reprocess`, which encode and publish batches."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -292,12 +293,16 @@ def reprocess(
         try:
             if not dry_run:
                 results = do_it(pipeline, one, instance, selected)
-        except (KeyboardInterrupt, PipelineError):
-            if selected.moment is not None:
-                since = [] if published["since"] is None else ["--since", published["since"]]
-                words = [stream, *(f"--batch {key}" for key in batch), *since]
-                words += ["--until", selected.moment.isoformat()]
-                note(f"To process the rest, run: {command} {' '.join(words)}")
+        except (KeyboardInterrupt, PipelineError) as error:
+            if selected.moment is None:
+                raise
+            since = [] if published["since"] is None else ["--since", published["since"]]
+            keys = [word for key in batch for word in ("--batch", key)]
+            words = [stream, *keys, *since, "--until", selected.moment.isoformat()]
+            step = f"o process the rest, run: {command} {shlex.join(words)}"
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(f"Open attempts were closed; t{step}") from None
+            note(f"T{step}")
             raise
     if as_json:
         batches = _reprocessed_json(selected, results)

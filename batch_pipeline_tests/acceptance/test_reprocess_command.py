@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 from typing import Any
 
@@ -61,14 +62,15 @@ def test_interrupted_reprocess_prints_the_command_to_continue(sandbox: Sandbox) 
     sandbox.output_of("run", "visits")
     storage = sandbox.storage("visits")
     slow = sandbox.with_variables(BATCH_PIPELINE_FAILPOINTS="encode.before_publish=sleep:3")
-    process = slow.start("reprocess", "visits", "--all")
+    process = slow.start("reprocess", "visits", "--since", "2020-01-01 08:00Z")
     wait_until(lambda: len(manifests(storage)) > len(FILES), "the first batch is published again")
     process.send_signal(signal.SIGINT)
     assert process.wait(LONGEST_SECONDS) == 130
     output = " ".join(slow.output.read_text().split())
-    match = re.search(r"batch-pipeline (reprocess visits --until \S+)", output)
+    assert "run the same command again" not in output
+    match = re.search(r"batch-pipeline (reprocess visits --since .* --until \S+)", output)
     assert match is not None, output
-    continued = sandbox.run(*match[1].split(), "--json")
+    continued = sandbox.run(*shlex.split(match[1]), "--json")
     assert continued.returncode == 0, continued.stderr
     assert _generations(continued) == [(key, 2, True) for key in KEYS[1:]]
     assert [manifest["generation"] for manifest in manifests(storage)] == [1, 2] * 3

@@ -3,9 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
+import click
 import pytest
 
-from batch_pipeline.cli.console import ago, at, exit_code, lasting
+from batch_pipeline.cli.console import ago, at, exit_code, exit_on_errors, lasting
 from batch_pipeline.cli.run import _record_counts
 from batch_pipeline.model.errors import (
     BatchDataError,
@@ -73,3 +74,18 @@ STOPPED = StreamStoppedError("orders", "no such thing", "/logs/errors.log")
 )
 def test_exit_code_is_that_of_the_most_urgent_error(errors: list[PipelineError], code: int) -> None:
     assert exit_code(errors) == code
+
+
+@pytest.mark.parametrize("step", ["", "Run: reprocess --until 2026-03-01"])
+def test_interrupted_command_prints_one_next_step(
+    capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    """A command may have a better one than to start over."""
+
+    @click.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt(*filter(None, [step]))
+
+    with pytest.raises(SystemExit, match="130"), exit_on_errors("Run it again."):
+        interrupted.main([], standalone_mode=False)
+    assert capsys.readouterr().err.strip() == f"Error: Interrupted. {step or 'Run it again.'}"
