@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -65,10 +66,19 @@ def demo(reset: bool) -> None:
             say(json.dumps(batch_message(done[0]), ensure_ascii=False, indent=2))
         if not result.tried and result.error is None:
             say("Every file is published already, so there was nothing to do.")
-        print_next(_NEXT)
+        _print_next(folder / "streams")
         say(f"{time.monotonic() - started:.1f} s")
         code = report_failures([result])
     sys.exit(code)
+
+
+def _print_next(streams: Path) -> None:
+    from batch_pipeline.config.environment import load_settings
+
+    if load_settings(environment=os.environ).streams != streams:
+        name = shlex.quote(str(streams))
+        say(f"Select the demo's stream first: export BATCH_PIPELINE_STREAMS={name}")
+    print_next(_NEXT)
 
 
 def _forget(pipeline: "Pipeline") -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_pipeline.cli.demo import write_demo
+from batch_pipeline.cli.demo import _print_next, write_demo
 
 
 @pytest.fixture
@@ -26,6 +26,26 @@ def test_demo_files_are_reproducible(demo: Path) -> None:
     for path in files:
         digest.update(f"{path.name} {path.stat().st_mtime_ns}\n".encode() + path.read_bytes())
     assert digest.hexdigest() == "729b2b51353b1e921b44d21314d2e497d5ecca30a6f876806813a80d61526da9"
+
+
+@pytest.mark.parametrize("other", [None, "here", "setting"])
+def test_next_steps_name_the_setting_without_which_they_miss_the_stream(
+    demo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    other: str | None,
+) -> None:
+    """Streams in the current folder, or those of a setting, are used instead of the demo's."""
+    monkeypatch.chdir(demo.parent)
+    monkeypatch.setenv("BATCH_PIPELINE_HOME", str(demo.parent))
+    monkeypatch.delenv("BATCH_PIPELINE_STREAMS", raising=False)
+    if other == "here":
+        (demo.parent / "streams").mkdir()
+    elif other == "setting":
+        monkeypatch.setenv("BATCH_PIPELINE_STREAMS", str(demo.parent / "others"))
+    _print_next(demo / "streams")
+    setting = f"first: export BATCH_PIPELINE_STREAMS={demo / 'streams'}\n"
+    assert (setting in capsys.readouterr().out) is (other is not None)
 
 
 def test_second_write_changes_no_file(demo: Path) -> None:
