@@ -298,7 +298,7 @@ def _print_item(story: dict[str, Any], now: datetime) -> None:
         facts("", one["part_files"])
         _print_removal(one, now)
         if one["targets"]:
-            _print_loads(one, now)
+            _print_loads(story["stream"], one, now)
 
 
 def _state(story: dict[str, Any], now: datetime) -> str:
@@ -380,7 +380,7 @@ def _print_generation(story: dict[str, Any], now: datetime) -> None:
     _print_removal(story, now)
     sent = "sends it" if story["files_removed"] is None else "omits it"
     fact("8 emit", f"`batch-pipeline messages {story['stream']}` {sent}")
-    _print_loads(story, now)
+    _print_loads(story["stream"], story, now)
 
 
 def _print_removal(story: dict[str, Any], now: datetime) -> None:
@@ -424,10 +424,10 @@ def _print_batch(story: dict[str, Any], now: datetime) -> None:
     facts("part files", story["part_files"])
     facts("quarantine", story["quarantine_files"])
     if generation is not None:
-        _print_loads(story, now)
+        _print_loads(story["stream"], story, now)
 
 
-def _print_loads(story: dict[str, Any], now: datetime) -> None:
+def _print_loads(stream: str, story: dict[str, Any], now: datetime) -> None:
     """Print step 9 of a batch."""
     if not story["targets"]:
         fact("9 load", "by the Singer target that reads its messages; the stream has no `targets`")
@@ -435,7 +435,7 @@ def _print_loads(story: dict[str, Any], now: datetime) -> None:
         if one["loaded"]:
             state = f"records: {one['records']:,}, loaded {at(one['loaded_at'], now)}"
         elif one["status"] is None:
-            state = "pending; `batch-pipeline load` loads it"
+            state = f"pending; `batch-pipeline load {stream}` loads it"
         elif one["status"] == LoadStatus.RUNNING:
             state = f"being loaded by run {one['run_id']}"
         elif one["status"] == LoadStatus.SUCCEEDED:

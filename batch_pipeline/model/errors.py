@@ -235,8 +235,9 @@ class UnknownBatchError(ConfigurationError):
         """Build the error for a partition key that names no planned batch."""
         return cls(
             f"{stream}: {key!r} is not a planned batch. Nothing was claimed. "
-            f"`batch-pipeline status {stream}` lists the batches. A wide partition of an earlier "
-            f"release stands for several: pick those."
+            f"`batch-pipeline jobs list {stream}` lists unfinished batches, and `batch-pipeline "
+            f"explain FILE` names that of a file. A wide partition of an earlier release stands "
+            f"for several: pick those."
         )
 
     @classmethod

@@ -208,7 +208,7 @@ def test_explain_shows_the_load_step_per_target(
 ) -> None:
     published(database, tmp_path, 1)
     before = run("explain", "1").stdout
-    assert "  9 load      good: pending; `batch-pipeline load` loads it\n" in before
+    assert "  9 load      good: pending; `batch-pipeline load orders` loads it\n" in before
     run("load", "orders")
     after = run("explain", "1").stdout
     assert "  9 load      good: records: 2, loaded 20" in after

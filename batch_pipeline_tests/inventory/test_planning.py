@@ -217,6 +217,7 @@ def test_key_without_batch_raises_unknown_batch(database: Database) -> None:
         with pytest.raises(UnknownBatchError) as caught:
             database.batches.batch("orders", key)
         assert f"{key!r} is not a planned batch" in str(caught.value)
+        assert "`batch-pipeline jobs list orders` lists unfinished batches" in str(caught.value)
 
 
 def _feed(
