@@ -299,10 +299,11 @@ def reprocess(
             since = [] if published["since"] is None else ["--since", published["since"]]
             keys = [word for key in batch for word in ("--batch", key)]
             words = [stream, *keys, *since, "--until", selected.moment.isoformat()]
-            step = f"o process the rest, run: {command} {shlex.join(words)}"
+            rest = f"{command} {shlex.join(words)}"
             if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(f"Open attempts were closed; t{step}") from None
-            note(f"T{step}")
+                step = f"Open attempts were closed; to process the rest, run: {rest}"
+                raise KeyboardInterrupt(step) from None
+            note(f"To process the rest, run: {rest}")
             raise
     if as_json:
         batches = _reprocessed_json(selected, results)

@@ -1,6 +1,5 @@
 """The command `status`: the state of streams, and next steps for problems."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
@@ -103,7 +102,7 @@ def _is_stopped(statuses: Collection[str] | None, declared: bool) -> bool:
 
 
 def _sensor_names(stream: "Stream") -> Iterator[str]:
-    name = re.sub(r"[^A-Za-z0-9_]", "_", stream.name)
+    name = stream.identifier
     yield f"{name}_new_files" if stream.dagster.schedule is None else f"{name}_planned"
     if stream.dagster.schedule is not None:
         yield f"{name}_new_files_at"

@@ -125,7 +125,7 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     """Read all valid streams of a folder, and return the errors of the other files.
 
     If two files have the same stream, neither is loaded: the owner of the batches is unknown. The
-    same applies to streams whose names differ only in `-`, `.` and `_`, which Dagster's do not.
+    same applies to names that differ only in `-`, `.` and `_`, which are the same in Dagster.
     """
     read, errors, streams = [], [], {}
     for path in find_stream_files(folder):

@@ -23,7 +23,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from batch_pipeline.cli import cli, console
 from batch_pipeline.defs.instance.dagster_home import open_instance
-from batch_pipeline.model.batch import AttemptStatus, late_key
+from batch_pipeline.model.batch import AttemptStatus
 from batch_pipeline.model.errors import OLDER
 from batch_pipeline_tests.cli.commands import invoke, on_terminal, run_json
 from batch_pipeline_tests.defs.checks_fixture import publish, publish_all
