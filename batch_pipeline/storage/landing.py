@@ -36,6 +36,7 @@ from batch_pipeline.storage.filesystem import (
 UNFINISHED = (".*", "*.tmp", "*.part", "*~")
 _HIDDEN_FOLDER = r"(?s:.*/)?\.[^/]*/"
 _PARALLEL_HEADS = 8
+_MAX_WAIT_SECONDS = 5
 Examined = FileFacts | PipelineError | None  # None: left out by a rule; an error: reported later
 
 
@@ -43,7 +44,8 @@ Examined = FileFacts | PipelineError | None  # None: left out by a rule; an erro
 class SourceLanding:
     """The files of a stream below the URI of its source.
 
-    `wait` makes a listing wait for files to settle instead of leaving them to the next listing.
+    `wait` makes a listing wait for files to settle instead of leaving them to the next listing. It
+    does so only in its first seconds, since a file may be written without end.
     `troubles` holds the error of the first file that the last listing of all files had to exclude.
     """
 
@@ -92,9 +94,11 @@ class SourceLanding:
         """
         files, wanted = self.files, wanted_names(self.source).match
         folder = f"{self.source.uri}/"
+        deadline = self.now() + _MAX_WAIT_SECONDS if self.wait else 0
         with raise_as(self.unavailable):
             for one in files.list(folder, after=after, facts_for=wanted, is_known=is_known):
-                yield one.name, None if one.facts is None else self._examine(one, one.facts, files)
+                examined = one.facts and self._examine(one, one.facts, files, deadline)
+                yield one.name, examined
 
     def present(self, names: Iterable[str]) -> Iterator[tuple[str, Examined]]:
         """Check individual files; yield each with its facts, or the error that excludes it.
@@ -124,8 +128,12 @@ class SourceLanding:
         """Return the URI of a name below the landing."""
         return self.files.join(self.source.uri, name)
 
-    def settled(self, name: str, facts: FileFacts | None = None) -> FileFacts | None:
+    def settled(
+        self, name: str, facts: FileFacts | None = None, deadline: float = 0
+    ) -> FileFacts | None:
         """Return the facts of a file once it has settled; None if it is gone or being written.
+
+        After `deadline`, it does not wait.
 
         Raises:
             LandingUnavailableError: its facts cannot be read.
@@ -134,10 +142,11 @@ class SourceLanding:
         with raise_as(lambda reason: self.unavailable(f"{place}: {reason}")):
             facts = facts or self._facts(name)
             while facts is not None:
-                age = self.now() - facts.modified_at.timestamp()
+                now = self.now()
+                age = now - facts.modified_at.timestamp()
                 if not 0 <= age < seconds:
                     return facts
-                if not self.wait:
+                if now > deadline:
                     return None
                 self.sleep(seconds - age + 0.01)
                 facts = self._facts(name)
@@ -175,11 +184,13 @@ class SourceLanding:
         is_marker = _is_folder_marker(name, facts)
         return "folder markers are ignored" if is_marker else None
 
-    def _examine(self, one: ListedFile, facts: FileFacts, files: FileSystem) -> Examined:
+    def _examine(
+        self, one: ListedFile, facts: FileFacts, files: FileSystem, deadline: float
+    ) -> Examined:
         if refused := self._refusal(one):
             return refused
         if 0 <= self.now() - facts.modified_at.timestamp() < files.settle_seconds:
-            return self.settled(one.name, facts)
+            return self.settled(one.name, facts, deadline)
         return None if _is_folder_marker(one.name, facts) else facts
 
     def _refusal(self, one: ListedFile) -> PipelineError | None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_waiting_listing_waits_again_if_file_changes(tmp_path: Path) -> None:
     landing, _ = _waiting_landing(tmp_path, path.unlink)
     _land(path)
     assert list(landing.found_files()) == []
+
+
+def test_waiting_listing_leaves_file_that_is_always_written_to_the_next_listing(
+    tmp_path: Path,
+) -> None:
+    seconds = count(1)
+    landing, sleeps = _waiting_landing(tmp_path, lambda: _land(path, seconds=next(seconds)))
+    path = _land(tmp_path / "a.csv")
+    _land(tmp_path / "b.csv", seconds=-2)
+    assert _names(landing, tmp_path) == ["b.csv"]
+    assert 1 < sum(sleeps) < 10
 
 
 def test_listing_ignores_irregular_files(tmp_path: Path) -> None:
