@@ -11,6 +11,8 @@ and the Dagster definitions translate errors into exit codes and failures.
 """
 
 import difflib
+import errno
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -357,10 +359,11 @@ class LandingUnavailableError(ConfigurationError):
     reason: str
 
     def sentence(self) -> str:
+        what, step = f"{self.uri} cannot be listed or read", "Correct the access"
         if self.uri.startswith("file:"):
-            what, step = f"landing folder {self.uri} cannot be listed", "Create it"
-        else:
-            what, step = f"{self.uri} cannot be listed or read", "Correct the access"
+            what = f"landing folder {self.uri} cannot be listed"
+            if self.reason == os.strerror(errno.ENOENT).lower():
+                step = "Create it"
         return (
             f"{self.stream}: {what} ({self.reason}). New files were not registered; a later poll "
             f"finds them. {step}, or correct `source` in the stream file."

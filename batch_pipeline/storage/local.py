@@ -327,34 +327,53 @@ def _split(prefix: str) -> tuple[str, str]:
 
 
 def _walk(
-    folder: str, start: str, *, recursive: bool, below: str = "", is_known: IsKnown | None = None
+    folder: str, start: str, *, recursive: bool, is_known: IsKnown | None = None
 ) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
     """Walk over the files of a folder and its subfolders whose paths begin with `start`.
 
     Links to folders are not followed. Known files are left out here, because sorting, matching and
     checking all of them would double the time of a poll of unchanged files.
     """
-    # By descriptor, so that each `stat` looks up a name, not a whole path.
-    with _open_folder(folder or "/") as descriptor, os.scandir(descriptor) as entries:
-        for entry in entries:
-            name = entry.name
+    subfolders = [""]
+    while subfolders:
+        below = subfolders.pop()
+        for entry in _entries(folder, below):
+            name = below + entry.name
             if not name.startswith(start):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                if recursive and not name.startswith("."):
-                    path, own = f"{folder}/{name}", f"{below}{name}/"
-                    yield from _walk(path, "", recursive=True, below=own, is_known=is_known)
+                if recursive and not entry.name.startswith("."):
+                    subfolders.append(f"{name}/")
                 continue
             # A link is never known, because it may lead to another target now.
             if is_known and not entry.is_symlink():
                 try:
                     status = entry.stat()
-                    if is_known(below + name, status.st_size, status.st_mtime_ns // 1000):
+                    if is_known(name, status.st_size, status.st_mtime_ns // 1000):
                         continue
                 except OSError:
                     pass  # it is gone, or the listing raises the error
             if _is_file(entry):
-                yield below + name, entry
+                yield name, entry
+
+
+def _entries(folder: str, below: str) -> Iterator["os.DirEntry[str]"]:
+    """List a folder, or a subfolder of it.
+
+    A subfolder has no entries if it was removed since its parent was listed, or if it is the
+    `lost+found` of a volume, which only root can read.
+    """
+    path = f"{folder}/{below}"
+    try:
+        # By descriptor, so that each `stat` looks up a name, not a whole path.
+        with _open_folder(path) as descriptor, os.scandir(descriptor) as entries:
+            yield from entries
+    except OSError as error:
+        if not below:
+            raise
+        is_lost_found = isinstance(error, PermissionError) and Path(path).name == "lost+found"
+        if not (is_lost_found or isinstance(error, FileNotFoundError | NotADirectoryError)):
+            raise OSError(error.errno, f"{path}: {reason_of(error)}", path) from error
 
 
 def _is_file(entry: "os.DirEntry[str]") -> bool:

@@ -1,11 +1,13 @@
 """Listing a landing folder: which files are listed, their order and their facts."""
 
+import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -166,6 +168,40 @@ def test_listing_of_landing_that_is_no_folder_is_an_error(tmp_path: Path) -> Non
         with pytest.raises(LandingUnavailableError, match=reason) as caught:
             list(_landing(landing).found_files())
         assert caught.value.stream == "orders"
+        assert ("Create it" in str(caught.value)) == reason.startswith("no such")
+
+
+def test_folder_that_is_removed_during_the_listing_is_left_out(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        _land(tmp_path / name / "1.csv")
+
+    def remove_other(name: str, _size_bytes: int, _state: object) -> bool:
+        rmtree(tmp_path / ("b" if name.startswith("a") else "a"))
+        return False
+
+    [(name, _)] = _landing(tmp_path).examined(is_known=remove_other)
+    assert [f"{one.name}/1.csv" for one in tmp_path.iterdir()] == [name]
+
+
+def test_unreadable_folder_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The `lost+found` of a volume can be read by root only."""
+    for name in ("a.csv", "lost+found/b.csv", "one/c.csv"):
+        _land(tmp_path / name)
+    opened, refused = os.open, [tmp_path / "lost+found"]
+
+    def open_or_refuse(path: Any, *rest: Any) -> int:
+        if Path(path) in refused:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *rest)
+
+    monkeypatch.setattr(os, "open", open_or_refuse)
+    assert _names(_landing(tmp_path), tmp_path) == ["a.csv", "one/c.csv"]
+    refused.append(tmp_path / "one")
+    with pytest.raises(LandingUnavailableError, match="one/: permission denied") as caught:
+        list(_landing(tmp_path).found_files())
+    assert "Correct the access, or correct `source`" in str(caught.value)
 
 
 def test_file_whose_folder_became_a_file_is_missing(tmp_path: Path) -> None:
