@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    GeographyType,
+    GeometryType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, ArrowTypeUnknownError, arrow_schema_of
 from batch_pipeline.encode.readers.arrow_values import columns_from_schema
@@ -31,7 +43,7 @@ ReadBatches = Callable[[Manifest, RecordSchema], Iterator[pa.RecordBatch]]
 # which is then plain text.
 TYPE_KEY = "batch_pipeline.type"
 _TYPES_IN_METADATA = JSON_TYPES | {ColumnType.UNKNOWN}
-_UNSUPPORTED = ("variant", "geometry", "geography", "calendarinterval", "void")
+_UNSUPPORTED = (VariantType, GeometryType, GeographyType, CalendarIntervalType, NullType)
 
 
 def frame_schema(schema: RecordSchema) -> StructType:
@@ -51,8 +63,8 @@ def frame_columns(frame: StructType, limits: ReadLimits) -> tuple[Column, ...]:
         ArrowTypeUnknownError: two columns have the same name, or a type has no JSON form.
     """
     for field in frame.fields:
-        type_name = field.dataType.simpleString()  # includes the names of nested types
-        if any(unsupported in type_name for unsupported in _UNSUPPORTED):
+        if not _is_supported(field.dataType):
+            type_name = field.dataType.simpleString()
             raise ArrowTypeUnknownError(f"column {field.name!r} has the type {type_name}; cast it")
     try:
         columns = columns_from_schema(to_arrow_schema(frame, timezone="UTC"), limits)
@@ -62,6 +74,16 @@ def frame_columns(frame: StructType, limits: ReadLimits) -> tuple[Column, ...]:
         _column_of_metadata(field) or column
         for field, column in zip(frame.fields, columns, strict=True)
     )
+
+
+def _is_supported(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(_is_supported(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return _is_supported(kind.keyType) and _is_supported(kind.valueType)
+    if isinstance(kind, ArrayType):
+        return _is_supported(kind.elementType)
+    return not isinstance(kind, _UNSUPPORTED)
 
 
 def _column_of_metadata(field: StructField) -> Column | None:

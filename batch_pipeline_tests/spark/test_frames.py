@@ -1,13 +1,18 @@
 """Conversion of columns to Spark types and back; metadata marks JSON columns."""
 
+import re
+
 import pytest
 from pyspark.sql.types import (
     ArrayType,
+    CalendarIntervalType,
     DataType,
     DayTimeIntervalType,
     FloatType,
+    GeometryType,
     LongType,
     MapType,
+    NullType,
     ShortType,
     StringType,
     StructField,
@@ -56,6 +61,10 @@ def test_frame_schema_of_every_type_round_trips() -> None:
         (ShortType(), "integer"),
         (FloatType(), "number"),
         (StructType([StructField("x", LongType())]), "object"),
+        (
+            StructType([StructField("variant", LongType()), StructField("avoid", LongType())]),
+            "object",
+        ),
         (ArrayType(LongType()), "array"),
         (MapType(StringType(), LongType()), "object"),
         (MapType(LongType(), LongType()), "array"),
@@ -71,7 +80,14 @@ def test_frame_columns_of_other_types_have_narrowest_column_type(
 
 
 def test_frame_columns_of_unsupported_type_or_duplicate_name_raise() -> None:
-    with pytest.raises(ArrowTypeUnknownError, match=r"'v' has the type array<variant>; cast it"):
-        columns_of(StructField("v", ArrayType(VariantType())))
+    for kind in (
+        ArrayType(VariantType()),
+        MapType(StringType(), StructType([StructField("x", NullType())])),
+        CalendarIntervalType(),
+        GeometryType(4326),
+    ):
+        text = re.escape(f"'v' has the type {kind.simpleString()}; cast it")
+        with pytest.raises(ArrowTypeUnknownError, match=text):
+            columns_of(StructField("v", kind))
     with pytest.raises(ArrowTypeUnknownError, match=r"column 'c' is duplicated"):
         columns_of(StructField("c", LongType()), StructField("c", StringType()))
