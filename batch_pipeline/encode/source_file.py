@@ -4,6 +4,7 @@ The version is pinned: in an object store, the ETag is part of each request; on 
 time are compared before and after the file is read. The bytes are not interpreted here.
 """
 
+import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,10 +26,10 @@ from batch_pipeline.model.stream import Stream
 from batch_pipeline.storage.filesystem import (
     FileFacts,
     PinnedFile,
-    UnreachableError,
     filesystem_of,
     is_about_file,
     is_missing_bucket,
+    is_outage,
     reason_of,
 )
 from batch_pipeline.storage.local import OutsideError
@@ -173,11 +174,13 @@ def unreadable_error(
     """Return the error for a file that cannot be read.
 
     A store that is unreachable, has no such bucket or denies access says nothing about the file:
-    that is a retryable error, not a bad file.
+    that is a retryable error, not a bad file. So is an I/O error of a local file: that may be a bad
+    sector, but network file systems report outages so, and then no record may be skipped.
     """
-    if isinstance(error, UnreachableError):
+    if is_outage(error):
         return SourceUnavailableError(location, reason_of(error))
-    if is_missing_bucket(error) or not is_about_file(location, error):
+    is_io_error = error.errno == errno.EIO and filesystem_of(location).is_local
+    if is_io_error or is_missing_bucket(error) or not is_about_file(location, error):
         return SourceRefusedError(location, reason_of(error))
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return bad_file_error(stream, location, "does not exist", kind=BadFileKind.MISSING)

@@ -376,27 +376,27 @@ class LandingTroubleError(ConfigurationError):
 
 @dataclass(eq=False)
 class SourceUnavailableError(RetryableError):
-    """Landed object is temporarily unreadable; its content is not the cause."""
+    """Landed file is temporarily unreadable; its content is not the cause."""
 
     uri: str
     reason: str
 
     def sentence(self) -> str:
         return (
-            f"{self.uri} cannot be read now ({self.reason}). Nothing was published, and the object "
-            f"was not excluded. Run again when the store can be reached."
+            f"{self.uri} cannot be read now ({self.reason}). Nothing was published, and the file "
+            f"was not excluded. Run again when it can be read."
         )
 
 
 @dataclass(eq=False)
 class SourceRefusedError(SourceUnavailableError):
-    """Store denies access to a landed object, or has no such bucket."""
+    """Store denies access to a landed file or has no such bucket, or its disk has an I/O error."""
 
     def sentence(self) -> str:
         return (
             f"{self.uri} cannot be read ({self.reason}). Nothing of its batch was published, and "
-            f"the object was not excluded. Grant read access to the tasks, or restore the "
-            f"object: the batch is retried automatically. Otherwise cancel the batch."
+            f"the file was not excluded. Grant read access to the tasks, or restore the file: the "
+            f"batch is retried automatically. Otherwise cancel the batch."
         )
 
 

@@ -27,6 +27,10 @@ NO_BUCKET = "there is no such bucket"
 OTHER_VERSION = "another version of the object is there"
 _CHUNK = 2**20
 _MAX_NAME_BYTES = 255
+_OUTAGES = {
+    *(errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT),
+}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 State = int | str
@@ -362,11 +366,15 @@ def no_facts(_name: str) -> bool:
 def is_about_file(uri: str, error: OSError) -> bool:
     """Return whether an error concerns this file, not its whole store.
 
-    It does not if the store is unreachable or refuses access, or if a disk has no space for a copy.
+    It does not if there is an outage, or if a store refuses access.
     """
-    is_refused = isinstance(error, UnreachableError | PermissionError)
-    no_space = error.errno in {errno.ENOSPC, errno.EDQUOT}
-    return filesystem_of(uri).is_local or not (is_refused or no_space)
+    is_refusal = isinstance(error, PermissionError) and not filesystem_of(uri).is_local
+    return not (is_refusal or is_outage(error))
+
+
+def is_outage(error: OSError) -> bool:
+    """Return whether a store or a mounted file system is gone, or this machine lacks resources."""
+    return isinstance(error, ConnectionError) or error.errno in _OUTAGES
 
 
 def is_missing_bucket(error: OSError) -> bool:

@@ -1,14 +1,18 @@
 """Verification of published files: sizes, checksums, manifest files."""
 
+import errno
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
 
+from batch_pipeline.model.errors import RetryableError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.manifest import PartFile
 from batch_pipeline.model.status import PublishedBatch, RecordCounts
@@ -62,6 +66,17 @@ def test_file_that_cannot_be_read_is_found_by_reading(tmp_path: Path) -> None:
     folder = replace(part, size_bytes=(tmp_path / "orders-0.jsonl").stat().st_size)
     assert size_problem(folder) is None
     assert "cannot be read (is a directory)" in str(verify_contents(folder))
+
+
+def test_outage_of_mounted_file_system_is_not_a_problem_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = publish(tmp_path, b"12345")
+    outage = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    monkeypatch.setattr(os, "stat", Mock(side_effect=outage))
+    for check in CHECKS:
+        with pytest.raises(RetryableError, match="cannot be read now"):
+            check(part)
 
 
 OTHER = str(UUID(int=7))

@@ -28,7 +28,7 @@ from batch_pipeline.encode.source_file import (
     bad_file_error,
     unreadable_error,
 )
-from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.errors import BadFileError, SourceUnavailableError
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import FileRange
 from batch_pipeline.model.record_rules import BadFileKind
@@ -285,6 +285,10 @@ def open_source(
             # Bytes of two versions look like a damaged file, so report the change instead.
             if isinstance(error, BadFileError) or original.store_error is not None:
                 original.check()
+            if isinstance(error, BadFileError) and isinstance(error.__cause__, OSError):
+                unreadable = unreadable_error(stream, file.location, error.__cause__)
+                if isinstance(unreadable, SourceUnavailableError):
+                    raise unreadable from error
             raise
     original.check()
 

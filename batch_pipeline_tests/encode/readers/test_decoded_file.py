@@ -1,19 +1,25 @@
 """Opening the file of an item: change detection, decoded text and seekable files."""
 
 import bz2
+import errno
 import gzip
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from batch_pipeline.encode.chunks import ByteRange
 from batch_pipeline.encode.readers.decoded_file import open_source
 from batch_pipeline.encode.source_file import bad_file_error
-from batch_pipeline.model.errors import BadFileError
+from batch_pipeline.model.errors import (
+    BadFileError,
+    SourceRefusedError,
+    SourceUnavailableError,
+)
 from batch_pipeline.model.item import LandedFile
 from batch_pipeline.model.location import to_path, to_uri
 from batch_pipeline.model.record_rules import BadFileKind
@@ -67,6 +73,23 @@ def test_file_changed_while_read_is_reported_as_changed(tmp_path: Path) -> None:
     with pytest.raises(BadFileError) as error, open_source(file, STREAM):
         path.unlink()
     assert error.value.kind is BadFileKind.MISSING
+
+
+@pytest.mark.parametrize("number", [errno.ENOTCONN, errno.ETIMEDOUT, errno.EMFILE, errno.EIO])
+def test_outage_of_mounted_file_system_is_not_a_bad_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Damage and outages both have EIO, so its batch is retried, and others are encoded."""
+    file = landed(tmp_path, b"a\n1\n")
+    expected = SourceRefusedError if number == errno.EIO else SourceUnavailableError
+    error = OSError(number, os.strerror(number))
+    with pytest.raises(SourceUnavailableError) as caught, open_source(file, STREAM) as source:
+        raise source.bad_file("cannot be read") from error  # as readers do
+    assert type(caught.value) is expected
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", Mock(side_effect=error))
+        with pytest.raises(expected), open_source(file, STREAM):
+            pass
 
 
 def test_bad_file_reason_is_one_printable_line() -> None:
