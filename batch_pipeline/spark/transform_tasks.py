@@ -113,6 +113,8 @@ def _records(
             raise RuntimeError(f"{SOURCE_UNAVAILABLE}: {trouble}") from error
         if rows != expected:
             reason = f"records: {rows} instead of {expected}"
+            if task.stream.mapping.stream_maps:
+                reason += ", or an expression of `stream_maps` has another result each time"
             raise RuntimeError(f"{FILE_CHANGED}: {item.file.location}: {reason}")
 
 

@@ -16,6 +16,7 @@ from batch_pipeline.model.record_rules import (
     BadRecordRules,
     LineageColumn,
     OnBadFile,
+    RecordMapping,
     SchemaRules,
 )
 from batch_pipeline.model.schema import RecordSchema
@@ -188,6 +189,17 @@ def test_failing_transform_is_reported_with_its_line_and_leaves_no_files(
     assert f"transform {MODULE}:{function} failed on batch 00000001-00000002" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert run.files() == []
+
+
+def test_filter_with_other_results_each_time_is_named_as_a_cause(run: EncodeRun) -> None:
+    """It is certain that a file has another number of records in the second pass."""
+    use_transform(run, "unchanged")
+    is_even = "datetime.datetime.now().microsecond % 2 == 0"
+    run.configure(mapping=RecordMapping(stream_maps={"*": {"__filter__": is_even}}))
+    for _ in range(8):
+        run.land(b'{"id":1}\n' * 200)
+    with pytest.raises(TransformError, match=r"records: .* or an expression of `stream_maps` has"):
+        run.encode(id="integer")
 
 
 @pytest.mark.parametrize(

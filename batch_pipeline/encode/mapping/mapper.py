@@ -233,6 +233,10 @@ class Mapper:
             return None
         hides = not selection.selects_all or (stream_map is not None and stream_map.hides_values)
         if stream_map is not None:
+            condition = stream_map.filter
+            if stream.transform and condition is not None and condition.is_random:
+                expected = "a filter without `rand` and `randint`: for `transform` it is used twice"
+                raise InvalidValueError("stream_maps", condition.text, expected)
             rules = singer_map.SingerMap(stream, stream_map, hides_values=hides)
         if flattens:
             flattening = singer_map.Flattening(mapping, hides_values=hides)

@@ -40,6 +40,7 @@ _RESERVED_NAMES = (
     | _FUNCTION_NAMES
     | {"config", "fake", "__stream_name__", "__original_stream_name__"}
 )
+_RANDOM_FUNCTIONS = frozenset({"rand", "randint"})
 _MUTATING_METHODS = frozenset(  # methods that change a list, an object or a set in place
     {
         *("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"),
@@ -60,7 +61,7 @@ class Expression:
 
     `reads` are the columns that it may name; with `reads_all` it may read any. `copies` is the
     column that it copies, if it is only a name. `mutates` states whether it calls methods that can
-    change a value in place.
+    change a value in place, `is_random` whether it calls functions with random results.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Expression:
     reads_all: bool
     copies: str | None
     mutates: bool
+    is_random: bool
 
 
 def parse_expression(text: object, key: str, own: str | None = None) -> Expression:
@@ -94,6 +96,10 @@ def parse_expression(text: object, key: str, own: str | None = None) -> Expressi
         reads_all=reads_all or mutates,
         copies=_copied_column(node.value, own),
         mutates=mutates,
+        is_random=any(
+            isinstance(one, ast.Call) and getattr(one.func, "id", None) in _RANDOM_FUNCTIONS
+            for one in ast.walk(node)
+        ),
     )
 
 

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord
 from batch_pipeline.encode.mapping.mapper import Mapper
+from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.record_rules import RecordMapping
 from batch_pipeline_tests.encode.mapping.mapping_factories import (
     ADA_MAIL,
@@ -97,6 +99,14 @@ def test_failed_record_with_hidden_values_is_quarantined_without_text() -> None:
 def test_reason_with_hidden_values_names_undefined_name() -> None:
     (bad,) = mapped(mapping(email="md5(mail)"), b'{"email":"x"}').bad
     assert "NameNotDefined: 'mail' is not defined" in bad.reason
+
+
+def test_random_filter_with_transform_is_rejected() -> None:
+    """Both passes over the files of a transform must filter the same records."""
+    for text, is_valid in (("randint(9) > rand", False), ("rand > 1", True)):
+        random = stream(mapping=mapping(__filter__=text, id="rand()"), transform="a:b")
+        with nullcontext() if is_valid else pytest.raises(InvalidValueError, match="without `rand"):
+            Mapper.of(random)
 
 
 def test_selection_applies_within_objects() -> None:
