@@ -175,13 +175,12 @@ def driver_settings(
     log4j = write_file(home.absolute() / "spark" / "log4j2.properties", _LOG4J).as_uri()
     java_options = [*JVM_OPTIONS, *archive_options(java), f"-Dlog4j2.configurationFile={log4j}"]
     variables = _jvm_environment(java, environment)
-    settings, user_conf = _common_conf(home, master), dict(conf)
+    settings, user_conf = _common_conf(home, master), {**spark_defaults(environment), **conf}
     if runs_in_driver(master):
         # A JVM that is killed then leaves nothing in the system's temporary folder.
         java_options.append(f'"-Djava.io.tmpdir={scratch}"')
-        settings |= _local_conf(scratch) | session_conf(user_conf)
+        settings |= _local_conf(scratch) | session_conf(conf)
     else:
-        user_conf = spark_defaults(environment) | user_conf
         settings |= _cluster_conf(master, scratch, user_conf, packed, environment)
         variables |= _cluster_environment(master, scratch, settings[_PYTHON], environment)
         if not runs_on_this_machine(master) and "SPARK_LOCAL_IP" not in environment:

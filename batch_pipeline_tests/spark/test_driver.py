@@ -108,6 +108,8 @@ def test_settings_of_user_have_precedence_and_java_options_are_added(tmp_path: P
     assert conf[JAVA_OPTIONS].startswith("-XX:")
     assert conf[JAVA_OPTIONS].endswith(" -Dtheirs=1")
     assert conf["spark.master"] == "spark://h:7077"
+    local = conf_of(tmp_path, "local[1]", environment={"SPARK_CONF_DIR": str(tmp_path)})
+    assert local[JAVA_OPTIONS].endswith(" -Dtheirs=1")
 
 
 def test_spark_defaults_reads_properties_like_java(tmp_path: Path) -> None:
