@@ -161,8 +161,15 @@ def _cubed(item_id: int) -> int:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# A day from the limits of `datetime`, so that databases can return them in any time zone.
+_EARLIEST = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LATEST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def modified_at(stat: os.stat_result) -> datetime:
-    """Return a local file's modification time in UTC, rounded down to microseconds."""
-    return _EPOCH + timedelta(microseconds=stat.st_mtime_ns // 1000)
+    """Return a local file's modification time in UTC, rounded down to microseconds.
+
+    Times before year 1 and after year 9999, which some file systems store, become the limits.
+    """
+    return _EPOCH + min(max(stat.st_mtime_ns // 1000, _EARLIEST), _LATEST) * _MICROSECOND

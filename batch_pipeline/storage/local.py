@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Self
@@ -153,7 +153,7 @@ class LocalFileSystem(FileSystem):
                 yield UnfinishedFile(
                     uri=to_uri(f"{folder}/{name}"),
                     name=name,
-                    started_at=datetime.fromtimestamp(status.st_mtime, UTC),
+                    started_at=modified_at(status),
                     size_bytes=status.st_size,
                 )
 

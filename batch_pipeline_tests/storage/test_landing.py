@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -57,6 +57,20 @@ def test_listed_file_has_location_size_and_time(tmp_path: Path) -> None:
             modified_at=NOON.replace(microsecond=1),
         )
     ]
+
+
+@pytest.mark.parametrize(("year", "listed"), [(12_000, 9999), (-2000, 1)])
+def test_listed_file_has_nearest_time_that_every_time_zone_can_show(
+    tmp_path: Path, year: int, listed: int
+) -> None:
+    second = (year - 1970) * 31_556_952
+    os.utime(_land(tmp_path / "a.csv"), (second, second))
+    if abs((tmp_path / "a.csv").stat().st_mtime - second) > 1:
+        pytest.skip("the file system cannot store the time")
+    [file] = _landing(tmp_path).found_files()
+    assert file.modified_at is not None
+    for hours in (-14, 14):
+        assert file.modified_at.astimezone(timezone(timedelta(hours=hours))).year == listed
 
 
 def test_listing_applies_include_and_exclude(tmp_path: Path) -> None:
