@@ -17,16 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import BufferedReader
-from pathlib import Path
 from typing import IO, Any, Protocol
 
 from batch_pipeline.model.item import LandedFile
-from batch_pipeline.model.location import Roots, as_s3, join_uri, scheme_of, split_location, to_path
+from batch_pipeline.model.location import Roots, as_s3, join_uri, scheme_of
 
 NO_BUCKET = "there is no such bucket"
 OTHER_VERSION = "another version of the object is there"
 _CHUNK = 2**20
-_MAX_NAME_BYTES = 255
 _OUTAGES = {
     *(errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT),
@@ -340,24 +338,6 @@ def digest(uri: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def local_file(uri: str, etag: str | None = None) -> Iterator[Path]:
-    """Provide a path where a file can be read: its own, or that of a temporary copy.
-
-    Raises:
-        InvalidValueError: the URI does not name a file.
-        OSError: it is missing, is another version, or cannot be copied.
-    """
-    if filesystem_of(uri).is_local:
-        yield Path(to_path(uri))
-        return
-    with tempfile.TemporaryDirectory(prefix="bp-") as folder:
-        path = Path(folder, _copy_name(uri))
-        with filesystem_of(uri).open(uri, etag) as source, path.open("xb") as target:
-            shutil.copyfileobj(source, target, _CHUNK)
-        yield path
-
-
 def no_facts(_name: str) -> bool:
     """Return False: the `facts_for` of listings that need only names."""
     return False
@@ -396,10 +376,3 @@ def raise_as(build: Callable[[str], Exception]) -> Iterator[None]:
         yield
     except OSError as error:
         raise build(reason_of(error)) from error
-
-
-def _copy_name(uri: str) -> str:
-    """Return the last part of a URI if it is a valid file name; readers rely on its suffix."""
-    name = split_location(uri)[0].rpartition("/")[2]
-    is_usable = name not in {"", ".", ".."} and len(os.fsencode(name)) <= _MAX_NAME_BYTES
-    return name if is_usable and "\0" not in name else "object"

@@ -26,7 +26,7 @@ from uuid import uuid4
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.garbage import hidden_name, shown_name
 from batch_pipeline.model.item import modified_at
-from batch_pipeline.model.location import Roots, to_path, to_uri
+from batch_pipeline.model.location import Roots, split_location, to_path, to_uri
 from batch_pipeline.storage.filesystem import (
     OTHER_VERSION,
     FileFacts,
@@ -34,6 +34,7 @@ from batch_pipeline.storage.filesystem import (
     IsKnown,
     ListedFile,
     UnfinishedFile,
+    filesystem_of,
     reason_of,
     register_filesystem,
 )
@@ -44,6 +45,8 @@ NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK})
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _PREFIX = "batch-pipeline-"
 _LOCK = ".locked"
+_MAX_NAME_BYTES = 255
+_COPY_BYTES = 2**20
 _WRITE_BACK_BYTES = 2**20
 
 
@@ -533,6 +536,31 @@ def _remove_left() -> None:
                 shutil.rmtree(folder)
             finally:
                 os.close(lock)
+
+
+@contextmanager
+def local_file(uri: str, etag: str | None = None) -> Iterator[Path]:
+    """Provide a path where a file can be read: its own, or that of a temporary copy.
+
+    Raises:
+        InvalidValueError: the URI does not name a file.
+        OSError: it is missing, is another version, or cannot be copied.
+    """
+    if filesystem_of(uri).is_local:
+        yield Path(to_path(uri))
+        return
+    with PrivateFolder("copy") as folder:
+        path = folder.path / _copy_name(uri)
+        with filesystem_of(uri).open(uri, etag) as source, path.open("xb") as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
+        yield path
+
+
+def _copy_name(uri: str) -> str:
+    """Return the last part of a URI if it is a valid file name; readers rely on its suffix."""
+    name = split_location(uri)[0].rpartition("/")[2]
+    is_usable = name not in {"", ".", "..", _LOCK} and len(os.fsencode(name)) <= _MAX_NAME_BYTES
+    return name if is_usable and "\0" not in name else "object"
 
 
 register_filesystem("file", LocalFileSystem())

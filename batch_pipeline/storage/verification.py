@@ -18,9 +18,9 @@ from batch_pipeline.storage.filesystem import (
     digest,
     filesystem_of,
     is_about_file,
-    local_file,
     reason_of,
 )
+from batch_pipeline.storage.local import local_file
 from batch_pipeline.storage.part_storage import parse_manifest_object
 
 

@@ -22,11 +22,11 @@ from batch_pipeline.storage.filesystem import (
     State,
     digest,
     filesystem_of,
-    local_file,
     register_filesystem,
 )
 from batch_pipeline.storage.landing import SourceLanding
 from batch_pipeline.storage.landing_poll import PolledLanding
+from batch_pipeline.storage.local import local_file
 from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline.storage.s3 import PART_BYTES
 from batch_pipeline_tests.concurrency import together
@@ -270,6 +270,9 @@ def test_local_file_has_the_bytes(folder: Folder) -> None:
     folder.put("a.parquet")
     with local_file(folder.uri_of("a.parquet")) as path:
         assert (path.name, path.read_bytes()) == ("a.parquet", HELLO)
+        # The next process removes the copy of a killed process.
+        is_private = path.parent.name.startswith("batch-pipeline-copy-")
+        assert is_private != folder.files.is_local
     assert path.exists() == folder.files.is_local
 
 

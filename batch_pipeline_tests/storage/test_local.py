@@ -8,8 +8,8 @@ import pytest
 
 from batch_pipeline.model.errors import InvalidValueError
 from batch_pipeline.model.location import to_uri
-from batch_pipeline.storage.filesystem import UnreachableError, _copy_name, local_file, reason_of
-from batch_pipeline.storage.local import LocalFileSystem
+from batch_pipeline.storage.filesystem import UnreachableError, reason_of
+from batch_pipeline.storage.local import LocalFileSystem, _copy_name, local_file
 from batch_pipeline.storage.s3_client import translate_store_errors
 
 LOCAL = LocalFileSystem()
@@ -41,10 +41,11 @@ def test_unsupported_uri_is_rejected(uri: str) -> None:
         ("in/..", "object"),
         ("in/.", "object"),
         ("in/", "object"),
+        ("in/.locked", "object"),
         ("ä" * 127 + "b", "ä" * 127 + "b"),
         ("ä" * 128, "object"),
     ],
-    ids=["usual", "dots", "dot", "none", "longest", "long"],
+    ids=["usual", "dots", "dot", "none", "locked", "longest", "long"],
 )
 def test_local_copy_has_valid_file_name(key: str, name: str) -> None:
     assert _copy_name(f"s3://bucket/{key}") == name

@@ -48,10 +48,9 @@ from batch_pipeline.storage.filesystem import (
     FileFacts,
     filesystem_of,
     is_about_file,
-    local_file,
     reason_of,
 )
-from batch_pipeline.storage.local import facts_of_status, open_within
+from batch_pipeline.storage.local import facts_of_status, local_file, open_within
 from batch_pipeline.storage.part_formats.jsonl import DECOMPRESSION_ERRORS, decompressed
 
 _BLANKS = b" \t\r\n"  # JSON whitespace
