@@ -276,7 +276,8 @@ class RowWriter:
         return Rows(location=block.location, first=block.first, count=batch.num_rows, octets=octets)
 
     def _octets(self, batch: pa.RecordBatch, position: int) -> memoryview:
-        pieces: Pieces = [pa.scalar(len(self.names).to_bytes(2), pa.binary())]
+        header = pa.scalar(len(self.names).to_bytes(2), pa.binary())
+        pieces: Pieces = [pa.repeat(header, batch.num_rows)]  # all others may be scalars
         for name, column in self.layout.records.items():
             array = batch.column(column.name)
             if name in self.layout.keys and array.null_count:
