@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_schema_of, arrow_type_of, exact_cast
 from batch_pipeline.encode.writers.json_lines import encode_values
-from batch_pipeline.load.part_blocks import read_blocks
+from batch_pipeline.load.part_blocks import batch_of, read_blocks
 from batch_pipeline.load.types import IncompatibleValueError
 from batch_pipeline.model.errors import BatchDataError
 from batch_pipeline.model.manifest import Manifest
@@ -45,14 +45,13 @@ def read_batches(manifest: Manifest, schema: RecordSchema) -> Iterator[pa.Record
         BatchDataError: a part file is missing, or differs from what was published.
         RetryableError: the store of a part file cannot be reached.
     """
-    arrow_schema = arrow_schema_of(schema.columns)
     known = manifest.schema.by_name()
     pairs = [(known.get(column.name), column) for column in schema.columns]
     try:
         for block in read_blocks(manifest):
             batch = block.read()
             arrays = [_converted(batch, old, column) for old, column in pairs]
-            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+            yield batch_of(arrays, schema.names, batch.num_rows)
     except (UnusablePartError, IncompatibleValueError, pa.ArrowInvalid) as error:
         raise unreadable_error(manifest, str(error)) from error
 

@@ -115,7 +115,14 @@ def _with_schema(batch: pa.RecordBatch, schema: RecordSchema) -> pa.RecordBatch:
             problem = f"the file has {array.type}, its schema {column.type_text}"
             raise IncompatibleValueError(0, column.name, problem)
         arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, list(schema.names))
+    return batch_of(arrays, schema.names, batch.num_rows)
+
+
+def batch_of(arrays: Iterable[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
+    """Return a batch of named columns; without columns it has only a number of rows."""
+    if not names:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(list(arrays), list(names))
 
 
 _INVALID_FIELD_NAME = re.compile(r'[\\"\x00-\x1f]')  # msgspec rejects these in field names
@@ -168,10 +175,11 @@ class LineReader:
         arrays = batch.columns
         if any(at.is_floating(array.type) and pc.any(pc.is_inf(array)).as_py() for array in arrays):
             raise ValueError("a number has too many digits for a double")
-        return self._batch(
+        parsed = (
             _parsed(array, column) if column.type in TYPED_TEXT_TYPES else array
             for array, column in zip(arrays, self._columns, strict=True)
         )
+        return batch_of(parsed, self._names, batch.num_rows)
 
     def read_records(self, lines: bytes) -> pa.RecordBatch:
         """Parse lines with msgspec, which preserves the text of values.
@@ -183,10 +191,11 @@ class LineReader:
             raise ValueError("msgspec does not take the name of a column")
         lines.decode()
         records = self._records.decode_lines(lines)
-        return self._batch(
+        arrays = (
             _array_of(list(map(attrgetter(f"f{index}"), records)), column)
             for index, column in enumerate(self._columns)
         )
+        return batch_of(arrays, self._names, len(records))
 
     def read_carefully(self, lines: bytes) -> pa.RecordBatch:
         """Parse lines record by record.
@@ -203,13 +212,11 @@ class LineReader:
                 raise IncompatibleValueError(row, "", f"is not a JSON object ({error})") from error
             for name in records[-1].keys() - set(self._names):
                 raise IncompatibleValueError(row, name, "is not a column of the schema")
-        return self._batch(
+        arrays = (
             _read_column([record.get(column.name, _RAW_NULL) for record in records], column)
             for column in self._columns
         )
-
-    def _batch(self, arrays: Iterable[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(arrays), self._names)
+        return batch_of(arrays, self._names, len(records))
 
 
 def _overflow_pattern(scale: int) -> re.Pattern[bytes]:

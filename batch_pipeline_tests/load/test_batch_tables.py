@@ -77,6 +77,9 @@ def test_columns_added_later_are_null_in_older_batches(tmp_path: Path) -> None:
     assert schema == schema_of(**columns)
     assert read_table([new, old], schema).to_pylist() == [record, {"id": 1, "note": None}]
     assert read_table([], common_schema([])) == pa.table({})
+    empty = write_manifest(tmp_path, "jsonl.gz", 3, {}, {}, {})
+    assert read_table([empty], schema).to_pylist() == [{"id": None, "note": None}] * 2
+    assert read_table([empty, old], empty.schema).num_rows == 3
 
 
 def test_common_schema_has_the_newest_types() -> None:

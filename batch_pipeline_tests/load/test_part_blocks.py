@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from batch_pipeline.load.part_blocks import Block, LineReader, read_blocks
 from batch_pipeline.load.types import IncompatibleValueError
-from batch_pipeline_tests.factories import manifest, record_schema
+from batch_pipeline_tests.factories import manifest
 from batch_pipeline_tests.published_files import PARQUET, described, schema_of
 
 SCHEMA = schema_of(
@@ -141,6 +141,12 @@ def test_column_with_a_quote_in_its_name_is_read_beside_objects() -> None:
     assert [array.to_pylist() for array in batch.columns] == [["[2]"], [1]]
 
 
+def test_records_without_columns_are_counted() -> None:
+    reader = LineReader(schema_of())
+    for read in (reader.read, reader.read_columns, reader.read_records, reader.read_carefully):
+        assert read(b"{}\n{}\n").num_rows == 2
+
+
 @pytest.mark.parametrize(
     ("line", "column"),
     [('{"integer":1.5}', "integer"), ('{"nothing":1}', "nothing"), ('{"other":1}', "other")],
@@ -155,7 +161,7 @@ def blocks_of(path: Path, table: pa.Table, *columns: str) -> Iterator[Block]:
     """Write a parquet file and read the blocks of these columns."""
     pq.write_table(table, path)
     part = described(path, table.num_rows)
-    schema = record_schema(*columns)
+    schema = schema_of(**dict.fromkeys(columns, "integer"))
     return read_blocks(manifest(encoding=PARQUET, schema=schema, part_files=(part,)))
 
 
@@ -170,3 +176,5 @@ def test_absent_or_empty_parquet_column_is_null(tmp_path: Path) -> None:
     (block,) = blocks_of(tmp_path / "part", table, "order_id", "empty", "absent")
     nulls = [None, None]
     assert block.read().to_pydict() == {"order_id": [1, 2], "empty": nulls, "absent": nulls}
+    (block,) = blocks_of(tmp_path / "part", table)
+    assert block.read().num_rows == 2
