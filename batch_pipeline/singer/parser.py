@@ -134,9 +134,9 @@ class MessageError(ConfigurationError):
         stream = "" if self.stream is None else f", stream {self.stream!r}"
         key = "" if self.key is None else f", key `{self.key}`"
         return (
-            f"Line {self.line}{stream}{key}: {self.problem}. Nothing after the last printed STATE "
-            f"was saved. {self.next_step}, then run again from the last STATE "
-            f"that was printed."
+            f"Line {self.line}{stream}{key}: {self.problem}. Records after the last printed STATE "
+            f"may have landed and arrive twice. {self.next_step}, then run again from the last "
+            f"STATE that was printed."
         )
 
 

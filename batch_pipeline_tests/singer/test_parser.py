@@ -176,8 +176,9 @@ def test_message_of_missing_manifest() -> None:
     line = b'{"type":"BATCH","stream":"orders","encoding":{"format":"jsonl"}}'
     assert str(_error_of(line)) == (
         "Line 7, stream 'orders', key `manifest`: is missing; the message cannot be understood "
-        "without it. Nothing after the last printed STATE was saved. Correct the "
-        "program that wrote the line, then run again from the last STATE that was printed."
+        "without it. Records after the last printed STATE may have landed and arrive twice. "
+        "Correct the program that wrote the line, then run again from the last STATE that was "
+        "printed."
     )
 
 

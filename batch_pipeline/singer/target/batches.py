@@ -103,8 +103,8 @@ def _store_errors(message: BatchMessage, location: str) -> Iterator[None]:
             raise UnusableFileError(f"cannot be read ({reason})", location) from error
         raise RetryableError(
             f"Line {message.line}, key `manifest`: {location} cannot be read now ({reason}). "
-            f"Nothing of the manifest was registered, nor is anything that no printed STATE "
-            f"covers. Run again from the last STATE that was printed when the store answers."
+            f"Nothing of the manifest was registered. When the store answers, run again from the "
+            f"last STATE that was printed."
         ) from error
 
 

@@ -19,9 +19,10 @@ from singer_sdk.sinks import Sink
 from singer_sdk.sinks.core import BaseJSONSchemaValidator
 
 from batch_pipeline.model.encoding import PART_FORMATS, Compression, Encoding
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import ConfigurationError, RetryableError
 from batch_pipeline.model.failpoint import failpoint
 from batch_pipeline.model.item import LandedFile
+from batch_pipeline.model.location import shown
 from batch_pipeline.model.stream import SourceFormat
 from batch_pipeline.singer.parser import SINGER_FORMATS, BatchMessage, MessageError, RecordMessage
 from batch_pipeline.singer.target.batches import CheckedFile, check, fetch, locate, records
@@ -195,7 +196,7 @@ class LandingSink(Sink):
 
         Raises:
             ConfigurationError: the disk cannot be written.
-            PipelineError: registration failed; the file exists, and the next listing finds it.
+            PipelineError: registration failed; the file exists, and the next listing registers it.
         """
         rolling, self._rolling = self._rolling, None
         if rolling is not None:
@@ -205,7 +206,7 @@ class LandingSink(Sink):
                 raise self._mismatch_error(error) from error
             finally:
                 rolling.abandon()
-            self._register([landed])
+            self._register_landed([landed])
             self.record_counter_metric.increment(rolling.records)
         self.first_line = None
 
@@ -268,10 +269,20 @@ class LandingSink(Sink):
                 copies.append(copy)
                 with copy.writing(), file.file.open() as source:
                     shutil.copyfileobj(source, copy.file, 1 << 20)
-            self._register([copy.land() for copy in copies])
+            self._register_landed([copy.land() for copy in copies])
         finally:
             for copy in copies:
                 copy.abandon()
+
+    def _register_landed(self, files: Sequence[LandedFile]) -> None:
+        """Register files of the landing, which its next listing registers otherwise."""
+        try:
+            self._register(files)
+        except (ConfigurationError, RetryableError) as error:
+            kind = RetryableError if isinstance(error, RetryableError) else ConfigurationError
+            text = str(error).replace("Nothing was changed", "Nothing was registered")
+            names = ", ".join(shown(file.location) for file in files)
+            raise kind(f"{text} {names} has landed: it is ingested and arrives twice.") from error
 
     def _register(self, files: Sequence[LandedFile]) -> None:
         registered = self.landing.registry.register(files, accept_changed=False, all_or_none=True)

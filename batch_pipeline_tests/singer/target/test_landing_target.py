@@ -5,12 +5,13 @@ import shutil
 from decimal import Decimal
 from hashlib import md5
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.config.stream_file import load_streams
-from batch_pipeline.model.errors import ConfigurationError
+from batch_pipeline.model.errors import ConfigurationError, RetryableError
 from batch_pipeline.model.location import to_uri
 from batch_pipeline.model.stream import Source
 from batch_pipeline.singer.parser import MessageError
@@ -254,6 +255,25 @@ def test_deleted_landing_folder_stops_the_target(
     monkeypatch.setattr(landing_files, "failpoint", delete_landing_folder)
     messages = schema(), record(1), state(1)
     printed = home.assert_error(ConfigurationError, "The landing folder", *messages)
+    assert printed == home.files() == []
+
+
+CUT = """
+CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW;
+END $$;
+CREATE TRIGGER cut BEFORE INSERT ON batch_pipeline.item EXECUTE FUNCTION cut();
+"""
+
+
+def test_landed_file_that_cannot_be_registered_is_named(home: TargetHome) -> None:
+    with psycopg.connect(home.database_url) as connection:
+        connection.execute(CUT)
+    printed, error = home.run_until_error(schema(), record(1), state(1))
+    (name,) = home.landed()
+    assert isinstance(error, RetryableError)
+    assert "Nothing was registered. Start it" in str(error)
+    assert f"/{name} has landed" in str(error)
     assert printed == home.files() == []
 
 
