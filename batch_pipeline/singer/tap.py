@@ -419,6 +419,9 @@ class PublishedStream(singer_sdk.Stream):
     def _increment_stream_state(self, *_record: object, **_context: object) -> None:
         """Do nothing, because the state advances with batches and not with records."""
 
+    def get_replication_key_signpost(self, context: Mapping[str, Any] | None = None) -> None:
+        """Do nothing, because a replication key of the catalog has no effect."""
+
     def _write_starting_replication_value(self, context: Mapping[str, Any] | None) -> None:
         """Do nothing, because the state has a bookmark and no column value."""
 

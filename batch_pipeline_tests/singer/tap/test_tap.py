@@ -32,6 +32,7 @@ from batch_pipeline_tests.encode.writers.published_parts import (
     published_table,
 )
 from batch_pipeline_tests.factories import batch, record_schema, stream
+from batch_pipeline_tests.published_files import schema_of
 from batch_pipeline_tests.singer.tap.tap_fixture import (
     ListedSource,
     printed,
@@ -283,6 +284,19 @@ def test_full_table_replication_starts_from_the_first_batch(source: ListedSource
     messages = sent(source, config=BATCHES, catalog=selection, state=state)
     assert kinds(messages).count("BATCH") == 3
     assert "ACTIVATE_VERSION" not in kinds(messages)
+
+
+@pytest.mark.parametrize("key", ["at", "order_id", "unknown"])
+def test_replication_key_of_catalog_is_ignored(source: ListedSource, key: str) -> None:
+    """The state has a bookmark of a batch and no value of a column."""
+    timed = schema_of(order_id="integer", at="timestamp")
+    source.manifests = [replace(source.manifests[0], schema=timed)]
+    selection = catalog(source)
+    selection["streams"][0]["replication_key"] = key
+    options: dict[str, Any]
+    for options in ({}, {"state": state_after(source, 1)}):
+        messages = sent(source, config=BATCHES, catalog=selection, **options)
+        assert messages == sent(source, config=BATCHES, **options)
 
 
 def test_batch_config_with_another_encoding_is_rejected(source: ListedSource) -> None:
