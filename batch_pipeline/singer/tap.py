@@ -22,7 +22,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import Any, ClassVar
 
 import singer_sdk
@@ -532,17 +532,19 @@ class PublishedTap(StopOnSignal, singer_sdk.Tap):
         """Return the configured streams, or all of them if none are named.
 
         Raises:
-            ConfigurationError: a named stream does not exist.
+            ConfigurationError: a stream named in `streams` or `mode` does not exist.
         """
         offered = {offer.stream.name: offer for offer in self.offered_streams()}
         names = self.config.get("streams") or list(offered)
-        for name in names:
+        mode = self.config.get("mode")
+        modes = mode if isinstance(mode, Mapping) else ()
+        for key, name in chain(product(["streams"], names), product(["mode"], modes)):
             if name not in offered:
                 known = ", ".join(offered) or "none"
                 problem = f"there is no stream {name} (streams there: {known})"
                 step = "Nothing was sent. Correct the name or the streams folder."
                 meant = did_you_mean(name, offered).lstrip()
-                raise unusable_setting("streams", problem, f"{meant} {step}".lstrip())
+                raise unusable_setting(key, problem, f"{meant} {step}".lstrip())
         for name in self.input_catalog or ():
             if name not in offered:
                 text = "catalog: nothing is sent for %r, because there is no such stream.%s"

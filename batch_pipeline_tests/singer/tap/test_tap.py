@@ -172,7 +172,7 @@ def test_alias_is_used_in_messages_but_not_in_state(source: ListedSource) -> Non
         ({}, "RECORD"),
         ({"mode": "record", "batch_config": DOCUMENTED}, "RECORD"),
         ({"mode": {"orders": "record"}, "batch_config": DOCUMENTED}, "RECORD"),
-        ({"mode": {"clicks": "record"}, "batch_config": DOCUMENTED}, "BATCH"),
+        ({"mode": {}, "batch_config": DOCUMENTED}, "BATCH"),
         ({"mode": {"orders": "batch"}}, "BATCH"),
         ({"mode": None, "batch_config": None}, "RECORD"),
         ({"batch_config": {"encoding": {"format": "jsonl"}}}, "BATCH"),
@@ -330,6 +330,7 @@ def test_unsupported_option_or_unknown_stream_is_rejected(source: ListedSource) 
         ({"flattening_enabled": True}, "Write `flattening_enabled` into"),
         ({"streams": ["clicks"]}, r"no stream clicks \(streams there: orders\)\. Nothing was sent"),
         ({"streams": ["ordres"]}, r"streams there: orders\)\. Did you mean 'orders'\? Nothing was"),
+        ({"mode": {"ordres": "batch"}}, "^mode: there is no stream ordres"),
     ]
     for config, message in options:
         with pytest.raises(ConfigurationError, match=message):
