@@ -106,6 +106,10 @@ def test_batch_message_has_unquoted_paths() -> None:
     assert message["manifest"] == ["file:///data of 100%/é.jsonl.gz"]
 
 
+def test_batch_message_of_objects_fits_the_schema() -> None:
+    _check(batch_message(manifest(part_files=(part_file(uri="s3://bucket/a.jsonl.gz"),))))
+
+
 def test_batch_message_of_negative_ids_is_named_by_id_range() -> None:
     """Ranges of negative ids have no partition key."""
     negative = batch(1, 3, id_range=IdRange(first_id=-3, last_id=-1))
