@@ -182,12 +182,12 @@ def _state(stream: str, loading: Loading) -> dict[str, Any]:
 def _lines(
     mode: MessageMode, loadings: Sequence[Loading], states: Sequence[dict[str, Any]]
 ) -> Iterator[bytes]:
-    """Yield messages: SCHEMA when it changes, then RECORD or BATCH, then STATE."""
+    """Yield messages: for records SCHEMA when it changes, and RECORD or BATCH; then STATE."""
     announced: object = None
     for loading, state in zip(loadings, states, strict=True):
         manifest, name = loading.manifest, loading.message_name
         shape = (manifest.schema_version, manifest.key_properties)
-        if shape != announced:
+        if manifest.part_files and shape != announced:
             schema = schema_message(name, manifest.schema, manifest.key_properties)
             yield line(schema).encode()
             announced = shape
