@@ -29,6 +29,7 @@ from batch_pipeline.load.tables import (
     Layout,
     Table,
     added_values,
+    escaped,
     server_message,
 )
 from batch_pipeline.load.types import (
@@ -122,7 +123,8 @@ class BatchWriter:
     def _execute(
         self, statement: str, column: sql.Identifier, values: Sequence[object]
     ) -> "psycopg.Cursor[tuple[object, ...]]":
-        composed = sql.SQL(statement).format(self.table.identifier, column)
+        table = escaped(self.table.schema, self.table.name)
+        composed = sql.SQL(statement).format(table, column)
         return self.table.connection.execute(composed, values)
 
     def _copy(self, into: sql.Identifier, writer: "RowWriter") -> None:

@@ -22,6 +22,7 @@ from batch_pipeline.load.tables import (
     Layout,
     Table,
     bad_value,
+    escaped,
     layout_of,
     load_error,
     short_name,
@@ -298,8 +299,8 @@ class Ledger:
 
     def create(self) -> None:
         """Create the ledger's tables if they do not exist."""
-        self.connection.execute(self._statement(_CREATE_LEDGER))
-        self.connection.execute(self._statement(_CREATE_COLUMNS, COLUMN_TABLE))
+        self.connection.execute(self._statement(_CREATE_LEDGER), [])
+        self.connection.execute(self._statement(_CREATE_COLUMNS, COLUMN_TABLE), [])
 
     def loaded_attempt(self, batch: str) -> tuple[int, UUID] | None:
         """Return generation and token of the attempt whose records the table holds."""
@@ -332,4 +333,4 @@ class Ledger:
         self.connection.execute(insert_columns, [self.table, [*columns]])
 
     def _statement(self, statement: str, table: str = LEDGER_TABLE) -> sql.Composed:
-        return sql.SQL(statement).format(sql.Identifier(self.schema, table))
+        return sql.SQL(statement).format(escaped(self.schema, table))

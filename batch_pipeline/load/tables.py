@@ -110,6 +110,11 @@ def short_name(name: str) -> str:
     return f"{prefix}_{digest}"
 
 
+def escaped(*names: str) -> sql.Identifier:
+    """Return an identifier for a statement with parameters, where psycopg reads `%%` as `%`."""
+    return sql.Identifier(*(name.replace("%", "%%") for name in names))
+
+
 def added_values(
     layout: Layout, loading: Loading, now: datetime
 ) -> dict[str, str | int | datetime | None]:

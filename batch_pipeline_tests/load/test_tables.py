@@ -151,6 +151,16 @@ def test_table_of_another_stream_is_not_changed(warehouse: Warehouse) -> None:
     assert (warehouse.types(), warehouse.rows("id")) == (before, [(1,)])
 
 
+def test_names_of_schema_and_table_may_have_a_percent_sign(warehouse: Warehouse) -> None:
+    target = replace(UPSERT, schema="50%", table="a%b")
+    for generation in (1, 2):
+        people, schema = [{"id": generation}], schema_of(ID)
+        loading = warehouse.loading(people, schema=schema, generation=generation)
+        assert warehouse.load(loading, target).records == 1
+    with warehouse.connected() as connection:
+        assert connection.execute('SELECT id FROM "50%"."a%b"').fetchall() == [(2,)]
+
+
 def test_bookkeeping_table_is_rejected_as_target(warehouse: Warehouse) -> None:
     for name in ("batch_pipeline_load", "batch_pipeline_column"):
         with pytest.raises(ConfigurationError, match=f"{name} records the loads"):
