@@ -179,6 +179,8 @@ class PostgresLoader:
         with self._locked(table):
             self._check_stream(ledger, loading)  # before the table of another stream is changed
             table.prepare(layout)
+            if loading.manifest.records:  # else the layout has no keys in any mode
+                table.drop_other_keys(layout.keys)
 
     @contextmanager
     def _locked(self, table: Table) -> Iterator[None]:

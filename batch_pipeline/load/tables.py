@@ -6,7 +6,7 @@ has added to a table are never changed or dropped.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -216,6 +216,13 @@ class Table:
         if layout.keys:
             self._create_index(list(layout.keys), unique=True)
 
+    def drop_other_keys(self, keys: Collection[str]) -> None:
+        """Drop our unique indexes of other keys: a load may repeat the values of former keys."""
+        for is_unique, names in self._read(_SELECT_INDEXES):
+            if is_unique and set(names) != set(keys):
+                name = sql.Identifier(self.schema, self._index_name(names, unique=True))
+                self.connection.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(name))
+
     def types(self, layout: Layout) -> dict[str, PgType]:
         """Return the types of a layout's columns in the table.
 
@@ -271,15 +278,17 @@ class Table:
         for is_unique, names in self._read(_SELECT_INDEXES):
             if (is_unique and set(names) == set(columns)) if unique else names[0] == columns[0]:
                 return
-        text = "\0".join([self.schema, self.name, str(unique), *columns])
-        name = f"batch_pipeline_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         create = sql.SQL("CREATE {} INDEX {} ON {} ({})").format(
             sql.SQL("UNIQUE" if unique else ""),
-            sql.Identifier(name),
+            sql.Identifier(self._index_name(columns, unique=unique)),
             self.identifier,
             sql.SQL(", ").join(map(sql.Identifier, columns)),
         )
         self.connection.execute(create)
+
+    def _index_name(self, columns: Sequence[str], *, unique: bool) -> str:
+        text = "\0".join([self.schema, self.name, str(unique), *columns])
+        return f"batch_pipeline_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def _read(self, statement: str) -> Sequence[tuple[Any, ...]]:
         return self.connection.execute(statement.encode(), [self.schema, self.name]).fetchall()

@@ -104,6 +104,30 @@ def test_upsert_works_after_a_key_column_was_widened(warehouse: Warehouse) -> No
     assert warehouse.rows("id", "name") == [("1", "Anna"), ("x", "Xaver")]
 
 
+def indexes_of(warehouse: Warehouse) -> list[tuple[int]]:
+    with warehouse.connected() as connection:
+        query = "SELECT indexrelid::bigint FROM pg_index WHERE indrelid = 'orders'::regclass"
+        return connection.execute(query).fetchall()
+
+
+def test_table_can_be_loaded_after_a_change_of_mode_or_keys(warehouse: Warehouse) -> None:
+    schema, twice = schema_of(ID, NAME), [{"id": 1, "name": "Ann"}, {"id": 1, "name": "Bob"}]
+    warehouse.publish_and_load(twice, schema=schema, target=UPSERT)
+    keys = "id", "name"
+    warehouse.publish_and_load(
+        twice, schema=schema, first_id=11, key_properties=keys, target=UPSERT
+    )
+    assert warehouse.rows("id", "name") == [(1, "Ann"), (1, "Bob")]
+    indexes = indexes_of(warehouse)
+    warehouse.publish_and_load(schema=schema_of(), first_id=41, key_properties=keys, target=UPSERT)
+    assert indexes_of(warehouse) == indexes
+    warehouse.publish_and_load(twice, schema=schema, first_id=21)
+    assert len(warehouse.rows("id")) == 4
+    warehouse.execute("CREATE UNIQUE INDEX mine ON orders (id, name, _batch_id)")
+    with pytest.raises(ConfigurationError, match="duplicate key value violates"):
+        warehouse.publish_and_load([*twice, *twice], schema=schema, first_id=31)
+
+
 def test_upsert_into_a_table_with_duplicate_keys_is_rejected(warehouse: Warehouse) -> None:
     warehouse.publish_and_load([{"id": 1}, {"id": 1}], schema=schema_of(ID))
     again = warehouse.loading([{"id": 1}], schema=schema_of(ID), first_id=11)
