@@ -137,6 +137,10 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
             )
     batch_files = settings.get("batch_files", "register")
     require(batch_files in ("register", "copy"), "batch_files", batch_files, "register or copy")
+    names = settings.get("stream_names", {})
+    for stream, name in names.items():
+        pattern = f"to match {STREAM_NAME.pattern}"
+        require(STREAM_NAME.fullmatch(name), f"stream_names.{stream}", name, pattern)
     default = ReadLimits()
     return TargetConfig(
         home=_path(settings, "home"),
@@ -144,7 +148,7 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
         inventory_conn=settings.get("inventory_conn"),
         landing_root=_path(settings, "landing_root"),
         create_streams=settings.get("create_streams", True),
-        stream_names=settings.get("stream_names", {}),
+        stream_names=names,
         encoding=_encoding(settings),
         bounds=_bounds(settings),
         read_limits=ReadLimits(

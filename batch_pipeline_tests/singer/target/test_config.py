@@ -52,6 +52,7 @@ def test_parquet_is_compressed_with_snappy_by_default() -> None:
         ({"compression": "xz"}, "compression"),
         ({"compression": "snappy"}, "encoding.compression"),
         ({"batch_files": "move"}, "batch_files"),
+        *(({"stream_names": {"a": name}}, "stream_names.a") for name in ("my orders", "../x")),
         ({"home": ""}, "home"),
         ({"batch_config": {"storage": {"prefix": "a"}}}, "batch_config.storage.root"),
         ({"max_expansion": 0}, "max_expansion"),
