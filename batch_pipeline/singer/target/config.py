@@ -137,6 +137,8 @@ def read_config(written: Mapping[str, Any], known: Mapping[str, Any]) -> TargetC
             )
     batch_files = settings.get("batch_files", "register")
     require(batch_files in ("register", "copy"), "batch_files", batch_files, "register or copy")
+    method = settings.get("load_method", "append-only")
+    require(method == "append-only", "load_method", method, "append-only: files are only added")
     names = settings.get("stream_names", {})
     for stream, name in names.items():
         pattern = f"to match {STREAM_NAME.pattern}"

@@ -19,7 +19,7 @@ from batch_pipeline.singer.target.config import (
 
 UNKNOWN_USER = "~a-user-that-no-machine-has"
 KEYS = [*CONFIG_SCHEMA["properties"]]
-KNOWN_KEYS = [*KEYS, "batch_size_rows", "validate_records"]
+KNOWN_KEYS = [*KEYS, "batch_size_rows", "load_method", "validate_records"]
 
 
 def _read(**given: Any) -> TargetConfig:
@@ -53,6 +53,7 @@ def test_parquet_is_compressed_with_snappy_by_default() -> None:
         ({"compression": "snappy"}, "encoding.compression"),
         ({"batch_files": "move"}, "batch_files"),
         *(({"stream_names": {"a": name}}, "stream_names.a") for name in ("my orders", "../x")),
+        ({"load_method": "overwrite"}, "load_method"),
         ({"home": ""}, "home"),
         ({"batch_config": {"storage": {"prefix": "a"}}}, "batch_config.storage.root"),
         ({"max_expansion": 0}, "max_expansion"),
