@@ -1,7 +1,8 @@
 """The sink of one stream: validates records, writes them to files, and registers the files.
 
 `LandingSink` handles records and BATCH files, `CompiledValidator` validates with JSON Schema draft
-2020-12. Formats are not validated: whether text is a date is determined when it is encoded.
+2020-12, or draft 4 if the schema fits only that. Formats are not validated: whether text is a date
+is determined when it is encoded.
 """
 
 import shutil
@@ -308,12 +309,15 @@ class CompiledValidator(BaseJSONSchemaValidator):
 
     def __init__(self, schema: dict[str, Any]) -> None:
         super().__init__(schema)
+        self._compiled: jsonschema_rs.Validator
         try:
             self._compiled = jsonschema_rs.Draft202012Validator(schema, retriever=_refuse)
         except ValueError as error:
-            raise InvalidJSONSchema(
-                str(error).partition("\n")[0][:_MAX_SHOWN_CHARACTERS]
-            ) from error
+            try:  # taps of databases write `exclusiveMaximum: true` for decimals
+                self._compiled = jsonschema_rs.Draft4Validator(schema, retriever=_refuse)
+            except ValueError:
+                text = str(error).partition("\n")[0][:_MAX_SHOWN_CHARACTERS]
+                raise InvalidJSONSchema(text) from error
 
     def validate(self, record: dict[str, Any]) -> None:
         """Validate a record.

@@ -48,6 +48,7 @@ from batch_pipeline.singer.target.landing_files import LandingFile, RollingFile,
 from batch_pipeline.singer.target.sink import LandingSink
 
 _SIGNAL_POLL_SECONDS = 0.5  # how soon a signal is noticed while the tap is silent
+_CORRECT_SCHEMA = "Correct the SCHEMA, or set `validate_records: false`"
 _MESSAGE_TYPES = {message: name for name, message in parser.MESSAGES.items()}
 Route = tuple[LandingSink, StreamMap | None]
 
@@ -200,8 +201,8 @@ class LandingTarget(StopOnSignal, Target):
         try:
             super()._process_schema_message(message_object)
         except InvalidJSONSchema as error:
-            problem = f"is not a JSON Schema ({error})"
-            raise MessageError(message.line, problem, message.stream, "schema") from error
+            problem, step = f"is not a JSON Schema ({error})", _CORRECT_SCHEMA
+            raise MessageError(message.line, problem, message.stream, "schema", step) from error
         self._schemas[message.stream] = message
         self._routes = {name: self._routes_of(name) for name in self._schemas}
 

@@ -99,11 +99,20 @@ def test_invalid_record_is_accepted_without_validation(home: TargetHome) -> None
 
 def test_invalid_schema_stops_the_target(home: TargetHome) -> None:
     invalid = schema(schema={"properties": {"id": {"type": "int"}}})
-    home.assert_error(MessageError, "key `schema`: is not a JSON Schema", invalid)
+    home.assert_error(MessageError, "Correct the SCHEMA, or set `validate_records: false`", invalid)
     remote = schema(schema={"properties": {"id": {"$ref": "http://127.0.0.1:9/x"}}})
     _, error = home.run_until_error(remote)
     assert str(error).startswith("Line 1, stream 'orders', key `schema`: is not a JSON Schema")
     assert "nothing is fetched" in str(error)
+
+
+def test_schema_of_draft_4_is_accepted(home: TargetHome) -> None:
+    """Taps of databases write it for decimals."""
+    price = {"type": "number", "multipleOf": 0.01, "maximum": 100, "exclusiveMaximum": True}
+    shape = schema(schema={"properties": {"id": {"type": "integer"}, "price": price}})
+    home.run(shape, record(1, record={"id": 1, "price": 99.99}))
+    assert home.records() == [{"id": 1, "price": 99.99}]
+    home.assert_error(MessageError, CORRECT, shape, record(2, record={"id": 2, "price": 100}))
 
 
 def test_changed_schema_starts_a_new_file(home: TargetHome) -> None:
