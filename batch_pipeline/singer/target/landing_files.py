@@ -4,13 +4,14 @@
 `LandingFile` makes a finished file visible, as a whole or not at all.
 """
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from datetime import time as day_time
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from typing import IO, Any, ClassVar
 
@@ -36,12 +37,6 @@ from batch_pipeline.storage.part_formats.jsonl import new_compressor
 
 LANDING_FILE_NAME = re.compile(r".*-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}-[0-9]{6,}\.[a-z.]+")
 _LEFTOVER = "{} may be complete and would be read twice: delete it before the tap runs again"
-_KINDS = {
-    ColumnType.BOOLEAN: bool,
-    ColumnType.INTEGER: int,
-    ColumnType.STRING: str,
-    ColumnType.BINARY: str,
-}
 
 
 class RowMismatchError(ValueError):
@@ -159,7 +154,6 @@ class RollingFile:
 
         Raises:
             PipelineError: the file cannot be written or made visible.
-            RowMismatchError: a record does not fit the columns of a parquet table.
         """
         with self._file.writing():
             self._flush()
@@ -230,6 +224,7 @@ class ParquetFile(RollingFile):
     ) -> None:
         super().__init__(file, bounds)
         self._columns = {column.name: column for column in _columns(schema)}
+        self._converters = {name: _converter(column) for name, column in self._columns.items()}
         types = [(column.name, _arrow_type(column)) for column in self._columns.values()]
         self._schema = pa.schema(types)
         self._writer = pq.ParquetWriter(file.file, self._schema, compression=compression.value)
@@ -243,20 +238,21 @@ class ParquetFile(RollingFile):
     def _append(self, text: bytes, record: dict[str, Any]) -> None:
         row = {}
         for name, value in record.items():
-            column = self._columns.get(name)
-            if column is None:
+            convert = self._converters.get(name)
+            if convert is None:
                 raise RowMismatchError(f"property {name} is not in the SCHEMA, so it has no column")
-            row[name] = None if value is None else _cell(column, value)
+            try:
+                row[name] = None if value is None else convert(value)
+            except (ValueError, TypeError, ArithmeticError) as error:
+                kind = self._columns[name].type_text
+                problem = f"property {name} is not of type {kind} ({error})"
+                raise RowMismatchError(problem) from error
         self._rows.append(row)
         self.size_bytes += len(text)
 
     def _flush(self) -> None:
         if self._rows:
-            try:
-                table = pa.Table.from_pylist(self._rows, self._schema)
-            except (pa.ArrowException, OverflowError) as error:
-                raise RowMismatchError(str(error)) from error
-            self._writer.write_table(table)
+            self._writer.write_table(pa.Table.from_pylist(self._rows, self._schema))
         self._rows = []
 
     def _close(self) -> None:
@@ -280,28 +276,52 @@ def _arrow_type(column: Column) -> pa.DataType:
     return pa.string() if column.type is ColumnType.BINARY else arrow_type_of(column)
 
 
-def _cell(column: Column, value: Any) -> Any:
-    convert, kind = _CONVERSIONS.get(column.type), _KINDS.get(column.type)
-    if convert is not None:
-        try:
-            return convert(value)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            problem = f"property {column.name} is not of type {column.type} ({error})"
-            raise RowMismatchError(problem) from error
-    if kind is None:
-        return serialize_json(value)
-    if kind is int and isinstance(value, Decimal) and value == value.to_integral_value():
-        return int(value)
+def _converter(column: Column) -> Callable[[Any], Any]:
+    """Return the conversion of JSON values to those of a column.
+
+    For a value that does not fit, it raises a `ValueError`, `TypeError` or `ArithmeticError`.
+    """
+    if column.type is ColumnType.DECIMAL:
+        exact = Context(prec=column.precision, traps=[Inexact, InvalidOperation])
+        return partial(_decimal, exact=exact, unit=Decimal((0, (1,), -column.scale)))
+    return _CONVERSIONS.get(column.type, serialize_json)
+
+
+def _plain(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        problem = f"property {column.name} is {value!r:.80}, which is not of type {column.type}"
-        raise RowMismatchError(problem)
+        raise TypeError(f"{value!r:.80}")
     return value
 
 
-def _number(value: Any, kind: type[float | Decimal]) -> float | Decimal:
-    if isinstance(value, bool | str | list | dict):
+_NOT_NUMBERS = (bool, str, list, dict)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, _NOT_NUMBERS):
         raise TypeError(f"{value!r:.80}")
-    return kind(value)
+    return value
+
+
+def _integer(value: Any) -> int:
+    number = _number(value)
+    if not -(2**63) <= number < 2**63 or number % 1:
+        raise ValueError(f"{value!s:.80} is no integer of 64 bits")
+    return int(number)
+
+
+def _double(value: Any) -> float:
+    number = float(_number(value))
+    if not math.isfinite(number):
+        raise ValueError(f"{value!s:.80} is out of range")
+    return number
+
+
+def _decimal(value: Any, exact: Context, unit: Decimal) -> Decimal:
+    with suppress(ArithmeticError):
+        number = exact.quantize(Decimal(_number(value)), unit)
+        if number.is_finite():
+            return number
+    raise ValueError(f"{value!s:.80} does not fit")
 
 
 def _instant(value: str) -> datetime:
@@ -317,8 +337,11 @@ def _day(value: str) -> date:
 
 
 _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
-    ColumnType.NUMBER: partial(_number, kind=float),
-    ColumnType.DECIMAL: partial(_number, kind=Decimal),
+    ColumnType.BOOLEAN: partial(_plain, kind=bool),
+    ColumnType.INTEGER: _integer,
+    ColumnType.NUMBER: _double,
+    ColumnType.STRING: partial(_plain, kind=str),
+    ColumnType.BINARY: partial(_plain, kind=str),
     ColumnType.DATE: _day,
     ColumnType.TIME: day_time.fromisoformat,
     ColumnType.TIMESTAMP: _instant,

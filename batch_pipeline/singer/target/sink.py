@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from batch_pipeline.singer.target.target import LandingTarget
 _MAX_SHOWN_CHARACTERS = 200
 _CORRECT_RECORD = "Correct the record or the SCHEMA, or set `validate_records: false`"
+_CORRECT_ROW = "Correct the record or the SCHEMA, or land jsonl instead of parquet"
 _METADATA = b'"_sdc_'
 
 
@@ -128,7 +129,8 @@ class LandingSink(Sink):
         try:
             self._rolling_file(self.target.line).write(text, record)
         except RowMismatchError as error:
-            raise self._mismatch_error(error) from error
+            line, problem, step = self.target.line, str(error), _CORRECT_ROW
+            raise MessageError(line, problem, self.stream_name, "record", step) from error
 
     def process_batch(self, context: dict[str, Any]) -> None:
         """Write the records in `context`, as read by an overridden `process_batch_files`."""
@@ -203,8 +205,6 @@ class LandingSink(Sink):
         if rolling is not None:
             try:
                 landed = rolling.land()
-            except RowMismatchError as error:
-                raise self._mismatch_error(error) from error
             finally:
                 rolling.abandon()
             self._register_landed([landed])
@@ -243,10 +243,6 @@ class LandingSink(Sink):
             self.first_line = line
             self._rolling = self.target.new_file(self)
         return self._rolling
-
-    def _mismatch_error(self, error: RowMismatchError) -> MessageError:
-        line = self.target.line
-        return MessageError(line, str(error), self.stream_name, "record", _CORRECT_RECORD)
 
     def _can_register_files(self, message: BatchMessage) -> bool:
         formats = (SourceFormat.AUTO, message.encoding.format.value)

@@ -4,6 +4,7 @@ import json
 import shutil
 from decimal import Decimal
 from hashlib import md5
+from typing import Any
 
 import psycopg
 import pytest
@@ -186,11 +187,43 @@ def test_parquet_files_have_types_of_schema(home: TargetHome) -> None:
     assert json.loads(landed["tags"], parse_float=str) == ["a", "1.1"]
 
 
+TOO_WIDE = {
+    "integer": [str(2**63), "1e400000", "1.5", "true", '"1"'],
+    "number": ["1e400", "true", "{}"],
+    "decimal": ["1.005", "1e400000", str(10**36), "true"],
+    "string": ["1"],
+    "boolean": ['"true"'],
+}
+
+
 def test_value_that_parquet_column_cannot_hold_is_rejected(home: TargetHome) -> None:
-    too_large = record(2, record={"id": 2**70})
-    messages = schema(), record(1), too_large, state(1)
-    printed = home.assert_error(MessageError, CORRECT, *messages, format="parquet")
-    assert printed == home.landed() == []
+    """The error names the line of the record, although rows are written later."""
+    options: dict[str, Any] = {"format": "parquet", "validate_records": False}
+    for kind, text in ((kind, text) for kind, texts in TOO_WIDE.items() for text in texts):
+        shape = {"type": "number", "multipleOf": 0.01} if kind == "decimal" else {"type": kind}
+        announced = schema(schema={"properties": {"id": {"type": "integer"}, "v": shape}})
+        wrong = f'{{"type":"RECORD","stream":"orders","record":{{"id":2,"v":{text}}}}}'.encode()
+        valid = record(1, record={"id": 1})
+        printed, error = home.run_until_error(announced, valid, wrong, valid, state(1), **options)
+        assert isinstance(error, MessageError)
+        assert (error.line, error.problem[:13]) == (3, "property v is")
+        assert "or land jsonl instead of parquet" in str(error)
+        assert printed == home.landed() == []
+
+
+def test_exact_numbers_are_landed_in_parquet(home: TargetHome) -> None:
+    shape = {
+        "id": {"type": "integer"},
+        "price": {"type": "number", "multipleOf": 0.01},
+        "rate": {"type": "number"},
+    }
+    texts = ['"id":-9223372036854775808,"price":-1.500', '"id":1.0,"price":1e3,"rate":1.7e308']
+    lines = [f'{{"type":"RECORD","stream":"orders","record":{{{text}}}}}' for text in texts]
+    home.run(schema(schema={"properties": shape}), *map(str.encode, lines), format="parquet")
+    assert [tuple(map(str, one.values())) for one in home.records()] == [
+        ("-9223372036854775808", "-1.50", "None"),
+        ("1", "1000.00", "1.7e+308"),
+    ]
 
 
 def test_parquet_date_column_accepts_midnight_only(home: TargetHome) -> None:
