@@ -7,7 +7,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from datetime import time as day_time
@@ -103,6 +103,28 @@ class LandingFile:
                 f"the tap again from the last STATE that was printed."
             )
         return landing_failed(shown(self._root), reason)
+
+
+def land_all(files: Iterable[LandingFile]) -> list[LandedFile]:
+    """Land all files or none; the error names those that could not be removed.
+
+    Raises:
+        PipelineError: a file cannot be made visible.
+    """
+    landed: list[LandedFile] = []
+    try:
+        for file in files:
+            landed.append(file.land())  # noqa: PERF401 - known when a later one fails
+    except PipelineError as error:
+        uris = [file.location for file in landed]
+        try:
+            for uri in uris:
+                filesystem_of(uri).delete(uri)
+        except OSError:
+            left = _LEFTOVER.format(", ".join(map(shown, uris)))
+            raise type(error)(f"{error} {left}.") from error
+        raise
+    return landed
 
 
 def landing_failed(folder: str, reason: str) -> ConfigurationError:

@@ -33,6 +33,7 @@ from batch_pipeline.singer.target.landing_files import (
     LandingFile,
     RollingFile,
     RowMismatchError,
+    land_all,
 )
 from batch_pipeline.storage.filesystem import filesystem_of
 
@@ -266,7 +267,8 @@ class LandingSink(Sink):
                 copies.append(copy)
                 with copy.writing(), file.file.open() as source:
                     shutil.copyfileobj(source, copy.file, 1 << 20)
-            self._register_landed([copy.land() for copy in copies])
+                    copy.file.flush()
+            self._register_landed(land_all(copies))
         finally:
             for copy in copies:
                 copy.abandon()

@@ -19,6 +19,7 @@ import pytest
 from batch_pipeline.cli.target import TargetBatchPipeline
 from batch_pipeline.model.errors import ConfigurationError
 from batch_pipeline.singer.parser import MessageError
+from batch_pipeline.singer.target import landing_files
 from batch_pipeline.singer.target.sink import LandingSink
 from batch_pipeline_tests.singer.target.target_fixture import (
     TargetHome,
@@ -185,6 +186,28 @@ def test_failed_copy_of_batch_file_leaves_no_copies(
     monkeypatch.setattr(shutil, "copyfileobj", full)
     messages = schema(), batch(*map(str, paths))
     home.assert_error(ConfigurationError, "The landing folder", *messages, batch_files="copy")
+    assert (home.landed(), home.files()) == ([], [])
+
+
+@pytest.mark.parametrize("is_removable", [True, False])
+def test_copies_land_all_or_none(
+    home: TargetHome, monkeypatch: pytest.MonkeyPatch, *, is_removable: bool
+) -> None:
+    """A copy that landed would be ingested, and again when the tap sends its BATCH again."""
+    paths = [batch_file(home.root / name, 1) for name in ("a.jsonl.gz", "b.jsonl.gz")]
+
+    def fail_second(point: str) -> None:
+        first = [*(home.root / "home/landing/orders").glob("[!.]*")]
+        if point == "target.before_rename" and first:
+            if not is_removable:
+                first[0].unlink()
+                first[0].mkdir()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(landing_files, "failpoint", fail_second)
+    messages = schema(), batch(*map(str, paths))
+    text = "No partial file is left" if is_removable else "000001.jsonl.gz may be complete"
+    home.assert_error(ConfigurationError, text, *messages, batch_files="copy")
     assert (home.landed(), home.files()) == ([], [])
 
 
