@@ -84,7 +84,6 @@ _ACQUIRE = sa.select(
         *(sa.column(name, sa.BigInteger) for name in _RETURNED),
     )
 )
-_Waiting = list[Future[Attempt | None]]
 
 
 class ServerSideAcquirer:
@@ -98,49 +97,56 @@ class ServerSideAcquirer:
         self._expire_unconfirmed = expire_unconfirmed
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._mutex = threading.Lock()
-        self._waiting: dict[tuple[Any, ...], _Waiting] = {}
+        self._waiting: dict[UUID, tuple[tuple[Any, ...], Future[Attempt | None]]] = {}
         self._job_locks: dict[int, threading.Lock] = {}
 
-    def acquire(self, job: str, values: Mapping[str, Any]) -> Attempt | None:
+    def acquire(self, job: str, token: UUID, values: Mapping[str, Any]) -> Attempt | None:
         """Acquire the next new batch of a job; None in every special case.
 
         `values` are the hashable parameters of the function; requests with equal ones are combined.
+        After an error the caller must expire the token.
         """
         future: Future[Attempt | None] = Future()
         request = (job, *values.values())
-        with self._mutex:
-            self._waiting.setdefault(request, []).append(future)
-            job_lock = self._job_locks.setdefault(values["of_job"], threading.Lock())
-        with job_lock:
-            if not future.done():
-                with self._mutex:
-                    futures = self._waiting.pop(request)
-                self._acquire_for_all(job, values, futures)
-        return future.result()
-
-    def _acquire_for_all(self, job: str, values: Mapping[str, Any], futures: _Waiting) -> None:
-        tokens = [uuid4() for _ in futures]
         try:
+            with self._mutex:
+                self._waiting[token] = request, future
+                job_lock = self._job_locks.setdefault(values["of_job"], threading.Lock())
+            with job_lock:
+                if not future.done():
+                    self._acquire_for_all(job, request, values)
+            return future.result()
+        except BaseException:
+            # If this thread is interrupted, another one may be acquiring a batch for it.
+            future.add_done_callback(lambda _: self._expire_unconfirmed(token))
+            raise
+        finally:
+            with self._mutex:
+                self._waiting.pop(token, None)
+
+    def _acquire_for_all(
+        self, job: str, request: tuple[Any, ...], values: Mapping[str, Any]
+    ) -> None:
+        with self._mutex:
+            futures = {
+                token: future
+                for token, (other, future) in self._waiting.items()
+                if other == request and not future.done()
+            }
+        try:
+            tokens = list(futures)
             rows = self._execute({**values, "planning": int(LockClass.PLAN), "tokens": tokens})
+            for future, row in zip_longest(futures.values(), rows):
+                future.set_result(None if row is None else _started(row, job, values))
         except BaseException as error:
-            for token, future in zip(tokens, futures, strict=True):
-                # The commit may have succeeded even though its reply was lost.
-                self._expire_unconfirmed(token)
+            for token, future in futures.items():
                 if isinstance(error, Exception):
                     future.set_exception(error)  # each of the threads raises it
-                else:
-                    future.set_result(None)  # this thread is interrupted, the others continue
-            if isinstance(error, Exception):
-                return
-            raise
-        for future, row in zip_longest(futures, rows):
-            started = None
-            if row is not None:
-                ids = IdRange(first_id=row.first_id, last_id=row.last_id)
-                cut = Cut(id_range=ids, weight=row.weight, count=row.item_count, closed=True)
-                planned = _planned(row, job, cut, values["weight_allowed"], row.key_digits)
-                started = Attempt(id=row.attempt_id, batch=planned, number=1, token=row.token)
-            future.set_result(started)
+                elif not future.done():  # this thread is interrupted, the others continue
+                    self._expire_unconfirmed(token)
+                    future.set_result(None)
+            if not isinstance(error, Exception):
+                raise
 
     def _execute(self, values: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         with transaction(self._engine) as connection:
@@ -149,6 +155,13 @@ class ServerSideAcquirer:
                 connection.exec_driver_sql(text)
                 connection.info[_FUNCTION_NAME] = True
             return connection.execute(_ACQUIRE, values).all()
+
+
+def _started(row: sa.Row[Any], job: str, values: Mapping[str, Any]) -> Attempt:
+    ids = IdRange(first_id=row.first_id, last_id=row.last_id)
+    cut = Cut(id_range=ids, weight=row.weight, count=row.item_count, closed=True)
+    planned = _planned(row, job, cut, values["weight_allowed"], row.key_digits)
+    return Attempt(id=row.attempt_id, batch=planned, number=1, token=row.token)
 
 
 def _planned(row: sa.Row[Any], job: str, cut: Cut, max_weight: int, key_digits: int) -> Batch:
@@ -206,26 +219,30 @@ class Acquirer:
             JobPausedError: the job is paused.
             MetaTableRestartedError: nothing is left because the table's ids restart.
         """
-        token = uuid4()
         with translate_errors(self._engine):
             self._attempts.heartbeat.take_lock()
+        tokens = uuid4(), uuid4()
         try:
-            return self._acquire(request, source, token)
+            job_id = self._job_ids.get(_key(request.terms))
+            sweeps = job_id is None or self._is_sweep_due(job_id)
+            acquired = None if sweeps else self._in_server(request, source, job_id, tokens[0])
+            if acquired is None:
+                acquired = self._in_transaction(request, source, tokens[1], sweeps=sweeps)
+            if acquired is not None:
+                # Not before the commit: a renewal that does not see the row considers it lost.
+                self._attempts.heartbeat.renew(acquired.token, request.lease)
+                failpoint("acquire.after_commit")
+            return acquired
         except BaseException:
             # The commit may have succeeded even though its reply was lost.
-            self._attempts.heartbeat.expire_unconfirmed(token)
+            self._attempts.heartbeat.expire_unconfirmed(*tokens)
             raise
 
-    def _acquire(self, request: AcquireRequest, source: MetaSource, token: UUID) -> Attempt | None:
-        job_id = self._job_ids.get(_key(request.terms))
-        must_sweep = job_id is None or self._is_sweep_due(job_id)
-        acquired = None if must_sweep else self._in_server(request, source, job_id)
-        if acquired is not None:
-            self._attempts.heartbeat.renew(acquired.token, request.lease)
-            failpoint("acquire.after_commit")
-            return acquired
+    def _in_transaction(
+        self, request: AcquireRequest, source: MetaSource, token: UUID, *, sweeps: bool
+    ) -> Attempt | None:
         with transaction(self._engine) as connection:
-            job_record, acquired = self._take_first(connection, request, token, sweeps=must_sweep)
+            job_record, acquired = self._take_first(connection, request, token, sweeps=sweeps)
             is_growing = job_record.kind is not JobKind.BACKFILL  # a backfill is fully planned
             if acquired is None and is_growing:
                 failpoint("acquire.before_lock")
@@ -239,13 +256,10 @@ class Acquirer:
                     source.check_not_restarted(job_record.name, planned)
                 return None
             failpoint("acquire.before_commit")
-        # Not before the commit: a renewal that does not see the row considers the lease lost.
-        self._attempts.heartbeat.renew(token, request.lease)
-        failpoint("acquire.after_commit")
         return acquired
 
     def _in_server(
-        self, request: AcquireRequest, source: MetaSource, job_id: int | None
+        self, request: AcquireRequest, source: MetaSource, job_id: int | None, token: UUID
     ) -> Attempt | None:
         """Acquire in one round trip if the job is known and the table is in the same database."""
         if job_id is None or request.window.last_id != MAX_ID:
@@ -269,7 +283,7 @@ class Acquirer:
             "run_id": request.run_id,
             "lease": request.lease,
         }
-        return self._server_side.acquire(request.terms.name, values)
+        return self._server_side.acquire(request.terms.name, token, values)
 
     def _is_sweep_due(self, job_id: int) -> bool:
         """Return True to one thread per interval, which then closes dead attempts."""

@@ -128,11 +128,12 @@ class Heartbeat:
                 self._to_expire.add(token)
         self._renew_all()
 
-    def expire_unconfirmed(self, token: UUID) -> None:
-        """Expire the lease of an attempt whose commit is unconfirmed."""
+    def expire_unconfirmed(self, *tokens: UUID) -> None:
+        """Expire the leases of attempts whose commits are unconfirmed."""
         with self._mutex:
-            self._leases.pop(token, None)
-            self._to_expire.add(token)
+            for token in tokens:
+                self._leases.pop(token, None)
+            self._to_expire.update(tokens)
             self._start()
         self._renew_all()
 
