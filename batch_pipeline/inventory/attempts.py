@@ -76,7 +76,7 @@ class Heartbeat:
         Required before an attempt becomes visible.
         """
         with self._mutex:
-            if self._connection is not None:
+            if self._connection is not None and not self._connection.invalidated:
                 # A detached connection has no driver_connection in SQLAlchemy.
                 raw = cast(
                     "psycopg.Connection | None", self._connection.connection.dbapi_connection
@@ -184,9 +184,9 @@ class Heartbeat:
                 connection = self.take_lock()
                 self._expire_leases(connection)
                 self._renew_leases(connection)
-            except exc.SQLAlchemyError as error:
+            except Exception as error:  # noqa: BLE001 - the thread must go on
+                # A connection that still works keeps the liveness lock.
                 log.warning("leases not renewed, retrying: %s", type(error).__name__)
-                self._drop_connection()
 
     def _renew_leases(self, connection: sa.Connection) -> None:
         now = sa.func.clock_timestamp()

@@ -149,6 +149,21 @@ def test_heartbeat_reconnects_after_connection_is_cut(database: Database, one: B
         assert database.attempts.publish(attempt, encoded(), stream()).generation == 1
 
 
+def test_heartbeat_that_waits_too_long_for_a_lock_keeps_its_liveness_lock(
+    database: Database, rival: Database, one: Batch
+) -> None:
+    with claimed(database, one, lease=timedelta(minutes=5)) as attempt:
+        first = _liveness_lock_pid(database, attempt)
+        database.heartbeat.take_lock().execute(sa.text("SET lock_timeout = '100ms'"))
+        with rival.engine.begin() as other_session:
+            other_session.execute(sa.text("LOCK batch_pipeline.attempt IN EXCLUSIVE MODE"))
+            database.heartbeat.expire_unconfirmed(UUID("f" * 32))
+        assert _liveness_lock_pid(database, attempt) == first
+        renewed_at, _ = _renewal(database, attempt)
+        database.heartbeat.expire_unconfirmed(UUID("f" * 32))
+        assert _renewal(database, attempt)[0] > renewed_at
+
+
 def test_liveness_lock_is_released_when_inventory_closes(
     database: Database, rival: Database, one: Batch
 ) -> None:
