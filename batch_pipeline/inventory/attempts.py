@@ -312,7 +312,8 @@ class FencedAttempts:
                 failpoint("claim.after_commit")
             yield claimed
         except BaseException as error:
-            if claimed is not None and not isinstance(error, Exception):
+            # Not if the claim is only garbage-collected, perhaps after the inventory was closed.
+            if claimed is not None and not isinstance(error, Exception | GeneratorExit):
                 with suppress(RetryableError):
                     self.fail(claimed, "interrupted", AttemptStatus.ABANDONED, counts=False)
             raise
