@@ -183,16 +183,15 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
         StorageUnavailableError: the storage cannot be listed.
     """
     files, prefix = PartFileStorage(stream.storage), stream.storage.prefix
-    mine, taken = database.restore_check.job_names(stream.name)
-    known = {stream.name, *mine}
     unknown: dict[str, str] = {}
     of_unknown_jobs: dict[str, list[str]] = defaultdict(list)
     listed = _parsed_names(files.manifest_names(f"{prefix}{stream.name}"))
     while some := list(islice(listed, _CHUNK)):
+        mine, taken = database.restore_check.job_names(stream.name)
         candidates: dict[_Generation, str] = {}
         for name, parsed in some:
             job = parsed.head.removeprefix(prefix)
-            if job in known:
+            if job in {stream.name, *mine}:
                 candidates[job, parsed.ids, parsed.generation] = name
             elif job.startswith(f"{stream.name}.") and job not in taken:
                 of_unknown_jobs[job].append(name)

@@ -21,6 +21,7 @@ from batch_pipeline.pipeline.reconcile import (
     ensure_inventory_current,
     find_unknown_manifests,
 )
+from batch_pipeline.storage.part_storage import PartFileStorage
 from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.guarantees.restorable_stream import (
     Consumer,
@@ -145,6 +146,21 @@ def test_unknown_manifest_of_backfill_is_detected(
     discarded = stream.discard()
     assert (discarded.manifests, discarded.records, discarded.unread) == (1, 2, 0)
     figures(restores=1, manifests_newer=1, detected=1, discarded=1)
+
+
+def test_job_that_publishes_its_first_batch_during_the_listing_is_known(
+    stream: RestorableStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.land(1, 2)
+    stream.publish()
+    names = PartFileStorage.manifest_names
+
+    def publish_and_list(storage: PartFileStorage, prefix: str) -> Iterator[str]:
+        yield from names(storage, prefix)
+        yield f"{publish_backfill(stream).job}-00000001-00000002.g1.json"
+
+    monkeypatch.setattr(PartFileStorage, "manifest_names", publish_and_list)
+    assert find_unknown_manifests(stream.pipeline.database, stream.stream) == {}
 
 
 @pytest.mark.parametrize("stream", ["loaded"], indirect=True)
