@@ -21,6 +21,7 @@ from batch_pipeline.inventory.jobs import (
     job_from_row,
     job_with_late_arrivals,
     of_stream,
+    open_job,
     stream_job,
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
@@ -30,7 +31,8 @@ from batch_pipeline.inventory.tables import UNFINISHED, attempt, batch_state, is
 from batch_pipeline.model.batch import AttemptStatus, Batch, BatchState, BatchStatus
 from batch_pipeline.model.errors import OLDER, InvalidValueError, JobPausedError
 from batch_pipeline.model.failpoint import failpoint
-from batch_pipeline.model.job import Job, JobReport, check_storable
+from batch_pipeline.model.job import Job, JobKind, JobReport, check_storable
+from batch_pipeline.model.manifest import ManifestCounts
 
 RETRIED_STATES = (BatchState.FAILED, BatchState.DEAD, BatchState.CANCELLED)
 _RETRYABLE_STATES = {*RETRIED_STATES, BatchState.INTERRUPTED}
@@ -359,9 +361,22 @@ class RestoreCheck:
             if connection.execute(sa.select(sa.exists().where(is_paused_by_check))).scalar_one():
                 connection.execute(sa.update(job).where(is_paused_by_check).values(values))
 
-    def raise_publish_counts(self, numbers: Mapping[str, int], stream: str) -> None:
-        """Raise the publish counts of a stream's jobs to at least the given numbers, by name."""
+    def raise_publish_counts(
+        self, numbers: Mapping[str, int], stream: str, unknown_jobs: Mapping[str, ManifestCounts]
+    ) -> None:
+        """Raise the publish counts of a stream's jobs to at least the given numbers, by name.
+
+        Creates the unknown jobs from their manifests. A late-arrivals job needs its parent.
+        """
         with transaction(self.engine) as connection:
+            for _, manifest in sorted(unknown_jobs.items()):  # a job sorts after its parent
+                named = sa.and_(job.c.stream == stream, job.c.name == manifest.parent)
+                parent_id = connection.execute(sa.select(job.c.id).where(named)).scalar()
+                terms = manifest.job
+                if terms is None or terms.stream != stream:
+                    continue
+                if parent_id is not None or terms.kind is not JobKind.LATE:
+                    open_job(connection, terms, parent_id=parent_id)
             for name, number in numbers.items():
                 count = sa.func.greatest(job.c.publish_count, number)
                 update = sa.update(job).where(job.c.stream == stream, job.c.name == name)

@@ -6,7 +6,7 @@ publish number are read from the origin. Every record read must be accounted for
 (`check_conservation`).
 
 `read_manifest` reads the manifest of a stream's batch, `parse_manifest_file` the counts and the
-stream of any manifest file. This module parses bytes and opens no files.
+job of any manifest file. This module parses bytes and opens no files.
 """
 
 import json
@@ -19,7 +19,7 @@ from uuid import UUID
 from batch_pipeline.model.batch import MAX_ID, Batch, key_digits, parse_partition_key
 from batch_pipeline.model.encoding import Encoding
 from batch_pipeline.model.errors import ConfigurationError, InvalidValueError, InvariantError
-from batch_pipeline.model.job import JobKind
+from batch_pipeline.model.job import JobKind, JobTerms
 from batch_pipeline.model.location import join_uri
 from batch_pipeline.model.record_rules import BadFileKind
 from batch_pipeline.model.schema import RecordSchema
@@ -183,29 +183,44 @@ class ManifestUnfitError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestCounts:
-    """Number of records of a manifest, its publish number and its stream.
+    """Number of records of a manifest, its publish number, and its job with the parent's name.
 
     The latter are None in manifests of early releases and of batches with more than 200,000 items.
     """
 
     records: int
-    number: int | None
-    stream: str | None
+    number: int | None = None
+    job: JobTerms | None = None
+    parent: str | None = None
 
 
 def parse_manifest_file(text: bytes, name: str) -> ManifestCounts:
-    """Parse a manifest file; `name` is used in errors.
+    """Parse the counts and the job of a manifest file; `name` is used in errors.
 
     Raises:
         ManifestUnfitError: it is not a manifest file.
     """
     with _parsed(text, name) as written:
-        number = stream = None
+        number = job = parent = None
         if "inventory" in written:
             number = _number(written["inventory"]["publish_number"], least=1)
-            stream = _text(written["inventory"]["job"]["stream"])
+            origin = written["inventory"]["job"]
+            job = _read_job(_text(written["stream"]), origin)
+            parent = None if origin["parent"] is None else _text(origin["parent"])
         records = sum(_number(part["records"]) for part in _typed(list, written["part_files"]))
-        return ManifestCounts(records=records, number=number, stream=stream)
+        return ManifestCounts(records=records, number=number, job=job, parent=parent)
+
+
+def _read_job(name: str, origin: Mapping[str, Any]) -> JobTerms:
+    return JobTerms(
+        name=name,
+        meta_table=_text(origin["meta_table"]),
+        kind=JobKind(origin["kind"]),
+        stream=_text(origin["stream"]),
+        max_attempts=_number(origin["max_attempts"]),
+        bisect=_typed(bool, origin["bisect"]),
+        planned_once=_typed(dict, origin["config"]),
+    )
 
 
 def read_manifest(text: bytes, name: str, root: str) -> tuple[str, JobKind, Manifest]:

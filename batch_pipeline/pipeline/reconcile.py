@@ -34,6 +34,7 @@ from batch_pipeline.model.garbage import Folder, ManifestFile, parse_name
 from batch_pipeline.model.manifest import (
     MAX_BYTES,
     Manifest,
+    ManifestCounts,
     ManifestUnfitError,
     parse_manifest_file,
 )
@@ -203,7 +204,7 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
         # Streams of another inventory may have the same name prefix, so the name is not enough.
         with suppress(ManifestUnfitError):
             first = parse_manifest_file(files.read_manifest(names[0], MAX_BYTES), names[0])
-            if first.stream == stream.name:
+            if first.job is not None and first.job.stream == stream.name:
                 unknown |= dict.fromkeys(names, job)
     return unknown
 
@@ -226,6 +227,7 @@ def discard_unknown_manifests(
     inventory = database.restore_check
     numbers = dict(inventory.publish_counts(stream.name))
     without_number: Counter[str] = Counter()
+    unknown_jobs: dict[str, ManifestCounts] = {}
     records = unread = 0
     for name, job in jobs.items():
         try:
@@ -238,10 +240,12 @@ def discard_unknown_manifests(
         if published.number is None:
             without_number[job] += 1
         else:
+            if job not in numbers:
+                unknown_jobs[job] = published
             numbers[job] = max(numbers.get(job, 0), published.number)
     if not dry_run:
         counts = {job: number + without_number[job] for job, number in numbers.items()}
-        inventory.raise_publish_counts(counts, stream.name)
+        inventory.raise_publish_counts(counts, stream.name, unknown_jobs)
         failpoint("discard.counted")
         for name in sorted(jobs):
             files.set_aside(name, mark)

@@ -1,5 +1,6 @@
 """An inventory restored from an older backup is detected before harm, and can be fixed (G13)."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from batch_pipeline.model.errors import (
     JobPausedError,
 )
 from batch_pipeline.model.failpoint import VARIABLE
+from batch_pipeline.model.item import ItemIdSet
 from batch_pipeline.model.manifest import Manifest
 from batch_pipeline.pipeline.reconcile import (
     CheckedInventory,
@@ -29,6 +31,7 @@ from batch_pipeline_tests.guarantees.restorable_stream import (
     open_stream,
 )
 from batch_pipeline_tests.proofs import Figures
+from batch_pipeline_tests.seeds import execute, query
 from batch_pipeline_tests.storage_roots import content
 
 pytestmark = pytest.mark.guarantee("G13")
@@ -74,7 +77,7 @@ def publish_before_and_after_backup(stream: RestorableStream) -> str:
 
 
 def publish_backfill(stream: RestorableStream) -> Manifest:
-    """Publish a backfill of the first two items, and return its manifest."""
+    """Plan a backfill of the first two items, publish it, and return its manifest."""
     selection = Selection(ids=IdRange(first_id=1, last_id=2))
     request = Backfill.of_stream("orders", "2023", selection, limits(max_count=2))
     table = stream.database.meta_table("orders")
@@ -131,6 +134,9 @@ def test_empty_inventory_with_manifests_is_detected(
     stream.restore(backup)
     with pytest.raises(InventoryOlderError, match="manifests unknown to it: 2"):
         stream.publish()
+    stream.discard()
+    stream.publish()
+    assert stream.publish_numbers() == [3, 4]
     figures(restores=1, manifests_newer=2, detected=1)
 
 
@@ -145,7 +151,31 @@ def test_unknown_manifest_of_backfill_is_detected(
     assert find_unknown_manifests(stream.pipeline.database, stream.stream) == {name: "orders.2023"}
     discarded = stream.discard()
     assert (discarded.manifests, discarded.records, discarded.unread) == (1, 2, 0)
+    publish_backfill(stream)
+    assert stream.publish_numbers() == [1, 2]
     figures(restores=1, manifests_newer=1, detected=1, discarded=1)
+
+
+def test_publish_numbers_of_unknown_late_arrivals_are_not_assigned_again(
+    stream: RestorableStream,
+) -> None:
+    stream.land(1, 3)
+    [first, _] = stream.publish()
+    backup = stream.back_up()
+    audit = stream.database.late_arrivals.audit
+    for late_ids in ({2}, {1, 2}):
+        seen = ItemIdSet.of({1, 2} - late_ids, weight=1).to_json()
+        attempts = "UPDATE batch_pipeline.attempt SET seen = :seen WHERE token = :token"
+        execute(stream.database, attempts, seen=json.dumps(seen), token=first.token)
+        audit("orders", stream.database.meta_table("orders").reflected(), limits=limits())
+        [late] = stream.database.batches.late_statuses("orders")
+        stream.encode(late.batch)
+        if late_ids == {2}:
+            stream.restore(backup)
+            stream.discard()
+            audit = stream.database.late_arrivals.audit
+    counts = "SELECT name, publish_count FROM batch_pipeline.job ORDER BY 1"
+    assert query(stream.database, counts) == [("orders", 2), ("orders.late", 2)]
 
 
 def test_job_that_publishes_its_first_batch_during_the_listing_is_known(

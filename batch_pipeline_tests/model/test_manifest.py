@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from batch_pipeline.model.errors import InvariantError
+from batch_pipeline.model.job import JobTerms
 from batch_pipeline.model.manifest import (
     ItemReport,
     Manifest,
@@ -138,9 +139,13 @@ def manifest_with_origin(**overrides: Any) -> Manifest:
 
 def test_manifest_file_has_records_and_optional_publish_number() -> None:
     text = manifest_file_text(manifest_with_origin()).encode()
-    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=7, stream="orders")
+    assert parse_manifest_file(text, NAME) == ManifestCounts(
+        records=5,
+        number=7,
+        job=JobTerms(name="orders", meta_table="batch_pipeline.item", stream="orders"),
+    )
     text = manifest_file_text(manifest(part_files=(part_file(PART),))).encode()
-    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5, number=None, stream=None)
+    assert parse_manifest_file(text, NAME) == ManifestCounts(records=5)
 
 
 def test_origin_is_one_line_of_manifest_file() -> None:

@@ -230,7 +230,8 @@ def check_manifest(data: bytes) -> Outcome:
     expect(found.records == records, found.records)
     origin = values.get("inventory")
     expect(found.number == (origin and origin["publish_number"]), found.number)
-    expect(found.stream == (origin and origin["job"]["stream"]), found.stream)
+    stream = found.job and found.job.stream
+    expect(stream == (origin and origin["job"]["stream"]), stream)
     return Outcome.READ
 
 
