@@ -185,10 +185,11 @@ class InventoryBatches:
         """Look up all live batches."""
         self._check_known(stream)
         live = self.database.manifests.published_after(stream, {}, backfills=False)
-        manifests = tuple(manifest for _, manifest in live)
+        # A batch that is published again between two pages is on both.
+        newest = {manifest.batch.id: manifest for _, manifest in live}
         if count := self.database.manifests.count_removed_after(stream, {}, backfills=False):
             raise _removed(stream, f"the files of live batches ({count})")
-        return PublishedBatches(stream, manifests)
+        return PublishedBatches(stream, tuple(newest.values()))
 
     def _check_known(self, stream: str) -> None:
         jobs = (report.job for report in self.database.jobs.jobs())

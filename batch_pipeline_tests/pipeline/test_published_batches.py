@@ -17,7 +17,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from batch_pipeline.cli import cli
+from batch_pipeline.inventory import manifests
 from batch_pipeline.inventory.database import Database
+from batch_pipeline.inventory.manifests import Manifests
 from batch_pipeline.model.batch import Batch
 from batch_pipeline.model.errors import (
     BatchNotPublishedError,
@@ -114,6 +116,25 @@ def test_newest_generation_is_read(published: PublishedStream, source: Any) -> N
     current = source.current("orders").to_arrow()
     assert sorted(ids(current)) == [1, 1, 2, 2, 9]
     assert current.schema.names == ["id", "city"]
+
+
+def test_batch_that_is_published_again_while_batches_are_listed_is_read_once(
+    published: PublishedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, batch in enumerate(published.batches):
+        published.encode(batch, 2 * number + 1)
+    monkeypatch.setattr(manifests, "_PAGE", 2)
+    pages = Manifests._read
+
+    def publish_between_pages(self: Manifests, query: Any) -> Any:
+        page = pages(self, query)
+        if page[0][0] == 1:
+            published.encode(published.batches[0], 7)
+        return page
+
+    monkeypatch.setattr(Manifests, "_read", publish_between_pages)
+    current = InventoryBatches(published.database).current("orders")
+    assert [manifest.generation for manifest in current.manifests] == [2, 1, 1]
 
 
 def test_data_frames_have_the_schema_types(published: PublishedStream, source: Any) -> None:
