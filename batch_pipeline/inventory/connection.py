@@ -110,7 +110,9 @@ def is_connection_dead(raw: psycopg.Connection) -> bool:
     """
     if raw.closed:
         return True
-    return bool(select.select([raw.fileno()], [], [], 0)[0])
+    poll = select.poll()  # select.select rejects descriptors above 1,023
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def replace_dead_connections(engine: sa.Engine) -> None:

@@ -1,7 +1,10 @@
 """Database errors: translated, and without passwords."""
 
+import os
+import resource
 import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -197,6 +200,19 @@ def test_idle_pooled_connection_is_replaced_silently(database: Database, rival: 
     )
     register(database, 2)
     assert unplanned(database, database.meta_table("orders")) == (2, 20)
+
+
+def test_process_with_many_open_files_can_connect(database_url: str) -> None:
+    limit, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, 2_000), maximum))
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, maximum))
+        for _ in range(1_024):
+            stack.callback(os.close, os.dup(0))
+        opened = open_database(database_url, migrated=False)
+        stack.callback(opened.close)
+        for _ in range(2):
+            assert query(opened, "SELECT 1") == [(1,)]
 
 
 def test_unreachable_own_table_raises_inventory_error(database: Database, rival: Database) -> None:
