@@ -36,6 +36,7 @@ from batch_pipeline.model.planning import Limits
 from batch_pipeline.model.stream import Strategy
 
 DEFAULT_LEASE = timedelta(minutes=5)
+_MIN_LEASE, _MAX_LEASE = timedelta(seconds=1), timedelta(days=36_525)
 _ROLES = ("uid", "item", "weight")
 
 
@@ -143,9 +144,10 @@ class AcquireOptions:
 
     def lease_duration(self) -> timedelta:
         """Return how long a process may be silent before its batch is handed out again."""
-        if not isinstance(self.lease, timedelta) or self.lease < timedelta(seconds=1):
-            raise InvalidValueError("lease", self.lease, "a timedelta of at least 1 s")
-        return self.lease
+        lease = self.lease
+        if not isinstance(lease, timedelta) or not _MIN_LEASE <= lease <= _MAX_LEASE:
+            raise InvalidValueError("lease", lease, "a timedelta from 1 s to 100 years")
+        return lease
 
     def config(self, source: MetaSource) -> dict[str, Any]:
         """Return the values to store with the batch: arguments and high watermark strategy."""

@@ -20,6 +20,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.inventory.attempts import FencedAttempts, close_dead
@@ -135,7 +136,11 @@ class ServerSideAcquirer:
             }
         try:
             tokens = list(futures)
-            rows = self._execute({**values, "planning": int(LockClass.PLAN), "tokens": tokens})
+            parameters = {**values, "planning": int(LockClass.PLAN), "tokens": tokens}
+            try:
+                rows = self._execute(parameters)
+            except exc.DBAPIError:  # such as a table that has changed: the statements translate it
+                rows = []
             for future, row in zip_longest(futures.values(), rows):
                 future.set_result(None if row is None else _started(row, job, values))
         except BaseException as error:

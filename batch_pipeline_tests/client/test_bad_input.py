@@ -52,6 +52,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ({"ceiling": "roof"}, "expected one of locks, locking_read, sqlite, registrar, settle"),
     ({"settle_by": ("id", 5)}, "settle_by is ('id', 5)"),
     ({"lease": timedelta(0)}, "lease is datetime.timedelta(0)"),
+    ({"lease": timedelta.max}, "expected a timedelta from 1 s to 100 years"),
     ({"lease": 60}, "lease is 60"),
 ]
 UNSUITABLE: list[tuple[str, dict[str, str] | None, type[Exception], str]] = [

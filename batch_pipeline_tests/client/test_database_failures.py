@@ -97,9 +97,10 @@ def test_changed_column_types_are_reflected_again(engine: sa.Engine) -> None:
 
 
 def test_missing_column_loses_no_batch(ten_files: Database, engine: sa.Engine) -> None:
-    with acquired(batch_count=2) as batch:
-        assert batch.items == files(1, 2)
-    for old, new in (("file", "f"), ("size_in_mib", "s"), ("id", "i")):
+    for number in (1, 2):  # the first two look up the job and the table
+        with acquired(batch_count=1) as batch:
+            assert batch.items == files(number, number)
+    for old, new in (("size_in_mib", "s"), ("file", "f"), ("id", "i")):
         execute(engine, f"ALTER TABLE meta_table RENAME COLUMN {old} TO {new}")
         with pytest.raises(ConfigurationError):
             _ = acquired(batch_count=2).items
