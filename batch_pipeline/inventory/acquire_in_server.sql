@@ -33,7 +33,8 @@ BEGIN
     END IF;
     PERFORM FROM batch_pipeline.job kin
             JOIN batch_pipeline.batch_state s ON s.job_id = kin.id
-      WHERE (kin.id = of_job OR kin.parent_id = of_job AND kin.kind = 'late')
+      WHERE (kin.id = of_job
+             OR kin.parent_id = of_job AND kin.kind = 'late' AND kin.paused_at IS NULL)
         AND s.state IN ('planned', 'interrupted')
         AND s.state IN ('planned', 'failed', 'interrupted', 'dead')
       LIMIT 1;

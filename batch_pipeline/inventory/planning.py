@@ -336,13 +336,15 @@ def split_first_dead(
 ) -> tuple[Batch, Batch] | None:
     """Split the first divisible dead batch of a job or its late-arrivals job; None without any.
 
-    The caller must hold the job's planning lock. Skips batches that another transaction has locked.
+    The caller must hold the job's planning lock. Skips paused jobs, and batches that another
+    transaction has locked.
     """
     dead = (
         sa.select(*BATCH_ROW)
         .select_from(batches_with_states)
         .where(
             job_with_late_arrivals(job_id),
+            job.c.paused_at.is_(None),
             sa.text(f"batch_state.{UNFINISHED}"),  # as in the partial index
             batch_state.c.state == BatchState.DEAD,
             batch.c.item_count > 1,

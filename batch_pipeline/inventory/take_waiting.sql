@@ -1,10 +1,11 @@
 -- Starts an attempt on the first unlocked batch of a job, or of its late arrivals, in one of some
--- states. Always returns the job's row; takes no batch if the job is paused.
+-- states. Always returns the job's row; takes no batch of a paused job, or if the job is paused.
 WITH waiting AS (
     SELECT first.*
       FROM (SELECT kin.id FROM batch_pipeline.job AS kin
              WHERE kin.id = CAST(:of_job AS integer)
-                OR kin.parent_id = CAST(:of_job AS integer) AND kin.kind = 'late') AS mine
+                OR kin.parent_id = CAST(:of_job AS integer) AND kin.kind = 'late'
+                   AND kin.paused_at IS NULL) AS mine
       JOIN unnest(ARRAY[STATES]) AS wanted(state) ON true
       -- One index probe per job and state, however many batches are waiting.
       JOIN LATERAL (

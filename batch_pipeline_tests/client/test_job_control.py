@@ -114,6 +114,11 @@ def test_audit_adds_late_rows_to_the_job(meta_table: Database) -> None:
     audit = audit_job("orders")
     assert (audit.late.count, audit.late.first, audit.late_job) == (1, (3,), "orders.late")
     assert audit_job("orders", "meta_table", since=None).known == 1
+    pause_job("orders.late")
+    assert acquired("orders").items == ["file-5"]
+    fill(meta_table.engine, {6: 10, 7: 10})
+    assert acquired("orders", batch_count=1).items == ["file-6"]
+    resume_job("orders.late")
     assert acquired("orders").items == ["file-3"]
     with pytest.raises(InvalidValueError, match="since"):
         audit_job("orders", since=timedelta(0))
