@@ -100,7 +100,7 @@ class PlannedBatches:
             last_id = table.high_watermark()
             ranges = unplanned_ranges(connection, job_row.id, table.cuts, limits, last_id=last_id)
             if not drain:
-                ranges = [_without_young(table, limits, *gap_cuts) for gap_cuts in ranges]
+                ranges = [(gap, _without_young(table, limits, cuts)) for gap, cuts in ranges]
             planned = insert_ranges(connection, job_row.id, limits, limits.config(), ranges)
             if planned.ids is None:
                 planned_up_to = highest_planned(connection, job_row.id, ALL_IDS)
@@ -252,12 +252,14 @@ def insert_batches(
     return planned
 
 
-def _without_young(table: StreamTable, limits: Limits, gap: Gap, cuts: Iterator[Cut]) -> CutRange:
+def _without_young(table: StreamTable, limits: Limits, cuts: Iterator[Cut]) -> Iterator[Cut]:
     """Leave out a last short cut while its oldest item has waited for less than `max_wait`."""
-    waited = None if limits.min_weight == 0 else table.oldest_age(gap.after_id)
-    if waited is None or waited >= limits.max_wait:
-        return gap, cuts
-    return gap, (cut for cut in cuts if cut.closed or cut.weight >= limits.min_weight)
+    for cut in cuts:
+        waited = None
+        if not cut.closed and cut.weight < limits.min_weight:
+            waited = table.oldest_age(cut.id_range.first_id - 1)
+        if waited is None or waited >= limits.max_wait:
+            yield cut
 
 
 LAST_ATTEMPTS = 50

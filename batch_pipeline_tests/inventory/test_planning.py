@@ -181,6 +181,7 @@ def test_adjacent_ranges_up_to_largest_id_are_accepted(database: Database) -> No
         (8, False, True, ["1..5", "6..8"]),
         (4, False, False, ["1..4"]),  # not below the minimum
         (2, True, False, ["1..2"]),
+        (8, True, False, ["1..5"]),  # only item 1 is old
     ],
 )
 def test_batch_below_min_weight_waits_for_age_or_drain(
