@@ -176,15 +176,13 @@ def cancel(job: str, batch: tuple[str, ...], meta_table: str | None, as_json: bo
     """
     with _opened() as pipeline:
         control, table = pipeline.database.jobs, pipeline.job(job, meta_table).meta_table
-        numbers: list[int | None] = [control.batch(job, label, table).id for label in batch]
-        done = [control.cancel(job, number, table) for number in numbers or [None]]
-    batches, attempts = sum(one.batches for one in done), sum(one.attempts for one in done)
+        done = control.cancel(job, *batch, meta_table=table)
     if as_json:
-        print_json({"job": job, "batches": batches, "attempts": attempts})
-    elif not batches:
+        print_json({"job": job, "batches": done.batches, "attempts": done.attempts})
+    elif not done.batches:
         say(f"{job}: nothing to cancel.")
     else:
-        say(f"{job}: batches cancelled: {batches}, while running: {attempts}.")
+        say(f"{job}: batches cancelled: {done.batches}, while running: {done.attempts}.")
         say(f"`batch-pipeline jobs retry {job}` retries them.")
 
 

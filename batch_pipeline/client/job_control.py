@@ -115,7 +115,8 @@ def cancel_job(
     """
     session = SESSIONS.current()
     table = session.job(job, meta_table_name).meta_table
-    return session.database.jobs.cancel(job, batch, table)
+    batches = () if batch is None else (batch,)
+    return session.database.jobs.cancel(job, *batches, meta_table=table)
 
 
 def retry_job(

@@ -133,10 +133,8 @@ class JobControl:
         """Resume a paused job."""
         return self._pause(name, meta_table, sa.null(), None)
 
-    def cancel(
-        self, name: str, identifier: int | str | None = None, meta_table: str | None = None
-    ) -> Cancelled:
-        """Cancel a batch, or all unpublished batches of a job, including running ones.
+    def cancel(self, name: str, *batches: int | str, meta_table: str | None = None) -> Cancelled:
+        """Cancel batches, or all unpublished batches of a job, including running ones.
 
         If a batch was published before, only its running attempt is cancelled.
 
@@ -146,8 +144,9 @@ class JobControl:
         with transaction(self.engine) as connection:
             job_record = find_job(connection, name, meta_table)
             chosen = job_with_late_arrivals(job_record.id)
-            if identifier is not None:
-                chosen = batch_state.c.batch_id == find_batch(connection, job_record, identifier).id
+            if batches:
+                ids = [find_batch(connection, job_record, identifier).id for identifier in batches]
+                chosen = is_any_of(batch_state.c.batch_id, ids)
             is_open = sa.text(f"(batch_state.{UNFINISHED} OR batch_state.state = 'running')")
             batch_ids = _lock_states(connection, sa.and_(chosen, is_open))
             failpoint("cancel.locked")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from batch_pipeline.model.errors import ConfigurationError, UnknownJobError
 from batch_pipeline_tests.cli.commands import invoke, run_json
@@ -93,6 +94,10 @@ def test_batch_option_accepts_lists_and_names_unknown_batches(project: DefsHarne
     unknown = invoke("jobs", "cancel", "orders", "--batch", f"{listed},x")
     assert "no batch 'x'" in str(unknown.exception)
     words = ["jobs", "cancel", "orders", "--batch", listed, "--batch", labels[2], "--json"]
+    with project.database.engine.begin() as other_session:
+        lock = "SELECT FROM batch_pipeline.batch_state WHERE batch_id = 3 FOR UPDATE"
+        other_session.execute(sa.text(lock))
+        assert "Nothing was changed" in str(invoke(*words).exception)
     assert '"batches":3' in invoke(*words).stdout.replace(" ", "")
     words = ["jobs", "retry", "orders", "--batch", listed, "--json"]
     assert '"batches":2' in invoke(*words).stdout.replace(" ", "")
