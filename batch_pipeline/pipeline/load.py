@@ -217,9 +217,8 @@ def _attempt(
                     failpoint("load.acknowledged")
                     following = wanted[number + 1] if number + 1 < len(wanted) else None
                     succeed = partial(context.loads.succeed, running, loaded, following)
-                    started = repeat_once(succeed)
+                    running = repeat_once(succeed) or running
                     yield Outcome(loading=wanted[number], loaded=loaded)
-                    running = running if started is None else started
         except BaseException as error:
             with suppress(RetryableError):  # keep the first error; the lease expires
                 context.loads.fail(running, error)

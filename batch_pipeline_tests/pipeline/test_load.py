@@ -235,6 +235,16 @@ def test_killed_target_is_restarted_for_the_remaining_batches(
     assert process_count(tmp_path) == 3  # all together, and then each of the others alone
 
 
+def test_load_that_is_closed_after_a_batch_interrupts_the_next_one(
+    database: Database, tmp_path: Path
+) -> None:
+    published(database, tmp_path)
+    outcomes = load(load_context(database, tmp_path, scripts.EAGER))
+    assert next(outcomes).loaded is not None
+    del outcomes
+    assert [row[2] for row in rows(database)] == ["succeeded", "interrupted"]
+
+
 def test_interrupted_load_is_recorded_and_can_be_repeated(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
