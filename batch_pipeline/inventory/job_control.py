@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from batch_pipeline.inventory import batch_states
 from batch_pipeline.inventory.attempts import close
 from batch_pipeline.inventory.batch_states import select_statuses
-from batch_pipeline.inventory.connection import fetch_rows, fetch_value, transaction
+from batch_pipeline.inventory.connection import fetch_column, fetch_rows, fetch_value, transaction
 from batch_pipeline.inventory.jobs import (
     find_batch,
     find_job,
@@ -69,6 +69,11 @@ class JobControl:
             ):
                 counts[count.job_id].append(count)
         return [_report(row, counts[row.id]) for row in rows]
+
+    def streams(self) -> list[str]:
+        """Read the names of the streams that have jobs, in order."""
+        streams = sa.select(job.c.stream).where(job.c.stream.is_not(None)).distinct()
+        return sorted(fetch_column(self.engine, streams))
 
     def find(self, name: str, meta_table: str | None = None) -> Job:
         """Find a job.

@@ -192,8 +192,7 @@ class InventoryBatches:
         return PublishedBatches(stream, tuple(newest.values()))
 
     def _check_known(self, stream: str) -> None:
-        jobs = (report.job for report in self.database.jobs.jobs())
-        known = sorted({job.stream for job in jobs if job.stream is not None})
+        known = self.database.jobs.streams()
         if stream not in known:
             raise _unknown_stream(stream, f"The inventory {self.database.location}", known)
 
