@@ -551,8 +551,10 @@ class ReflectedMetaTable:
         while is_full:
             with read_transaction(self.engine) as connection:
                 page = connection.execute(self.weighed(first_id, high_watermark).limit(size)).all()
-            # A page starts with the last row of the previous page, to detect duplicate ids.
-            for item_id, weight in page[0 if last_id is None else 1 :]:
+            # A page starts at the last row of the previous page, to detect duplicate ids. That row
+            # may be gone by now.
+            repeats = bool(page) and page[0][0] == last_id
+            for item_id, weight in page[repeats:]:
                 count += 1
                 if weight is None and count <= max_count:
                     raise self._bad_weight(item_id)

@@ -178,6 +178,19 @@ def test_view_with_duplicate_id_is_rejected(any_table: ReflectedMetaTable) -> No
             cut_all(view, 4, bounds)
 
 
+def test_last_row_of_page_deleted_before_next_page_hides_no_other_row(
+    any_table: ReflectedMetaTable,
+) -> None:
+    fill(any_table, [{"id": uid, "size_in_bytes": 1} for uid in range(1, 401)])
+    deletion = f"DELETE FROM {any_table.canonical_name} WHERE id = 128"  # noqa: S608 - constant names
+    sa.event.listen(
+        any_table.engine, "commit", lambda _: execute(any_table.engine, deletion), once=True
+    )
+    planned = any_table.next_cut(0, 400, UNLIMITED)
+    assert planned is not None
+    assert (str(planned.id_range), planned.count) == ("1..400", 400)
+
+
 def test_table_dropped_after_opening_raises_table_changed(any_table: ReflectedMetaTable) -> None:
     execute(any_table.engine, f"DROP TABLE {any_table.table.schema}.files")
     with pytest.raises(MetaTableChangedError):
