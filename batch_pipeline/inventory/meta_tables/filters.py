@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, assert_never
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import mysql, sqlite
 
 from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import InvalidValueError
@@ -125,7 +125,16 @@ def _coerce(column: sa.Column[Any], value: Scalar) -> _Typed:
         return _parse_decimal(column, value), _NUMERIC
     if isinstance(kind, sa.types.NullType):
         return value, sa.literal(value).type
-    return _parse_text(column, value), kind
+    parsed = _parse_text(column, value)
+    return parsed, _MysqlUtc(fsp=kind.fsp) if isinstance(kind, mysql.TIMESTAMP) else kind
+
+
+class _MysqlUtc(mysql.TIMESTAMP):
+    """A time in UTC to compare with a TIMESTAMP, which MySQL shows in the session's time zone."""
+
+    def bind_expression(self, bindvalue: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
+        zone = sa.literal_column("@@session.time_zone")
+        return sa.func.convert_tz(bindvalue, sa.literal_column("'+00:00'"), zone)
 
 
 def _drop_fraction(bound: sa.BindParameter[Any]) -> sa.BindParameter[Any]:

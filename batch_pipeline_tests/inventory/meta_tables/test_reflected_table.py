@@ -365,6 +365,29 @@ def test_filter_selects_matching_rows(any_engine: sa.Engine) -> None:
         assert item_ids(table, ALL_IDS) == expected_ids, (column, operator)
 
 
+@pytest.mark.skipif(not MARIADB, reason="needs MariaDB")
+def test_filter_on_mysql_timestamp_ignores_zone_of_session(mariadb: sa.Engine) -> None:
+    start = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    insertion = "INSERT INTO files VALUES (:id, 'f', 1, :imported)"
+    for uid in (1, 2, 3):
+        execute(mariadb, insertion, id=uid, imported=start + timedelta(seconds=uid / 2))
+    second = (start + timedelta(seconds=1)).isoformat()
+    many = tuple((start + timedelta(seconds=n)).isoformat() for n in range(1, 1_100))
+    options = {"init_command": "SET time_zone = '+05:00'"}
+    engine = sa.create_engine(mariadb.url, connect_args=options)
+    for operator, value, expected_ids in (
+        (Operator.EQUAL, second, [2]),
+        (Operator.GREATER_OR_EQUAL, second, [2, 3]),
+        (Operator.LESS, second, [1]),
+        (Operator.IN, (second,), [2]),
+        (Operator.NOT_IN, many, [1, 3]),
+    ):
+        where = Condition("imported", operator, value)
+        table = ReflectedMetaTable.open(engine, "files", FILES, where)
+        assert item_ids(table, ALL_IDS) == expected_ids, operator
+    engine.dispose()
+
+
 @pytest.mark.parametrize(
     "condition",
     [
