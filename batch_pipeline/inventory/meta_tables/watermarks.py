@@ -15,13 +15,19 @@ from sqlalchemy.dialects import postgresql as pg
 from batch_pipeline.inventory.connection import fetch_value, named_statement, transaction
 from batch_pipeline.inventory.meta_tables.connection import (
     LOCK_NOT_AVAILABLE,
+    database_label,
     error_code,
     read_transaction,
 )
 from batch_pipeline.inventory.meta_tables.reflected_table import ReflectedMetaTable
 from batch_pipeline.inventory.tables import ceiling_candidate
 from batch_pipeline.model.batch import MAX_ID, MIN_ID
-from batch_pipeline.model.errors import InvalidValueError, unfit_column, watermark_unavailable
+from batch_pipeline.model.errors import (
+    InvalidValueError,
+    MetaTableChangedError,
+    unfit_column,
+    watermark_unavailable,
+)
 from batch_pipeline.model.stream import Strategy
 
 MAX_CANDIDATES = 64
@@ -340,7 +346,10 @@ class LocksWatermark:
         with read_transaction(self.table.engine, "AUTOCOMMIT") as connection:
             reflected = self.table.table
             names = {"table": reflected.name, "schema": reflected.schema}
-            epoch, relation = connection.execute(named_statement("meta_tables/epoch"), names).one()
+            row = connection.execute(named_statement("meta_tables/epoch"), names).one_or_none()
+            if row is None:
+                raise MetaTableChangedError(database_label(self.table.engine), f"no table {name}")
+            epoch, relation = row
             # Load first: a state that another process saves later may be above the ids read here.
             before = load_candidates(self.store, name, Strategy.LOCKS, epoch)
             highest = connection.execute(sa.select(sa.func.max(self.table.uid))).scalar_one()

@@ -28,6 +28,7 @@ from batch_pipeline_tests.factories import limits
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     CREATE_FILES,
     FILES,
+    choose_watermark,
     cut_all,
     delete,
     execute,
@@ -192,11 +193,14 @@ def test_last_row_of_page_deleted_before_next_page_hides_no_other_row(
 
 
 def test_table_dropped_after_opening_raises_table_changed(any_table: ReflectedMetaTable) -> None:
+    high_watermark = choose_watermark(any_table).watermark
     execute(any_table.engine, f"DROP TABLE {any_table.table.schema}.files")
     with pytest.raises(MetaTableChangedError):
         list(all_cuts(any_table, 0, 10, limits()))
     with pytest.raises(MetaTableChangedError):
         any_table.next_cut(0, 10, limits())
+    with pytest.raises(MetaTableChangedError):
+        high_watermark.read()
 
 
 # Drivers, sessions and columns
