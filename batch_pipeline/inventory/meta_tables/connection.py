@@ -210,7 +210,7 @@ def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | e
         )
     operational = isinstance(error, exc.OperationalError)
     refused = not isinstance(code, int) or code in _REFUSED or 2000 <= code < 3000
-    never_connected = error.statement is None
+    never_connected = error.statement is None and not isinstance(error, exc.DataError)
     if never_connected or error.connection_invalidated or (operational and refused):
         return MetaUnreachableError(
             f"The meta table's database at {place} cannot be reached ({reason}). Nothing was "

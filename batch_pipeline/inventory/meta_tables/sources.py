@@ -17,11 +17,13 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from batch_pipeline.inventory.batch_states import late_items, planned_ids
 from batch_pipeline.inventory.connection import (
     fetch_column,
     fetch_rows,
+    first_line,
     named_statement,
     transaction,
 )
@@ -48,6 +50,8 @@ from batch_pipeline.inventory.meta_tables.watermarks import (
     catalogue_names,
     choose_watermark,
     database_time,
+    insert_time,
+    no_insert_time,
 )
 from batch_pipeline.model.batch import MAX_ID, MIN_ID, Batch, IdRange
 from batch_pipeline.model.errors import (
@@ -445,19 +449,29 @@ class StreamTable(ABC):
             yield from others
 
     def oldest_age(self, after_id: int | None) -> timedelta | None:
-        """Return the age of the oldest item above an id; None without a column of insert times."""
+        """Return the age of the oldest item above an id; None without a column of insert times.
+
+        Raises:
+            MetaTableError: the column does not exist or holds no times.
+        """
         name = self.time_column
         if name is None:
             return None
 
         def query_source(source: MetaSource) -> timedelta | None:
             table = source.table
-            column = table.column(name, "insert time")
+            column = insert_time(table, name)
+            time: sa.ColumnElement[Any] = column
+            if table.engine.dialect.name == "sqlite":  # any text, for example with a time zone
+                time = sa.func.datetime(column)
             items = table.weighed(_next_id(after_id), MAX_ID).order_by(None)
+            query = items.with_only_columns(sa.func.min(time, type_=column.type))
             with read_transaction(table.engine) as connection:
-                query = items.with_only_columns(sa.func.min(column, type_=column.type))
-                oldest = connection.execute(query).scalar_one()
-                return None if oldest is None else database_time(connection, column) - oldest
+                try:
+                    oldest = connection.execute(query).scalar_one()
+                    return None if oldest is None else database_time(connection, column) - oldest
+                except (TypeError, exc.DataError) as error:  # MySQL's zero date, or infinity
+                    raise no_insert_time(table, name, first_line(error)) from error
 
         return self.use(query_source)
 

@@ -25,6 +25,7 @@ from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import (
     InvalidValueError,
     MetaTableChangedError,
+    MetaTableError,
     unfit_column,
     watermark_unavailable,
 )
@@ -268,6 +269,24 @@ class SettleBy:
             raise InvalidValueError("settle delay", str(self.delay), "more than 0 s")
 
 
+def insert_time(table: ReflectedMetaTable, name: str) -> sa.Column[Any]:
+    """Return the column of insert times with this name.
+
+    Raises:
+        MetaTableError: the column does not exist or holds no times.
+    """
+    column = table.column(name, "insert time")
+    if not isinstance(column.type, sa.DateTime):
+        raise no_insert_time(table, name, f"its type is {column.type!r}, but a timestamp is needed")
+    return column
+
+
+def no_insert_time(table: ReflectedMetaTable, name: str, problem: str) -> MetaTableError:
+    """Build the error for a column that does not hold insert times."""
+    step = "Name a column of timestamps that the database sets when a row is inserted."
+    return unfit_column(table.canonical_name, name, "insert time", problem, step)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleTimeWatermark:
     """The high watermark of any table with insert times.
@@ -283,12 +302,7 @@ class SettleTimeWatermark:
     store: StoredCandidates
 
     def __post_init__(self) -> None:
-        role, name = "insert time", self.settle_by.column
-        column_type = self.table.column(name, role).type
-        if not isinstance(column_type, sa.DateTime):
-            problem = f"its type is {column_type!r}, but a timestamp is needed"
-            step = "Name a column of timestamps that the database sets when a row is inserted."
-            raise unfit_column(self.table.canonical_name, name, role, problem, step)
+        insert_time(self.table, self.settle_by.column)
 
     def read(self) -> WatermarkReading:
         """Return the highest id below the first row that is not settled or has no time."""

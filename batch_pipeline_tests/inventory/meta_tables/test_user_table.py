@@ -186,6 +186,27 @@ def test_max_wait_counts_from_import_time_of_oldest_row(orders: UserTableFixture
     assert orders.database.batches.plan(dated, bounds, drain=False).items == 0
 
 
+def test_age_by_column_without_times_is_refused(orders: UserTableFixture) -> None:
+    orders.insert(1)
+    with pytest.raises(MetaTableError, match="file_location"):
+        orders.with_source(imported="file_location").oldest_age(None)
+    dated = orders.with_source(imported="imported")
+    kind = orders.engine.dialect.name
+    if kind == "sqlite":
+        orders.execute("UPDATE files SET imported = '2020-01-01T00:00:00Z'")
+        waited = dated.oldest_age(None)
+        assert waited is not None
+        assert waited > timedelta(days=2000)
+    elif kind == "postgresql":
+        orders.execute("UPDATE files SET imported = '-infinity'")
+        with pytest.raises(MetaTableError, match="imported.*infinity"):
+            dated.oldest_age(None)
+    else:
+        orders.execute("UPDATE IGNORE files SET imported = '0000-00-00'")
+        with pytest.raises(MetaTableError, match="imported"):
+            dated.oldest_age(None)
+
+
 def test_rows_younger_than_settle_delay_are_not_planned(orders: UserTableFixture) -> None:
     orders.insert(1, 2)
     orders.execute("UPDATE files SET imported = '2020-01-01 00:00:00' WHERE id = 1")
