@@ -325,7 +325,7 @@ class DagsterRules:
             check_cron(self.schedule, name="dagster.schedule")
         try:
             ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError) as error:
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: a folder
             expected = "a name of the tz database, for example Europe/Berlin"
             raise InvalidValueError("dagster.timezone", self.timezone, expected) from error
 

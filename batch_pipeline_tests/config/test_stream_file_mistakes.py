@@ -58,6 +58,7 @@ def read_error(tmp_path: Path, text: str) -> StreamFileError:
         ("dagster: {schedule: 0 25 * * *}", "hour, '25', is within 0 to 23"),
         ("dagster: {spark_resource: my spark}", "`dagster.spark_resource` is 'my spark'"),
         ("dagster: {timezone: Mars/Olympus}", "`dagster.timezone` is 'Mars/Olympus'"),
+        ("dagster: {timezone: Europe}", "`dagster.timezone` is 'Europe'; expected a name of the"),
         ("dagster: {max_quarantined_ratio: 2}", "is 2.0; expected 0 to 1"),
         ("dagster: {runs_at_once: 0}", "is 0; expected at least 1"),
         ("encoding: {3: 4}", "the key 3 is not text; known keys: format, compression"),
