@@ -10,6 +10,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import filter as filter_names
 from heapq import merge
 from itertools import chain, zip_longest
 from os.path import commonprefix
@@ -518,8 +519,9 @@ def propose(
     site = _Site(folder, _location_of(place))
     groups, errors = _listed(site, include)
     choice = _choose(groups, site)
-    if include and not choice.left_out:
-        choice.source["include"] = list(include)
+    exclude = [pattern for one in choice.left_out for pattern in one.patterns]
+    if include and not any(filter_names(_patterns(choice.groups), one) for one in exclude):
+        choice.source.update(include=list(include), **({"exclude": exclude} if exclude else {}))
     attributes = site.attributes(_name_for(name, choice.groups, shown(site.uri)), choice.source)
     files = _spread(choice.groups)
     try:

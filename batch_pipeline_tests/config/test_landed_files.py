@@ -156,6 +156,15 @@ def test_include_option_selects_the_files(tmp_path: Path) -> None:
     assert source_attributes(proposal)["include"] == ["customers-*.csv"]
 
 
+def test_include_option_is_kept_if_matching_files_are_left_out(tmp_path: Path) -> None:
+    files = {"orders-2026-1.csv": CSV, "orders-2026-2.csv": CSV, "orders-2025-1.csv": CSV}
+    files["orders-2026-notes.txt"] = b"# Notes\n\nNone.\n"
+    proposal = propose_stream(tmp_path, files, include=("orders-2026*",))
+    attributes = source_attributes(proposal)
+    assert (attributes["include"], proposal.plan.files) == (["orders-2026*"], 2)
+    assert attributes["exclude"] == ["orders-*.txt"]
+
+
 def test_csv_dialect_and_charset_are_inferred(tmp_path: Path) -> None:
     text = "1;Zoë;4,5\n2;Bo;1\n".encode("cp1252")
     proposal = propose_stream(tmp_path, {"a-1.csv": text})
