@@ -3,6 +3,7 @@
 The exact strategy of the database is used if its conditions hold, else the age of rows.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -26,6 +27,7 @@ from batch_pipeline.model.errors import (
     InvalidValueError,
     MetaTableChangedError,
     MetaTableError,
+    PermissionDeniedError,
     unfit_column,
     watermark_unavailable,
 )
@@ -177,7 +179,7 @@ class StoredCandidates:
         return _from_json(fetch_value(self._autocommit(), query))
 
     def save(self, table: str, candidates: Candidates) -> None:
-        """Replace the saved state, unless it is the same."""
+        """Replace the saved state, unless it is the same or the role may only read."""
         state = sa.literal(_to_json(candidates), pg.JSONB)
         same = sa.exists().where(*self._key(table), ceiling_candidate.c.state == state)
         row = sa.select(sa.literal(self.scope), sa.literal(table), state).where(~same)
@@ -186,7 +188,7 @@ class StoredCandidates:
             constraint=ceiling_candidate.primary_key,
             set_={"state": insert.excluded.state, "saved_at": sa.func.clock_timestamp()},
         )
-        with transaction(self._autocommit()) as connection:
+        with suppress(PermissionDeniedError), transaction(self._autocommit()) as connection:
             connection.execute(upsert)
 
     def _key(self, table: str) -> tuple[sa.ColumnElement[bool], ...]:
