@@ -65,7 +65,10 @@ from batch_pipeline.model.stream import (
 from batch_pipeline.storage.filesystem import filesystem_of
 
 _KEY = "source.meta_table"
-_SQLITE_FILE = re.compile(r"(sqlite(?:\+[a-z0-9_]+)?:///)([^/:?][^?]*)(.*)")
+# After `file:` comes a path of a URI, which SQLite decodes again.
+_SQLITE_FILE = re.compile(
+    r"(sqlite(?:\+[a-z0-9_]+)?:///(?P<uri>file:(?=.*[?&]uri=))?+)([^/:?][^?]*)(.*)"
+)
 _SDC = tuple(column for column in LineageColumn if column.value.startswith("_sdc_"))
 
 
@@ -122,8 +125,9 @@ def _with_base(conn: str, base: Path) -> str:
     match = _SQLITE_FILE.fullmatch(conn)
     if match is None:
         return conn
-    path = quote(str(base.absolute() / unquote(match[2])))
-    return f"{match[1]}{path}{match[3]}"
+    folder = str(base.absolute())
+    path = Path(quote(folder) if match["uri"] else folder) / unquote(match[3])
+    return f"{match[1]}{quote(str(path))}{match[4]}"
 
 
 _LEAST_ITEM = 64 * 2**10  # cost of opening and closing a file, in bytes read

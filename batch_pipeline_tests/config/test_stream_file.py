@@ -378,6 +378,8 @@ def test_meta_table_with_every_key(tmp_path: Path) -> None:
         ("sqlite:////data/files.db", "sqlite:////data/files.db"),
         ("sqlite:///files.db?timeout=5", "sqlite:///{folder}/files.db?timeout=5"),
         ("sqlite:///my files.db", "sqlite:///{folder}/my%20files.db"),
+        ("sqlite:///file:m.db?mode=ro&uri=true", "sqlite:///file:{folder}/m.db?mode=ro&uri=true"),
+        ("sqlite:///file:/m.db?uri=true", "sqlite:///file:/m.db?uri=true"),
     ],
 )
 def test_connection_without_a_password_is_accepted(

@@ -79,11 +79,14 @@ def _parse_url(url: str, setting: str) -> sa.URL:
         return parsed.set(drivername="postgresql+psycopg")
     if kind in {"mysql", "mariadb"} and not driver and find_spec("MySQLdb") is None:
         return parsed.set(drivername=f"{kind}+pymysql")
-    in_memory = parsed.database in {None, "", ":memory:"}
-    if kind == "sqlite" and not in_memory and "uri" not in parsed.query:
+    path, query = parsed.database, parsed.query
+    if kind == "sqlite" and path not in {None, "", ":memory:", "file::memory:"}:
         # SQLite creates a missing file unless it is opened by a URI with this mode.
-        path = f"file:{quote(parsed.database or '')}"
-        return parsed.set(database=path).update_query_dict({"mode": "rw", "uri": "true"})
+        is_uri = "uri" in query and path.startswith("file:")
+        return parsed.set(
+            database=path if is_uri else f"file:{quote(path)}",
+            query={"mode": "rw", **query, "uri": "true"},
+        )
     return parsed
 
 

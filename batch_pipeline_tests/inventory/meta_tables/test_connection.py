@@ -1,5 +1,7 @@
 """URLs of meta tables' databases: drivers, options, and errors without credentials."""
 
+from pathlib import Path
+
 import pytest
 import sqlalchemy as sa
 
@@ -39,11 +41,13 @@ def test_invalid_url_error_hides_credentials(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_missing_sqlite_file_is_not_created(tmp_path: object) -> None:
+@pytest.mark.parametrize("url", ["{}/a b%20.db", "file:{}/a.db?uri=true", "{}/a.db?uri=true"])
+def test_missing_sqlite_file_is_not_created(tmp_path: Path, url: str) -> None:
     """The path needs escaping in a URI."""
-    engine = open_meta_engine(f"sqlite:///{tmp_path}/a b%20.db")
+    engine = open_meta_engine(f"sqlite:///{url.format(tmp_path)}")
     with pytest.raises(sa.exc.OperationalError, match="unable to open"):
         engine.connect()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sqlite_uri_is_passed_unchanged() -> None:
