@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, assert_never
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.dialects import postgresql as pg
 
 from batch_pipeline.model.batch import MAX_ID, MIN_ID
 from batch_pipeline.model.errors import InvalidValueError
@@ -60,9 +61,11 @@ def _condition(
             is_member = _in_list(column, operands, dialect)
             return sa.not_(is_member) if condition.operator is Operator.NOT_IN else is_member
         case Operator.LIKE:
-            if not isinstance(column.type, sa.String | sa.types.NullType):
+            is_text = isinstance(column.type, sa.String | sa.types.NullType)
+            if not is_text or isinstance(column.type, pg.ENUM):
                 raise _mismatch(column, condition.value, "a column of text to use 'like' on")
-            return column.like(sa.literal(_operands(condition)[0], sa.String))
+            escape = "\\" if dialect.name == "sqlite" else None  # the default of the others
+            return column.like(sa.literal(_operands(condition)[0], sa.String), escape=escape)
         case (
             Operator.EQUAL
             | Operator.NOT_EQUAL

@@ -199,7 +199,7 @@ def test_age_by_column_without_times_is_refused(orders: UserTableFixture) -> Non
         assert waited > timedelta(days=2000)
     elif kind == "postgresql":
         orders.execute("UPDATE files SET imported = '-infinity'")
-        with pytest.raises(MetaTableError, match="imported.*infinity"):
+        with pytest.raises(MetaTableError, match=r"imported.*infinity"):
             dated.oldest_age(None)
     else:
         orders.execute("UPDATE IGNORE files SET imported = '0000-00-00'")
