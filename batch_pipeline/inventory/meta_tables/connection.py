@@ -34,10 +34,12 @@ from batch_pipeline.model.errors import (
 from batch_pipeline.model.job import INVENTORY, DatabaseIdentity
 
 _CONNECT_SECONDS = 5
+_META_CONN = "BATCH_PIPELINE_META_CONN"
+_SETTING = "batch_pipeline_setting"
 _SERVER_OPTIONS = "-c lock_timeout=5s -c default_transaction_read_only=on"
 
 
-def open_meta_engine(url: str, *, setting: str = "BATCH_PIPELINE_META_CONN") -> sa.Engine:
+def open_meta_engine(url: str, *, setting: str = _META_CONN) -> sa.Engine:
     """Return an engine for a URL, without connecting.
 
     Postgres always uses psycopg; MySQL and MariaDB use PyMySQL unless the URL names a driver. Dead
@@ -53,7 +55,8 @@ def open_meta_engine(url: str, *, setting: str = "BATCH_PIPELINE_META_CONN") -> 
     """
     parsed = _parse_url(url, setting)
     try:
-        engine = sa.create_engine(parsed, **_engine_options(parsed))
+        options = {_SETTING: setting}
+        engine = sa.create_engine(parsed, execution_options=options, **_engine_options(parsed))
     except ModuleNotFoundError as error:
         step = "Install it, or name another driver as in mysql+pymysql://…"
         raise _invalid_url(setting, f"its driver {error.name!r} is not installed", step) from error
@@ -194,6 +197,7 @@ def error_code(error: exc.DBAPIError) -> object:
 
 def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | exc.DBAPIError:
     code, reason, place = error_code(error), _reason(error.orig), database_label(engine)
+    setting = engine.get_execution_options().get(_SETTING, _META_CONN)
     missing = missing_database("The meta table's database", place, reason)
     if missing is not None or code in _TOO_LONG or _TOO_MANY.search(str(error.orig)):
         expected = f"fewer or shorter values ({reason}); use `in` with one list"
@@ -202,7 +206,7 @@ def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | e
         return MetaTableError(
             f"The meta table at {place} cannot be read: permission denied ({reason}). Nothing was "
             f"changed. Grant SELECT on it (and USAGE on its schema) to the role of "
-            f"BATCH_PIPELINE_META_CONN."
+            f"{setting}."
         )
     if code in _GONE or reason.startswith(("no such table", "no such column")):
         return MetaTableChangedError(place, reason)
@@ -217,7 +221,7 @@ def _domain_error(engine: sa.Engine, error: exc.DBAPIError) -> PipelineError | e
     if never_connected or error.connection_invalidated or (operational and refused):
         return MetaUnreachableError(
             f"The meta table's database at {place} cannot be reached ({reason}). Nothing was "
-            f"changed. Start it or correct BATCH_PIPELINE_META_CONN, then run again."
+            f"changed. Start it or correct {setting}, then run again."
         )
     return error
 

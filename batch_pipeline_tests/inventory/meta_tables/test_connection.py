@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from batch_pipeline.inventory.meta_tables.connection import open_meta_engine
-from batch_pipeline.model.errors import SettingError
+from batch_pipeline.inventory.meta_tables.connection import open_meta_engine, read_transaction
+from batch_pipeline.model.errors import MetaUnreachableError, SettingError
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,12 @@ def test_invalid_url_error_hides_credentials(url: str) -> None:
     with pytest.raises(SettingError, match="BATCH_PIPELINE_META_CONN") as caught:
         open_meta_engine(url)
     assert "secret" not in str(caught.value)
+
+
+def test_unreachable_database_error_names_its_setting() -> None:
+    engine = open_meta_engine("postgresql://u:secret@127.0.0.1:1/db", setting="OPS_DB")
+    with pytest.raises(MetaUnreachableError, match="correct OPS_DB"), read_transaction(engine):
+        pass
 
 
 @pytest.mark.parametrize("url", ["{}/a b%20.db", "file:{}/a.db?uri=true", "{}/a.db?uri=true"])
