@@ -30,7 +30,6 @@ from batch_pipeline.inventory.connection import (
 from batch_pipeline.inventory.meta_tables.catalogue import MetaColumns, find_table
 from batch_pipeline.inventory.meta_tables.connection import (
     database_identity,
-    database_label,
     is_same_database,
     read_one_statement,
     read_transaction,
@@ -212,7 +211,6 @@ class MetaSources:
     def __init__(self, engine: sa.Engine, inventory: sa.Engine) -> None:
         self._engine = engine
         self._inventory = inventory
-        self._store = StoredCandidates(inventory, f"{engine.dialect.name} {database_label(engine)}")
         self._opening = threading.Lock()
         self._opened: dict[tuple[object, ...], tuple[float, MetaSource]] = {}
         self._warned: set[str] = set()
@@ -272,9 +270,9 @@ class MetaSources:
 
     def _open(self, terms: SourceTerms) -> MetaSource:
         table = self.table(terms)
-        choice = choose_watermark(
-            table, terms.strategy, settle_by=terms.settle_by, store=self._store
-        )
+        scope = "" if table.database is None else table.database.shown
+        store = StoredCandidates(self._inventory, scope)
+        choice = choose_watermark(table, terms.strategy, settle_by=terms.settle_by, store=store)
         self._warn(*table.notes, *choice.warnings)
         return MetaSource(table=table, choice=choice)
 

@@ -115,7 +115,8 @@ class Candidates:
     """The state after a reading: the high watermark, and waiting ids in ascending order.
 
     `epoch` identifies what the state is valid for: on Postgres the start of the server, the
-    database, the table and its storage. A state of another epoch is discarded.
+    database, the table and its storage, on InnoDB the time at which the table was created. A state
+    of another epoch is discarded.
     """
 
     strategy: Strategy
@@ -161,7 +162,7 @@ class Candidates:
 class StoredCandidates:
     """The candidates of high watermarks in the inventory, one row for each meta table.
 
-    `scope` names the meta tables' database, since canonical names are unique only within it. Each
+    `scope` identifies the meta tables' database: names are unique only within it. Each
     call is one autocommitted statement that locks only the row of the table.
     Readers may overwrite each other: every saved state stays valid, and a lost one costs only time.
 
@@ -410,6 +411,10 @@ def _read_holders(
 
 
 _PAGE_ROWS = 10_000
+_CREATED_AT = sa.text("""
+SELECT unix_timestamp(create_time) FROM information_schema.tables
+ WHERE table_schema = :schema AND table_name = :table
+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,8 +427,10 @@ class LockingReadWatermark:
     def read(self) -> WatermarkReading:
         """Read from the last high watermark to each candidate, up to the first open insert."""
         name = self.table.canonical_name
+        with read_transaction(self.table.engine) as connection:
+            epoch = str(connection.execute(_CREATED_AT, catalogue_names(self.table)).scalar())
         # Load first: a state that another process saves later may be above the ids read here.
-        state = load_candidates(self.store, name, Strategy.LOCKING_READ, "")
+        state = load_candidates(self.store, name, Strategy.LOCKING_READ, epoch)
         highest = self.table.highest_id()
         state = state.limited_to(highest)
         if highest is not None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from batch_pipeline.inventory.connection import fetch_column
 from batch_pipeline.inventory.database import Database
 from batch_pipeline.inventory.meta_tables.sources import MetaSources, UserMetaTable
+from batch_pipeline.inventory.tables import ceiling_candidate
 from batch_pipeline.model.backfill import Backfill, Selection
 from batch_pipeline.model.batch import Batch, IdRange
 from batch_pipeline.model.errors import (
@@ -184,6 +186,17 @@ def test_max_wait_counts_from_import_time_of_oldest_row(orders: UserTableFixture
     assert orders.database.batches.plan(dated, bounds, drain=False).items == 2
     orders.insert(3)
     assert orders.database.batches.plan(dated, bounds, drain=False).items == 0
+
+
+def test_watermark_is_stored_for_the_database_not_for_its_address(
+    orders: UserTableFixture,
+) -> None:
+    orders.insert(1)
+    orders.plan()
+    identity = orders.table.reflected().database
+    assert identity is not None
+    scopes = fetch_column(orders.database.engine, sa.select(ceiling_candidate.c.scope))
+    assert scopes == ([] if orders.engine.dialect.name == "sqlite" else [identity.shown])
 
 
 def test_age_by_column_without_times_is_refused(orders: UserTableFixture) -> None:

@@ -1,6 +1,7 @@
 """High watermarks of InnoDB tables: a locking read that sees open inserts and blocks no writer."""
 
 import random
+from dataclasses import replace
 from functools import partial
 from threading import Event
 
@@ -21,6 +22,7 @@ from batch_pipeline_tests.inventory.meta_tables.test_watermarks_under_writers im
 )
 from batch_pipeline_tests.inventory.meta_tables.user_tables import (
     FILES,
+    InMemoryCandidates,
     choose_watermark,
     execute,
     item_ids,
@@ -99,6 +101,21 @@ def test_locking_read_after_truncate_discards_old_watermark(
     assert watermark.read().value == 3
     execute(mariadb, "TRUNCATE files", INSERT)
     assert watermark.read().value == 1
+
+
+def test_locking_read_discards_watermark_of_replaced_table(
+    mariadb: sa.Engine, mariadb_files: ReflectedMetaTable
+) -> None:
+    store = InMemoryCandidates(mariadb, "memory")
+    watermark = choose_watermark(mariadb_files, store=store).watermark
+    execute(mariadb, INSERT_MANY)
+    assert watermark.read().value == 3
+    [(name, state)] = store.states.items()
+    store.states[name] = replace(state, epoch=str(float(state.epoch) - 1), released=5)
+    with mariadb.connect() as late, late.begin():
+        late.execute(sa.text(INSERT))
+        execute(mariadb, INSERT)
+        assert watermark.read().value is None
 
 
 @pytest.mark.parametrize(
