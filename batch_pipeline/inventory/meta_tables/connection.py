@@ -262,7 +262,7 @@ SELECT d.oid::text AS oid, d.datname AS name,
 """)
 _SYSTEM = sa.text("SELECT system_identifier::text FROM pg_catalog.pg_control_system()")
 # The id of the group or cluster comes first, since each member also has its own id.
-_MYSQL_CLUSTER = sa.text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")
+MYSQL_CLUSTER = sa.text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_state_uuid'")
 _MYSQL_VARIABLES = sa.text(
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
     "('group_replication_group_name', 'server_uuid', 'server_uid')"
@@ -316,7 +316,7 @@ def _mysql_identity(connection: sa.Connection, engine: sa.Engine) -> DatabaseIde
     The nodes of a cluster, and the servers behind an address before and after a failover, have
     different ids, so the address is an alternative identity. Local addresses are excluded.
     """
-    rows = [*connection.execute(_MYSQL_CLUSTER), *connection.execute(_MYSQL_VARIABLES)]
+    rows = [*connection.execute(MYSQL_CLUSTER), *connection.execute(_MYSQL_VARIABLES)]
     servers = [f"{name} {value}" for name, value in rows if str(value).strip("0-")]
     if not servers:
         hostname, port, folder = connection.execute(_MYSQL_SERVER).one()

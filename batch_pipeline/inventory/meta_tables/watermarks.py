@@ -16,6 +16,7 @@ from sqlalchemy.dialects import postgresql as pg
 from batch_pipeline.inventory.connection import fetch_value, named_statement, transaction
 from batch_pipeline.inventory.meta_tables.connection import (
     LOCK_NOT_AVAILABLE,
+    MYSQL_CLUSTER,
     database_label,
     error_code,
     read_transaction,
@@ -491,6 +492,9 @@ SELECT t.engine AS engine, t.auto_increment AS next_id, c.extra AS extra,
  WHERE t.table_schema = :schema AND t.table_name = :table AND c.column_name = :uid
 """)
 
+# A group with one primary needs no check: its other members are read only.
+_GROUP = sa.text("SHOW GLOBAL VARIABLES LIKE 'group_replication_single_primary_mode'")
+
 _SQLITE = sa.text("""
 SELECT count(*) FROM sqlite_master
  WHERE type = 'table' AND name = :table AND upper(sql) LIKE '%AUTOINCREMENT%'
@@ -618,6 +622,8 @@ def _postgres_obstacle(table: ReflectedMetaTable) -> str | None:
 def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
     with read_transaction(table.engine) as connection:
         row = connection.execute(INNODB, catalogue_names(table)).one()
+        has_nodes = any(value.strip("0-") for _, value in connection.execute(MYSQL_CLUSTER))
+        has_nodes |= any(value == "OFF" for _, value in connection.execute(_GROUP))
         dialect = connection.dialect
         version = dialect.server_version_info or (0,)
         is_mariadb = bool(getattr(dialect, "is_mariadb", False))
@@ -626,6 +632,7 @@ def _innodb_obstacle(table: ReflectedMetaTable) -> str | None:
         (row.engine != "InnoDB", f"the table's engine is {row.engine}, not InnoDB"),
         ("auto_increment" not in row.extra, f"{table.columns.uid} is not AUTO_INCREMENT"),
         (bool(row.read_only), "the server is read only, so rows come by replication"),
+        (has_nodes, "the server is one node of a cluster and does not see the locks of the others"),
     )
     return next((text for applies, text in obstacles if applies), None)
 

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import partial
 from threading import Event
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -137,6 +138,23 @@ def test_other_tables_use_settle_and_give_reason(
     assert reason in choice.reason
     with pytest.raises(MetaTableError, match=reason):
         choose_watermark(table, Strategy.LOCKING_READ)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("wsrep_cluster_state_uuid", "e2c1-9"), ("group_replication_single_primary_mode", "OFF")],
+)
+def test_node_of_cluster_uses_settle(
+    mariadb: sa.Engine, mariadb_files: ReflectedMetaTable, variable: str, value: str
+) -> None:
+    """Locks of a node are not visible on the others."""
+
+    def answer(*event: Any) -> tuple[str, Any]:
+        return (f"SELECT '{variable}', '{value}'" if variable in event[2] else event[2]), event[3]
+
+    sa.event.listen(mariadb, "before_cursor_execute", answer, retval=True)
+    choice = choose_watermark(mariadb_files, settle_by=SettleBy("imported"))
+    assert (choice.strategy, "node of a cluster" in choice.reason) == (Strategy.SETTLE, True)
 
 
 def write(engine: sa.Engine, seed: int, stop: Event) -> None:
