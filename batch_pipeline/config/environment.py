@@ -18,6 +18,10 @@ from batch_pipeline.model.errors import SettingError, closest
 
 PREFIX = "BATCH_PIPELINE_"
 ENV_FILE = f"{PREFIX}ENV_FILE"
+_NOT_IN_FILES = {
+    ENV_FILE: "a dot-env file cannot name another one",
+    f"{PREFIX}JAVA": "only the environment selects the Java of Spark",
+}
 
 
 # Removed settings of earlier releases, with the next step for each.
@@ -172,9 +176,8 @@ def _from_dot_env(path: Path, *, asked_by: str) -> dict[str, _Given]:
         _refuse_removed([name], source)
         if name in fields and binding.value:
             given[fields[name]] = _Given(name=name, source=source, value=binding.value)
-        elif name == ENV_FILE:
-            problem = "a dot-env file cannot name another one"
-            raise SettingError(name, source, problem, "Set it in the environment.")
+        elif name in _NOT_IN_FILES:
+            raise SettingError(name, source, _NOT_IN_FILES[name], "Set it in the environment.")
         elif name not in fields and name.upper().startswith(PREFIX):
             problem = "no such setting" + _suggestion(name, list(fields))
             raise SettingError(name, source, problem, "Correct the name or remove the line.")

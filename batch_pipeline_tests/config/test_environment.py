@@ -105,6 +105,7 @@ def test_unknown_environment_variable_is_ignored() -> None:
         ("BATCH_PIPELINE_HOEM=/h", "did you mean BATCH_PIPELINE_HOME?"),
         ("batch_pipeline_home=/h", "(known: BATCH_PIPELINE_HOME, "),
         ("BATCH_PIPELINE_ENV_FILE=/x", "a dot-env file cannot name another one"),
+        ("BATCH_PIPELINE_JAVA=bundled", "Set it in the environment."),
     ],
 )
 def test_unknown_name_in_dot_env_is_rejected_with_its_line(
