@@ -155,6 +155,8 @@ def _duration(value: Any) -> timedelta:
 
 
 _URL = re.compile(r"[a-z][a-z0-9_]*(\+[a-z0-9_]+)?://.*")
+# A password with `#`, `/` or `?`, which end the host of a URL; digits before them are a port.
+_PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://[^:/?#@\[]*:(?![0-9]*[/?#])[^@]+@")
 _URL_SECRETS = ("password", "passwd", "pwd", "passfile", "secret", "token")
 _ADVICE = (
     "expected $NAME of an environment variable that holds the database URL, or a URL without a "
@@ -171,7 +173,7 @@ def _connection(text: str) -> str:
         raise refusal(f"is neither a variable nor a database URL; {_ADVICE}")
     try:
         parts = urlsplit(text)
-        has_password = parts.password is not None
+        has_password = parts.password is not None or _PASSWORD.match(text)
     except ValueError as error:
         raise refusal(f"is not a database URL; {_ADVICE}") from error
     options = [name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
@@ -246,7 +248,7 @@ def _without_secrets(value: Any, path: tuple[str, ...]) -> Any:
 
 def _has_password(text: str) -> bool:
     try:
-        return bool(urlsplit(text).password)
+        return bool(urlsplit(text).password or _PASSWORD.match(text))
     except ValueError:
         return False
 

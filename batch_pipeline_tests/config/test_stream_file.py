@@ -375,6 +375,7 @@ def test_meta_table_with_every_key(tmp_path: Path) -> None:
         ("$OPS_DB", "$OPS_DB"),
         ("${OPS_DB}", "$OPS_DB"),
         ("postgresql://reader@db.example/ops", "postgresql://reader@db.example/ops"),
+        ("mysql://h:3306/d?init_command=a@b", "mysql://h:3306/d?init_command=a@b"),
         ("sqlite:////data/files.db", "sqlite:////data/files.db"),
         ("sqlite:///files.db?timeout=5", "sqlite:///{folder}/files.db?timeout=5"),
         ("sqlite:///my files.db", "sqlite:///{folder}/my%20files.db"),
