@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from batch_pipeline.app import Pipeline
     from batch_pipeline.model.stream import Stream
 
-_ID = click.IntRange(min=1)
+_ID = click.IntRange(min=0)
 
 
 class _Done(NamedTuple):

@@ -114,14 +114,14 @@ class Backfill:
 
     @classmethod
     def of_stream(cls, stream: str, name: str, selection: Selection, limits: Limits) -> "Backfill":
-        """Build the backfill of a stream, whose ids start at 1.
+        """Build the backfill of a stream, whose ids are not negative.
 
         Raises:
-            InvalidValueError: the name cannot be a part of file names, or an id is below 1.
+            InvalidValueError: the name cannot be a part of file names, or an id is negative.
         """
         check_backfill_name(name)
         first_id = selection.ids.first_id
-        require(first_id == MIN_ID or first_id >= 1, "first_id", first_id, "at least 1")
+        require(first_id == MIN_ID or first_id >= 0, "first_id", first_id, "at least 0")
         job = backfill_job(stream, name)
         return cls(name=job, limits=limits, selection=selection, parent=stream, stream=stream)
 

@@ -72,9 +72,9 @@ def test_selections_of_same_items_have_equal_json() -> None:
     assert Selection(ids=WINDOW).to_json() == {"first_id": 1, "last_id": 2}
 
 
-def test_backfill_of_stream_below_id_1_is_rejected() -> None:
-    selection = Selection(ids=IdRange(first_id=0, last_id=9))
-    with pytest.raises(InvalidValueError, match="first_id is 0; expected at least 1"):
+def test_backfill_of_stream_below_id_0_is_rejected() -> None:
+    selection = Selection(ids=IdRange(first_id=-1, last_id=9))
+    with pytest.raises(InvalidValueError, match="first_id is -1; expected at least 0"):
         Backfill.of_stream("orders", "2023", selection, limits())
 
 
