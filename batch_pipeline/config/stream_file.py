@@ -568,8 +568,10 @@ def _one_line(text: str) -> str:
 def _written(value: Any, *, is_size: bool = False) -> str:
     if is_size:
         return format_bytes(value).replace(" ", "")
-    if isinstance(value, str) and _PLAIN_WORD.fullmatch(value) and yaml.safe_load(value) == value:
-        return value
+    with suppress(ValueError):  # a word such as 2024-02-30, which YAML reads as a date
+        is_word = isinstance(value, str) and _PLAIN_WORD.fullmatch(value)
+        if is_word and yaml.safe_load(value) == value:
+            return str(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
     text = json.dumps(value, ensure_ascii=False)
