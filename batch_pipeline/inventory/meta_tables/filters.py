@@ -136,7 +136,7 @@ class _MysqlUtc(mysql.TIMESTAMP):
     """A time in UTC to compare with a TIMESTAMP, which MySQL shows in the session's time zone."""
 
     def bind_expression(self, bindvalue: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-        zone = sa.literal_column("@@session.time_zone")
+        zone = sa.literal_column("@@session.time_zone", sa.String)
         return sa.func.convert_tz(bindvalue, sa.literal_column("'+00:00'"), zone)
 
 
