@@ -250,6 +250,11 @@ class Mapper:
             on_nonfinite=stream.on_nonfinite,
         )
 
+    @property
+    def only_selects(self) -> bool:
+        """Return whether the mapping only removes properties."""
+        return self.rules is None and self.flattening is None
+
     def schema(self, declared: Mapping[str, Any]) -> MappedSchema:
         """Return the JSON Schema of the mapped records; `declared` is that of the unmapped ones."""
         schemas: Schemas = dict(declared["properties"])

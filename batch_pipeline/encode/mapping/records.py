@@ -7,7 +7,8 @@ unchanged, with its type.
 
 import datetime
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
@@ -19,6 +20,14 @@ import pyarrow.types as at
 
 from batch_pipeline.encode import json_values
 from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord, Table, numbers_at
+from batch_pipeline.encode.validation.json_records import (
+    BadRecordError,
+    check_duplicate_keys,
+    count_key_quotes,
+    explain_malformed,
+    has_same_keys,
+    replace_nonfinite,
+)
 from batch_pipeline.model.record_rules import OnNonfinite
 from batch_pipeline.model.schema import name_fault
 
@@ -122,43 +131,91 @@ Record = dict[str, Any]
 
 def map_json_records(mapper: "Mapper", chunk: JsonRecords) -> JsonRecords:
     """Map JSON records; bad records keep their text."""
-    lines: list[bytes] = []
-    kept: list[int] = []
-    bad: list[MalformedRecord] = []
-    for index, line in enumerate(chunk.lines):
+    lines = list(chunk.lines)
+    mapped: dict[int, bytes | None] = {}  # by position, None if the record is filtered out
+    bad: dict[int, str] = {}
+    keys = 0
+    for index in range(len(lines)):
         try:
-            text = _map_line(mapper, line)
+            mapped[index], count = _map_line(mapper, lines, index)
         except UnmappableRecordError as error:
-            bad.append(MalformedRecord(line=chunk.line_numbers[index], reason=str(error), raw=line))
-            continue
-        if text is not None:
-            lines.append(text)
-            kept.append(index)
+            bad[index] = str(error)
+        else:
+            keys += count
+    # Decoding drops all but the last value of a duplicate key. No key is duplicated if the text has
+    # no other keys than those counted, except inside of selected values, which validation checks.
+    read = {index: lines[index] for index in mapped}
+    text = b"\n".join(read.values())
+    good = [line for line in mapped.values() if line is not None]
+    keys += count_key_quotes(b"\n".join(good)) if mapper.only_selects else 0
+    if count_key_quotes(text) != keys:
+        duplicates = _find_duplicate_keys(read, text, hides_values=mapper.hides_values)
+        bad |= duplicates
+        mapped = {index: line for index, line in mapped.items() if index not in duplicates}
+        good = [line for line in mapped.values() if line is not None]
+    rows = [index for index, line in mapped.items() if line is not None]
+    malformed = (
+        MalformedRecord(line=chunk.line_numbers[at], reason=reason, raw=chunk.lines[at])
+        for at, reason in sorted(bad.items())
+    )
     return replace(
         chunk,
-        lines=lines,
-        line_numbers=numbers_at(chunk.line_numbers, kept),
-        record_numbers=numbers_at(chunk.record_numbers, kept),
-        bad=(*chunk.bad, *bad),
-        filtered=chunk.filtered + len(chunk.lines) - len(kept) - len(bad),
+        lines=good,
+        line_numbers=numbers_at(chunk.line_numbers, rows),
+        record_numbers=numbers_at(chunk.record_numbers, rows),
+        bad=(*chunk.bad, *malformed),
+        filtered=chunk.filtered + len(mapped) - len(rows),
     )
 
 
-def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
-    """Map one record; return None if it is filtered out.
+def _find_duplicate_keys(
+    lines: Mapping[int, bytes], text: bytes, *, hides_values: bool
+) -> dict[int, str]:
+    """Return why lines are malformed, for those that have a duplicate key; `text` is all lines."""
+    with suppress(*DECODE_ERRORS):
+        written = b"\n".join(map(msgspec.json.encode, map(msgspec.json.decode, lines.values())))
+        compact = (msgspec.json.format(line, indent=-1) for line in lines.values())
+        if has_same_keys(written, text) or has_same_keys(written, b"\n".join(compact)):
+            return {}
+    reasons: dict[int, str] = {}
+    for index, line in lines.items():
+        try:
+            check_duplicate_keys(line)
+        except BadRecordError as error:
+            # Names of properties inside of objects can be values, too.
+            reasons[index] = "has a key twice" if hides_values else str(error)
+        except RecursionError as error:
+            reasons[index] = decode_error_reason(error)
+    return reasons
+
+
+def _map_line(mapper: "Mapper", lines: list[bytes], index: int) -> tuple[bytes | None, int]:
+    """Map one record, after replacing NaN and infinities in its line.
+
+    Return its text, None if it is filtered out, and the number of its properties; if the mapping
+    only selects properties, that of the removed ones.
 
     Raises:
         UnmappableRecordError: The line is not an object, or cannot be mapped.
     """
     rules, flattening = mapper.rules, mapper.flattening
     try:
-        record: Record = decode_fields(line)
+        record: Record = decode_fields(lines[index])
+        count = len(record)
         if mapper.selection is not None:
             mapper.selection.select(record)
     except msgspec.ValidationError as error:
         raise UnmappableRecordError("is not a JSON object") from error
+    except msgspec.DecodeError as error:
+        finite = _without_nonfinite(lines[index], mapper.on_nonfinite)
+        if finite == lines[index]:
+            raise UnmappableRecordError(explain_malformed(finite, error)) from error
+        lines[index] = finite
+        return _map_line(mapper, lines, index)
     except DECODE_ERRORS as error:
         raise UnmappableRecordError(decode_error_reason(error)) from error
+    if mapper.only_selects:
+        return encode_fields(record), count - len(record)
     mapped: Record | None = record
     if rules is not None:
         try:
@@ -167,12 +224,20 @@ def _map_line(mapper: "Mapper", line: bytes) -> bytes | None:
             raise UnmappableRecordError(decode_error_reason(error)) from error
         mapped = _apply_rules(rules, record, values)
     if mapped is None:
-        return None
+        return None, count
     if rules is not None and rules.only_filters and mapper.selection is None and flattening is None:
-        return line
+        return lines[index], count
     if flattening is not None:
         mapped = flattening.flattened(mapped, _names_left_whole(rules, record))
-    return encode_fields({name: _as_raw(rules, name, value) for name, value in mapped.items()})
+    fields = {name: _as_raw(rules, name, value) for name, value in mapped.items()}
+    return encode_fields(fields), count
+
+
+def _without_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
+    try:
+        return replace_nonfinite(line, rule)
+    except BadRecordError as error:
+        raise UnmappableRecordError(str(error)) from error
 
 
 def _apply_rules(rules: "SingerMap", record: Record, values: Record) -> Record | None:

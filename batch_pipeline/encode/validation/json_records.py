@@ -72,12 +72,12 @@ def split_record(line: bytes) -> dict[str, bytes]:
         shown = "null" if value_type is ColumnType.UNKNOWN else value_type
         raise BadRecordError(f"is not a JSON object but {shown}") from error
     except msgspec.DecodeError as error:
-        raise BadRecordError(_explain_malformed(line, error)) from error
+        raise BadRecordError(explain_malformed(line, error)) from error
     return {name: bytes(value) for name, value in fields.items()}
 
 
 def check_duplicate_keys(text: bytes) -> None:
-    """Raise if an object anywhere in a JSON text has the same key twice.
+    """Raise if an object anywhere in a JSON text has the same key twice; UTF-8 is not checked.
 
     Every JSON parser keeps only one of the two values, so that the other would be lost silently.
 
@@ -85,7 +85,12 @@ def check_duplicate_keys(text: bytes) -> None:
         BadRecordError: There is a duplicate key.
         RecursionError: The value is nested too deeply.
     """
-    json.loads(text.decode(), object_pairs_hook=_reject_duplicates, parse_int=str, parse_float=str)
+    json.loads(
+        text.decode(errors="surrogateescape"),
+        object_pairs_hook=_reject_duplicates,
+        parse_int=str,
+        parse_float=str,
+    )
 
 
 def quote_key(name: str) -> str:
@@ -111,12 +116,18 @@ def count_key_quotes(text: bytes) -> int:
 
 
 def keeps_all_keys(value: object, text: bytes) -> bool:
-    """Return whether it is proven that decoding a text to this value dropped no duplicate key.
+    """Return whether it is proven that decoding a text to this value dropped no duplicate key."""
+    return has_same_keys(msgspec.json.encode(value), text)
 
-    Encoding the value writes as many key quotes as the text has, unless a key was duplicated.
+
+def has_same_keys(written: bytes, text: bytes) -> bool:
+    """Return whether it is proven that a text has no other keys than what decoding it kept.
+
+    Encoding the decoded value writes as many key quotes as the text has, unless a key was
+    duplicated.
     """
     return _KEY_LIKE_ESCAPE.search(text) is None and (
-        count_key_quotes(msgspec.json.encode(value)) == count_key_quotes(text)
+        count_key_quotes(written) == count_key_quotes(text)
     )
 
 
@@ -164,7 +175,8 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> None:
         names.add(name)
 
 
-def _explain_malformed(line: bytes, error: Exception) -> str:
+def explain_malformed(line: bytes, error: Exception) -> str:
+    """Return why msgspec cannot decode a line that is UTF-8, without values."""
     try:
         json.loads(line.decode())
     except RecursionError:

@@ -25,10 +25,10 @@ def mapper(record_mapping: RecordMapping, **overrides: Any) -> Mapper:
     return made
 
 
-def mapped(record_mapping: RecordMapping, *lines: bytes) -> JsonRecords:
+def mapped(record_mapping: RecordMapping, *lines: bytes, **overrides: Any) -> JsonRecords:
     """Map records numbered from 1, whose line numbers start at 11."""
     line_numbers, record_numbers = range(11, 11 + len(lines)), range(1, 1 + len(lines))
-    chunk = mapper(record_mapping).mapped(
+    chunk = mapper(record_mapping, **overrides).mapped(
         JsonRecords(lines=list(lines), line_numbers=line_numbers, record_numbers=record_numbers)
     )
     assert isinstance(chunk, JsonRecords)

@@ -9,7 +9,7 @@ import pytest
 from batch_pipeline.encode.chunks import JsonRecords, MalformedRecord
 from batch_pipeline.encode.mapping.mapper import Mapper
 from batch_pipeline.model.errors import InvalidValueError
-from batch_pipeline.model.record_rules import RecordMapping
+from batch_pipeline.model.record_rules import OnNonfinite, RecordMapping
 from batch_pipeline_tests.encode.mapping.mapping_factories import (
     ADA_MAIL,
     FLAT,
@@ -66,12 +66,53 @@ def test_filtered_and_bad_records_do_not_renumber_others() -> None:
         (b"[1]", "is not a JSON object"),
         (b'{"a":', "is not valid JSON (Input data was truncated)"),
         (b'{"\xff":1}', "is not UTF-8"),
+        (rb'{"a":"\ud800"}', "has a text with an unpaired surrogate, which UTF-8 cannot encode"),
         (b'{"a":' + b"[" * 5000 + b"]" * 5000 + b"}", "is nested too deeply"),
     ],
 )
 def test_line_that_is_no_record_is_malformed(line: bytes, reason: str) -> None:
     chunk = mapped(mapping(__filter__="a"), line)
     assert chunk.bad == (MalformedRecord(line=11, reason=reason, raw=line),)
+
+
+@pytest.mark.parametrize(
+    ("record_mapping", "line"),
+    [
+        (mapping(("*", "!b")), b'{"x":1,"b":2,"x":3}'),
+        (mapping(("*", "!b")), rb'{"x":1,"\u0078":3}'),
+        (mapping(("*", "!b")), b'{"b":{"x":1,"x":2}}'),
+        (mapping(("*", "!b.c")), b'{"b":{"x":1,"c":2,"x":3}}'),
+        (mapping(b="{'y': 1}"), b'{"x":1,"x":2,"a":["\xff"]}'),
+        (mapping(__filter__="x > 1"), b'{"x":2,"x":1}'),
+        (mapping(b="x"), b'{"x":[{"x":1,"x":2}]}'),
+        (FLAT, b'{"a":{"x" : 1,"x":2}}'),
+        (FLAT, b'{"a":[{"x":1,"x":2}]}'),
+    ],
+)
+def test_duplicate_key_is_malformed_among_records_without_one(
+    record_mapping: RecordMapping, line: bytes
+) -> None:
+    others = [b'{"x":2,"a":"\\":,"}', b'{"x":3,"c":{"y" : [{"z":"" }]}}']
+    chunk = mapped(record_mapping, others[0], line, *others, b"-")
+    reason = f"has a key twice; {WITHHELD}" if chunk.bad[0].raw == b"" else 'has the key "x" twice'
+    assert [(bad.line, bad.reason) for bad in chunk.bad[:-1]] == [(12, reason)]
+    assert chunk.lines == mapped(record_mapping, others[0], *others).lines
+    assert list(chunk.line_numbers) == [11, 13, 14]
+
+
+@pytest.mark.parametrize("record_mapping", [mapping(("!b",)), mapping(__filter__="i"), FLAT])
+def test_nonfinite_number_follows_the_rule(record_mapping: RecordMapping) -> None:
+    line = b'{"i":1,"n":-Infinity,"s":"NaN"}'
+    results = {
+        rule: (chunk.lines, [bad.reason.partition(";")[0] for bad in chunk.bad])
+        for rule in OnNonfinite
+        for chunk in [mapped(record_mapping, line, on_nonfinite=rule)]
+    }
+    assert results == {
+        OnNonfinite.NULL: ([b'{"i":1,"n":null,"s":"NaN"}'], []),
+        OnNonfinite.STRING: ([b'{"i":1,"n":"-Infinity","s":"NaN"}'], []),
+        OnNonfinite.QUARANTINE: ([], ["holds -Infinity, which JSON cannot represent"]),
+    }
 
 
 @pytest.mark.parametrize(
