@@ -197,7 +197,7 @@ def print_result(pipeline: "Pipeline", stream: Stream, result: RunResult) -> Non
 
 
 def _record_counts(done: Sequence[Manifest]) -> str:
-    """Return what became of the records read; a transform may drop and add records."""
+    """Return the counts of the records read; a transform may drop and add records."""
     read = sum(one.records_read for one in done)
     written = sum(one.records for one in done)
     filtered = sum(one.records_filtered for one in done)

@@ -293,7 +293,7 @@ def _add_partitions(
     request: Backfill,
     planned: Planned,
 ) -> dict[str, Any]:
-    """Add the partitions of the backfills of a stream, one of which was just planned."""
+    """Add the partitions of a stream's backfills, including the one just planned."""
     asset = backfills_of(stream)
     sync = PartitionSync(asset, in_ticks=False).reconcile_and_diff(pipeline, context.instance)
     new_keys = list(sync.new_keys)

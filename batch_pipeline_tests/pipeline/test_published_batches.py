@@ -128,7 +128,7 @@ def test_batch_that_is_published_again_while_batches_are_listed_is_read_once(
 
     def publish_between_pages(self: Manifests, query: Any) -> Any:
         page = pages(self, query)
-        if page[0][0] == 1:
+        if page and page[0][0] == 1:
             published.encode(published.batches[0], 7)
         return page
 

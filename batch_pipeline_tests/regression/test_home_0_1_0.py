@@ -62,7 +62,7 @@ def test_old_home_is_complete_and_materialized_after_migrate(old_home: Home) -> 
     }
     assert counts == {
         "orders": {"planned": 1, "published": 4, "superseded": 1},
-        "invoices": {"published": 2},
+        "invoices": {"published": 3},  # one of late items
     }
     assert streams["orders"]["unfinished"][0]["batch_id"] == SEVENTH
     old_home.run_ok("verify", "--all", "--deep")

@@ -198,7 +198,6 @@ def _map_line(mapper: "Mapper", lines: list[bytes], index: int) -> tuple[bytes |
     Raises:
         UnmappableRecordError: The line is not an object, or cannot be mapped.
     """
-    rules, flattening = mapper.rules, mapper.flattening
     try:
         record: Record = decode_fields(lines[index])
         count = len(record)
@@ -216,6 +215,12 @@ def _map_line(mapper: "Mapper", lines: list[bytes], index: int) -> tuple[bytes |
         raise UnmappableRecordError(decode_error_reason(error)) from error
     if mapper.only_selects:
         return encode_fields(record), count - len(record)
+    return _map_record(mapper, lines[index], record), count
+
+
+def _map_record(mapper: "Mapper", line: bytes, record: Record) -> bytes | None:
+    """Return the text of a mapped record, None if it is filtered out."""
+    rules, flattening = mapper.rules, mapper.flattening
     mapped: Record | None = record
     if rules is not None:
         try:
@@ -224,13 +229,12 @@ def _map_line(mapper: "Mapper", lines: list[bytes], index: int) -> tuple[bytes |
             raise UnmappableRecordError(decode_error_reason(error)) from error
         mapped = _apply_rules(rules, record, values)
     if mapped is None:
-        return None, count
+        return None
     if rules is not None and rules.only_filters and mapper.selection is None and flattening is None:
-        return lines[index], count
+        return line
     if flattening is not None:
         mapped = flattening.flattened(mapped, _names_left_whole(rules, record))
-    fields = {name: _as_raw(rules, name, value) for name, value in mapped.items()}
-    return encode_fields(fields), count
+    return encode_fields({name: _as_raw(rules, name, value) for name, value in mapped.items()})
 
 
 def _without_nonfinite(line: bytes, rule: OnNonfinite) -> bytes:
