@@ -285,29 +285,7 @@ class FencedAttempts:
         try:
             with self.heartbeat.renew_if_committed(token, lease):
                 with transaction(self.engine) as connection:
-                    ensure_revision_unchanged(connection)
-                    batch_states.lock(connection, claimed_batch.id)
-                    _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
-                    _ensure_no_running_attempt(connection, claimed_batch)
-                    self.heartbeat.take_lock()
-                    number, generation = batch_states.mark_running(connection, claimed_batch)
-                    values = {
-                        "batch_id": claimed_batch.id,
-                        "number": number,
-                        "token": token,
-                        "liveness_key": self.heartbeat.liveness_key,
-                        "status": AttemptStatus.RUNNING.value,
-                        "run_id": run_id,
-                        "lease_until": sa.func.clock_timestamp() + lease,
-                    }
-                    insert = sa.insert(attempt).values(values).returning(attempt.c.id)
-                    claimed = Attempt(
-                        id=connection.execute(insert).scalar_one(),
-                        batch=claimed_batch,
-                        number=number,
-                        token=token,
-                        generation=generation,
-                    )
+                    claimed = self._start(connection, claimed_batch, token, run_id, lease)
                     failpoint("claim.before_commit")
                 failpoint("claim.after_commit")
             yield claimed
@@ -319,6 +297,38 @@ class FencedAttempts:
             raise
         finally:
             self.heartbeat.release(token)
+
+    def _start(
+        self,
+        connection: sa.Connection,
+        claimed_batch: Batch,
+        token: UUID,
+        run_id: str,
+        lease: timedelta,
+    ) -> Attempt:
+        ensure_revision_unchanged(connection)
+        batch_states.lock(connection, claimed_batch.id)
+        _close_dead(connection, attempt.c.batch_id == claimed_batch.id)
+        _ensure_no_running_attempt(connection, claimed_batch)
+        self.heartbeat.take_lock()
+        number, generation = batch_states.mark_running(connection, claimed_batch)
+        values = {
+            "batch_id": claimed_batch.id,
+            "number": number,
+            "token": token,
+            "liveness_key": self.heartbeat.liveness_key,
+            "status": AttemptStatus.RUNNING.value,
+            "run_id": run_id,
+            "lease_until": sa.func.clock_timestamp() + lease,
+        }
+        insert = sa.insert(attempt).values(values).returning(attempt.c.id)
+        return Attempt(
+            id=connection.execute(insert).scalar_one(),
+            batch=claimed_batch,
+            number=number,
+            token=token,
+            generation=generation,
+        )
 
     def holds(self, claimed: Attempt) -> bool:
         """Return whether this process still renews the attempt's lease, without a query."""
