@@ -226,6 +226,7 @@ class Acquirer:
         """
         with translate_errors(self._engine):
             self._attempts.heartbeat.take_lock()
+        # Two: if the thread that acquires for others is interrupted, their first may be committed.
         tokens = uuid4(), uuid4()
         try:
             job_id = self._job_ids.get(_key(request.terms))
