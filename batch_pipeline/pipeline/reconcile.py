@@ -189,10 +189,11 @@ def find_unknown_manifests(database: "Database", stream: Stream) -> dict[str, st
     listed = _parsed_names(files.manifest_names(f"{prefix}{stream.name}"))
     while some := list(islice(listed, _CHUNK)):
         mine, taken = database.restore_check.job_names(stream.name)
+        known = {stream.name, *mine}
         candidates: dict[_Generation, str] = {}
         for name, parsed in some:
             job = parsed.head.removeprefix(prefix)
-            if job in {stream.name, *mine}:
+            if job in known:
                 candidates[job, parsed.ids, parsed.generation] = name
             elif job.startswith(f"{stream.name}.") and job not in taken:
                 of_unknown_jobs[job].append(name)
