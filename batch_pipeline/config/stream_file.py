@@ -5,6 +5,7 @@ Sections: files and folders, descriptions of problems, YAML with lines, new file
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -128,19 +129,22 @@ def load_valid_streams(folder: Path) -> tuple[dict[str, Stream], list[StreamFile
     same applies to names that differ only in `-`, `.` and `_`, which are the same in Dagster.
     """
     read, errors, streams = [], [], {}
+    by_identifier: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for path in find_stream_files(folder):
         try:
             document = _parse(path)
             value = document.value
             if not isinstance(value, dict) or value.get("type") != _RESOURCES:
-                read.append((path, *_read(path, document)))
+                stream, line = _read(path, document)
+                read.append((path, stream, line))
+                by_identifier[stream.identifier].append((path, stream.name))
         except StreamFileError as error:
             errors.append(error)
     for path, stream, line in read:
         same = [
-            f"{one}{'' if other.name == stream.name else f' as {other.name}, the same in Dagster'}"
-            for one, other, _ in read
-            if other.identifier == stream.identifier and one != path
+            f"{one}{'' if name == stream.name else f' as {name}, the same in Dagster'}"
+            for one, name in by_identifier[stream.identifier]
+            if one != path
         ]
         if same:
             problem = f"the stream {stream.name} is also described by {', '.join(same)}"

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -78,11 +79,13 @@ def shared_definitions(streams: Sequence[Stream]) -> dg.Definitions:
     Raises:
         InvalidValueError: two streams have the same name, or differ only in `-`, `.` and `_`.
     """
+    by_identifier: dict[str, list[str]] = defaultdict(list)
     for stream in streams:
-        same = [one.name for one in streams if one.identifier == stream.identifier]
+        by_identifier[stream.identifier].append(stream.name)
+    for same in by_identifier.values():
         if len(same) > 1:
             shared = f"{len(same)} streams share it in Dagster: {', '.join(same)}"
-            raise InvalidValueError("stream", stream.name, f"a unique name per stream; {shared}")
+            raise InvalidValueError("stream", same[0], f"a unique name per stream; {shared}")
     checks = [check_streams_job(streams)] if streams else []
     schedules = maintenance_schedules(streams) if streams else []
     return dg.Definitions(
