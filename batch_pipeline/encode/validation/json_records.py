@@ -450,7 +450,6 @@ class RecordValidator:
         if rescued:
             fields = self._move_rescued(fields, rescued)
             line = _join_fields(fields)
-            nonfinite = {n: value for n, value in nonfinite.items() if n not in rescued}
         record = decoder.record(fields, nonfinite) if self._profile.fits else None
         return ValidatedRecord(line, record, is_rescued=bool(rescued))
 
@@ -466,6 +465,8 @@ class RecordValidator:
 
     def _holds_nan(self, name: str) -> bool:
         column = self._profile.columns.get(name)
+        if self._rescues and not self._profile.accepts(_double(name), text=False):
+            return False  # rescued values are JSON
         return column is None or column.type in _NAN_TYPES
 
     def _check_names(self, fields: dict[str, bytes]) -> None:
@@ -487,10 +488,8 @@ class RecordValidator:
     def _accept(self, name: str, text: bytes, *, is_nan: bool, place: int) -> bool:
         """Add a value to the profile, or return False if it must be rescued."""
         known = self._profile.columns.get(name)
-        if is_nan:
-            inferred = InferredType(Column(name=name, type=ColumnType.NUMBER))
-        else:
-            inferred = infer_json_type(name, text, known, exact=self._values)
+        exact = self._values
+        inferred = _double(name) if is_nan else infer_json_type(name, text, known, exact=exact)
         if self._rescues and not self._profile.accepts(inferred, text=False):
             return False
         self._profile.add(inferred, text=False, line=place)
@@ -507,6 +506,10 @@ class RecordValidator:
             if name in self._profile.columns
         }
         return remaining | {RESCUED: msgspec.json.encode(str(_join_fields(rescued), "utf-8"))}
+
+
+def _double(name: str) -> InferredType:
+    return InferredType(Column(name=name, type=ColumnType.NUMBER))
 
 
 def _join_fields(fields: dict[str, bytes]) -> bytes:

@@ -144,14 +144,19 @@ class TableValidator:
         reasons: dict[int, str] = {}
         for name, array in _columns_of(table):
             known = self._profile.columns.get(name)
+            if not pa.types.is_floating(array.type):
+                continue
             is_json = not self._values or (known is not None and known.type in JSON_TYPES)
-            if is_json and pa.types.is_floating(array.type):
+            if is_json or self._is_rescued(InferredType(column_of(name, array.type))):
                 for row in _rows(pc.invert(pc.is_finite(array))):
                     number = nonfinite_text(array[row].as_py())
                     reasons.setdefault(
                         row, f"column {name!r} holds {number}, which JSON cannot represent"
                     )
         return move_rows_to_bad(table, reasons)
+
+    def _is_rescued(self, inferred: InferredType, *, text: bool = False) -> bool:
+        return self._rescues and not self._profile.accepts(inferred, text=text)
 
     def _null_column(self, name: str, array: pa.Array, table: Table) -> pa.Array | None:
         """Return a column of nulls, which fit any type; a new typed column still adds its type."""
@@ -161,7 +166,7 @@ class TableValidator:
             if name not in table.text and name not in table.json:
                 column = column_of(name, array.type)
             inferred = InferredType(column)
-            if self._rescues and not self._profile.accepts(inferred, text=False):
+            if self._is_rescued(inferred):
                 return None
             self._profile.add_name(name)
             if column.type is not ColumnType.UNKNOWN:
@@ -233,8 +238,8 @@ class TableValidator:
             return array
         profile, is_text = self._profile, name in table.text
         known = profile.columns.get(name)
-        if self._rescues and not profile.accepts(inferred, text=is_text):
-            _rescue(table, name, invalid, rescued)
+        if self._is_rescued(inferred, text=is_text):
+            _rescue(table, name, invalid, rescued, self._on_nonfinite)
             if known is None:
                 return None
             if self._values and array.type != arrow_type_of(known):
@@ -266,14 +271,15 @@ def _convert_json(name: str, texts: pa.StringArray, known: Column | None) -> Con
     return ConvertedColumn(texts, _rows(invalid), inferred=inferred)
 
 
-def _rescue(table: Table, name: str, rows: Collection[int], into: Rescued) -> None:
+def _rescue(
+    table: Table, name: str, rows: Collection[int], into: Rescued, on_nonfinite: OnNonfinite
+) -> None:
     """Add the non-null values of some rows of a column, as JSON, to the rescued values."""
     column = table.batch.column(name)
     for row in rows:
         value = column[row].as_py()
         if value is not None:
-            is_json = name in table.json
-            text = value.encode() if is_json else json_text(value, OnNonfinite.STRING)
+            text = value.encode() if name in table.json else json_text(value, on_nonfinite)
             into.setdefault(row, {})[name] = text
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
-from batch_pipeline.model.record_rules import RESCUED, Evolution
+from batch_pipeline.model.record_rules import RESCUED, Evolution, OnNonfinite
 from batch_pipeline.model.schema import Column, ColumnType, RecordSchema
 from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest
 from batch_pipeline_tests.encode.writers.part_factories import schema, table
@@ -19,9 +19,13 @@ KNOWN = RecordSchema(
 )
 
 
-def rescue_validator(*, values: bool = False) -> ValidatorUnderTest:
+def rescue_validator(
+    *, values: bool = False, on_nonfinite: OnNonfinite = OnNonfinite.QUARANTINE
+) -> ValidatorUnderTest:
     """Return a validator of a stream that rescues values."""
-    return ValidatorUnderTest(KNOWN, values=values, evolution=Evolution.RESCUE)
+    return ValidatorUnderTest(
+        KNOWN, values=values, evolution=Evolution.RESCUE, on_nonfinite=on_nonfinite
+    )
 
 
 def test_rescue_keeps_previously_rescued_data() -> None:
@@ -83,3 +87,31 @@ def test_rescue_from_typed_columns_keeps_values_as_json() -> None:
     assert [row["i"] for row in rows] == [None, None]
     assert chunk.batch.schema.field("i").type == pa.int64()
     assert (subject.profile.fits, chunk.json) == (True, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("on_nonfinite", "from_json", "from_table"),
+    [
+        (OnNonfinite.QUARANTINE, None, None),
+        # Null fits an integer column, so the JSON record has only its new key to rescue.
+        (OnNonfinite.NULL, '{"new":null}', '{"i":null,"new":null}'),
+        (OnNonfinite.STRING, '{"i":"NaN","new":"-Infinity"}', '{"i":"NaN","new":"-Infinity"}'),
+    ],
+)
+def test_rescue_of_nan_into_columns_obeys_on_nonfinite(
+    on_nonfinite: OnNonfinite, from_json: str | None, from_table: str | None
+) -> None:
+    """The rescued values are JSON, even if the column of doubles could hold NaN itself."""
+    subject = rescue_validator(values=True, on_nonfinite=on_nonfinite)
+    doubles = pa.record_batch({"i": [float("nan")], "new": [float("-inf")], "s": ["a"]})
+
+    validated = [
+        (subject.validate(b'{"i":NaN,"new":-Infinity,"s":"a"}'), from_json),
+        (subject.validator.validate(table(doubles)), from_table),
+    ]
+
+    for chunk, expected in validated:
+        assert isinstance(chunk, Table)
+        rows = [] if expected is None else [expected]
+        assert chunk.batch.to_pydict().get(RESCUED, []) == rows
+        assert (len(chunk.bad), chunk.rescued) == (1 - len(rows), len(rows))
