@@ -34,7 +34,7 @@ from batch_pipeline.model.errors import (
 )
 from batch_pipeline.model.item import Item
 from batch_pipeline.model.manifest import ItemReport, PartFile
-from batch_pipeline.model.record_rules import BadFileKind, LineageContext, OnBadFile
+from batch_pipeline.model.record_rules import BadFileKind, Evolution, LineageContext, OnBadFile
 from batch_pipeline.model.schema import Misfit, RecordSchema
 from batch_pipeline.model.stream import SourceFormat, Stream
 from batch_pipeline.storage.filesystem import FileFacts
@@ -444,6 +444,8 @@ class TaskRun:
             chunks = source.reader.chunks(source, self._stream)
         for chunk in chunks:
             mapped = chunk if self._mapper is None else self._mapper.mapped(chunk)
+            if isinstance(mapped, Table):
+                self._check_new_columns(source, mapped)
             checked = self._validator.validate(mapped)
             if self._profile.fits:
                 checked = self._output.without_unsupported(checked)
@@ -454,6 +456,18 @@ class TaskRun:
             elif not self._profile.fits:
                 self._profiled += checked.good
             yield checked
+
+    def _check_new_columns(self, source: DecodedFile, table: Table) -> None:
+        """Raise if a file adds too many columns; validation quarantines such JSON records."""
+        limit, known = self._stream.read_limits.max_columns, self._profile.columns.keys()
+        rescues = self._stream.schema.evolution is Evolution.RESCUE
+        # Flattening makes columns of the keys of maps, which differ between records.
+        if rescues or self._stream.mapping.flattening_enabled:
+            return
+        if len(known | set(table.batch.schema.names)) > max(limit, len(known)):
+            raise source.bad_file(
+                f"has columns that would make more than `read_limits.max_columns` allows ({limit})"
+            )
 
     def _quarantine_records(self, item: Item, bad: tuple[MalformedRecord, ...]) -> None:
         self._bad_count += len(bad)

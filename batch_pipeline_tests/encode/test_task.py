@@ -31,11 +31,13 @@ from batch_pipeline.model.record_rules import (
     BadRecordRules,
     LineageColumn,
     OnBadFile,
+    ReadLimits,
 )
 from batch_pipeline.model.stream import PartLimits, SourceFormat
 from batch_pipeline_tests.encode.task_fixture import (
     TaskFixture,
     counts,
+    encode_with_inferred_schema,
     lines_of,
     misfits,
     quarantining_task,
@@ -89,6 +91,20 @@ def test_task_reports_wide_integers_that_fit(task: TaskFixture) -> None:
     report = task.encode(a="integer", b="integer")
 
     assert (report.misfits, report.wide) == ((), ("a",))
+
+
+def test_task_quarantines_files_that_add_too_many_columns(tmp_path: Path) -> None:
+    task = quarantining_task(tmp_path, SourceFormat.CSV, Format.JSONL)
+    task.stream = replace(task.stream, read_limits=ReadLimits(max_columns=4))
+    for data in (b"a,b\n1,2\n", b"b,c\n1,2\n", b"d,e\n1,2\n", b"c,d\n1,2\n", b"a\n1\n"):
+        task.land(data)
+
+    report, schema = encode_with_inferred_schema(task)
+
+    assert schema.names == ("a", "b", "c", "d")
+    assert [item.written for item in report.items] == [1, 1, 0, 1, 1]
+    reason = "has columns that would make more than `read_limits.max_columns` allows (4)"
+    assert report.items[2].bad_file == reason
 
 
 def test_task_over_bad_record_limit_leaves_no_files(task: TaskFixture) -> None:
