@@ -303,7 +303,7 @@ class RecordDecoder:
         except ValueError:
             # msgspec refuses names that JSON writes with an escape. Every record then takes the
             # slow path, which needs the struct only to hold its values.
-            return msgspec.defstruct("Record", fields, kw_only=True), _reject
+            return msgspec.defstruct("Record", fields, kw_only=True), reject
 
     def _field_type(self, column: Column) -> Any:
         if column.type in self._raw:
@@ -317,7 +317,8 @@ class RecordDecoder:
 cached_decoder = lru_cache(maxsize=8)(RecordDecoder)
 
 
-def _reject(_text: bytes | memoryview) -> Any:
+def reject(_text: bytes | memoryview) -> Any:
+    """Reject every record."""
     raise msgspec.ValidationError
 
 

@@ -53,6 +53,7 @@ from batch_pipeline.encode.validation.json_records import (
     cached_decoder,
     count_key_quotes,
     keeps_all_keys,
+    reject,
     split_record,
 )
 from batch_pipeline.encode.validation.type_inference import (
@@ -68,6 +69,7 @@ from batch_pipeline.model.stream import Stream
 
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _SPARSE_RATIO = 8  # if more than one record in 8 lacks a key, decoding the block at once will fail
+_BYTES_PER_COLUMN = 8  # of records to examine one by one before a decoder is compiled
 _UNFIT = "has a value that its column cannot hold"
 
 
@@ -125,7 +127,9 @@ class JsonValidator:
     and mixed values are JSON text. Otherwise, they remain lines.
 
     Records are read in segments, because a decoder is compiled for the columns of the profile: the
-    first record that widens it ends the segment.
+    first record that widens it ends the segment. The time to compile grows with the columns, so
+    that the next records, if they cannot be written anyway, are first examined one by one for as
+    long: otherwise, the time would grow with the square of the number of new columns.
     """
 
     def __init__(self, profile: SchemaProfile, stream: Stream, *, values: bool) -> None:
@@ -161,6 +165,8 @@ class JsonValidator:
     def _read_segment(self, result: _ChunkResult, start: int) -> int:
         """Read from position `start`, and return where the next segment starts."""
         if self._is_outdated():
+            if not self._profile.fits and (stop := self._examine_each(result, start)) > start:
+                return stop
             self._use_columns()
         lines = result.chunk.lines[start:] if start else result.chunk.lines
         if self._values and not self._sparse and isinstance(lines, TextLines):
@@ -186,7 +192,35 @@ class JsonValidator:
         profile = self._profile
         return self._columns != profile.columns or len(self._wide) < len(profile.wide)
 
+    def _examine_each(self, result: _ChunkResult, start: int) -> int:
+        """Examine the next records before a decoder is compiled; return where to continue."""
+        segment, at, lines = _Segment({}), start, result.chunk.lines
+        columns = self._profile.columns
+        while at < len(lines) and self._examined_bytes < _BYTES_PER_COLUMN * len(columns):
+            self._examined_bytes += len(lines[at])
+            if self._is_held(lines[at]):
+                segment.records[at] = None
+            else:
+                self._validate_record(result, segment, at)
+            at += 1
+        result.good += segment.records
+        return at
+
+    def _is_held(self, line: bytes) -> bool:
+        """Return whether a decoder of the record's own columns accepts it."""
+        if self._decoder.decode is reject:
+            return False
+        try:
+            own = {name: self._profile.columns[name] for name in split_record(line)}
+            wide = frozenset(self._profile.wide & own.keys())
+            decoder = cached_decoder(tuple(own.values()), values=self._values, wide=wide)
+            _, invalid = decoder.build_columns([decoder.decode(line)], sparse=True)
+        except (BadRecordError, KeyError, *_DECODE_ERRORS):
+            return False
+        return not invalid
+
     def _use_columns(self) -> None:
+        self._examined_bytes = 0
         self._columns = dict(self._profile.columns)
         self._wide = frozenset(self._profile.wide)
         self._sparse = False

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_pipeline.encode.chunks import JsonRecords, Table
+from batch_pipeline.encode.validation.json_records import cached_decoder
 from batch_pipeline.model.record_rules import OnNonfinite, ReadLimits
 from batch_pipeline_tests.encode.validation.test_type_inference import is_exactly_double
 from batch_pipeline_tests.encode.validation.validator_under_test import ValidatorUnderTest, reasons
@@ -326,3 +327,23 @@ def test_inferred_types_do_not_depend_on_order(texts: list[bytes]) -> None:
     subject = ValidatorUnderTest(values=True).fitted(*lines)
 
     assert [column.type_text for column in subject.profile.columns.values()] == ["any"]
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_decoders_are_compiled_for_few_of_many_new_columns(values: bool) -> None:
+    """Compiling for each of them would take quadratic time."""
+    subject = ValidatorUnderTest(values=values)
+    before = cached_decoder.cache_info().misses
+
+    subject.validate(*(b'{"id":1,"k%d":1}' % number for number in range(200)))
+
+    assert len(subject.misfits()) == 201
+    assert cached_decoder.cache_info().misses - before < 30
+
+
+def test_large_integer_after_new_number_remains_number() -> None:
+    subject = ValidatorUnderTest()
+
+    subject.validate(b'{"a":1.5}', b'{"a":12345678901234567890}')
+
+    assert subject.misfits() == [("a", "number")]
