@@ -109,6 +109,11 @@ def arrow_schema_of(columns: tuple[Column, ...]) -> pa.Schema:
     return pa.schema([(column.name, arrow_type_of(column)) for column in columns])
 
 
+def empty_batch(rows: int) -> pa.RecordBatch:
+    """Return a batch without columns, which still counts its rows."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
 def column_of(name: str, arrow_type: pa.DataType) -> Column:
     """Return the narrowest column that holds all values of an Arrow type.
 

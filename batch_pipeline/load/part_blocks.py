@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 from pyarrow import json
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES
+from batch_pipeline.encode.arrow_types import JSON_TYPES, empty_batch
 from batch_pipeline.encode.validation.type_inference import TYPED_TEXT_TYPES, parse_texts
 from batch_pipeline.load.types import IncompatibleValueError, arrow_type_of
 from batch_pipeline.model.manifest import Manifest, PartFile
@@ -121,7 +121,7 @@ def _with_schema(batch: pa.RecordBatch, schema: RecordSchema) -> pa.RecordBatch:
 def batch_of(arrays: Iterable[pa.Array], names: Sequence[str], rows: int) -> pa.RecordBatch:
     """Return a batch of named columns; without columns it has only a number of rows."""
     if not names:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return empty_batch(rows)
     return pa.RecordBatch.from_arrays(list(arrays), list(names))
 
 

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
-from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of
+from batch_pipeline.encode.arrow_types import JSON_TYPES, arrow_type_of, empty_batch
 from batch_pipeline.encode.chunks import (
     Chunk,
     JsonRecords,
@@ -105,7 +105,7 @@ class _ChunkResult:
             if column.name not in OPTIONAL or array.null_count < len(array):
                 arrays[column.name] = array
         if not arrays:  # records without a column still count as rows
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(self.good), pa.struct([])))
+            return empty_batch(len(self.good))
         return pa.RecordBatch.from_pydict(arrays)
 
 
