@@ -243,11 +243,11 @@ class _StreamRuns:
         Raises:
             JobPausedError: the stream or the backfill is paused; later runs were not started.
         """
-        batch_ids = {asset.key_of(status.batch): status.batch.id for status in statuses}
+        batch_ids = {status.key: status.batch.id for status in statuses}
         size = self.stream.dagster.partitions_per_run
         groups = RunGroups(order=asset.order(self.instance), size=size)
         for status in statuses:
-            groups.takes(asset.key_of(status.batch), status.batch.job)
+            groups.takes(status.key, status.batch.job)
         job = self.definitions.resolve_job_def(asset.job)
         for keys in groups.groups:
             self._check_not_paused(statuses[0].batch.job)
@@ -335,7 +335,7 @@ def select_batches(
     database = pipeline.database
     asset = batches_of(stream)
     sync = PartitionSync(asset, in_ticks=False).diff(pipeline, instance)
-    statuses = {asset.key_of(status.batch): status for status in asset.statuses(database)}
+    statuses = {status.key: status for status in asset.statuses(database)}
     order = sync.order.positions
     names = {_key_of(database, asset, stream, order, name): name for name in keys}
     selected = {

@@ -173,8 +173,8 @@ def cancel_batches(
     batch_ids: list[int] = []
     for asset in ours:
         keys = {*partition_keys_of(run, asset.order(instance))}
-        batches = [status.batch for status in asset.statuses(pipeline.database)]
-        batch_ids += [batch.id for batch in batches if asset.key_of(batch) in keys]
+        statuses = asset.statuses(pipeline.database)
+        batch_ids += [status.batch.id for status in statuses if status.key in keys]
     closed = pipeline.database.run_ends.close_cancelled(run.run_id, batch_ids)
     tag_run(instance, run.run_id, names.CLOSED_TAG, "cancelled")
     return closed.batches

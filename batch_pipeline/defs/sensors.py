@@ -202,7 +202,7 @@ def plan_launches(
     seen: list[str] = []
     is_complete = True
     for status in statuses:
-        key = asset.key_of(status.batch)
+        key = status.key
         if key in taken or not due_batches((status,), retry_failed=False):
             continue
         alone = cursor.retries_exhausted(key) and status.state is BatchState.INTERRUPTED

@@ -192,9 +192,10 @@ def status_query() -> sa.Select[Any]:
 
 def status_from_row(row: sa.Row[Any]) -> BatchStatus:
     """Build a status from a row of `status_query`."""
+    row_batch = batch_from_row(row)
     return BatchStatus(
-        batch=batch_from_row(row),
-        key=label_from_row(row),
+        batch=row_batch,
+        key=_label(row_batch, row),
         state=BatchState(row.state),
         attempts=row.attempts,
         generation=row.generation,
@@ -324,7 +325,10 @@ def label_from_row(row: sa.Row[Any]) -> str:
 
     Ranges of negative ids, and batches of jobs without a stream, have none: return their range.
     """
-    row_batch = batch_from_row(row)
+    return _label(batch_from_row(row), row)
+
+
+def _label(row_batch: Batch, row: sa.Row[Any]) -> str:
     kind = JobKind(row.kind)
     if kind is JobKind.INCREMENTAL or row.stream is None:
         return row_batch.label

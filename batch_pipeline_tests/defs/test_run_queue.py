@@ -55,11 +55,11 @@ class Queue:
         stream = asset.stream.name
         job = stream if JobKind.INCREMENTAL in asset.kinds else f"{stream}.2023"
         planned = [batch(number, number, job=job) for number in range(1, batches + 1)]
+        order = [asset.key_of(one) for one in planned]
         statuses = [
-            BatchStatus(batch=one, key=one.label, state=BatchState.PLANNED, attempts=0)
-            for one in planned
+            BatchStatus(batch=one, key=key, state=BatchState.PLANNED, attempts=0)
+            for one, key in zip(planned, order, strict=True)
         ]
-        order = [asset.key_of(status.batch) for status in statuses]
         self.instance.add_dynamic_partitions(asset.set_name, order)
         return plan_launches(
             self.instance, asset, statuses, KeyOrder(lambda: order), LaunchCursor()
