@@ -280,8 +280,11 @@ class LandingSink(Sink):
         except (ConfigurationError, RetryableError) as error:
             kind = RetryableError if isinstance(error, RetryableError) else ConfigurationError
             text = str(error).replace("Nothing was changed", "Nothing was registered")
-            names = ", ".join(shown(file.location) for file in files)
-            raise kind(f"{text} {names} has landed: it is ingested and arrives twice.") from error
+            landed = "; ".join(f"{shown(file.location)} has landed" for file in files)
+            raise kind(
+                f"{text} {landed}. What has landed will be ingested, and its records arrive again "
+                f"when the tap runs again."
+            ) from error
 
     def _register(self, files: Sequence[LandedFile]) -> None:
         registered = self.landing.registry.register(files, accept_changed=False, all_or_none=True)
